@@ -9,25 +9,23 @@
 
 let
   cfg = config.services.samovar;
-  inherit (lib) mkIf mkOption types;
-  file = (pkgs.formats.toml { }).generate "samovar.toml" cfg.settings;
+  inherit (lib)
+    mkEnableOption
+    mkIf
+    mkOption
+    mkPackageOption
+    ;
+  format = pkgs.formats.toml { };
+  file = format.generate "samovar.toml" cfg.settings;
 in
 {
   options.services.samovar = {
-    enable = mkOption {
-      type = types.bool;
-      default = false;
-      description = "Whether to serve this machine's Nix store as a binary cache.";
-    };
+    enable = mkEnableOption "Samovar, which serves this machine's Nix store as a binary cache";
 
-    package = mkOption {
-      type = types.package;
-      default = pkgs.samovar;
-      description = "The package with `bin/samovar`.";
-    };
+    package = mkPackageOption pkgs "samovar" { };
 
     settings = mkOption {
-      type = types.attrs;
+      inherit (format) type;
       default = { };
       description = "The configuration file, as in the reference.";
     };

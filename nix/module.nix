@@ -10,57 +10,32 @@ let
   cfg = config.services.samovar;
   inherit (lib)
     imap0
+    listToAttrs
+    mapAttrsToList
+    mkDefault
+    mkEnableOption
     mkIf
+    mkMerge
     mkOption
-    optionalAttrs
+    mkPackageOption
+    optionalString
     types
     ;
+  format = pkgs.formats.toml { };
+  file = format.generate "samovar.toml" cfg.settings;
 
-  credentials = imap0 (number: file: {
-    name = "key${toString number}";
-    inherit file;
-  }) cfg.secretKeyFiles;
-
-  settings =
-    cfg.settings
-    // optionalAttrs (credentials != [ ]) {
-      secret-key-files = map (credential: "credential:${credential.name}") credentials;
-    }
-    // optionalAttrs cfg.uploads.enable {
-      # Below the StateDirectory: the rest of the file system is read-only to the service.
-      storage = "/var/lib/samovar/storage";
-      uploads =
-        (cfg.settings.uploads or { })
-        // optionalAttrs (cfg.uploads.retention != null) { inherit (cfg.uploads) retention; }
-        // optionalAttrs (cfg.uploads.retentionRules != [ ]) {
-          retention-rules = cfg.uploads.retentionRules;
-        }
-        // optionalAttrs (cfg.uploads.retentionSize != null) {
-          retention-size = cfg.uploads.retentionSize;
-        }
-        // optionalAttrs (cfg.uploads.quota != null) { inherit (cfg.uploads) quota; };
-    };
-
-  file = (pkgs.formats.toml { }).generate "samovar.toml" settings;
+  key = number: "key${toString number}";
 in
 {
   options.services.samovar = {
-    enable = mkOption {
-      type = types.bool;
-      default = false;
-      description = "Whether to serve this machine's Nix store as a binary cache.";
-    };
+    enable = mkEnableOption "Samovar, which serves this machine's Nix store as a binary cache";
 
-    package = mkOption {
-      type = types.package;
-      default = pkgs.samovar;
-      description = "The package with `bin/samovar`.";
-    };
+    package = mkPackageOption pkgs "samovar" { };
 
     address = mkOption {
       type = types.str;
       default = if cfg.nginx.hostName == null then "[::]" else "127.0.0.1";
-      defaultText = "[::], or 127.0.0.1 if nginx.hostName is set";
+      defaultText = lib.literalMD "`[::]`, or `127.0.0.1` if `nginx.hostName` is set";
       description = "Address to listen on, IPv6 in brackets. `[::]` takes IPv4 as well.";
     };
 
@@ -76,14 +51,65 @@ in
       description = "Whether the firewall lets the port through.";
     };
 
+    extraSockets = mkOption {
+      type = types.listOf types.str;
+      default = [ ];
+      example = [
+        "/run/samovar/socket"
+        "192.0.2.1:5000"
+      ];
+      description = "Further addresses and unix sockets to listen on.";
+    };
+
     secretKeyFiles = mkOption {
       type = types.listOf types.str;
       default = [ ];
       description = ''
         Files of the keys to sign with, as `nix-store --generate-binary-cache-key` makes them. They
-        are handed over as credentials, so they may be for root alone, and are never copied into the
-        store.
+        are passed as credentials, so they may be readable by root alone, and are never copied into
+        the store.
       '';
+    };
+
+    credentials = mkOption {
+      type = types.attrsOf types.str;
+      default = { };
+      example = {
+        team-a-users = "/var/keys/team-a.users";
+      };
+      description = ''
+        Further files that the service may read, by name. `settings` refers to them as
+        `credential:NAME`, for example
+        `caches.team-a.access.users-file = "credential:team-a-users"`.
+      '';
+    };
+
+    tls.certificateFile = mkOption {
+      type = types.nullOr types.str;
+      default = null;
+      example = "/var/lib/acme/cache.example.org/fullchain.pem";
+      description = ''
+        PEM file with the server's certificate and those of its issuers, for HTTPS; needs
+        `tls.keyFile`. Passed as a credential: a renewal takes effect when the service restarts.
+      '';
+    };
+
+    tls.keyFile = mkOption {
+      type = types.nullOr types.str;
+      default = null;
+      description = "PEM file with the private key of `tls.certificateFile`; a credential.";
+    };
+
+    usersFile = mkOption {
+      type = types.nullOr types.str;
+      default = null;
+      description = "Users who may read, as `samovar password` prints them; a credential.";
+    };
+
+    tokensFile = mkOption {
+      type = types.nullOr types.str;
+      default = null;
+      description = "Tokens that may read, as `samovar token` prints them; a credential.";
     };
 
     uploads = {
@@ -127,17 +153,25 @@ in
     };
 
     settings = mkOption {
-      type = types.attrs;
+      inherit (format) type;
       default = { };
-      description = "The configuration file, as in the reference. It is world-readable in the store.";
+      example = {
+        priority = 30;
+        connections.idle-time = "60 s";
+      };
+      description = ''
+        The configuration file; all options are in the reference. The file is world-readable in the
+        store: pass secrets by `secretKeyFiles`, `usersFile`, `tokensFile`, `tls` or `credentials`.
+      '';
     };
 
     nginx.hostName = mkOption {
       type = types.nullOr types.str;
       default = null;
       description = ''
-        Name of an nginx virtual host that proxies to the cache; none if null. The cache itself then
-        listens on the loopback, unless `address` is set.
+        Name of an nginx virtual host that proxies to the cache; none if null. The cache then listens
+        on the loopback address, unless `address` is set, and takes the addresses of clients from
+        nginx.
       '';
     };
   };
@@ -146,15 +180,83 @@ in
     assertions = [
       {
         assertion = !(cfg.settings ? listen);
-        message = "services.samovar.settings.listen: systemd binds the socket; set services.samovar.address and port";
+        message = "services.samovar.settings.listen: systemd binds the sockets; set services.samovar.address, port and extraSockets";
+      }
+      {
+        assertion = (cfg.tls.certificateFile == null) == (cfg.tls.keyFile == null);
+        message = "services.samovar.tls: set both certificateFile and keyFile, or none";
+      }
+      {
+        assertion = cfg.nginx.hostName == null || cfg.tls.certificateFile == null;
+        message = "services.samovar.nginx.hostName: nginx proxies without TLS; give the certificate to the virtual host, not to services.samovar.tls";
       }
     ];
+
+    services.samovar = mkMerge [
+      (mkIf (cfg.secretKeyFiles != [ ]) {
+        credentials = listToAttrs (
+          imap0 (number: file: {
+            name = key number;
+            value = file;
+          }) cfg.secretKeyFiles
+        );
+        settings.secret-key-files = imap0 (number: _: "credential:${key number}") cfg.secretKeyFiles;
+      })
+      (mkIf (cfg.tls.certificateFile != null) {
+        credentials.certificate = cfg.tls.certificateFile;
+        settings.tls.certificate = "credential:certificate";
+      })
+      (mkIf (cfg.tls.keyFile != null) {
+        credentials.tls-key = cfg.tls.keyFile;
+        settings.tls.key = "credential:tls-key";
+      })
+      (mkIf (cfg.usersFile != null) {
+        credentials.users = cfg.usersFile;
+        settings.access.users-file = "credential:users";
+      })
+      (mkIf (cfg.tokensFile != null) {
+        credentials.tokens = cfg.tokensFile;
+        settings.access.tokens-file = "credential:tokens";
+      })
+      (mkIf (cfg.nginx.hostName != null) {
+        settings = {
+          access.trusted-proxies = mkDefault [
+            "127.0.0.1"
+            "::1"
+          ];
+          log.client-address = mkDefault "forwarded";
+        };
+      })
+      (mkIf cfg.uploads.enable {
+        # Below the StateDirectory: the rest of the file system is read-only to the service.
+        settings.storage = "/var/lib/samovar/storage";
+      })
+      (mkIf (cfg.uploads.enable && cfg.uploads.retention != null) {
+        settings.uploads.retention = cfg.uploads.retention;
+      })
+      (mkIf (cfg.uploads.enable && cfg.uploads.retentionRules != [ ]) {
+        settings.uploads.retention-rules = cfg.uploads.retentionRules;
+      })
+      (mkIf (cfg.uploads.enable && cfg.uploads.retentionSize != null) {
+        settings.uploads.retention-size = cfg.uploads.retentionSize;
+      })
+      (mkIf (cfg.uploads.enable && cfg.uploads.quota != null) {
+        settings.uploads.quota = cfg.uploads.quota;
+      })
+    ];
+
+    # The default of `samovar doctor` and the other commands.
+    environment.systemPackages = [ cfg.package ];
+    environment.etc."samovar/samovar.toml".source = file;
+
+    # GC leases need the Nix daemon, also where few users may connect to it.
+    nix.settings.extra-allowed-users = [ "samovar" ];
 
     systemd.sockets.samovar = {
       description = "Samovar, its sockets";
       wantedBy = [ "sockets.target" ];
+      listenStreams = [ "${cfg.address}:${toString cfg.port}" ] ++ cfg.extraSockets;
       socketConfig = {
-        ListenStream = "${cfg.address}:${toString cfg.port}";
         Backlog = 1024;
         NoDelay = true;
       };
@@ -173,7 +275,7 @@ in
         NotifyAccess = "main";
         ExecStart = "${cfg.package}/bin/samovar serve --config ${file}";
         ExecReload = "${pkgs.coreutils}/bin/kill -HUP $MAINPID";
-        LoadCredential = map (credential: "${credential.name}:${credential.file}") credentials;
+        LoadCredential = mapAttrsToList (name: file: "${name}:${file}") cfg.credentials;
         CacheDirectory = "samovar";
         CacheDirectoryMode = "0700";
         StateDirectory = "samovar";
@@ -189,8 +291,14 @@ in
 
     services.nginx = mkIf (cfg.nginx.hostName != null) {
       enable = true;
+      upstreams.samovar = {
+        servers."${cfg.address}:${toString cfg.port}" = { };
+        extraConfig = "keepalive 32;";
+      };
       virtualHosts.${cfg.nginx.hostName}.locations."/" = {
-        proxyPass = "http://127.0.0.1:${toString cfg.port}";
+        proxyPass = "http://samovar";
+        # These would send `Host` a second time, which the server refuses.
+        recommendedProxySettings = false;
         # nginx passes NARs on without buffering: it writes no copy to disk, and the cache notices slow
         # clients.
         extraConfig = ''
@@ -199,17 +307,13 @@ in
           proxy_set_header Host $host;
           proxy_set_header X-Forwarded-For $remote_addr;
           proxy_buffering off;
+          gzip off;
         ''
-        + (
-          # Uploads have no limit of their own here, and nginx writes no copy of them to disk.
-          if cfg.uploads.enable then
-            ''
-              client_max_body_size 0;
-              proxy_request_buffering off;
-            ''
-          else
-            ""
-        );
+        # Uploads have no limit of their own here, and nginx writes no copy of them to disk.
+        + optionalString cfg.uploads.enable ''
+          client_max_body_size 0;
+          proxy_request_buffering off;
+        '';
       };
     };
   };

@@ -22,11 +22,11 @@ rustPlatform.buildRustPackage {
   postInstall = ''
     mkdir man
     $out/bin/samovar man man
-    installManPage man/*
+    installManPage man/* contrib/nix-serve/nix-serve.1
     for shell in bash fish zsh; do
       $out/bin/samovar completions $shell > samovar.$shell
     done
-    installShellCompletion samovar.{bash,fish,zsh}
+    installShellCompletion samovar.{bash,fish,zsh} contrib/nix-serve/nix-serve.{bash,fish,zsh}
   '';
 
   meta = {

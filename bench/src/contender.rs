@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use tempfile::TempDir;
+use testkit::free_port;
 
 use crate::figures::{Gap, Part, Values};
 use crate::http::Client;
-use crate::process::{self, Server};
+use crate::process::Server;
 
 /// The store and the signing key with which a server is started for a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,7 +134,7 @@ impl Contender {
         let scratch = tempfile::Builder::new()
             .prefix(&format!("{}-", self.name))
             .tempdir_in(&self.places.scratch)?;
-        let port = process::free_port()?;
+        let port = free_port();
         let command = command
             .replace("{port}", &port.to_string())
             .replace("{store}", &store.display().to_string())

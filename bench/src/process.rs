@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Read as _;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -29,13 +29,6 @@ pub(crate) struct Server {
     pub(crate) name: String,
     pub(crate) address: SocketAddr,
     child: Child,
-}
-
-/// Returns a port that is free at this moment; another program may take it.
-pub(crate) fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
-        .local_addr()?
-        .port())
 }
 
 impl Server {

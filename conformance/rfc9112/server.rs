@@ -1,6 +1,6 @@
 //! The server under test.
 
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -36,9 +36,7 @@ fn start() -> Target {
         return Target::Url(authority.to_socket_addrs().unwrap().next().unwrap());
     }
     if let Ok(command) = std::env::var("CONFORMANCE_COMMAND") {
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        let addr = free.local_addr().unwrap();
-        drop(free);
+        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, testkit::free_port()));
         let command = command.replace("{port}", &addr.port().to_string());
         // The script waits for the end of its input, which comes when the tests end, and then kills
         // the server.

@@ -1,8 +1,10 @@
 #!/bin/bash
-# Tests the Debian package under a real systemd, in separate namespaces. It uses this machine's files
-# through an overlay and changes none of them. Needs root, systemd and nix-bin.
+# Tests the Debian package, the units of the NixOS module, and the unit of NixOS's own module for nix-serve
+# under a real systemd, in separate namespaces. It uses this machine's files through an overlay and changes
+# none of them. Needs root, systemd, nix-bin, nginx, curl and openssl.
 #
 #   cargo run -p xtask -- deb /tmp/deb && contrib/systemd/try.sh /tmp/deb/samovar_*.deb
+#   cargo run -p xtask -- deb --try    # the same with debug programs
 #
 # Prints "all is well", or the first failure.
 set -eu
@@ -11,6 +13,7 @@ dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 mkdir "$dir/layers" "$dir/root" "$dir/out"
 cp "$package" "$dir/out/package.deb"
+cp -r "$(dirname "$0")/../../nix" "$dir/out/nix"
 
 # Script of the first process: sets up a machine with a store, whose only target is the test.
 cat > "$dir/boot" <<'X'
@@ -78,7 +81,7 @@ is_other() { [ "$(main)" != "$1" ] && [ "$(main)" != 0 ]; }
 signed() { get "$hash.narinfo" | grep -q "^Sig: $1:"; }
 
 mkdir -p /etc/nix
-echo 'build-users-group =' > /etc/nix/nix.conf
+printf 'build-users-group =\nexperimental-features = nix-command\n' > /etc/nix/nix.conf
 nix-daemon 2> /dev/null &
 daemon=/nix/var/nix/daemon-socket/socket
 soon test -S $daemon
@@ -99,10 +102,29 @@ sed -i 's/^#secret-key-files/secret-key-files/' /etc/samovar/samovar.toml
 systemctl daemon-reload
 systemctl restart samovar.service
 signed one-1 || fails "it signs with its credential"
+nix copy --from http://localhost:5000 --to /tmp/copy "$path" \
+    --option trusted-public-keys "$(cat /tmp/one)" || fails "Nix copies a path and trusts the key"
+samovar doctor > /tmp/doctor || true
+grep -q "^ok .* key: the cache signs with one-1:" /tmp/doctor || fails "doctor alone: $(cat /tmp/doctor)"
+grep -q "^ok .* round trip: http://127.0.0.1:5000" /tmp/doctor || fails "doctor alone: $(cat /tmp/doctor)"
+for page in nix-serve samovar samovar-serve; do
+    man "$page" | grep SYNOPSIS > /dev/null || fails "the man page $page"
+done
 systemctl reload samovar.service
 cp /tmp/two.secret /etc/nix/cache.secret
 systemctl restart samovar.service
 signed two-1 || fails "another credential is used after a restart"
+
+mkdir -p /etc/systemd/system/samovar.socket.d
+printf '[Socket]\nListenStream=\nListenStream=127.0.0.1:5005\n' \
+    > /etc/systemd/system/samovar.socket.d/address.conf
+systemctl daemon-reload
+systemctl restart samovar.socket
+curl -sS -f -m 20 http://127.0.0.1:5005/nix-cache-info > /dev/null || fails "another address"
+get nix-cache-info > /dev/null 2>&1 && fails "the first address is closed"
+rm -r /etc/systemd/system/samovar.socket.d
+systemctl daemon-reload
+systemctl restart samovar.socket
 
 count=0 bad=0
 while [ ! -e /tmp/stop ]; do
@@ -141,9 +163,99 @@ systemctl kill -s STOP --kill-who=main samovar.service
 soon is_other "$before"
 get nix-cache-info > /dev/null || fails "it is back after the watchdog"
 
+cp /usr/bin/samovar /usr/bin/nix-serve /tmp/
 dpkg --purge samovar > /dev/null 2>&1
 [ ! -e /etc/samovar ] && [ ! -e /usr/bin/samovar ] || fails "it is removed"
 systemctl is-active -q samovar.socket && fails "its socket is closed"
+
+# The units of the NixOS module: keys, certificate and users as credentials, and a second socket.
+mkdir -p /stand-in/samovar/bin /stand-in/coreutils/bin /var/keys /etc/systemd/system
+cp /tmp/samovar /stand-in/samovar/bin/
+ln -s /bin/kill /stand-in/coreutils/bin/
+cp /tmp/two.secret /var/keys/cache.secret
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost \
+    -addext subjectAltName=DNS:localhost -keyout /var/keys/key.pem -out /var/keys/cert.pem 2> /dev/null
+echo secret | /tmp/samovar password alice > /var/keys/users
+chmod 600 /var/keys/*
+# Prints an attribute of what the module makes of options.
+module() {
+    nix eval --raw --impure --expr "((import /out/nix/stand-in/lib.nix).evaluate {
+      module = /out/nix/module.nix;
+      given = { enable = true; $2 };
+    }).$1" 2> /dev/null
+}
+install_units() {
+    module service "$1" > /etc/systemd/system/samovar.service
+    module socket "$1" > /etc/systemd/system/samovar.socket
+    systemctl daemon-reload
+    systemctl start samovar.socket
+}
+mkdir -p /etc/systemd/system/samovar.service.d
+printf '[Service]\nStandardError=append:/out/log\n' > /etc/systemd/system/samovar.service.d/log.conf
+install_units 'secretKeyFiles = [ "/var/keys/cache.secret" ];
+    tls = { certificateFile = "/var/keys/cert.pem"; keyFile = "/var/keys/key.pem"; };
+    usersFile = "/var/keys/users";
+    extraSockets = [ "/run/samovar/socket" ];
+    uploads.enable = true;
+    settings.priority = 21;'
+secure() { curl -sS -f -m 20 --cacert /var/keys/cert.pem "$@"; }
+url=https://localhost:5000
+secure $url/nix-cache-info > /dev/null 2>&1 && fails "NixOS: it asks for a password"
+secure -u alice:secret $url/nix-cache-info | grep -q "Priority: 21" || fails "NixOS: settings"
+secure -u alice:secret "$url/$hash.narinfo" | grep -q "^Sig: two-1:" || fails "NixOS: it signs"
+curl -sS -f -m 20 -u alice:secret --unix-socket /run/samovar/socket http://localhost/nix-cache-info \
+    > /dev/null || fails "NixOS: its second socket"
+[ -d /var/lib/samovar/storage ] || fails "NixOS: the storage"
+systemctl reload samovar.service || fails "NixOS: reload"
+systemctl stop samovar.service samovar.socket
+
+# The virtual host of the NixOS module: the log has the address of the client.
+nginx='nginx.hostName = "localhost"; settings.log.access = "/var/lib/samovar/access.log";'
+install_units "$nginx"
+{
+    echo 'user root; events { } http { upstream samovar { server 127.0.0.1:5000;'
+    module 'nginx.upstreams.samovar.extraConfig' "$nginx"
+    echo '} server { listen 127.0.0.7:8000; location / {'
+    echo 'proxy_pass http://samovar;'
+    module 'nginx.virtualHosts.localhost.locations."/".extraConfig' "$nginx"
+    echo '} } }'
+} > /tmp/nginx.conf
+nginx -c /tmp/nginx.conf 2> /tmp/nginx.log || fails "NixOS: nginx: $(cat /tmp/nginx.log)"
+curl -sS -f -m 20 --interface 127.0.0.9 http://127.0.0.7:8000/nix-cache-info > /dev/null \
+    || fails "NixOS: through nginx"
+logged() { grep -q "^127.0.0.9 " /var/lib/samovar/access.log; }
+soon logged
+nginx -c /tmp/nginx.conf -s stop
+systemctl stop samovar.service samovar.socket
+
+# `services.nix-serve` of NixOS with `package = pkgs.samovar`: its unit, as nixpkgs writes it.
+cat > /tmp/nix-serve-start <<Y
+#!/bin/sh
+export NIX_SECRET_KEY_FILE="\$CREDENTIALS_DIRECTORY/NIX_SECRET_KEY_FILE"
+exec /stand-in/samovar/bin/nix-serve --listen 0.0.0.0:5000 --priority 22
+Y
+install -m 755 /tmp/nix-serve-start /tmp/nix-serve /stand-in/samovar/bin/
+cat > /etc/systemd/system/nix-serve.service <<Y
+[Unit]
+Description=nix-serve binary cache server
+After=network.target
+[Service]
+Environment=NIX_REMOTE=daemon
+ExecStart=/stand-in/samovar/bin/nix-serve-start
+Restart=always
+RestartSec=5s
+User=nix-serve
+Group=nix-serve
+DynamicUser=true
+LoadCredential=NIX_SECRET_KEY_FILE:/var/keys/cache.secret
+Y
+systemctl daemon-reload
+systemctl start nix-serve.service
+is_up() { get nix-cache-info 2> /dev/null | grep -q "Priority: 22"; }
+soon is_up
+signed two-1 || fails "NixOS: nix-serve signs"
+get "nar/$hash.nar" | cmp - <(nix-store --dump "$path") || fails "NixOS: nix-serve's NAR is right"
+systemctl stop nix-serve.service
 echo "all is well"
 X
 

@@ -43,7 +43,14 @@ impl Home {
     /// result, or Nix's error output.
     pub(crate) fn call(&self, function: &str, argument: &str) -> Result<Value, String> {
         let stand_in = repository().join("nix/stand-in/lib.nix");
-        let expression = format!("(import {}).{function} {argument}", stand_in.display());
+        self.evaluate(&format!(
+            "(import {}).{function} {argument}",
+            stand_in.display()
+        ))
+    }
+
+    /// Evaluates a Nix expression strictly; returns the result, or Nix's error output.
+    pub(crate) fn evaluate(&self, expression: &str) -> Result<Value, String> {
         let mut command = self.command("nix-instantiate");
         command.args(["--eval", "--strict", "--json", "--read-write-mode"]);
         command.arg("--store").arg(self.0.path());

@@ -8,6 +8,7 @@ let
     all
     any
     attrNames
+    attrValues
     concatMap
     elemAt
     filter
@@ -30,6 +31,23 @@ let
       _type = "if";
       inherit condition content;
     };
+    mkEnableOption =
+      what:
+      lib.mkOption {
+        type = lib.types.bool;
+        default = false;
+        description = "Whether to enable ${what}.";
+      };
+    mkPackageOption =
+      pkgs: name: _:
+      lib.mkOption {
+        type = lib.types.package;
+        default = pkgs.${name};
+      };
+    mkDefault = content: {
+      _type = "default";
+      inherit content;
+    };
     mkMerge = contents: {
       _type = "merge";
       inherit contents;
@@ -47,9 +65,15 @@ let
       );
     hasPrefix = prefix: text: builtins.substring 0 (builtins.stringLength prefix) text == prefix;
     concatStringsSep = join;
+    inherit listToAttrs;
+    literalMD = text: text;
+    mapAttrsToList = f: attrs: map (name: f name attrs.${name}) (attrNames attrs);
+    optionalString = condition: text: if condition then text else "";
     imap0 = f: list: genList (number: f number (elemAt list number)) (length list);
     types = {
       attrs = type "attributes" isAttrs;
+      attrsOf =
+        element: type "attributes of ${element.name}" (value: isAttrs value && all element.check (attrValues value));
       bool = type "boolean" isBool;
       package = type "package" (value: isAttrs value || isString value);
       port = type "port" (value: isInt value && value >= 0 && value <= 65535);
@@ -121,6 +145,8 @@ let
     else if (definitions == [ ] && options != { }) || any (it: isPlain it.value) definitions then
       if isDeclared options && unknown options definitions != [ ] then
         throw "there is no ${place}.${toString (unknown options definitions)}"
+      else if names == [ ] && values == [ ] then
+        absent
       else
         listToAttrs (
           map (name: {
@@ -137,12 +163,23 @@ let
   unknown =
     options: definitions:
     filter (name: !(options ? ${name})) (concatMap (it: attrNames it.value) definitions);
+  # Definitions with mkDefault apply only without others.
+  isDefault = value: isAttrs value && (value._type or "") == "default";
+  prioritized =
+    values:
+    if all isDefault values then map (it: it.content) values else filter (it: !isDefault it) values;
   combine =
-    place: values:
+    place: given:
+    let
+      values = prioritized given;
+      named = name: map (it: it.${name}) (filter (it: it ? ${name}) values);
+    in
     if all isList values then
       builtins.concatLists values
-    else if all isAttrs values then
-      foldl' (one: other: one // other) { } values
+    else if all isPlain values then
+      builtins.mapAttrs (name: _: combine "${place}.${name}" (named name)) (
+        foldl' (one: other: one // other) { } values
+      )
     else if all (value: value == builtins.head values) values then
       builtins.head values
     else
@@ -160,7 +197,8 @@ let
           value = prune value.${name};
         }) (attrNames value);
       in
-      listToAttrs (filter (it: it.value != null && it.value != { }) made)
+      # Removes sets that have only values without a definition; empty sets stay.
+      listToAttrs (filter (it: it.value != null && (it.value != { } || value.${it.name} == { })) made)
     else
       value;
 
@@ -191,6 +229,9 @@ let
     locust = "/stand-in/locust";
     coreutils = "/stand-in/coreutils";
     formats.toml = _: {
+      type = lib.types.attrs // {
+        name = "TOML value";
+      };
       generate =
         name: settings:
         builtins.toFile name (
@@ -227,6 +268,7 @@ let
       ++ map (other: "Requires=${other}\n") (one.requires or [ ])
       ++ map (other: "After=${other}\n") (one.after or [ ])
       ++ [ "[${section}]\n" ]
+      ++ map (other: "ListenStream=${other}\n") (one.listenStreams or [ ])
       ++ lines content
       ++ [ "[Install]\n" ]
       ++ map (other: "WantedBy=${other}\n") one.wantedBy
@@ -273,5 +315,11 @@ let
       null;
 in
 {
-  inherit evaluate evaluateAll lib;
+  inherit
+    evaluate
+    evaluateAll
+    lib
+    pkgs
+    system
+    ;
 }

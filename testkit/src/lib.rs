@@ -7,13 +7,15 @@
 //! | [`websocket`] | WebSocket frames, written and read without a library that corrects them |
 //! | [`process`] | child processes whose output is collected, killed on drop |
 //! | [`procfs`] | CPU time, memory and descriptors of a process, from `/proc` |
+//! | [`free_port()`] | a port for servers that cannot choose one themselves |
 //! | [`wait`] | [`eventually`]: polling with a deadline |
 //! | [`random`] | [`SplitMix64`](random::SplitMix64) |
+//! | [`closed_port`] | a port that refuses connections |
 //! | [`nar`] | file trees in memory, and their NARs |
 //! | [`content`] | generated contents of files |
 //! | [`small_files`](mod@small_files) | a generated tree of forty thousand small files |
 //! | [`nix`] | Nix's programs without the configuration of this machine, and the sample store |
-//! | [`sqlite`] | a second process with an open database, to test locking |
+//! | [`sqlite`] | SQL in another process, which waits for locks, or keeps them to test locking |
 //!
 //! A function named `try_…` returns errors; its counterpart without the prefix panics, which fails
 //! the test. The crate depends on no other crate of the workspace, so all of them can use it in
@@ -27,7 +29,9 @@
     reason = "a test helper fails by panicking"
 )]
 
+pub mod closed_port;
 pub mod content;
+mod free_port;
 pub mod http1;
 #[cfg(feature = "http2")]
 pub mod http2;
@@ -41,4 +45,5 @@ pub mod sqlite;
 pub mod wait;
 pub mod websocket;
 
+pub use free_port::free_port;
 pub use wait::{PATIENCE, eventually};

@@ -9,16 +9,15 @@ use std::process::{Child, Command, Output, Stdio};
 use crate::process::{finish, output, signal_if_alive, without_variables};
 use crate::{eventually, procfs};
 
-/// Returns a command for one of Nix's programs, isolated from this machine's configuration and
-/// caches. `home` becomes its home directory.
+/// Returns a command for one of the installed Nix's programs; see [`Nix::command`].
 pub fn nix(program: &str, home: &Path) -> Command {
-    isolated(without_variables(program, &["NIX_"]), home)
+    Nix::INSTALLED.command(program, home)
 }
 
 /// Error of a garbage collection or deletion while any process of the machine has a file open whose
 /// path is longer than `PATH_MAX`, as in the tests of deep trees. Nix looks for roots among the
-/// open files of all processes.
-const PATH_TOO_LONG: &str = "reading symlink: File name too long";
+/// open files of all processes. Versions differ in the words before these.
+const PATH_TOO_LONG: &str = "File name too long";
 
 /// Runs one of Nix's programs, which may collect garbage. Repeats it if it fails because of a file
 /// that a process of another test has open; nothing is deleted then.
@@ -36,49 +35,59 @@ pub fn finish_collecting(command: &mut Command) -> Output {
     done
 }
 
-/// A version of Nix that `xtask setup --test` has unpacked.
+/// A version of Nix: the one that is installed on this machine, or a newer one that
+/// `xtask setup --test` has unpacked.
 #[derive(Debug, Clone)]
-pub struct NewerNix {
-    /// The Debian release whose packages contain this version.
-    pub release: String,
+pub struct Nix(Option<Unpacked>);
+
+#[derive(Debug, Clone)]
+struct Unpacked {
+    release: String,
     loader: PathBuf,
     program: PathBuf,
 }
 
-impl NewerNix {
-    /// Returns all versions that are unpacked on this machine.
+impl Nix {
+    /// The version that is installed on this machine.
+    pub const INSTALLED: Self = Self(None);
+
+    /// Returns all versions: the installed one and the [newer](Self::newer) ones.
     pub fn all() -> Vec<Self> {
+        [Self::INSTALLED].into_iter().chain(Self::newer()).collect()
+    }
+
+    /// Returns the unpacked versions. Prints a notice if there are none.
+    #[expect(clippy::print_stderr, reason = "it shows what a test leaves out")]
+    pub fn newer() -> Vec<Self> {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.samovar/nix");
-        let mut all: Vec<Self> = entries(&dir)
+        let mut all: Vec<Unpacked> = entries(&dir)
             .iter()
-            .filter_map(|dir| Self::of(dir))
+            .filter_map(|dir| Unpacked::of(dir))
             .collect();
+        if all.is_empty() {
+            eprintln!("NOT TESTED: newer versions of Nix; `xtask setup --test` unpacks them");
+        }
         all.sort_by(|one, other| one.release.cmp(&other.release));
-        all
+        all.into_iter().map(|one| Self(Some(one))).collect()
     }
 
-    fn of(dir: &Path) -> Option<Self> {
-        let root = dir.join("root").canonicalize().ok()?;
-        let libraries = entries(&root.join("usr/lib"));
-        let loader = libraries.iter().flat_map(|dir| entries(dir)).find(|file| {
-            let name = file.file_name().unwrap_or_default();
-            name.to_string_lossy().starts_with("ld-linux")
-        });
-        Some(Self {
-            release: dir.file_name()?.to_str()?.to_owned(),
-            loader: loader?,
-            program: root.join("usr/bin/nix"),
-        })
+    /// Returns the Debian release whose packages contain this version; `None` for the installed
+    /// version.
+    pub fn release(&self) -> Option<&str> {
+        self.0.as_ref().map(|unpacked| &*unpacked.release)
     }
 
-    /// Returns a command like [`nix`], for this version.
+    /// Returns a command for one of Nix's programs, isolated from this machine's configuration and
+    /// caches. `home` becomes its home directory.
     pub fn command(&self, program: &str, home: &Path) -> Command {
-        let loader = self.loader.to_str().unwrap();
+        let Some(unpacked) = &self.0 else {
+            return isolated(without_variables(program, &["NIX_"]), home);
+        };
+        let loader = unpacked.loader.to_str().unwrap();
         let mut command = isolated(without_variables(loader, &["NIX_", "LD_"]), home);
-        command
-            .arg("--library-path")
-            .arg(self.loader.parent().unwrap());
-        command.args(["--argv0", program]).arg(&self.program);
+        let libraries = unpacked.loader.parent().unwrap();
+        command.arg("--library-path").arg(libraries);
+        command.args(["--argv0", program]).arg(&unpacked.program);
         command
     }
 
@@ -92,6 +101,22 @@ impl NewerNix {
             .next()
             .unwrap_or_default()
             .to_owned()
+    }
+}
+
+impl Unpacked {
+    fn of(dir: &Path) -> Option<Self> {
+        let root = dir.join("root").canonicalize().ok()?;
+        let libraries = entries(&root.join("usr/lib"));
+        let loader = libraries.iter().flat_map(|dir| entries(dir)).find(|file| {
+            let name = file.file_name().unwrap_or_default();
+            name.to_string_lossy().starts_with("ld-linux")
+        });
+        Some(Self {
+            release: dir.file_name()?.to_str()?.to_owned(),
+            loader: loader?,
+            program: root.join("usr/bin/nix"),
+        })
     }
 }
 
@@ -167,8 +192,7 @@ pub fn key_pair(dir: &Path, name: &str) -> (PathBuf, String) {
     let secret = dir.join(format!("{name}.secret"));
     let public = dir.join(format!("{name}.public"));
     let mut command = nix("nix-store", dir);
-    command.arg("--store").arg(dir.join("unused-store"));
-    command.args(["--generate-binary-cache-key", name]);
+    command.args(["--store", "dummy://", "--generate-binary-cache-key", name]);
     output(command.arg(&secret).arg(&public));
     (
         secret,
@@ -181,15 +205,24 @@ pub fn key_pair(dir: &Path, name: &str) -> (PathBuf, String) {
 pub struct OwnStore {
     /// Temporary folder of the store; removed on drop.
     pub dir: tempfile::TempDir,
+    /// The version of Nix that has made the store, and runs on it.
+    pub nix: Nix,
 }
 
 impl OwnStore {
-    /// Makes an empty store.
+    /// Makes an empty store with the installed Nix.
     #[expect(clippy::new_without_default, reason = "it runs a program")]
     #[track_caller]
     pub fn new() -> Self {
+        Self::of(Nix::INSTALLED)
+    }
+
+    /// Makes an empty store with this version of Nix.
+    #[track_caller]
+    pub fn of(nix: Nix) -> Self {
         let store = Self {
             dir: tempfile::tempdir().unwrap(),
+            nix,
         };
         store.run("nix-store", &["--init"]);
         store
@@ -210,12 +243,18 @@ impl OwnStore {
         self.root().join("nix/var/nix/db/db.sqlite")
     }
 
+    /// Returns a command for one of Nix's programs on this store.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = self.nix.command(program, self.root());
+        command.arg("--store").arg(self.root());
+        command
+    }
+
     /// Runs one of Nix's programs on this store; returns its standard output.
     #[track_caller]
     pub fn run(&self, program: &str, arguments: &[&str]) -> String {
-        let mut command = nix(program, self.root());
-        let command = command.arg("--store").arg(self.root()).args(arguments);
-        let output = finish_collecting(command);
+        let mut command = self.command(program);
+        let output = finish_collecting(command.args(arguments));
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{command:?}\n{stderr}");
         String::from_utf8_lossy(&output.stdout).into_owned()
@@ -266,9 +305,8 @@ impl OwnStore {
     /// Registers a path with this NAR hash (in base 16) and NAR size, without reading its files.
     #[track_caller]
     pub fn register_row(&self, store_path: &str, nar_hash: &str, nar_size: u64) {
-        let mut load = nix("nix-store", self.root());
-        load.arg("--store").arg(self.root()).arg("--load-db");
-        let mut load = load.stdin(Stdio::piped()).spawn().unwrap();
+        let mut load = self.command("nix-store");
+        let mut load = load.arg("--load-db").stdin(Stdio::piped()).spawn().unwrap();
         let row = format!("{store_path}\n{nar_hash}\n{nar_size}\n\n0\n");
         let mut stdin = load.stdin.take().unwrap();
         stdin.write_all(row.as_bytes()).unwrap();
@@ -285,7 +323,7 @@ impl Daemon {
     /// Starts a daemon on the socket that a server of this store uses.
     #[track_caller]
     pub fn start(store: &OwnStore) -> Self {
-        let mut command = nix("nix-daemon", store.root());
+        let mut command = store.nix.command("nix-daemon", store.root());
         command.env("NIX_REMOTE", local(store.root()));
         let socket = Self::socket(store);
         fs::create_dir_all(socket.parent().unwrap()).unwrap();

@@ -4,9 +4,22 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use crate::process::output;
+
 /// Pragmas that a Nix process sets.
 pub const SETTINGS: &str = "pragma foreign_keys = 1; pragma synchronous = off; \
                             pragma wal_autocheckpoint = 40000;";
+
+/// Runs statements on a database in a process of their own; returns the rows.
+///
+/// Waits for locks of other processes for up to half a minute: a server may read or write at any
+/// moment.
+#[track_caller]
+pub fn run(database: &Path, sql: &str) -> String {
+    let mut sqlite = Command::new("sqlite3");
+    sqlite.args(["-cmd", ".timeout 30000"]).arg(database);
+    output(sqlite.arg(sql)).trim().to_owned()
+}
 
 /// A process that has a database open and keeps its locks until it is dropped.
 #[derive(Debug)]

@@ -5,14 +5,14 @@
 //! that it is missing. Expected results are in `conformance/results/autobahn.txt`.
 
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
-use testkit::eventually;
 use testkit::process::Process;
+use testkit::{eventually, free_port};
 
 use crate::command::{build_as_tested, find, in_pairs, progress, repository, run, succeeds};
 
@@ -187,9 +187,7 @@ fn results(name: &str, index: &Value) -> Result<Vec<String>> {
 /// Starts the echo server; returns its port.
 fn start_server() -> Result<(Process, u16)> {
     let programs = build_as_tested(&["--example", "websocket_echo"])?;
-    let free = TcpListener::bind("127.0.0.1:0")?;
-    let address = free.local_addr()?;
-    drop(free);
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
     let mut command = Command::new(programs.join("examples/websocket_echo"));
     // The server exits at the end of its standard input, which `Process` keeps open.
     let server = Process::spawn(command.arg(address.to_string()).stdin(Stdio::piped()));

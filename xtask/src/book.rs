@@ -1,12 +1,33 @@
-//! `book-links`: mdBook preprocessor for the links of the book's pages.
+//! `book-links`: mdBook preprocessor for the links of the book's pages. `screenshots`: pictures of
+//! the web interface for the book.
 //!
 //! The sources of the book link to documents that the rendered book does not contain. The
 //! preprocessor replaces such a link by the name of the document.
 
-use std::io;
+use std::path::Path;
+use std::process::Command;
+use std::{fs, io};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
+
+use crate::command::run;
+
+/// Pages of the web interface that the book shows, by their names in the tests.
+const SCREENSHOTS: [&str; 3] = ["landing", "path-built", "status"];
+
+/// Runs the tests that open the web interface in a browser, and copies their screenshots.
+pub(crate) fn take_screenshots(repository: &Path) -> Result<()> {
+    let mut tests = Command::new("cargo");
+    tests.args(["test", "--package", "nix-serve", "--test"]);
+    run(tests.arg("pages_in_a_browser").current_dir(repository))?;
+    for name in SCREENSHOTS {
+        let from = repository.join(format!("target/tmp/book-{name}.png"));
+        let to = repository.join(format!("docs/book/images/{name}.png"));
+        fs::copy(&from, &to).with_context(|| format!("cannot copy {from:?} to {to:?}"))?;
+    }
+    Ok(())
+}
 
 /// Reads the book in mdBook's format (`[context, book]`) and writes the processed book. Fails if
 /// the input has another format.

@@ -7,21 +7,30 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::command::{build_release, output, run};
+use crate::command::{build_as_tested, build_release, output, repository, run};
 
 /// Builds the programs and writes the package to `out`. Fails if something cannot be built, or
 /// `dpkg-deb` is missing.
 pub(crate) fn make(out: &Path) -> Result<()> {
-    let repository = crate::command::repository();
     let programs = build_release(&["nix-serve", "samovar"])?;
-    let package = package(&repository, &programs, out)?;
+    let package = package(&repository(), &programs, out, "xz")?;
     println!("{}", package.display());
     Ok(())
 }
 
-/// Packages the programs in `programs`.
+/// Packages the programs that the tests run, and tests the package under a real systemd, in
+/// namespaces of its own.
+pub(crate) fn try_package() -> Result<()> {
+    let programs = build_as_tested(&["--bin=nix-serve", "--bin=samovar"])?;
+    let dir = tempfile::tempdir()?;
+    // Compressing programs with debug information would take minutes.
+    let package = package(&repository(), &programs, dir.path(), "none")?;
+    run(Command::new(repository().join("contrib/systemd/try.sh")).arg(package))
+}
+
+/// Packages the programs in `programs`. `compression` is a name that `dpkg-deb -Z` takes.
 // Long: a list of the files of the package.
-fn package(repository: &Path, programs: &Path, out: &Path) -> Result<PathBuf> {
+fn package(repository: &Path, programs: &Path, out: &Path, compression: &str) -> Result<PathBuf> {
     let version = env!("CARGO_PKG_VERSION");
     let architecture = output(Command::new("dpkg").arg("--print-architecture"))?;
     let name = format!("samovar_{version}_{architecture}");
@@ -75,6 +84,22 @@ fn package(repository: &Path, programs: &Path, out: &Path) -> Result<PathBuf> {
         ),
         ("contrib/debian/samovar.toml", "etc/samovar/samovar.toml"),
         ("LICENSE", "usr/share/doc/samovar/copyright"),
+        (
+            "contrib/nix-serve/nix-serve.1",
+            "usr/share/man/man1/nix-serve.1",
+        ),
+        (
+            "contrib/nix-serve/nix-serve.bash",
+            "usr/share/bash-completion/completions/nix-serve",
+        ),
+        (
+            "contrib/nix-serve/nix-serve.fish",
+            "usr/share/fish/vendor_completions.d/nix-serve.fish",
+        ),
+        (
+            "contrib/nix-serve/nix-serve.zsh",
+            "usr/share/zsh/vendor-completions/_nix-serve",
+        ),
     ] {
         put(to, read(from)?.as_bytes(), 0o644)?;
     }
@@ -97,7 +122,7 @@ fn package(repository: &Path, programs: &Path, out: &Path) -> Result<PathBuf> {
     put("DEBIAN/control", control.as_bytes(), 0o644)?;
     let file = out.join(format!("{name}.deb"));
     let mut build = Command::new("dpkg-deb");
-    build.args(["--root-owner-group", "--build"]);
+    build.args(["--root-owner-group", &format!("-Z{compression}"), "--build"]);
     run(build.arg(&tree).arg(&file))?;
     fs::remove_dir_all(&tree)?;
     Ok(file)
@@ -161,8 +186,7 @@ mod tests {
             fs::write(&path, script).expect("writes");
             fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("sets");
         }
-        let repository = crate::command::repository();
-        let file = package(&repository, &programs, dir.path()).expect("packs");
+        let file = package(&repository(), &programs, dir.path(), "none").expect("packs");
 
         let root = dir.path().join("root");
         for folder in ["var/lib/dpkg/updates", "var/lib/dpkg/info"] {
@@ -187,6 +211,8 @@ mod tests {
             "usr/bin/nix-serve",
             "usr/bin/samovar",
             "usr/share/man/man1/samovar.1",
+            "usr/share/man/man1/nix-serve.1",
+            "usr/share/bash-completion/completions/nix-serve",
             "lib/systemd/system/samovar.socket",
             "etc/samovar/samovar.toml",
         ] {

@@ -53,8 +53,11 @@ usage: xtask TASK [ARGUMENT...]
   chaos --seconds N [--seed S]     run clients and faults at once and check every byte
   soak --requests N                send N requests; record memory and descriptors in docs/
   leaks                            run the server under valgrind; fail if memory is lost
+  screenshots                      renew the screenshots of the web interface in the book
   book-links                       preprocessor that mdBook calls, see docs/book.toml
   deb DIR                          build a Debian package into DIR
+  deb --try                        install a package of debug programs under a real systemd, in
+                                   namespaces, and test the service
   test                             run all tests and count them
   tidy                             check the rules that no other tool checks
 
@@ -102,9 +105,11 @@ fn run() -> Result<()> {
         ["chaos", "--seconds", seconds] => chaos::run_chaos(seconds, None),
         ["chaos", "--seconds", seconds, "--seed", seed] => chaos::run_chaos(seconds, Some(seed)),
         ["soak", "--requests", requests] => chaos::run_soak(requests),
+        ["screenshots"] => book::take_screenshots(&repository()),
         // mdBook first asks whether the preprocessor supports a certain renderer. It supports all.
         ["book-links", "supports", _] => Ok(()),
         ["book-links"] => book::preprocess(),
+        ["deb", "--try"] => deb::try_package(),
         ["deb", out] => deb::make(Path::new(out)),
         ["leaks"] => chaos::find_leaks(),
         ["instructions", rest @ ..] => instructions::run_gates(rest),

@@ -106,3 +106,89 @@ fn apt_get(dir: &Path) -> Command {
     }
     command
 }
+
+#[cfg(test)]
+mod tests {
+    use testkit::nix::Nix;
+
+    use super::*;
+
+    /// Returns major and minor version.
+    fn numbers(version: &str) -> (u32, u32) {
+        let (major, rest) = version.split_once('.').unwrap();
+        let minor = rest.split('.').next().unwrap();
+        (major.parse().unwrap(), minor.parse().unwrap())
+    }
+
+    /// The README and COMPAT.md state the versions that the tests run. The version of sid changes
+    /// at any time: the stated one must not be newer than it.
+    #[test]
+    fn the_stated_versions_are_those_of_the_tests() {
+        let read = |file: &str| fs::read_to_string(repository().join(file)).unwrap();
+        let (readme, compat) = (read("README.md").replace('\n', " "), read("COMPAT.md"));
+        let (_, table) = compat.split_once("| Nix | Debian | tested |\n").unwrap();
+        let rows = table
+            .lines()
+            .skip(1)
+            .take_while(|line| line.starts_with("| "));
+        let stated: Vec<(&str, &str)> = rows
+            .map(|row| {
+                let mut cells = row.split('|').map(str::trim);
+                (cells.nth(1).unwrap(), cells.next().unwrap())
+            })
+            .collect();
+        assert_eq!(stated.len(), 1 + RELEASES.len(), "{stated:?}");
+        for (version, release) in &stated {
+            let debian = release.split(' ').next().unwrap();
+            let text = format!("{version} (Debian {debian})");
+            assert!(readme.contains(&text), "README.md does not state {text}");
+        }
+        let of_release = |name: &str| {
+            let found = stated.iter().find(|(_, release)| release.contains(name));
+            found
+                .unwrap_or_else(|| panic!("COMPAT.md does not state the Nix of {name}"))
+                .0
+        };
+        for release in RELEASES {
+            of_release(release);
+        }
+        for nix in Nix::newer() {
+            let (release, found) = (nix.release().unwrap(), nix.version());
+            let stated = of_release(release);
+            match release {
+                "sid" => assert!(numbers(&found) >= numbers(stated), "{found} of {release}"),
+                _ => assert_eq!(numbers(&found), numbers(stated), "{found} of {release}"),
+            }
+        }
+        let system = fs::read_to_string("/etc/os-release").unwrap_or_default();
+        if system.contains("VERSION_CODENAME=bookworm") {
+            let found = Nix::INSTALLED.version();
+            assert_eq!(numbers(&found), numbers(of_release("bookworm")), "{found}");
+        }
+    }
+
+    /// Keys can be made without a store, as all documents show.
+    #[test]
+    fn every_version_makes_keys_without_a_store() {
+        for nix in Nix::all() {
+            let dir = tempfile::tempdir().unwrap();
+            let mut command = nix.command("nix-store", dir.path());
+            command.args(["--store", "dummy://", "--generate-binary-cache-key", "a-1"]);
+            command.args([dir.path().join("secret"), dir.path().join("public")]);
+            run(&mut command).unwrap();
+            let public = fs::read_to_string(dir.path().join("public")).unwrap();
+            assert!(public.starts_with("a-1:"), "{public}");
+        }
+        for file in ["README.md", "docs/book/start.md", "docs/book/keys.md"] {
+            let text = fs::read_to_string(repository().join(file)).unwrap();
+            let mut commands = text.lines().filter(|line| line.starts_with("nix-store "));
+            let makes_keys = |line: &&str| line.contains("--generate-binary-cache-key");
+            let all: Vec<&str> = commands.by_ref().filter(makes_keys).collect();
+            let has_dummy = |line: &&str| line.starts_with("nix-store --store dummy:// ");
+            assert!(
+                !all.is_empty() && all.iter().all(has_dummy),
+                "{file}: {all:?}"
+            );
+        }
+    }
+}

@@ -15,6 +15,9 @@ use crate::sample;
 /// Database of the machine's store.
 const MACHINE_DATABASE: &str = "/nix/var/nix/db/db.sqlite";
 
+/// Address of the status page, the default of the server.
+const STATUS: &str = "127.0.0.1:5001";
+
 /// The store to serve, and a path in it for examples.
 pub(crate) struct Served {
     /// Server arguments that select the store; empty for the machine's store.
@@ -38,6 +41,7 @@ pub(crate) fn serve(port: u16) -> Result<()> {
     println!("{}", push_lines(port, &served, &netrc));
     let error = Command::new(&server)
         .args(["serve", "--listen", &format!("0.0.0.0:{port}")])
+        .args(["--admin-listen", STATUS])
         .args(&served.arguments)
         .arg("--secret-key-files")
         .arg(&key.secret_file)
@@ -184,6 +188,8 @@ fn push_lines(port: u16, served: &Served, netrc: &Path) -> String {
 fn client_lines(port: u16, public_key: &str, example: &str) -> String {
     format!(
         "
+Open http://127.0.0.1:{port}/ in a browser, and http://{STATUS}/ for the status of the server.
+
   url                  http://127.0.0.1:{port}
   trusted-public-keys  {public_key}
 
@@ -217,7 +223,9 @@ mod tests {
     fn the_lines_name_everything_a_client_needs() {
         let lines = client_lines(8080, "box-1:AAAA", "/nix/store/x-y");
         for part in [
-            "http://127.0.0.1:8080",
+            "http://127.0.0.1:8080/ in a browser",
+            "http://127.0.0.1:5001/",
+            "--from http://127.0.0.1:8080 ",
             "box-1:AAAA",
             "/nix/store/x-y",
             "nix.conf",

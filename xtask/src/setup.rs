@@ -40,6 +40,9 @@ const TESTING: &[Need] = &[
     ("sqlite3", "sqlite3"),
     // curl: an independent HTTP client.
     ("curl", "curl"),
+    // The root file systems in which the commands of the book run: network and certificates.
+    ("ip", "iproute2"),
+    ("openssl", "openssl"),
     // Chromium: browser for the chat example and the web interface of a cache.
     ("chromium", "chromium"),
     ("chromedriver", "chromium-driver"),

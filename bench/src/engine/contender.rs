@@ -4,12 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use testkit::free_port;
 use testkit::random::SplitMix64;
 
 use crate::figures::Part;
 use crate::http::Client;
 use crate::nginx;
-use crate::process::{Server, free_port};
+use crate::process::Server;
 
 /// Length of the file that servers send for `/file`, in bytes.
 pub(crate) const FILE_LEN: u64 = 10 << 20;
@@ -90,7 +91,7 @@ impl Kind {
 
     /// Starts this server with `threads` I/O threads.
     pub(crate) fn start(self, files: &Files, threads: usize) -> Result<Server> {
-        let port = free_port()?;
+        let port = free_port();
         let release = super::release_dir()?;
         let file = files.file.display();
         let served = format!("{port} {threads} {BLOCKING_THREADS} {file}");

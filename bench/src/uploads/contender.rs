@@ -4,10 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use testkit::free_port;
 
 use crate::figures::Part;
 use crate::nginx;
-use crate::process::{Server, free_port};
+use crate::process::Server;
 
 /// A cache in the comparison.
 #[derive(Debug)]
@@ -77,7 +78,7 @@ impl Contender {
         let Some(command) = &self.command else {
             return Ok(running);
         };
-        let port = free_port()?;
+        let port = free_port();
         let command = command
             .replace("{port}", &port.to_string())
             .replace("{scratch}", &folder.display().to_string());

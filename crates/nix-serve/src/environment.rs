@@ -3,12 +3,12 @@
 //! | variable | meaning |
 //! | --- | --- |
 //! | `NIX_SECRET_KEY_FILE` | file of the secret key; set but empty is an error at start |
-//! | `NIX_SERVE_NAR_CACHE`, `NIX_SERVE_NAR_CACHE_SIZE` | `--nar-cache`, `--nar-cache-size` |
+//! | `NIX_SERVE_NAR_CACHE`, `NIX_SERVE_NAR_CACHE_SIZE` | `--nar-cache-directory`, `--nar-cache-size` |
 //! | `NIX_SERVE_GC_LEASE` | `--gc-lease` |
-//! | `CACHE_DIRECTORY` | the service manager's: default of `--nar-cache` |
+//! | `CACHE_DIRECTORY` | the service manager's: default of `--nar-cache-directory` |
 //! | `NIX_SERVE_VERIFY`, `NIX_SERVE_SCRUB` | `--verify`, `--scrub` |
 //! | `NIX_SERVE_PAGES` | `--pages`; 1 or 0 |
-//! | `NIX_SERVE_ADMIN` | `--admin` |
+//! | `NIX_SERVE_ADMIN` | `--admin-listen` |
 //! | `NIX_SERVE_STATE_DIRECTORY` | `--state-directory` |
 //! | `STATE_DIRECTORY` | the service manager's: default of `--state-directory` |
 //! | `STARMAN_DEBUG` | debug messages in the error log |
@@ -93,15 +93,15 @@ fn defaults() -> Configuration {
 }
 
 /// Environment variables, each with the option that it sets.
-const OPTIONS: [(&str, &str); 8] = [
-    ("NIX_SERVE_NAR_CACHE", "nar-cache"),
+pub(crate) const OPTIONS: [(&str, &str); 8] = [
+    ("NIX_SERVE_NAR_CACHE", "nar-cache-directory"),
     ("NIX_SERVE_NAR_CACHE_SIZE", "nar-cache-size"),
     ("NIX_SERVE_GC_LEASE", "gc-lease"),
     ("NIX_SERVE_VERIFY", "verify"),
     ("NIX_SERVE_SCRUB", "scrub"),
     ("NIX_SERVE_PAGES", "pages"),
     ("NIX_SERVE_STATE_DIRECTORY", "state-directory"),
-    ("NIX_SERVE_ADMIN", "admin"),
+    ("NIX_SERVE_ADMIN", "admin-listen"),
 ];
 
 #[cfg(test)]
@@ -143,6 +143,7 @@ mod tests {
         check("off", Some(Duration::ZERO), 0);
         check("0", Some(Duration::ZERO), 0);
         check("1", Some(Duration::from_secs(1)), 0);
+        check("10 min", Some(Duration::from_secs(600)), 0);
         check("0.9", None, 1);
         check("on", None, 1);
     }

@@ -8,28 +8,36 @@
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use nix_serve::cli::{CliError, Invocation, help, parse, version};
+use nix_serve::cli::{CliError, Invocation, help, parse, refuse_variables, version};
 use nix_serve::environment;
 use samovar_server::config::Configuration;
 use samovar_server::daemon::{Role, launch};
-use samovar_server::server::{self, Predecessor};
+use samovar_server::logins::without_logins;
+use samovar_server::server::{self, Applied, Predecessor};
 
 fn main() -> ExitCode {
     match parse(std::env::args_os().skip(1), environment::of_process()) {
         Ok(Invocation::Help) => print(help()),
         Ok(Invocation::Version) => print(&format!("{}\n", version())),
-        Ok(Invocation::Serve { config, daemonize }) => match start(&config, daemonize) {
-            Ok(code) => code,
-            Err(error) => {
-                complain("error", &format!("{error:#}"));
-                ExitCode::FAILURE
+        Ok(Invocation::Serve { config, daemonize }) => {
+            if let Err(error) = refuse_variables(std::env::vars_os().map(|(name, _)| name)) {
+                return refuse(&error);
             }
-        },
-        Err(error) => {
-            complain("error", &error.to_string());
-            ExitCode::from(CliError::EXIT_CODE)
+            match start(&config, daemonize) {
+                Ok(code) => code,
+                Err(error) => {
+                    complain("error", &format!("{error:#}"));
+                    ExitCode::FAILURE
+                }
+            }
         }
+        Err(error) => refuse(&error),
     }
+}
+
+fn refuse(error: &CliError) -> ExitCode {
+    complain("error", &error.to_string());
+    ExitCode::from(CliError::EXIT_CODE)
 }
 
 fn start(config: &Configuration, daemonize: bool) -> anyhow::Result<ExitCode> {
@@ -49,10 +57,12 @@ fn start(config: &Configuration, daemonize: bool) -> anyhow::Result<ExitCode> {
     };
     // The command line stays the same, but the files that it names may have changed.
     let again = || {
-        Ok(Configuration {
+        let config = Configuration {
             remarks: Vec::new(),
             ..config.clone()
-        })
+        };
+        let applied: Applied<'_> = Box::new(|| None);
+        Ok((config, applied))
     };
     server::run(config, &again, background, predecessor)?;
     Ok(ExitCode::SUCCESS)
@@ -72,5 +82,6 @@ fn print(text: &str) -> ExitCode {
 /// Prints a message before the error log is open. A failure to print is ignored, because standard
 /// error may be closed.
 fn complain(level: &str, message: &str) {
+    let message = without_logins(message);
     writeln!(io::stderr(), "nix-serve: {level}: {message}").ok();
 }

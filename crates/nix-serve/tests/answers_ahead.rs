@@ -9,7 +9,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use support::{OwnStore, eventually, hash_part, key_pair, local, nix_serve};
-use support_process::{Connection, Process, Shell, sqlite};
+use support_process::{Connection, Process, Shell};
+use testkit::sqlite::run as sqlite;
 
 /// Uses a lock in rollback mode: it blocks all readers, but does not mean that anything was
 /// committed.
@@ -66,6 +67,7 @@ fn narinfos_are_prefetched_and_sent_while_the_database_is_locked() {
     });
 }
 
+/// Runs a statement that must not wait for a lock: the server that may have one is stopped.
 fn sqlite_says(database: &Path, statement: &str) -> String {
     let mut sqlite = Command::new("sqlite3");
     let output = sqlite.arg(database).arg(statement).output();

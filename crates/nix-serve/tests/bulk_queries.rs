@@ -12,7 +12,8 @@ use std::process::Command;
 
 use support::client::{Client, succeeds};
 use support::{OwnStore, hash_part, key_pair, local, nix_serve, sample, sample_list, sample_root};
-use support_process::{Connection, Process, Response, serve_sample, sqlite};
+use support_process::{Connection, Process, Response, serve_sample};
+use testkit::sqlite::run as sqlite;
 
 /// The record of one path in the response to a bulk query.
 #[derive(Debug, PartialEq, Eq)]

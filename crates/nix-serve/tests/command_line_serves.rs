@@ -1,11 +1,7 @@
 //! The server accepts every form of command line that nix-serve or nix-serve-ng accepts, with the
 //! same meaning.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
 mod support_process;
@@ -21,39 +17,16 @@ use support_process::{Connection, Ending, Process, at, ends, once, serve_sample}
 
 const INFO: &str = "/nix-cache-info";
 
-/// Returns a port that was free a moment ago, for options that do not accept port 0.
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("[::]:0").unwrap();
-    listener.local_addr().unwrap().port()
-}
-
-/// Starts a server with a free port in place of `PORT`. Retries with another port if that one was
-/// taken meanwhile.
+/// Starts a server with a free port in place of `PORT`.
 #[track_caller]
 fn on_free_port(arguments: &[&str]) -> (Process, u16) {
-    for _ in 0..20 {
-        let port = free_port();
-        let mut server = Process::spawn(
-            of_sample().args(
-                arguments
-                    .iter()
-                    .map(|word| word.replace("PORT", &port.to_string())),
-            ),
-        );
-        eventually("it serves or ends", || {
-            server.count("serving ") > 0 || !server.is_alive()
-        });
-        if server.is_alive() {
-            return (server, port);
-        }
-        assert!(
-            server
-                .lines()
-                .iter()
-                .any(|line| line.contains("another server listens"))
-        );
-    }
-    panic!("no free port");
+    let port = testkit::free_port();
+    let arguments = arguments
+        .iter()
+        .map(|word| word.replace("PORT", &port.to_string()));
+    let server = Process::spawn(of_sample().args(arguments));
+    server.wait_for("serving ");
+    (server, port)
 }
 
 fn priority(addr: SocketAddr) -> String {
@@ -426,8 +399,12 @@ fn what_would_be_missed_too_late_is_refused() {
         (&["--ssl-cert", "/c"], "--ssl-cert asks for TLS"),
         (&["--ssl-key", "/k"], "--ssl-key asks for TLS"),
         (
-            &["--tls-certificate", "/c", "--tls-key", "/k"],
-            "--tls-certificate is an option of `samovar serve`",
+            &["--tls-certificate", "/c"],
+            "--tls-certificate asks for TLS",
+        ),
+        (
+            &["--tls-client-authorities", "/c"],
+            "--tls-client-authorities is an option of `samovar serve`",
         ),
         (
             &["--access-users-file", "/u"],
@@ -437,6 +414,23 @@ fn what_would_be_missed_too_late_is_refused() {
             &["--config", "/etc/samovar/samovar.toml"],
             "--config is an option of `samovar serve`",
         ),
+        (&["--policy-deny", "[]"], "an option of `samovar serve`"),
+        (&["--secret-key-files="], "--secret-key-files is empty"),
+        (&["--tls"], "an option of `samovar serve`"),
+        // Misspelled options of both programs.
+        (
+            &["--acess-users-file", "/u"],
+            "did you mean --access-users-file of `samovar serve`?",
+        ),
+        (
+            &["--tsl-certificate", "/c"],
+            "did you mean --tls-certificate of `nix-serve`?",
+        ),
+        (
+            &["--sls-cert", "/c"],
+            "did you mean --ssl-cert of `nix-serve`?",
+        ),
+        (&["--usre", "nobody"], "did you mean --user of `nix-serve`?"),
         (&["--user="], "--user is empty"),
         (&["-e", "enable 'Auth::Basic'"], "runs Perl code"),
         (&["-eenable"], "runs Perl code"),
@@ -460,6 +454,41 @@ fn what_would_be_missed_too_late_is_refused() {
             "{errors}"
         );
     }
+}
+
+/// Variables that request protection are refused if they have no effect.
+#[test]
+fn variables_that_would_be_missed_too_late_are_refused() {
+    for (variable, part) in [
+        ("SAMOVAR_CONFIG", "run `samovar serve`"),
+        ("SAMOVAR_TLS_CERTIFICATE", "run `samovar serve`"),
+        ("SAMOVAR_ACCESS_USERS_FILE", "run `samovar serve`"),
+        ("SAMOVAR_POLICY_DENY", "run `samovar serve`"),
+        ("SAMOVAR_SECRET_KEY_FILES", "run `samovar serve`"),
+        (
+            "SAMOVAR_CACHES__TEAM_A__ACCESS_USERS_FILE",
+            "run `samovar serve`",
+        ),
+        ("NIX_SERVE_ACCESS_USERS_FILE", "run `samovar serve`"),
+        ("NIX_SERVE_SSL_CERT", "use --ssl-cert"),
+        ("NIX_SERVE_TLS_CERTIFICATE", "use --tls-certificate"),
+        ("NIX_SECRET_KEY_FILES", "set NIX_SECRET_KEY_FILE"),
+    ] {
+        let Ending { code, out, errors } = ends(of_sample().env(variable, "/x"));
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{variable}: {errors}");
+        let expected = format!("nix-serve: error: ${variable} has no effect on nix-serve; ");
+        assert!(
+            errors.starts_with(&expected) && errors.contains(part) && errors.lines().count() == 1,
+            "{errors}"
+        );
+    }
+    // The variables of clients ask for no protection.
+    let mut command = of_sample();
+    command.args(["--listen", "127.0.0.1:0"]);
+    for variable in ["TOKEN", "CACHE", "CACHE_DIR", "STATE_DIR"] {
+        command.env(format!("SAMOVAR_{variable}"), "x");
+    }
+    drop(Process::serving(&mut command));
 }
 
 /// `--help` and `--version` take precedence over all other options, even invalid ones.

@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 use slow_disk::SlowDisk;
 use support::{OwnStore, eventually, hash_part, local, nix_serve};
 use support_database::{BACK_WITHIN, FAILED, RECOVERED, nar};
-use support_process::{Connection, Process, sqlite};
+use support_process::{Connection, Process};
+use testkit::sqlite::run as sqlite;
 
 /// Number of clients, more than there are workers.
 const CLIENTS: usize = 100;

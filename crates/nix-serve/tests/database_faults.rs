@@ -9,7 +9,8 @@ use std::fs;
 use std::time::Instant;
 
 use support_database::{BACK_WITHIN, Subject, cp, replace};
-use support_process::{PublicBinary, Shell, is_root, set_mode, sqlite};
+use support_process::{PublicBinary, Shell, is_root, set_mode};
+use testkit::sqlite::run as sqlite;
 
 #[test]
 fn locked_by_another_process() {

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use support::{local, nix_serve};
 use support_database::{BACK_WITHIN, FAILED, Subject, nar};
-use support_process::{Connection, Process, PublicBinary, Shell, is_root, public_store, sqlite};
+use support_process::{Connection, Process, PublicBinary, Shell, is_root, public_store};
 use testkit::sqlite::SETTINGS;
+use testkit::sqlite::run as sqlite;
 
 const CLIENTS: usize = 200;
 

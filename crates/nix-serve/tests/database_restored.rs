@@ -19,8 +19,9 @@ use support::{eventually, hash_part, local, nix_serve, output};
 use support_database::{BACK_WITHIN, Subject, beside, cp, nar, replace};
 use support_process::{
     Connection, Process, PublicBinary, Shell, is_root, make_public, once, public_store,
-    refuses_to_start, sqlite,
+    refuses_to_start,
 };
+use testkit::sqlite::run as sqlite;
 
 /// How the backup replaces the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

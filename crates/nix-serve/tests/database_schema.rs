@@ -12,7 +12,8 @@ use std::process::Command;
 
 use support::{hash_part, local, nix_serve};
 use support_database::{Subject, nar, start_daemon};
-use support_process::{Process, public_store, refuses_to_start, sqlite};
+use support_process::{Process, public_store, refuses_to_start};
+use testkit::sqlite::run as sqlite;
 
 const REMARK: &str = "but 10 is supported";
 
@@ -115,7 +116,7 @@ fn without_what_is_read_it_does_not_start() {
         &[
             name.to_str().unwrap(),
             "the column ValidPaths.narSize is missing",
-            "schema 11",
+            "its schema is 11, and 10 is supported",
             "upgrade Samovar, or start nix-daemon",
         ],
     );

@@ -16,9 +16,10 @@ use std::process::{Command, Stdio};
 use support::{eventually, hash_part, local, nix_serve};
 use support_database::{FAILED, RECOVERED, Subject, beside, nar, start_daemon};
 use support_process::{
-    Connection, Process, PublicBinary, Shell, is_root, make_public, public_store, sqlite,
+    Connection, Process, PublicBinary, Shell, is_root, make_public, public_store,
 };
 use testkit::procfs;
+use testkit::sqlite::run as sqlite;
 
 /// Returns binaries to run as the user nobody (true) and as root (false); none if the tests do not
 /// run as root.
@@ -53,33 +54,43 @@ fn serves_all(subject: &Subject) {
     assert_eq!(connection.get(&absent()).status, 404);
 }
 
-/// The WAL index disappears: files beside the database are deleted, or the last Nix process to have
-/// it open has crashed.
+/// The files beside the database are deleted while the WAL is empty, or the last Nix process has
+/// removed them: the server reads the database alone until the next commit.
 #[test]
 fn the_wal_index_goes_missing() {
     for who in everybody() {
         for suffixes in [&["-shm"][..], &["-wal", "-shm"]] {
-            let mut subject = Subject::start_unprivileged(&who, command);
+            let subject = Subject::start_unprivileged(&who, command);
             for suffix in suffixes {
                 fs::remove_file(beside(&subject.database(), suffix)).unwrap();
             }
-            if !who.1 {
-                // A server that runs as root creates a new one.
-                eventually("it goes on", || {
-                    subject.ask(&nar(&subject.unasked)).status == 200
-                });
-                serves_all(&subject);
-                assert_eq!(subject.server.count(FAILED), 0);
-                continue;
-            }
-            subject.assert_unavailable();
-            let said = "WAL index is missing and may not be created; start nix-daemon";
-            eventually("it is said", || subject.server.count(said) == 1);
-            let _holder = Shell::open(&subject.database(), "begin; select count(*) from Refs;");
-            make_public(subject.store.root());
-            subject.assert_recovered("WAL index is missing");
-            subject.assert_serves_new_paths();
+            eventually("it goes on", || {
+                subject.ask(&nar(&subject.unasked)).status == 200
+            });
+            serves_all(&subject);
+            assert_eq!(subject.server.count(FAILED), 0);
+            let later = subject.store.add_file("later", b"later");
+            eventually("it serves a new path", || {
+                subject.ask(&subject.narinfo(&later)).status == 200
+            });
         }
+    }
+}
+
+/// A WAL with commits and without an index cannot be read without write permission.
+#[test]
+fn a_wal_without_its_index() {
+    for who in everybody().into_iter().filter(|who| who.1) {
+        let mut subject = Subject::start_unprivileged(&who, command);
+        fs::remove_file(beside(&subject.database(), "-shm")).unwrap();
+        fs::write(beside(&subject.database(), "-wal"), "commits").unwrap();
+        subject.assert_unavailable();
+        let said = "WAL index is missing and may not be created; start nix-daemon";
+        eventually("it is said", || subject.server.count(said) == 1);
+        let _holder = Shell::open(&subject.database(), "begin; select count(*) from Refs;");
+        make_public(subject.store.root());
+        subject.assert_recovered("WAL index is missing");
+        subject.assert_serves_new_paths();
     }
 }
 
@@ -192,6 +203,25 @@ fn idle_with_wal_files() {
             assert_eq!(subject.ask(&subject.narinfo(&later)).status, 404);
         }
         assert_eq!(subject.server.count(RECOVERED), 0);
+    }
+}
+
+/// The state that Nix before 2.22 leaves: no process has the database open, and its WAL files are
+/// gone. The server may not create them.
+#[test]
+fn idle_without_wal_files() {
+    for who in everybody().into_iter().filter(|who| who.1) {
+        let subject = Subject::start_as("wal", command(&who));
+        assert!(!beside(&subject.database(), "-wal").exists());
+        assert!(!beside(&subject.database(), "-shm").exists());
+        serves_all(&subject);
+        for round in 0..5 {
+            let later = subject.store.add_file(&format!("later-{round}"), b"later");
+            assert_eq!(subject.ask(&subject.narinfo(&later)).status, 200);
+            subject.store.run("nix-store", &["--delete", &later]);
+            assert_eq!(subject.ask(&subject.narinfo(&later)).status, 404);
+        }
+        assert_eq!(subject.server.count(FAILED), 0);
     }
 }
 

@@ -10,13 +10,15 @@
 mod support;
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixListener;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use support::daemon::{NixDaemon, roots};
-use support::{OwnStore, ServerProcess, eventually, hash_part, local, nix, nix_serve, raw};
+use support::{Nix, OwnStore, ServerProcess, eventually, hash_part, local, nix, nix_serve, raw};
 use testkit::http1::Connection;
+use testkit::sqlite::Shell;
 
 const HOLD: &str = "1";
 const HOLD_TIME: Duration = Duration::from_secs(1);
@@ -105,7 +107,12 @@ fn number_in(line: &str, name: &str) -> u64 {
 /// An announced path is leased for the configured time, and can be collected afterwards.
 #[test]
 fn an_announced_path_is_leased_for_the_lease_time_and_collected_afterwards() {
-    let store = OwnStore::new();
+    Nix::all().into_iter().for_each(leases_an_announced_path);
+}
+
+#[track_caller]
+fn leases_an_announced_path(nix: Nix) {
+    let store = OwnStore::of(nix);
     let _daemon = NixDaemon::start(&store);
     let server = serve_holding(&store, &["--gc-lease", HOLD]);
     let announced = store.add_file("announced", &[b'a'; 100_000]);
@@ -170,10 +177,62 @@ fn a_slow_download_stays_leased_beyond_the_lease_time() {
     assert_eq!(counted(server, "path_collected"), 0);
 }
 
+/// Nix acknowledges a temporary root for a path that its collector is deleting only after it has
+/// deleted the path. The response does not wait that long, so it has no lease.
+#[test]
+fn a_path_in_deletion_is_announced_without_a_lease() {
+    Nix::all()
+        .into_iter()
+        .for_each(announces_a_path_in_deletion_without_a_lease);
+}
+
+#[track_caller]
+fn announces_a_path_in_deletion_without_a_lease(nix: Nix) {
+    let store = OwnStore::of(nix);
+    let _daemon = NixDaemon::start(&store);
+    let server = serve_holding(&store, &[]);
+    let path = store.add_file("deleted", b"deleted");
+    let lock = Shell::open(&store.database(), "begin immediate;");
+    let begin = || {
+        let mut deletion = store.command("nix-store");
+        deletion.args(["--delete", &path]).stderr(Stdio::piped());
+        let mut deletion = deletion.spawn().unwrap();
+        let messages = BufReader::new(deletion.stderr.take().unwrap()).lines();
+        (deletion, messages)
+    };
+    let (mut deletion, mut messages) = begin();
+    // Nix fails while a process of another test has a file open whose path is too long.
+    eventually("the deletion waits for the database", || {
+        let is_waiting = messages.any(|line| line.unwrap().contains("is busy"));
+        if !is_waiting {
+            deletion.wait().unwrap();
+            (deletion, messages) = begin();
+        }
+        is_waiting
+    });
+    let before = unleased_count(&server);
+    assert_eq!(server.narinfo(&path).status, 200);
+    assert_eq!(unleased_count(&server), before + 1);
+    assert!(!roots(&store).contains(&path));
+    drop(lock);
+    messages.for_each(drop);
+    assert!(deletion.wait().unwrap().success());
+    eventually("the root is acknowledged", || roots(&store).contains(&path));
+    assert_eq!(server.get(&nar_of(&path)).status, 404);
+    assert_eq!(server.narinfo(&path).status, 404);
+}
+
 /// Paths in the response to a bulk query are leased.
 #[test]
 fn bulk_queries_lease_the_paths_they_announce() {
-    let store = OwnStore::new();
+    Nix::all()
+        .into_iter()
+        .for_each(leases_the_paths_of_bulk_queries);
+}
+
+#[track_caller]
+fn leases_the_paths_of_bulk_queries(nix: Nix) {
+    let store = OwnStore::of(nix);
     let _daemon = NixDaemon::start(&store);
     let server = serve_holding(&store, &[]);
     let dir = tempfile::tempdir().unwrap();

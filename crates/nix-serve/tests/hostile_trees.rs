@@ -15,9 +15,8 @@ use std::process::Command;
 
 use support::{hash_part, local, output};
 use support_hostile::{CANARY, Hostile, canary, fetch, fetch_settled, holds_canary, may};
-use support_process::{
-    Process, PublicBinary, is_root, make_public, once, public_store, set_mode, sqlite,
-};
+use support_process::{Process, PublicBinary, is_root, make_public, once, public_store, set_mode};
+use testkit::sqlite::run as sqlite;
 
 /// A replacement, with its name. The function creates it at the given path, where nothing exists
 /// any more, and returns `false` if this machine cannot create it.

@@ -12,7 +12,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use support::{PATIENCE, eventually, hash_part, of_sample, sample};
@@ -32,19 +32,9 @@ fn sample_server(listen: &[&str]) -> Command {
     command
 }
 
-/// Returns a free port on a loopback address derived from the PID, so that no other process uses
-/// it. Each call returns another port. No socket is bound to it: children of other tests could
-/// inherit that socket, and keep the port in use for a moment.
+/// Returns an address on which no other server listens.
 fn free_address() -> String {
-    static PORT: AtomicU16 = AtomicU16::new(20_000);
-    let [_, first, second, third] = std::process::id().to_be_bytes();
-    let address = Ipv4Addr::new(127, first | 64, second, third | 1);
-    loop {
-        let address = SocketAddr::from((address, PORT.fetch_add(1, Ordering::Relaxed)));
-        if TcpStream::connect(address).is_err() {
-            return address.to_string();
-        }
-    }
+    SocketAddr::from((Ipv4Addr::LOCALHOST, testkit::free_port())).to_string()
 }
 
 /// Sends one request. Returns `None` without a complete response, else whether the response was

@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use support::client::succeeds;
 use support::{OwnStore, local, nix_serve};
-use support_process::{Connection, Process, sqlite};
+use support_process::{Connection, Process};
+use testkit::sqlite::run as sqlite;
 
 /// Creates a store of `count` paths, the last of which refers to all others.
 fn store_of(count: u32) -> OwnStore {

@@ -114,28 +114,28 @@ fn metrics_count_what_happened() {
     assert!(nar.is_complete);
     let expected = [
         (
-            "samovar_http_requests_total{route=\"nar\",method=\"GET\",status=\"2xx\"}",
+            "samovar_http_requests_total{cache=\"default\",route=\"nar\",method=\"GET\",status=\"2xx\"}",
             1.0,
         ),
         // One more narinfo request was made to get the URL of the NAR.
         (
-            "samovar_http_requests_total{route=\"narinfo\",method=\"GET\",status=\"2xx\"}",
+            "samovar_http_requests_total{cache=\"default\",route=\"narinfo\",method=\"GET\",status=\"2xx\"}",
             21.0,
         ),
         (
-            "samovar_http_requests_total{route=\"narinfo\",method=\"GET\",status=\"4xx\"}",
+            "samovar_http_requests_total{cache=\"default\",route=\"narinfo\",method=\"GET\",status=\"4xx\"}",
             7.0,
         ),
         (
-            "samovar_http_requests_total{route=\"narinfo\",method=\"HEAD\",status=\"4xx\"}",
+            "samovar_http_requests_total{cache=\"default\",route=\"narinfo\",method=\"HEAD\",status=\"4xx\"}",
             1.0,
         ),
         (
-            "samovar_http_requests_total{route=\"cache_info\",method=\"GET\",status=\"2xx\"}",
+            "samovar_http_requests_total{cache=\"default\",route=\"cache_info\",method=\"GET\",status=\"2xx\"}",
             1.0,
         ),
         (
-            "samovar_http_requests_total{route=\"other\",method=\"PUT\",status=\"4xx\"}",
+            "samovar_http_requests_total{cache=\"default\",route=\"other\",method=\"PUT\",status=\"4xx\"}",
             1.0,
         ),
         (
@@ -147,11 +147,16 @@ fn metrics_count_what_happened() {
             29.0,
         ),
         (
-            "samovar_http_responses_aborted_total{route=\"nar\",outcome=\"aborted-by-server\"}",
+            "samovar_http_responses_aborted_total{cache=\"default\",route=\"nar\",outcome=\"aborted-by-server\"}",
             0.0,
         ),
-        ("samovar_narinfo_hits_total", 21.0),
-        ("samovar_narinfo_misses_total", 8.0),
+        ("samovar_narinfo_hits_total{cache=\"default\"}", 21.0),
+        ("samovar_narinfo_misses_total{cache=\"default\"}", 8.0),
+        // The PUT.
+        (
+            "samovar_http_requests_refused_total{cache=\"default\"}",
+            1.0,
+        ),
         ("samovar_ready", 1.0),
         ("samovar_cache_entries{cache=\"nar_cache\"}", 0.0),
         ("samovar_events_total{event=\"panicked\"}", 0.0),
@@ -171,7 +176,7 @@ fn metrics_count_what_happened() {
         );
     }
     assert!(samples.contains_key("samovar_connections_max"));
-    let body = "samovar_http_response_body_bytes_total{route=\"nar\",outcome=\"complete\"}";
+    let body = "samovar_http_response_body_bytes_total{cache=\"default\",route=\"nar\",outcome=\"complete\"}";
     #[expect(clippy::cast_precision_loss, reason = "it is small")]
     let body_len = nar.body.len() as f64;
     assert_eq!(samples[body], body_len);
@@ -289,8 +294,7 @@ fn downloads_in_progress_are_listed() {
     assert_eq!(status["load"]["connection_count"], 1);
     drop(stream);
     eventually("it is gone", || watched.status()["transfer_count"] == 0);
-    let broken =
-        "samovar_http_responses_aborted_total{route=\"nar\",outcome=\"aborted-by-client\"}";
+    let broken = "samovar_http_responses_aborted_total{cache=\"default\",route=\"nar\",outcome=\"aborted-by-client\"}";
     eventually("it is counted as left", || {
         watched.samples().get(broken) == Some(&1.0)
     });
@@ -509,7 +513,7 @@ fn dashboards_use_existing_metrics() {
             .get(&watched.server.nar_url(path))
             .is_complete
     );
-    let counted = "samovar_http_requests_total{route=\"nar\",method=\"GET\",status=\"2xx\"}";
+    let counted = "samovar_http_requests_total{cache=\"default\",route=\"nar\",method=\"GET\",status=\"2xx\"}";
     eventually("it is counted", || watched.samples().contains_key(counted));
     eventually("it verifies", || {
         watched.samples().contains_key("samovar_scrub_paths")

@@ -10,8 +10,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::{OwnStore, ServerProcess, eventually, hash_part, local, nix, nix_serve, output};
+use support::{OwnStore, ServerProcess, eventually, hash_part, local, nix, nix_serve};
 use testkit::http1::Connection;
+use testkit::sqlite;
 
 /// Number of files of a tree that is worth caching: small files, but a NAR too long for memory.
 const FILE_COUNT: usize = 120;
@@ -145,7 +146,7 @@ fn a_copy_is_used_only_while_its_registration_is_current() {
     let database = scene.store.database();
     let delete = format!("delete from ValidPaths where path = '{path}'");
     scene.damage(&path);
-    output(Command::new("sqlite3").arg(&database).arg(delete));
+    sqlite::run(&database, &delete);
     for url in [&old_url, &url(&path)] {
         assert_eq!(connection.get(url).status, 404, "{url}");
     }
@@ -375,11 +376,7 @@ fn a_nar_of_another_size_than_registered_is_aborted() {
     eventually("it is kept", || scene.server.get(&url(&path)).body == nar);
     for size in [nar.len() - 8, nar.len() + 8] {
         let update = format!("update ValidPaths set narSize = {size} where path = '{path}'");
-        output(
-            Command::new("sqlite3")
-                .arg(scene.store.database())
-                .arg(update),
-        );
+        sqlite::run(&scene.store.database(), &update);
         let mut connection = Connection::connect(scene.server.addr);
         let answer = connection.begin("GET", &url(&path), &[]);
         let body = connection.body(|_| ());

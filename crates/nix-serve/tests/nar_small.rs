@@ -7,10 +7,10 @@ mod support;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
 
-use support::{OwnStore, ServerProcess, eventually, hash_part, nix, output};
+use support::{OwnStore, ServerProcess, eventually, hash_part, nix};
 use testkit::http1::Connection;
+use testkit::sqlite;
 
 /// Maximum length of a NAR in memory, and length of the framing of a single file's NAR, bytes.
 const LEN_MAX: usize = 64 * 1024;
@@ -197,5 +197,5 @@ fn a_nar_of_another_size_than_registered_is_reported_and_not_served() {
 
 fn set_nar_size(store: &OwnStore, path: &str, size: usize) {
     let update = format!("update ValidPaths set narSize = {size} where path = '{path}'");
-    output(Command::new("sqlite3").arg(store.database()).arg(update));
+    sqlite::run(&store.database(), &update);
 }

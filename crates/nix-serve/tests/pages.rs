@@ -1,12 +1,8 @@
 //! The web interface shows no more than narinfos do, escapes all text from a store, and exists only
 //! with `--pages`.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "clippy allows it only inside functions marked as tests"
-)]
-
 mod support;
+mod support_pages;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -15,8 +11,7 @@ use std::os::unix::fs::symlink;
 use support::{
     OwnStore, Response, ServerProcess, eventually, hash_part, key_pair, local, nix_serve, sample,
 };
-
-const HTML: &str = "Accept: text/html,*/*;q=0.8";
+use support_pages::{HTML, is_page, page, references, resolve, serve};
 
 /// File names that have a special meaning in HTML, URLs, JSON or a shell.
 const NAMES: [&[u8]; 9] = [
@@ -30,55 +25,6 @@ const NAMES: [&[u8]; 9] = [
     b"a..b",
     b"100%25?q#f",
 ];
-
-fn serve(store: &OwnStore) -> ServerProcess {
-    ServerProcess::start(nix_serve().args(["--pages", "--store", &local(store.root())]))
-}
-
-fn is_page(answer: &Response) -> bool {
-    let policy = answer.header("content-security-policy").unwrap_or_default();
-    answer.header("content-type") == Some("text/html; charset=utf-8")
-        && policy.starts_with("default-src 'none'; style-src 'self'; script-src 'self';")
-        && answer.header("x-content-type-options") == Some("nosniff")
-}
-
-#[track_caller]
-fn page(server: &ServerProcess, path: &str) -> String {
-    let answer = server.get(path);
-    assert_eq!(answer.status, 200, "{path}: {answer:?}");
-    assert!(is_page(&answer), "{path}: {answer:?}");
-    answer.text()
-}
-
-/// Finds the `href`s of a page, unescaped as an HTML parser does.
-fn references(page: &str) -> Vec<String> {
-    let parts = page.split("href=\"").skip(1);
-    let values = parts.map(|part| part.split('"').next().unwrap());
-    values.map(|value| value.replace("&amp;", "&")).collect()
-}
-
-/// Resolves a relative reference against a path.
-fn resolve(from: &str, reference: &str) -> String {
-    let (reference, query) = match reference.split_once('?') {
-        Some((reference, query)) => (reference, format!("?{query}")),
-        None => (reference, String::new()),
-    };
-    let mut segments: Vec<&str> = from.split('?').next().unwrap().split('/').collect();
-    if !reference.is_empty() {
-        segments.pop();
-        for segment in reference.split('/') {
-            match segment {
-                ".." => drop(segments.pop()),
-                "." => {}
-                segment => segments.push(segment),
-            }
-        }
-        if reference.ends_with('.') {
-            segments.push("");
-        }
-    }
-    format!("{}{query}", segments.join("/"))
-}
 
 /// Without `--pages` there is no web interface.
 #[test]
@@ -441,11 +387,8 @@ fn pages_do_not_show_collected_paths() {
     assert_eq!(server.get(&format!("/path/{hash}")).status, 200);
     // Keep the files, as after a crash: only the database decides which paths are valid.
     let database = store.database();
-    let deleted = std::process::Command::new("sqlite3")
-        .arg(&database)
-        .arg(format!("delete from ValidPaths where path = '{path}'"))
-        .status();
-    assert!(deleted.unwrap().success());
+    let delete = format!("delete from ValidPaths where path = '{path}'");
+    testkit::sqlite::run(&database, &delete);
     for url in [
         format!("/serve/{hash}"),
         format!("/path/{hash}"),
@@ -463,23 +406,39 @@ fn a_large_directory_is_split_into_pages() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("large");
     std::fs::create_dir(&root).unwrap();
-    for number in 0..1500 {
-        std::fs::write(root.join(format!("{number:04}")), "").unwrap();
+    for number in 0..2500 {
+        std::fs::write(root.join(format!("{number}")), "").unwrap();
     }
+    std::fs::create_dir(root.join("the last by name")).unwrap();
     let path = store.add(&root);
     let server = serve(&store);
     let url = format!("/serve/{}/", hash_part(&path));
+    let names = |page: &str| {
+        let parts = page.split("<bdi>").skip(1);
+        let names = parts.map(|part| part.split('<').next().unwrap().to_owned());
+        names.collect::<Vec<_>>()
+    };
+    // Directories come first, and numbers are sorted as numbers. The pager is above and below.
     let first = page(&server, &url);
-    assert!(
-        first.contains("0999") && !first.contains(">1000<"),
-        "{first}"
-    );
-    let more = references(&first)
-        .into_iter()
-        .find(|url| url.starts_with("?list&after="));
-    let second = page(&server, &resolve(&url, &more.unwrap()));
-    assert!(second.contains("1499") && !second.contains(">0999<"));
-    assert!(!second.contains("after="));
+    assert_eq!(names(&first)[..3], ["the last by name", "0", "1"]);
+    assert!(first.contains("1 to 1,000 of 2,501 entries"), "{first}");
+    assert!(first.contains("Page 1 of 3"), "{first}");
+    let pages = |page: &str| {
+        let mut all = references(page);
+        all.retain(|url| url.starts_with("?list"));
+        all
+    };
+    assert_eq!(pages(&first), ["?list&page=2", "?list&page=2"]);
+    let second = page(&server, &format!("{url}?list&page=2"));
+    assert_eq!(names(&second)[..2], ["999", "1000"]);
+    let around = ["?list", "?list&page=3", "?list", "?list&page=3"];
+    assert_eq!(pages(&second), around);
+    let third = page(&server, &format!("{url}?list&page=3"));
+    assert_eq!(names(&third).last().unwrap(), "2499");
+    assert_eq!(pages(&third), ["?list&page=2", "?list&page=2"]);
+    for beyond in ["4", "4294967295", "0", "x", "-1"] {
+        page(&server, &format!("{url}?list&page={beyond}"));
+    }
 }
 
 /// The server has health checks at the conventional URLs.

@@ -1,5 +1,6 @@
 //! In a real browser, no contents of a store run as script. All pages are accessible in light and
-//! dark mode, on desktop and phone. Saves screenshots in cargo's directory for tests.
+//! dark mode, on desktop and phone. Saves screenshots in cargo's directory for tests; `xtask
+//! screenshots` copies some of them into the book.
 
 mod support;
 mod support_browser;
@@ -39,6 +40,8 @@ fn pages_are_accessible_in_every_mode() {
             "directory",
             format!("/serve/{}/package-0007/", hash_part(&tree)),
         ),
+        ("search", "/search?q=lib".to_owned()),
+        ("closure", format!("/path/{}/closure", hash_part(&many))),
         (
             "absent",
             "/path/00000000000000000000000000000000".to_owned(),
@@ -49,6 +52,9 @@ fn pages_are_accessible_in_every_mode() {
         browser.open(&format!("{}{path}", server.url()));
         for look in LOOKS {
             browser.look(look);
+            if look.name == "desk-light" {
+                browser.picture_of_window(&format!("book-{name}"));
+            }
             let name = format!("pages-{name}-{}", look.name);
             browser.picture(&name);
             browser.assert_accessible(&name);
@@ -62,14 +68,33 @@ fn pages_are_accessible_in_every_mode() {
 
     // The page shows the address under which it was requested as the URL of the cache.
     browser.open(&server.url());
-    let text = "return document.querySelector('[data-label=\"nix.conf\"] code').innerText";
+    let text = "return document.querySelector('[data-label=\"/etc/nix/nix.conf\"] code').innerText";
     let conf = browser.run(text).as_str().unwrap().to_owned();
     assert!(
         conf.contains(&format!("extra-substituters = {}\n", server.url())),
         "{conf}"
     );
+    let shown = "return [...document.querySelectorAll('.tabs .snippet')]\
+                 .filter(one => one.offsetParent).map(one => one.dataset.label).join()";
+    assert_eq!(browser.run(shown), "/etc/nix/nix.conf");
+    browser.click("label[for=tab-1]");
+    assert_eq!(browser.run(shown), "NixOS configuration");
+    // The button and a live region report that the text was copied.
+    browser.click("[data-label=\"NixOS configuration\"] button");
+    let status = "document.querySelector('main > [role=status]').textContent";
+    browser.wait_until(&format!("{status}.endsWith(' NixOS configuration')"));
+    browser.wait_until(&format!("{status} === ''"));
+    let label = "document.querySelector('[data-label=\"NixOS configuration\"] button').ariaLabel";
+    browser.wait_until(&format!("{label} === 'Copy NixOS configuration'"));
     browser.type_into("#q", &format!("{built}\u{e007}"));
     browser.wait_until("document.querySelector('h1').innerText === 'built'");
+
+    // Tabs need no script.
+    browser.allow_scripts(false);
+    browser.open(&server.url());
+    browser.allow_scripts(true);
+    browser.click("label[for=tab-2]");
+    assert_eq!(browser.run(shown), "flake.nix");
 
     // Without script the pages are the same, with a hint that asks for the address.
     browser.allow_scripts(false);
@@ -83,6 +108,50 @@ fn pages_are_accessible_in_every_mode() {
             .contains("with the address of this page"),
         "{shown}"
     );
+}
+
+#[test]
+fn a_build_log_is_legible_in_every_mode() {
+    let store = OwnStore::new();
+    let base_name = "0000000000000000000000000000000a-tool-1.2.drv";
+    let dir = store.root().join("nix/var/log/nix/drvs/00");
+    std::fs::create_dir_all(&dir).unwrap();
+    let colours: String = (30..38).chain(90..98).fold(String::new(), |text, code| {
+        text + &format!("\u{1b}[{code}mcolour {code}\u{1b}[0m and \u{1b}[1;{code}mbold\u{1b}[0m\n")
+    });
+    let long = format!("gcc {}\n", "-I/nix/store/include ".repeat(40));
+    let word = format!(
+        "{}\n<script>document.title = 'ran'</script>\n",
+        "x".repeat(900)
+    );
+    let lines: String = (0..400)
+        .map(|number| format!("compiling unit {number}\n"))
+        .collect();
+    std::fs::write(dir.join(&base_name[2..]), colours + &long + &word + &lines).unwrap();
+    let server =
+        ServerProcess::start(nix_serve().args(["--pages", "--store", &local(store.root())]));
+    let browser = Browser::start();
+    let url = format!("{}/build-log/{base_name}", server.url());
+    browser.open(&url);
+    for look in LOOKS {
+        browser.look(look);
+        let name = format!("pages-log-{}", look.name);
+        browser.picture(&name);
+        browser.assert_accessible(&name);
+    }
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+    // Works without scripts.
+    browser.allow_scripts(false);
+    browser.open(&format!("{url}#L300"));
+    browser.allow_scripts(true);
+    browser.wait_until("document.querySelector('#L300').getBoundingClientRect().top < innerHeight");
+    browser.wait_until("scrollY > 0");
+    let width = "return document.querySelector('.log').scrollWidth > innerWidth";
+    assert_eq!(browser.run(width), false);
+    browser.click("#wrap");
+    assert_eq!(browser.run(width), true);
+    browser.picture("pages-log-unwrapped");
+    browser.assert_accessible("unwrapped");
 }
 
 #[test]
@@ -207,6 +276,9 @@ fn the_status_page_updates_itself() {
         });
         for look in LOOKS {
             browser.look(look);
+            if look.name == "desk-light" {
+                browser.picture_of_window("book-status");
+            }
             let name = format!("pages-status-{}", look.name);
             browser.picture(&name);
             browser.assert_accessible(&name);

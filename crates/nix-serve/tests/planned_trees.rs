@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use support::{OwnStore, Response, ServerProcess, eventually, hash_part, output};
 use testkit::http1::Connection;
+use testkit::sqlite;
 
 const MIB: usize = 1 << 20;
 
@@ -158,11 +159,7 @@ fn a_path_that_is_registered_anew_has_its_new_ranges_and_listing() {
     scene.is_right();
     scene.is_right();
     let delete = format!("delete from ValidPaths where path = '{}'", scene.path);
-    output(
-        Command::new("sqlite3")
-            .arg(scene.store.database())
-            .arg(delete),
-    );
+    sqlite::run(&scene.store.database(), &delete);
     scene.replace_files(|tree| {
         for number in 0..40 {
             write_file(tree, number, b'A' + number);

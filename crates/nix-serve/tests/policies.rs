@@ -277,7 +277,7 @@ fn logs_and_realisations_are_readable_if_their_paths_are() {
     let database = sample_root().join("nix/var/nix/db/db.sqlite");
     let database = format!("file:{}?mode=ro", database.display());
     let sql = "select drvPath from Realisations";
-    let hash = support_process::sqlite(database.as_ref(), sql);
+    let hash = testkit::sqlite::run(database.as_ref(), sql);
     let url = format!("/realisations/{hash}!out.doi");
     let realisation = get(&url);
     assert_eq!(realisation.status, 200);

@@ -4,7 +4,8 @@ mod support;
 mod support_process;
 
 use support::{OwnStore, eventually, local, sample, sample_root};
-use support_process::{Connection, Process, at, serve_sample, sqlite};
+use support_process::{Connection, Process, at, serve_sample};
+use testkit::sqlite::run as sqlite;
 
 const NOT_FOUND: &str = "File not found.\n";
 /// A hash part that no path has.
@@ -40,6 +41,32 @@ fn realisations_are_served_by_the_hash_of_a_derivation() {
     connection.check_text(&format!("/realisations/{drv_path}!out"), 404, NOT_FOUND);
     let other = drv_path.replace("sha256:", "md5:");
     connection.check_text(&format!("/realisations/{other}!out.doi"), 404, NOT_FOUND);
+}
+
+/// A newer Nix may change a table of realisations. Paths are served nevertheless, and realisations
+/// are never reported as absent.
+#[test]
+fn a_changed_table_of_realisations_affects_no_path() {
+    let store = OwnStore::new();
+    let path = store.add_file("path", b"x");
+    sqlite(
+        &store.database(),
+        "create table if not exists Realisations (id integer primary key, drvPath text, \
+         outputName text, outputPath integer, signatures text); \
+         alter table Realisations rename column outputPath to output",
+    );
+    let mut command = support::nix_serve();
+    command.args(["--listen", "127.0.0.1:0", "--store", &local(store.root())]);
+    let (server, addr) = Process::serving(&mut command);
+    let mut connection = Connection::connect(addr);
+    let realisation = format!("/realisations/sha256:{}!out.doi", "0".repeat(64));
+    let narinfo = format!("/{}.narinfo", support::hash_part(&path));
+    for _ in 0..3 {
+        assert_eq!(connection.get(&realisation).status, 503);
+        assert_eq!(connection.get(&narinfo).status, 200);
+    }
+    server.wait_for("a table of realisations lacks a column that Nix 2.8 to 2.36 have");
+    assert_eq!(server.count("the store cannot be read"), 0);
 }
 
 #[test]

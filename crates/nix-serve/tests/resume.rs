@@ -10,7 +10,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
 use support::client::{Client, finish, succeeds};
-use support::{PATIENCE, Response, ServerProcess, hash_part, key_pair, nix_serve};
+use support::{Nix, PATIENCE, Response, ServerProcess, hash_part, key_pair, nix_serve};
 use support::{local, sample, sample_root};
 use testkit::http1::Connection;
 
@@ -114,9 +114,25 @@ fn is_same(one: &std::path::Path, other: &std::path::Path) -> bool {
     std::fs::read(one).unwrap() == std::fs::read(other).unwrap()
 }
 
+/// Runs a check with each version of Nix. Clients pause for seconds before they try again, so the
+/// checks run at the same time.
+#[track_caller]
+fn at_once(check: fn(&Nix)) {
+    std::thread::scope(|scope| {
+        for nix in Nix::all() {
+            scope.spawn(move || check(&nix));
+        }
+    });
+}
+
 #[test]
 fn a_real_client_resumes_after_two_interruptions() {
-    let client = Client::new();
+    at_once(resumes_after_two_interruptions);
+}
+
+#[track_caller]
+fn resumes_after_two_interruptions(nix: &Nix) {
+    let client = Client::of(nix);
     let (secret, public) = key_pair(client.dir(), "ours-1");
     let mut command = nix_serve();
     command
@@ -153,7 +169,12 @@ fn a_real_client_resumes_after_two_interruptions() {
 /// A client resumes a NAR of many files in the middle of the tree.
 #[test]
 fn a_real_client_resumes_within_a_tree() {
-    let client = Client::new();
+    at_once(resumes_within_a_tree);
+}
+
+#[track_caller]
+fn resumes_within_a_tree(nix: &Nix) {
+    let client = Client::of(nix);
     let server = ServerProcess::of_store(&sample_root());
     let line = BreakingLine::new(server.addr, &[1_234_567, 3_000_001, 1]);
     let path = sample("tree");

@@ -13,9 +13,8 @@ use std::process::Command;
 
 use samovar_nix::{PublicKey, Signature};
 use support::{OwnStore, hash_part, key_pair, local, nix_serve, sample, sample_list, sample_root};
-use support_process::{
-    Connection, Process, PublicBinary, at, is_root, refuses_to_start, set_mode, sqlite,
-};
+use support_process::{Connection, Process, PublicBinary, at, is_root, refuses_to_start, set_mode};
+use testkit::sqlite::run as sqlite;
 
 fn server_of(root: &Path) -> Command {
     let mut command = nix_serve();

@@ -16,7 +16,8 @@ use samovar_nix::{PublicKey, Signature};
 use support::client::{Client, fails, succeeds};
 use support::{OwnStore, hash_part, key_pair, sample, sample_root};
 use support_caches::{Serving, key};
-use support_process::{Connection, sqlite};
+use support_process::Connection;
+use testkit::sqlite::run as sqlite;
 
 /// Creates a key pair with Nix.
 fn made(dir: &Path, name: &str) -> (SecretKey, PublicKey) {

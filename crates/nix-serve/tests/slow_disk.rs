@@ -19,8 +19,9 @@ use support::{
     Response, ServerProcess, eventually, hash_part, local, nix, nix_serve, sample, sample_list,
     sample_root,
 };
-use support_process::{Shell, sqlite};
+use support_process::Shell;
 use testkit::http1::Connection;
+use testkit::sqlite::run as sqlite;
 
 /// Number of downloads, far more than there are workers.
 const DOWNLOADS: usize = 200;

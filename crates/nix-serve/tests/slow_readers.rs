@@ -14,7 +14,7 @@ use std::path::Path;
 
 use burden::{ask, connect, resident_len, slow_readers, wait_for_all};
 use support::{
-    OwnStore, ServerProcess, eventually, hash_part, local, nix_serve, sample, sample_root,
+    Nix, OwnStore, ServerProcess, eventually, hash_part, local, nix_serve, sample, sample_root,
 };
 use support_process::Connection;
 
@@ -23,7 +23,10 @@ const MIB: u64 = 1 << 20;
 /// Creates a store in memory with one path of `count` files, whose names have `name_len` bytes.
 fn wide_store(count: usize, name_len: usize) -> (OwnStore, String) {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    let store = OwnStore { dir };
+    let store = OwnStore {
+        dir,
+        nix: Nix::INSTALLED,
+    };
     store.run("nix-store", &["--init"]);
     let path = "/nix/store/00000000000000000000000000000000-wide".to_owned();
     fill(&store.real(&path), count, name_len);

@@ -16,8 +16,9 @@ use std::process::{Command, Stdio};
 use support::{OwnStore, eventually, hash_part, local, nix, nix_serve, of_sample, output};
 use support_process::{
     Connection, Process, PublicBinary, Shell, at, is_root, make_public, once, public_store,
-    refuses_to_start, set_mode, sqlite,
+    refuses_to_start, set_mode,
 };
+use testkit::sqlite::run as sqlite;
 
 /// Starts a server of a store in which `path` is valid, and requests its narinfo.
 #[track_caller]
@@ -59,7 +60,7 @@ fn an_admin_address_in_use_is_one_line() {
         command.args(["--listen", "127.0.0.1:0", "--admin", &address]),
         &[
             "metrics and status page: cannot listen on",
-            "set --admin to another port",
+            "set --admin-listen to another port",
         ],
     );
 }
@@ -352,10 +353,7 @@ fn without_privileges_whatever_state_the_database_is_in() {
 
     // No process has the database open, and the WAL files are gone, as Nix before 2.22 leaves them.
     assert!(!database.with_extension("sqlite-wal").exists());
-    refuses_to_start(
-        &mut listening(),
-        &[database_name, "WAL index is missing", "start nix-daemon"],
-    );
+    drop(serves(&mut as_nobody(), &path));
 
     // Another process has the database open.
     let holder = Shell::open(&database, "begin; select count(*) from ValidPaths;");
@@ -372,10 +370,16 @@ fn without_privileges_whatever_state_the_database_is_in() {
     assert!(Path::new(&format!("{database_name}-shm")).exists());
     drop(serves(&mut as_nobody(), &path));
 
-    // A WAL without its index.
+    // A WAL without its index: an empty one is not needed, one with commits cannot be read.
     fs::remove_file(format!("{database_name}-shm")).unwrap();
-    refuses_to_start(&mut listening(), &[database_name, "start nix-daemon"]);
-    fs::remove_file(format!("{database_name}-wal")).unwrap();
+    drop(serves(&mut as_nobody(), &path));
+    let wal = format!("{database_name}-wal");
+    fs::write(&wal, "commits").unwrap();
+    refuses_to_start(
+        &mut listening(),
+        &[database_name, "WAL index is missing", "start nix-daemon"],
+    );
+    fs::remove_file(wal).unwrap();
 
     // A database that the user cannot read.
     let mut command = listening();
@@ -415,9 +419,7 @@ fn daemon_of(store: &Elsewhere) -> Daemon {
     daemon
 }
 
-/// The server uses the daemon if it cannot read the database. This is the set-up of the NixOS
-/// module: an unprivileged user, `NIX_REMOTE=daemon`, and a database that only the daemon keeps
-/// open.
+/// The server uses the daemon if it cannot read the database.
 #[test]
 fn by_the_daemon_where_the_database_cannot_be_read() {
     if !is_root() {
@@ -428,6 +430,7 @@ fn by_the_daemon_where_the_database_cannot_be_read() {
         let store = Elsewhere::new();
         let path = store.add("a");
         make_public(store.dir.path());
+        set_mode(store.at("v/db/db.sqlite").as_ref(), 0o600);
         let remote = match remote {
             "unix" => format!("unix://{}", store.at("socket")),
             other => other.to_owned(),

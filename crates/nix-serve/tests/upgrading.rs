@@ -532,8 +532,10 @@ fn in_the_background() {
     assert_eq!(Connection::unix(socket.as_ref()).get(INFO).status, 200);
     signal(upgraded.pid(), "TERM");
     eventually("it ends", || upgraded.named().is_none());
-    let text = fs::read_to_string(&log).unwrap();
-    assert!(text.contains("has taken over"), "{text}");
+    // The previous process, which is no child of this one, logs this at some time.
+    eventually("the upgrade is logged", || {
+        fs::read_to_string(&log).unwrap().contains("has taken over")
+    });
     assert!(!Path::new(&socket).exists());
 }
 

@@ -9,13 +9,13 @@ use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use sha2::{Digest, Sha256};
 use support::client::{Client, fails};
-use support::{OwnStore, ServerProcess, eventually, hash_part, output};
+use support::{OwnStore, ServerProcess, eventually, hash_part};
 use testkit::http1::Connection;
+use testkit::sqlite;
 
 /// Length of a file, bytes: more than all socket buffers hold.
 const FILE_LEN: usize = 96 << 20;
@@ -259,7 +259,7 @@ fn a_tree_is_registered_anew_with_other_contents_of_the_same_size() {
     let mut scene = Scene::of_tree();
     let outcome = scene.download(|store, long| {
         let delete = format!("delete from ValidPaths where path = '{long}'");
-        output(Command::new("sqlite3").arg(store.database()).arg(delete));
+        sqlite::run(&store.database(), &delete);
         for number in 0..FILE_COUNT {
             let file = store.real(long).join(format!("{number:03}/file"));
             make_writable(&file);

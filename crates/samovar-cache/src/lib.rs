@@ -46,7 +46,7 @@ pub use known::program::Program;
 pub use narinfo::key_file::{KeyFileError, LoadedKey, load_key};
 pub use narinfo::signing::{Sign, Signing, Stored};
 pub use pages::{PagesConfig, admin};
-pub use reader::policy::{PolicyConfig, Rule};
+pub use reader::policy::{PolicyConfig, RootFault, Rule, faulty_roots, newest_readable};
 pub use route::classify;
 /// Keys for signing (secret), and for clients and policies to verify signatures (public).
 pub use samovar_nix::narinfo::NarCoding;

@@ -142,10 +142,10 @@ impl Browser {
         )
     }
 
-    /// Waits until an element contains this text.
+    /// Waits until an element exists and contains this text.
     #[track_caller]
     fn wait_for(&self, css: &str, text: &str) {
-        let script = format!("return document.querySelector('{css}').innerText");
+        let script = format!("return document.querySelector('{css}')?.innerText");
         let deadline = Instant::now() + PATIENCE;
         loop {
             let shown = self.run(&script);

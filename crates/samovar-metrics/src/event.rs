@@ -13,6 +13,11 @@ pub trait Observer: samovar_http::Observer + 'static {
     /// Receives one event.
     fn event(&self, event: &Event<'_>);
 
+    /// Receives the caches of the server, at its start and after each reload.
+    fn serves(&self, caches: &[ServedCache]) {
+        let _unused = caches;
+    }
+
     /// Returns the list of NARs being sent, if this observer keeps one.
     fn transfers(&self) -> Option<&Arc<Transfers>> {
         None
@@ -43,6 +48,15 @@ impl fmt::Debug for dyn Observer {
 /// `()` discards all events.
 impl Observer for () {
     fn event(&self, _: &Event<'_>) {}
+}
+
+/// A cache of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServedCache {
+    /// The cache's name, the label `cache` of its metrics.
+    pub name: String,
+    /// The URL prefix, percent-encoded, without a trailing slash. It is empty for the root.
+    pub path_prefix: String,
 }
 
 /// An event that may interest the operator. [`Display`](fmt::Display) formats it as a log line.

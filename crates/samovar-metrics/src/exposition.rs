@@ -3,12 +3,14 @@
 use std::time::Instant;
 
 use crate::buckets::exposed;
+use crate::by_cache::ByClass;
 use crate::class::{Class, MethodClass, Outcome, Protocol, StatusClass};
 use crate::event::Observer;
-use crate::meter::{ClassSums, Sums};
+use crate::meter::Sums;
 use crate::overview::with_hits;
 use crate::process::{Process, thread_times};
 use crate::registry::{Metrics, MetricsConfig};
+use crate::sampled::totals_of;
 use crate::status::{CacheStatus, ScrubStatus};
 use crate::storage;
 use crate::text::Text;
@@ -17,16 +19,18 @@ use crate::text::Text;
 const FAMILIES: &str = concat!(
     "
 samovar_info gauge Name and version of the server; always 1.
-samovar_http_requests_total counter Answered requests by route, method and status class.
+samovar_http_requests_total counter Answered requests by cache, route, method and status class.
 samovar_http_request_duration_seconds histogram Time from the end of the request to the end of \
     the response.
 samovar_http_response_body_bytes_total counter Bytes of response bodies passed to the kernel, by \
-    outcome of the response.
-samovar_http_responses_aborted_total counter Incomplete responses: aborted by the client or by \
-    the server.
+    cache and outcome of the response.
+samovar_http_responses_aborted_total counter Incomplete responses, by cache: aborted by the \
+    client or by the server.
+samovar_http_requests_refused_total counter Requests refused with a 4xx status other than 404, by \
+    cache.
 samovar_http_protocol_requests_total counter Answered requests by protocol and use of TLS.
-samovar_narinfo_hits_total counter Requests for narinfos that were found.
-samovar_narinfo_misses_total counter Requests for narinfos that were not found.
+samovar_narinfo_hits_total counter Requests for narinfos that were found, by cache.
+samovar_narinfo_misses_total counter Requests for narinfos that were not found, by cache.
 samovar_catalog_paths gauge Paths in the catalog, including paths deleted since it was loaded.
 samovar_catalog_bytes gauge Memory used by the catalog.
 samovar_catalog_load_seconds gauge Duration of the last complete load of the catalog.
@@ -112,30 +116,41 @@ impl Metrics {
     }
 }
 
-/// Returns the classes with at least one request.
-fn classes(sums: &Sums) -> impl Iterator<Item = (&'static str, &ClassSums)> + Clone {
-    let named = Class::NAMES.into_iter().zip(&sums.classes);
-    named.filter(|(_, class)| class.request_count() > 0)
+/// Returns the counts of each cache with its name, and those of requests below no cache.
+fn caches(sums: &Sums) -> impl Iterator<Item = (Option<&str>, &ByClass)> {
+    let caches = sums.by_cache.caches.iter();
+    let caches = caches.map(|(cache, counts)| (Some(&*cache.name), counts));
+    caches.chain([(None, &sums.by_cache.elsewhere)])
+}
+
+/// Returns the labels of a sample of a cache.
+fn of_cache<'a>(cache: Option<&'a str>, labels: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+    let cache = cache.map(|name| ("cache", name));
+    cache.into_iter().chain(labels.iter().copied()).collect()
 }
 
 // Long: one loop per metric family.
 fn requests(text: &mut Text, sums: &Sums) {
     let mut family = text.family("samovar_http_requests_total");
-    for (route, class) in classes(sums) {
-        for (method, mut row) in MethodClass::NAMES.into_iter().zip(class.requests) {
-            // 404 has its own class here, but is exposed as part of 4xx.
-            row[StatusClass::ClientError as usize] += row[StatusClass::Absent as usize];
-            row[StatusClass::Absent as usize] = 0;
-            for (name, count) in StatusClass::NAMES.into_iter().zip(row) {
-                if count > 0 {
-                    let labels = [("route", route), ("method", method), ("status", name)];
-                    family.put(&labels, count);
+    for (cache, counts) in caches(sums) {
+        for (route, class) in counts.classes() {
+            for (method, mut row) in MethodClass::NAMES.into_iter().zip(class.requests) {
+                // 404 has its own class here, but is exposed as part of 4xx.
+                row[StatusClass::ClientError as usize] += row[StatusClass::Absent as usize];
+                row[StatusClass::Absent as usize] = 0;
+                for (name, count) in StatusClass::NAMES.into_iter().zip(row) {
+                    if count > 0 {
+                        let labels = [("route", route), ("method", method), ("status", name)];
+                        family.put(&of_cache(cache, &labels), count);
+                    }
                 }
             }
         }
     }
     let mut family = text.family("samovar_http_request_duration_seconds");
-    for (route, class) in classes(sums) {
+    let classes = Class::NAMES.into_iter().zip(&sums.classes);
+    let classes = classes.filter(|(_, class)| class.durations.count() > 0);
+    for (route, class) in classes {
         let durations = &class.durations;
         for (bound_ns, bound) in exposed() {
             let labels = [("route", route), ("le", bound)];
@@ -148,17 +163,27 @@ fn requests(text: &mut Text, sums: &Sums) {
             .put_as("_count", &[("route", route)], count);
     }
     let mut family = text.family("samovar_http_response_body_bytes_total");
-    for (route, class) in classes(sums) {
-        for (outcome, len) in Outcome::NAMES.into_iter().zip(class.body_lens) {
-            family.put(&[("route", route), ("outcome", outcome)], len);
+    for (cache, counts) in caches(sums) {
+        for (route, class) in counts.classes() {
+            for (outcome, len) in Outcome::NAMES.into_iter().zip(class.body_lens) {
+                let labels = [("route", route), ("outcome", outcome)];
+                family.put(&of_cache(cache, &labels), len);
+            }
         }
     }
     let mut family = text.family("samovar_http_responses_aborted_total");
-    for (route, class) in classes(sums) {
-        // Skip complete responses, which are the first outcome.
-        for (outcome, count) in Outcome::NAMES.into_iter().zip(class.aborted).skip(1) {
-            family.put(&[("route", route), ("outcome", outcome)], count);
+    for (cache, counts) in caches(sums) {
+        for (route, class) in counts.classes() {
+            // Skip complete responses, which are the first outcome.
+            for (outcome, count) in Outcome::NAMES.into_iter().zip(class.aborted).skip(1) {
+                let labels = [("route", route), ("outcome", outcome)];
+                family.put(&of_cache(cache, &labels), count);
+            }
         }
+    }
+    let mut family = text.family("samovar_http_requests_refused_total");
+    for (cache, counts) in &sums.by_cache.caches {
+        family.put(&[("cache", &cache.name)], totals_of(counts).refused_count);
     }
     let mut family = text.family("samovar_http_protocol_requests_total");
     for (protocol, counts) in Protocol::NAMES.into_iter().zip(sums.protocols) {
@@ -169,9 +194,16 @@ fn requests(text: &mut Text, sums: &Sums) {
 }
 
 fn narinfos(text: &mut Text, sums: &Sums) {
-    let of = |status| sums.of(Class::Narinfo).of_status(status);
-    text.put("samovar_narinfo_hits_total", of(StatusClass::Success));
-    text.put("samovar_narinfo_misses_total", of(StatusClass::Absent));
+    for (name, status) in [
+        ("samovar_narinfo_hits_total", StatusClass::Success),
+        ("samovar_narinfo_misses_total", StatusClass::Absent),
+    ] {
+        let mut family = text.family(name);
+        for (cache, counts) in &sums.by_cache.caches {
+            let count = counts.of(Class::Narinfo).of_status(status);
+            family.put(&[("cache", &cache.name)], count);
+        }
+    }
 }
 
 fn store(text: &mut Text, metrics: &Metrics, sums: &Sums) {

@@ -18,6 +18,7 @@
 
 mod admin;
 mod buckets;
+mod by_cache;
 mod class;
 mod event;
 mod exposition;
@@ -36,13 +37,14 @@ mod transfers;
 
 pub use admin::{admin, json, only_by_own_names};
 pub use class::{Class, Classify, RawHashPart};
-pub use event::{Event, Observer, Unleased};
+pub use event::{Event, Observer, ServedCache, Unleased};
 pub use probe::{Monitored, SiteStatus};
 pub use registry::{Metrics, MetricsConfig};
 pub use sampler::Sampler;
 pub use status::{
     CacheStatus, EventCount, Latency, LoadStatus, Moment, ProcessStatus, Rates, RecentError,
-    ScrubStatus, ServerStatus, Status, StoreStatus, TopPath, Totals, TransferStatus, VERSION,
+    ScrubStatus, ServedCacheStatus, ServerStatus, Status, StoreStatus, TopPath, Totals,
+    TransferStatus, VERSION,
 };
 pub use storage::{
     CollectorStatus, StorageStatus, StorageTotals, StoredCacheStatus, UploadCount, UploadStatus,

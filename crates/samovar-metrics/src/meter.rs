@@ -3,7 +3,8 @@
 //! # Theory of operation
 //!
 //! The counters are sharded by thread, so that threads do not contend for cache lines. A lock is
-//! held only while two pointers are swapped. A reader adds up all shards.
+//! held only while two pointers are swapped. A reader adds up all shards. Counters that exist for
+//! each cache are in `by_cache.rs`.
 //!
 //! Each shard also records the requested paths, and a sampler thread takes these records once a
 //! second. Above a certain rate, a shard records a random sample only, in which each record stands
@@ -16,11 +17,10 @@ use std::sync::{Mutex, PoisonError};
 use samovar_http::{Exchange, Peer};
 
 use crate::buckets::{self, BUCKET_COUNT, Histogram};
+use crate::by_cache::{ByCache, CacheSums, ClassCounts, Counted};
 use crate::class::{Class, Classify, MethodClass, Outcome, Protocol, RawHashPart, StatusClass};
 
 const CLASS_COUNT: usize = Class::NAMES.len();
-const METHOD_COUNT: usize = MethodClass::NAMES.len();
-const STATUS_COUNT: usize = StatusClass::NAMES.len();
 const PROTOCOL_COUNT: usize = Protocol::NAMES.len();
 
 /// Maximum number of requests that a shard records per second. The records take 96 KiB.
@@ -30,6 +30,7 @@ const RECORD_COUNT_MAX: usize = 2048;
 #[derive(Debug)]
 pub(crate) struct Meter {
     classify: Classify,
+    pub(crate) by_cache: ByCache,
     shards: Box<[Shard]>,
 }
 
@@ -45,16 +46,10 @@ struct Shard {
 
 #[derive(Debug)]
 struct ClassShard {
-    /// Numbers of requests by method and status.
-    requests: [[AtomicU64; STATUS_COUNT]; METHOD_COUNT],
     durations: [AtomicU64; BUCKET_COUNT],
     duration_sum_ns: AtomicU64,
     /// Number of complete 2xx responses made by I/O threads.
     inline: AtomicU64,
-    /// Numbers of incomplete responses, by [`Outcome`].
-    aborted: [AtomicU64; Outcome::NAMES.len()],
-    /// Numbers of body bytes, by [`Outcome`].
-    body_lens: [AtomicU64; Outcome::NAMES.len()],
 }
 
 /// A recorded request for a path.
@@ -94,6 +89,7 @@ struct RequestShard {
 /// The sums over all shards, read at nearly the same moment.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sums {
+    pub(crate) by_cache: CacheSums,
     pub(crate) classes: [ClassSums; CLASS_COUNT],
     pub(crate) protocols: [[u64; 2]; PROTOCOL_COUNT],
 }
@@ -101,11 +97,8 @@ pub(crate) struct Sums {
 /// The sums of one class; see [`ClassShard`].
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ClassSums {
-    pub(crate) requests: [[u64; STATUS_COUNT]; METHOD_COUNT],
     pub(crate) durations: Histogram,
     pub(crate) inline: u64,
-    pub(crate) aborted: [u64; Outcome::NAMES.len()],
-    pub(crate) body_lens: [u64; Outcome::NAMES.len()],
 }
 
 impl Meter {
@@ -120,16 +113,26 @@ impl Meter {
         };
         Self {
             classify,
+            by_cache: ByCache::new(count),
             shards: (0..count).map(shard).collect(),
         }
     }
 
     pub(crate) fn record(&self, exchange: &Exchange<'_>) {
-        let shard = &self.shards[thread_number() & (self.shards.len() - 1)];
+        let number = thread_number() & (self.shards.len() - 1);
+        let shard = &self.shards[number];
         let head = exchange.head;
         let (class, hash_part) = (self.classify)(head.path(), head.query());
         let status = StatusClass::of(exchange.status.code());
-        shard.classes[class as usize].record(exchange, MethodClass::of(head.method()), status);
+        let counted = Counted {
+            class,
+            method: MethodClass::of(head.method()),
+            status,
+            outcome: Outcome::of(exchange.end),
+            body_len: exchange.body_len,
+        };
+        self.by_cache.record(number, head.path(), counted);
+        shard.classes[class as usize].record(exchange, counted);
         let protocol = &shard.protocols[Protocol::of(head.version()) as usize];
         protocol[usize::from(head.is_secure())].fetch_add(1, Ordering::Relaxed);
         let kind = match (class, status) {
@@ -148,12 +151,17 @@ impl Meter {
     }
 
     pub(crate) fn sums(&self) -> Sums {
-        let mut sums = Sums::default();
+        let mut sums = Sums {
+            by_cache: self.by_cache.sums(),
+            ..Sums::default()
+        };
         for shard in &self.shards {
             for (sum, counts) in sums.classes.iter_mut().zip(&shard.classes) {
                 counts.add_to(sum);
             }
-            add_all(&mut sums.protocols, &shard.protocols);
+            for (sums, counters) in sums.protocols.iter_mut().zip(&shard.protocols) {
+                add_each(sums, counters);
+            }
         }
         sums
     }
@@ -196,55 +204,39 @@ fn thread_number() -> usize {
 impl Default for ClassShard {
     fn default() -> Self {
         Self {
-            requests: Default::default(),
             durations: std::array::from_fn(|_| AtomicU64::new(0)),
             duration_sum_ns: AtomicU64::new(0),
             inline: AtomicU64::new(0),
-            aborted: Default::default(),
-            body_lens: Default::default(),
         }
     }
 }
 
 impl ClassShard {
-    fn record(&self, exchange: &Exchange<'_>, method: MethodClass, status: StatusClass) {
+    fn record(&self, exchange: &Exchange<'_>, counted: Counted) {
         let add = |counter: &AtomicU64, value: u64| {
             counter.fetch_add(value, Ordering::Relaxed);
         };
-        add(&self.requests[method as usize][status as usize], 1);
         let duration = exchange.duration;
         let ns =
             duration.as_secs().saturating_mul(1_000_000_000) + u64::from(duration.subsec_nanos());
         add(&self.durations[buckets::index_of(ns)], 1);
         add(&self.duration_sum_ns, ns);
-        let outcome = Outcome::of(exchange.end);
-        add(&self.body_lens[outcome as usize], exchange.body_len);
-        if outcome != Outcome::Complete {
-            add(&self.aborted[outcome as usize], 1);
-        } else if exchange.is_inline && status == StatusClass::Success {
+        let is_made = counted.outcome == Outcome::Complete && exchange.is_inline;
+        if is_made && counted.status == StatusClass::Success {
             add(&self.inline, 1);
         }
     }
 
     fn add_to(&self, sums: &mut ClassSums) {
-        add_all(&mut sums.requests, &self.requests);
         add_each(&mut sums.durations.counts, &self.durations);
         sums.durations.sum_ns += self.duration_sum_ns.load(Ordering::Relaxed);
         sums.inline += self.inline.load(Ordering::Relaxed);
-        add_each(&mut sums.aborted, &self.aborted);
-        add_each(&mut sums.body_lens, &self.body_lens);
     }
 }
 
 fn add_each(sums: &mut [u64], counters: &[AtomicU64]) {
     for (sum, counter) in sums.iter_mut().zip(counters) {
         *sum += counter.load(Ordering::Relaxed);
-    }
-}
-
-fn add_all<const N: usize>(sums: &mut [[u64; N]], counters: &[[AtomicU64; N]]) {
-    for (sums, counters) in sums.iter_mut().zip(counters) {
-        add_each(sums, counters);
     }
 }
 
@@ -318,20 +310,14 @@ fn mark_of(peer: Peer) -> u8 {
     (bits.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58) as u8
 }
 
-impl ClassSums {
-    /// Returns the number of responses with a status of this class.
-    pub(crate) fn of_status(&self, status: StatusClass) -> u64 {
-        self.requests.iter().map(|row| row[status as usize]).sum()
-    }
-
-    pub(crate) fn request_count(&self) -> u64 {
-        self.requests.iter().flatten().sum()
-    }
-}
-
 impl Sums {
     pub(crate) fn of(&self, class: Class) -> &ClassSums {
         &self.classes[class as usize]
+    }
+
+    /// Returns the counts of all requests of a class.
+    pub(crate) fn counts_of(&self, class: Class) -> &ClassCounts {
+        self.by_cache.all.of(class)
     }
 }
 

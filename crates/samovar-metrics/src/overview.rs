@@ -2,14 +2,16 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::by_cache::ByClass;
 use crate::class::{Class, StatusClass};
-use crate::event::Observer;
+use crate::event::{Observer, ServedCache};
 use crate::meter::Sums;
 use crate::process::Process;
 use crate::registry::{Metrics, MetricsConfig};
 use crate::sampled::{Sampled, totals_of};
 use crate::status::{
-    CacheStatus, EventCount, LoadStatus, ServerStatus, Status, StoreStatus, VERSION,
+    CacheStatus, EventCount, LoadStatus, ServedCacheStatus, ServerStatus, Status, StoreStatus,
+    VERSION,
 };
 
 /// Maximum number of transfers in a status.
@@ -32,15 +34,24 @@ pub(crate) fn time_ms(time: SystemTime) -> u64 {
 pub(crate) fn with_hits(mut cache: CacheStatus, sums: &Sums) -> CacheStatus {
     match &*cache.name {
         "narinfos" => {
-            let narinfos = sums.of(Class::Narinfo);
-            let found_count = narinfos.of_status(StatusClass::Success);
-            cache.hit_count = narinfos.inline;
-            cache.miss_count = found_count.saturating_sub(narinfos.inline);
+            let found_count = sums
+                .counts_of(Class::Narinfo)
+                .of_status(StatusClass::Success);
+            cache.hit_count = sums.of(Class::Narinfo).inline;
+            cache.miss_count = found_count.saturating_sub(cache.hit_count);
         }
         "small_nars" => cache.hit_count = sums.of(Class::Nar).inline,
         _ => {}
     }
     cache
+}
+
+fn served((cache, counts): &(ServedCache, ByClass)) -> ServedCacheStatus {
+    ServedCacheStatus {
+        name: cache.name.clone(),
+        path_prefix: cache.path_prefix.clone(),
+        totals: totals_of(counts),
+    }
 }
 
 fn load(metrics: &Metrics, sampled: &Sampled) -> LoadStatus {
@@ -96,7 +107,7 @@ impl Metrics {
             },
             now: sampled.rates(&sums, now),
             latencies: sampled.latencies(&sums),
-            totals: totals_of(&sums),
+            totals: totals_of(&sums.by_cache.all),
             history: sampled.history(),
             top_served: sampled.top(&sampled.served),
             top_bytes: sampled.top(&sampled.bytes),
@@ -111,6 +122,7 @@ impl Metrics {
             },
             storage: site.storage,
             caches: caches.map(|cache| with_hits(cache, &sums)).collect(),
+            served_caches: sums.by_cache.caches.iter().map(served).collect(),
             events: events.filter(|(_, count)| *count > 0).map(event).collect(),
             load: load(self, &sampled),
             process: Process::now().status,

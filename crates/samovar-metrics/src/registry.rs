@@ -9,7 +9,7 @@ use samovar_http::{Exchange, Incident, Server, Service};
 use samovar_store::StoreError;
 
 use crate::class::Classify;
-use crate::event::{Event, Observer};
+use crate::event::{Event, Observer, ServedCache};
 use crate::meter::Meter;
 use crate::probe::{Monitored, Probe};
 use crate::sampled::Sampled;
@@ -149,6 +149,11 @@ impl Observer for Metrics {
             self.store_errors.add(*error);
         }
         self.inner.event(event);
+    }
+
+    fn serves(&self, caches: &[ServedCache]) {
+        self.meter.by_cache.serve(caches);
+        self.inner.serves(caches);
     }
 
     fn transfers(&self) -> Option<&Arc<Transfers>> {

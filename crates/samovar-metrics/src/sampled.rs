@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use samovar_nix::HashPart;
 
 use crate::buckets::Histogram;
+use crate::by_cache::ByClass;
 use crate::class::{Class, Outcome, StatusClass};
 use crate::meter::{Meter, RecordedRequest, RequestKind, Sums};
 use crate::process::{ThreadTime, thread_times};
@@ -63,18 +64,19 @@ struct State {
 const ROUTES: [&str; 3] = ["all", "narinfo", "nar"];
 type Durations = [Histogram; ROUTES.len()];
 
-/// Computes the totals since the start.
-pub(crate) fn totals_of(sums: &Sums) -> Totals {
-    let narinfos = sums.of(Class::Narinfo);
+/// Computes the totals of all classes.
+pub(crate) fn totals_of(counts: &ByClass) -> Totals {
+    let narinfos = counts.of(Class::Narinfo);
     let mut totals = Totals {
         hit_count: narinfos.of_status(StatusClass::Success),
         miss_count: narinfos.of_status(StatusClass::Absent),
         ..Totals::default()
     };
-    for class in &sums.classes {
+    for class in &counts.0 {
         totals.request_count += class.request_count();
         totals.body_len += class.body_lens.iter().sum::<u64>();
         totals.error_count += class.of_status(StatusClass::ServerError);
+        totals.refused_count += class.of_status(StatusClass::ClientError);
         totals.aborted_count += class.aborted.iter().sum::<u64>();
         totals.client_aborted_count += class.aborted[Outcome::AbortedByClient as usize];
     }
@@ -93,7 +95,7 @@ fn durations_of(sums: &Sums) -> Durations {
 impl Sampled {
     /// Takes a sample of the sums, about once a second.
     pub(crate) fn sample(&mut self, sums: &Sums, now: Instant, time_ms: u64) {
-        let totals = totals_of(sums);
+        let totals = totals_of(&sums.by_cache.all);
         if let Some(last) = self.last.replace(totals) {
             let moment = Moment {
                 time_ms,
@@ -216,7 +218,7 @@ impl Sampled {
             return Rates::default();
         };
         let window_s = now.saturating_duration_since(from.at).as_secs_f64();
-        let totals = totals_of(sums);
+        let totals = totals_of(&sums.by_cache.all);
         let since = |of: fn(&Totals) -> u64| of(&totals).saturating_sub(of(&from.totals));
         #[expect(clippy::cast_precision_loss, reason = "a rate")]
         let per_s = |count: u64| count as f64 / window_s.max(0.001);
@@ -272,11 +274,12 @@ mod tests {
 
     fn sums(count: u64, ns: u64) -> Sums {
         let mut sums = Sums::default();
-        let class = &mut sums.classes[Class::Narinfo as usize];
+        let class = &mut sums.by_cache.all.0[Class::Narinfo as usize];
         class.requests[0][StatusClass::Success as usize] = count / 4;
         class.requests[0][StatusClass::Absent as usize] = count - count / 4;
-        class.durations.counts[crate::buckets::index_of(ns)] = count;
         class.body_lens[Outcome::Complete as usize] = count * 100;
+        let class = &mut sums.classes[Class::Narinfo as usize];
+        class.durations.counts[crate::buckets::index_of(ns)] = count;
         sums
     }
 

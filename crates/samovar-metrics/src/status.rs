@@ -48,6 +48,8 @@ pub struct Status {
     pub storage: Option<StorageStatus>,
     /// State of each cache in memory and on disk.
     pub caches: Vec<CacheStatus>,
+    /// Requests for each binary cache of the server since it was configured.
+    pub served_caches: Vec<ServedCacheStatus>,
     /// Numbers of events since the start by name. Events that did not occur are omitted.
     pub events: Vec<EventCount>,
     /// Load of the server: connections, workers and I/O threads.
@@ -112,7 +114,7 @@ pub struct Latency {
     pub p99_s: f64,
 }
 
-/// Totals of requests and bytes since the start of the server.
+/// Totals of requests and bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Totals {
@@ -126,10 +128,24 @@ pub struct Totals {
     pub miss_count: u64,
     /// Number of 5xx responses.
     pub error_count: u64,
+    /// Number of 4xx responses other than 404.
+    pub refused_count: u64,
     /// Number of incomplete responses, aborted by the server or the client.
     pub aborted_count: u64,
     /// Number of responses aborted by the client.
     pub client_aborted_count: u64,
+}
+
+/// Requests for one binary cache of the server.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ServedCacheStatus {
+    /// Name of the cache in the configuration; `default` for a cache without a name.
+    pub name: String,
+    /// URL prefix of the cache, without a trailing slash; empty for the root.
+    pub path_prefix: String,
+    /// Totals of the requests whose URL has this prefix, and no longer prefix of another cache.
+    pub totals: Totals,
 }
 
 /// Requests and bytes in one second of the history.

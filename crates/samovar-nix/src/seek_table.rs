@@ -16,6 +16,25 @@ const SKIPPABLE_MAGIC: u32 = 0x184D_2A5E;
 /// Magic number at the end of a seek table.
 const FOOTER_MAGIC: u32 = 0x8F92_EAB1;
 
+/// Magic number of the skippable frame with which [`pad`] lengthens a frame.
+const PADDING_MAGIC: u32 = 0x184D_2A50;
+
+/// Maximum ratio of the length of a frame's content to that of the frame, after [`pad`].
+const RATIO_MAX: usize = 1000;
+
+/// Appends a skippable frame to a frame that has less than a thousandth of the length of its
+/// content, such as one of zeros. Servers refuse files that expand more, because they may be made
+/// to use up memory or disks. Decompressors ignore the skippable frame.
+pub fn pad(frame: &mut Vec<u8>, content_len: usize) {
+    let len_min = content_len.div_ceil(RATIO_MAX);
+    if frame.len() < len_min {
+        let len = len_min.saturating_sub(frame.len()).saturating_sub(8);
+        frame.extend_from_slice(&PADDING_MAGIC.to_le_bytes());
+        frame.extend_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
+        frame.resize(frame.len().saturating_add(len), 0);
+    }
+}
+
 /// A seek table that is being built. It lists the compressed length and the content length of each
 /// frame.
 #[derive(Debug, Default)]
@@ -63,6 +82,28 @@ impl SeekTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_short_frame_is_padded() {
+        for (len, content_len, expected) in [
+            (10, 10_000, 10),
+            (10, 10_001, 18),
+            (10, 18_000, 18),
+            (10, 18_001, 19),
+            (60, 1 << 20, 1049),
+            (2000, 1 << 20, 2000),
+        ] {
+            let mut frame = vec![1; len];
+            pad(&mut frame, content_len);
+            assert_eq!(frame.len(), expected, "{len} {content_len}");
+            assert!(frame.starts_with(&vec![1; len]));
+            if expected > len {
+                let skipped = u32::try_from(expected - len - 8).unwrap();
+                let header = [PADDING_MAGIC.to_le_bytes(), skipped.to_le_bytes()].concat();
+                assert_eq!(frame[len..len + 8], header);
+            }
+        }
+    }
 
     /// The table of zstd's specification: entries, number of frames, no checksums, magic number.
     #[test]

@@ -9,20 +9,21 @@ use std::io;
 use std::net::TcpListener;
 use std::num::NonZeroU64;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use samovar_cache::access::Access;
-use samovar_cache::{NarCacheDirectory, Rule, load_key};
+use samovar_cache::{NarCacheDirectory, Sign, load_key, newest_readable};
 use samovar_http::tls::TlsConfig;
 use samovar_nix::{PublicKey, StorePath};
 use samovar_store::{Settings, Store};
 
-use crate::config::Configuration;
+use crate::config::{CacheSettings, Configuration};
 use crate::daemon::Identity;
 use crate::listener::Bind;
+use crate::server::root_faults;
 
 /// Minimum limit of file descriptors: each connection and each file being sent needs one
 /// descriptor.
@@ -33,8 +34,8 @@ const DESCRIPTORS_MIN: u64 = 4096;
 const RENEWAL_TIME: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
 /// How to get a signing key.
-const NEW_KEY: &str = "nix-store --generate-binary-cache-key NAME SECRET-FILE PUBLIC-FILE, and add \
-                       SECRET-FILE to secret-key-files";
+const NEW_KEY: &str = "nix-store --store dummy:// --generate-binary-cache-key NAME SECRET-FILE \
+                       PUBLIC-FILE, and add SECRET-FILE to secret-key-files";
 
 /// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,33 +110,64 @@ impl Findings {
 /// Parts of the set-up that the checks have opened, for further checks.
 #[derive(Debug, Default)]
 pub struct Examined {
-    /// The public keys of the keys with which narinfos are signed.
-    pub keys: Vec<PublicKey>,
     /// The opened store; `None` if it cannot be read.
     pub store: Option<Box<dyn Store>>,
-    /// The newest uploaded path of the first cache; `None` if there is none.
+    /// The caches, in the order of the configuration.
+    pub caches: Vec<ExaminedCache>,
+}
+
+/// A cache of the set-up, and what a client must find in it.
+#[derive(Debug)]
+pub struct ExaminedCache {
+    /// URL path of the cache, without a trailing slash; empty for the root.
+    pub prefix: String,
+    /// The public keys of the keys with which narinfos are signed.
+    pub keys: Vec<PublicKey>,
+    /// Whether the keys sign every path.
+    pub signs_all: bool,
+    /// The newest path of the store that the policy allows; `None` if there is none.
+    pub newest: Option<StorePath>,
+    /// The newest uploaded path; `None` if there is none.
     pub uploaded: Option<StorePath>,
+    /// URL of the cache for clients (`public-url`); `None` if it is not configured.
+    pub public_url: Option<String>,
 }
 
 /// Checks everything that a server with this configuration needs. Permanently switches the process
 /// to the configured user, because that user must be able to read the store.
 pub fn examine(config: &Configuration, findings: &mut Findings) -> Examined {
-    let keys = keys(config, findings);
+    let keys: Vec<_> = config
+        .caches
+        .iter()
+        .map(|cache| keys(cache, findings))
+        .collect();
     access(config, findings);
     certificate(config, findings);
     descriptors(findings);
     listeners(config, findings);
     identity(config, findings);
     directories(config, findings);
-    let uploaded = storage::examine(config, findings);
+    let mut uploaded = storage::examine(config, findings);
     let store = store(config, findings);
-    roots(config, store.as_deref(), findings);
-    daemon(config, store.as_deref(), findings);
-    Examined {
-        keys,
-        store,
-        uploaded,
+    if let Some(store) = &store {
+        roots(config, &**store, findings);
     }
+    daemon(config, store.as_deref(), findings);
+    let examined = |(cache, keys): (&CacheSettings, _)| ExaminedCache {
+        prefix: cache.prefix.clone(),
+        keys,
+        signs_all: cache.sign == Sign::All,
+        newest: store
+            .as_deref()
+            .and_then(|store| newest_readable(&cache.policy, store)),
+        uploaded: uploaded.remove(cache.storage_name()),
+        public_url: cache
+            .pages
+            .as_ref()
+            .and_then(|pages| pages.public_url.clone()),
+    };
+    let caches = config.caches.iter().zip(keys).map(examined).collect();
+    Examined { store, caches }
 }
 
 /// Checks the access rules. A server does not start if one of their files is unusable.
@@ -167,71 +199,44 @@ fn access(config: &Configuration, findings: &mut Findings) {
 
 /// Checks the roots of policies. If a root is missing, fewer paths than intended are served, or
 /// none.
-fn roots(config: &Configuration, store: Option<&dyn Store>, findings: &mut Findings) {
-    // Roots that are store paths need not exist on this machine: only their names matter, and the
-    // files of the store may be elsewhere.
-    let dir = store.map(|store| store.store_dir().as_str().to_owned());
-    let is_in_store = |root: &Path| dir.as_ref().is_some_and(|dir| root.starts_with(dir));
-    // Only this error shows that the root does not exist. Any other error leaves that open.
-    let is_missing = |error: io::Error| error.kind() == io::ErrorKind::NotFound;
-    let is_absent =
-        |root: &Path| !is_in_store(root) && root.symlink_metadata().is_err_and(is_missing);
-    for cache in &config.caches {
-        let prefix = &cache.prefix;
-        let absent = |rules: &[Rule]| -> Vec<PathBuf> {
-            let roots = rules.iter().flat_map(|rule| &rule.roots);
-            roots.filter(|root| is_absent(root)).cloned().collect()
-        };
-        for root in absent(&cache.policy.deny) {
-            findings.error(
-                "policy",
-                format!(
-                    "the root {root:?} in deny is missing: until it exists, the denied paths are \
-                     unknown, and {prefix}/ answers 503"
-                ),
-                format!("create {root:?}, or remove it from deny"),
-            );
-        }
-        for root in absent(&cache.policy.allow) {
-            findings.warning(
-                "policy",
-                format!("the root {root:?} in allow is missing: it adds no paths to {prefix}/"),
-                format!("create {root:?}, or remove it from allow"),
-            );
+fn roots(config: &Configuration, store: &dyn Store, findings: &mut Findings) {
+    for fault in root_faults(&config.caches, store) {
+        match fault.denies {
+            true => findings.error("policy", fault.text, fault.fix),
+            false => findings.warning("policy", fault.text, fault.fix),
         }
     }
 }
 
-fn keys(config: &Configuration, findings: &mut Findings) -> Vec<PublicKey> {
+/// Checks the signing keys of a cache. Returns the public keys.
+fn keys(cache: &CacheSettings, findings: &mut Findings) -> Vec<PublicKey> {
     let mut keys = Vec::new();
-    for cache in &config.caches {
-        let name = match &*cache.name {
-            "" => "the cache".to_owned(),
-            name => format!("the cache {name}"),
-        };
-        if cache.secret_key_files.is_empty() {
-            findings.warning(
-                "key",
-                format!("{name} has no signing key: clients accept only paths signed by others"),
-                NEW_KEY,
-            );
-        }
-        for path in &cache.secret_key_files {
-            match load_key(path) {
-                Ok(loaded) => {
-                    for warning in &loaded.warnings {
-                        let (fault, fix) = split(warning, NEW_KEY);
-                        findings.warning("key", fault, fix);
-                    }
-                    let public = loaded.key.public();
-                    findings.ok("key", format!("{name} signs with {public}"));
-                    keys.push(public);
+    let name = match &*cache.name {
+        "" => "the cache".to_owned(),
+        name => format!("the cache {name}"),
+    };
+    if cache.secret_key_files.is_empty() {
+        findings.warning(
+            "key",
+            format!("{name} has no signing key: clients accept only paths signed by others"),
+            NEW_KEY,
+        );
+    }
+    for path in &cache.secret_key_files {
+        match load_key(path) {
+            Ok(loaded) => {
+                for warning in &loaded.warnings {
+                    let (fault, fix) = split(warning, NEW_KEY);
+                    findings.warning("key", fault, fix);
                 }
-                Err(error) => {
-                    let message = error.to_string();
-                    let (fault, fix) = split(&message, NEW_KEY);
-                    findings.error("key", fault, fix);
-                }
+                let public = loaded.key.public();
+                findings.ok("key", format!("{name} signs with {public}"));
+                keys.push(public);
+            }
+            Err(error) => {
+                let message = error.to_string();
+                let (fault, fix) = split(&message, NEW_KEY);
+                findings.error("key", fault, fix);
             }
         }
     }
@@ -417,9 +422,12 @@ const STORE_FIX: &str = "start nix-daemon, or let the server's user read the dat
 fn store(config: &Configuration, findings: &mut Findings) -> Option<Box<dyn Store>> {
     let opened = Settings::from_process()
         .map_err(anyhow::Error::new)
-        .and_then(|settings| Ok(samovar_store::open(config.store.as_deref(), &settings)?));
-    let store = match opened {
-        Ok(store) => store,
+        .and_then(|settings| {
+            let store = samovar_store::open(config.store.as_deref(), &settings)?;
+            Ok((store, settings.use_sqlite_wal))
+        });
+    let (store, expects_wal) = match opened {
+        Ok(opened) => opened,
         Err(error) => {
             findings.error("store", format!("{error:#}"), STORE_FIX);
             return None;
@@ -443,6 +451,27 @@ fn store(config: &Configuration, findings: &mut Findings) -> Option<Box<dyn Stor
             findings.error("store", error.to_string(), STORE_FIX);
             return None;
         }
+    }
+    // An error means that the daemon answers in place of the database.
+    match (store.uses_wal(), expects_wal) {
+        (Ok(Some(true)), true) => findings.ok("store", "its database is in WAL mode"),
+        (Ok(Some(false)), false) => findings.ok(
+            "store",
+            "its database is not in WAL mode, as use-sqlite-wal = false requires",
+        ),
+        (Ok(Some(false)), true) => findings.warning(
+            "store",
+            "its database is not in WAL mode: if Nix runs with use-sqlite-wal = false, the server \
+             does not see the locks of Nix",
+            "set use-sqlite-wal = false in the nix.conf or NIX_CONFIG of the server too; or run \
+             any Nix command without it, which turns WAL mode on",
+        ),
+        (Ok(Some(true)), false) => findings.warning(
+            "store",
+            "its database is in WAL mode, although use-sqlite-wal = false",
+            "remove use-sqlite-wal from the nix.conf or NIX_CONFIG of the server",
+        ),
+        (Ok(None) | Err(_), _) => {}
     }
     Some(store)
 }

@@ -14,6 +14,7 @@ pub mod config;
 pub mod daemon;
 pub mod listener;
 mod log;
+pub mod logins;
 mod notify;
 pub mod server;
 mod signals;

@@ -14,6 +14,9 @@ const HOW: &str = "UPDATE=1 cargo test -p samovar-server --test reference";
 /// The text before the options.
 const HEAD: &str = include_str!("reference_head.md");
 
+/// When to change each option, after a heading with its name.
+const NOTES: &str = include_str!("reference_notes.txt");
+
 /// Generates the page.
 fn page() -> String {
     let mut text = HEAD.to_owned();
@@ -26,7 +29,7 @@ fn page() -> String {
             text.push_str(&entry(spec));
         }
     }
-    text.push_str(&nix_serve_table());
+    text.push_str(&names_table());
     write!(
         text,
         "\n---\n\nThis page is generated from the declarations of the options: `{HOW}`.\n"
@@ -50,26 +53,48 @@ fn entry(spec: &OptionSpec) -> String {
         Kind::Tables => "tables".to_owned(),
     };
     format!(
-        "\n### `{}`\n\n{}\n\n| type | default | option | variable |\n|---|---|---|---|\n\
+        "\n### `{}`\n\n{}\n\n{}\n\n| type | default | option | variable |\n|---|---|---|---|\n\
          | {kind} | {} | `--{}` | `{}` |\n",
         spec.name,
         plain(spec.help),
+        note(spec.name),
         plain(&spec.default()),
         spec.option(),
         spec.variable()
     )
 }
 
-/// Generates the table of options that have another name in nix-serve.
-fn nix_serve_table() -> String {
-    let mut text =
-        "\n## Options of nix-serve\n\n`nix-serve` has no configuration file. Its options \
-                    for the same settings:\n\n| `samovar serve` | `nix-serve` |\n|---|---|\n"
-            .to_owned();
-    for spec in OptionSpec::all() {
-        if let Some(option) = spec.nix_serve {
-            writeln!(text, "| `{}` | `{option}` |", spec.name).unwrap();
-        }
+/// Returns the note of an option.
+fn note(name: &str) -> &'static str {
+    let mut notes = NOTES.split("## ").filter_map(|note| note.split_once('\n'));
+    let note = notes.find(|(title, _)| *title == name);
+    assert!(note.is_some(), "reference_notes.txt has no note for {name}");
+    note.unwrap().1.trim_end()
+}
+
+/// Generates the table of the names of options that both programs have.
+fn names_table() -> String {
+    let mut text = "\n## Names in both programs\n\nThese options of `samovar serve` are \
+                    options of `nix-serve`, too, which has no configuration file. Both programs \
+                    accept the *other names*, most of which come from nix-serve, starman and \
+                    nix-serve-ng. The options in the last column set the same in another form, \
+                    and are options of `nix-serve` alone.\n\n\
+                    | `nix-serve` | `samovar serve` | configuration | other names | only \
+                    `nix-serve` |\n|---|---|---|---|---|\n"
+        .to_owned();
+    for spec in OptionSpec::all().filter(|spec| spec.in_nix_serve) {
+        let option = format!("`--{}`", spec.option());
+        let list = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| format!("`--{name}`")).collect();
+            names.join(", ")
+        };
+        let (aliases, replaces) = (list(spec.aliases), list(spec.replaces));
+        let name = spec.name;
+        writeln!(
+            text,
+            "| {option} | {option} | `{name}` | {aliases} | {replaces} |"
+        )
+        .unwrap();
     }
     text
 }
@@ -123,9 +148,10 @@ fn the_table_of_limits_names_options_of_both_programs() {
             }
             let spec = OptionSpec::find(name).unwrap_or_else(|| panic!("{row}"));
             if !options.is_empty() {
+                assert!(spec.in_nix_serve, "{row}");
                 assert_eq!(
-                    spec.nix_serve,
-                    options.get(index).map(|text| &**text),
+                    options.get(index),
+                    Some(&format!("--{}", spec.option())),
                     "{row}"
                 );
             }

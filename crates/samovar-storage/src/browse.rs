@@ -1,19 +1,24 @@
 //! Queries of one cache for its web interface. They record no use and revive nothing.
 
-use samovar_nix::HashPart;
+use samovar_nix::{HashPart, StorePath};
 
 use crate::error::StorageError;
 use crate::metadata::{Details, Pin, RecentPath};
 use crate::stored_cache::StoredCache;
 
 impl StoredCache {
-    /// Returns the paths that were published last in this cache, newest first, at most `count_max`.
+    /// Returns the paths that were published last in this cache, newest first: those that `accepts`
+    /// accepts, at most `count_max`. Only the newest 10,000 paths of the storage are considered.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
-    pub fn recent(&self, count_max: u32) -> Result<Vec<RecentPath>, StorageError> {
-        self.storage.metadata.recent(self.id, count_max)
+    pub fn recent(
+        &self,
+        accepts: &dyn Fn(&StorePath) -> bool,
+        count_max: usize,
+    ) -> Result<Vec<RecentPath>, StorageError> {
+        self.storage.metadata.recent(self.id, accepts, count_max)
     }
 
     /// Returns the number of uploaded paths in this cache.

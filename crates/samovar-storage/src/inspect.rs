@@ -1,5 +1,6 @@
 //! Checks of a storage directory, for diagnosis. They change nothing, and work while a server runs.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -40,8 +41,8 @@ pub struct Inspection {
     pub tokens: Vec<Token>,
     /// Time of the newest path, in seconds since 1970. `None`: there are no paths.
     pub newest_at: Option<i64>,
-    /// The newest path of the first cache whose NAR is not lost. `None`: there is none.
-    pub newest: Option<StorePath>,
+    /// The newest path of each cache whose NAR is not lost, by the name of the cache.
+    pub newest: HashMap<String, StorePath>,
     /// The caches with their totals.
     pub caches: Vec<CacheSummary>,
     /// Number of NARs that are recorded as lost.
@@ -97,10 +98,10 @@ pub fn inspect(root: &Path) -> Result<Option<Inspection>, StorageError> {
         found.caches = all_caches(&connection, now())?;
     }
     found.has_own_database = has_own_database(root, &connection)?;
+    if schema >= 2 {
+        found.newest = newest(&connection)?;
+    }
     if let Some(cache) = mirrored_cache(&connection)? {
-        if schema >= 2 {
-            found.newest = newest(&connection, cache)?;
-        }
         found.missing_narinfo_count = missing_narinfos(root, &connection, cache)?;
     }
     Ok(Some(found))
@@ -163,16 +164,24 @@ fn mirrored_cache(connection: &Connection) -> Result<Option<i64>, StorageError> 
     Ok(mirrored.and_then(|id| id.parse().ok()))
 }
 
-fn newest(connection: &Connection, cache: i64) -> Result<Option<StorePath>, StorageError> {
+fn newest(connection: &Connection) -> Result<HashMap<String, StorePath>, StorageError> {
     let mut statement = connection.prepare(
-        "select hash_part, path.name from path join nar on nar.id = nar_id \
-         where cache_id = ?1 and state <> 3 order by path.id desc limit 1",
+        "select cache.name, hash_part, path.name from cache join path on path.id = \
+         (select path.id from path join nar on nar.id = nar_id \
+         where cache_id = cache.id and state <> 3 order by path.id desc limit 1)",
     )?;
-    let row = |row: &rusqlite::Row<'_>| Ok((HashPart::from_bytes(row.get(0)?), row.get(1)?));
-    let newest: Option<(HashPart, String)> = statement.query_row([cache], row).optional()?;
-    Ok(newest.and_then(|(hash_part, name)| {
-        StorePath::from_base_name(&format!("{hash_part}-{name}")).ok()
-    }))
+    let rows = statement.query_map([], |row| {
+        let hash_part = HashPart::from_bytes(row.get(1)?);
+        Ok((row.get(0)?, hash_part, row.get(2)?))
+    })?;
+    let mut newest = HashMap::new();
+    for row in rows {
+        let (cache, hash_part, name): (String, HashPart, String) = row?;
+        if let Ok(path) = StorePath::from_base_name(&format!("{hash_part}-{name}")) {
+            newest.insert(cache, path);
+        }
+    }
+    Ok(newest)
 }
 
 /// Counts the newest paths of a cache whose narinfo is missing in the directory.

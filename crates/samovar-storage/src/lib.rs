@@ -59,7 +59,9 @@ pub use content_address::path_of_nar;
 pub use counters::CollectorStatistics;
 pub use error::{PutError, StorageError};
 pub use inspect::{Inspection, inspect};
-pub use metadata::{PIN_NAME_LEN_MAX, PIN_TEXT_LEN_MAX, PinName, PinNameError, PinText};
+pub use metadata::{
+    PIN_NAME_LEN_MAX, PIN_TEXT_LEN_MAX, PinName, PinNameError, PinPartError, PinText,
+};
 pub use mirror::{cache_info, narinfo};
 pub use objects::Space;
 pub use pins::{PinError, PinOptions};

@@ -25,7 +25,7 @@ pub enum StoreError {
     #[error("the database is damaged: {0}")]
     Corrupt(Corruption),
     /// The daemon violated the worker protocol. The connection is closed.
-    #[error("the daemon broke the worker protocol: {0}")]
+    #[error("the daemon cannot be used: {0}")]
     Protocol(Irregularity),
     /// The daemon reported an error for the request.
     #[error("the daemon refused the request")]
@@ -50,14 +50,19 @@ impl StoreError {
         }
     }
 
-    /// Returns whether the error concerns one row of the database only.
+    /// Returns whether the error concerns one row of the database only, or realisations only.
     #[must_use]
     pub fn is_about_one_path(self) -> bool {
         use Corruption as Row;
         matches!(
             self,
             Self::Corrupt(
-                Row::StorePath | Row::NarHash | Row::NarSize | Row::Realisation | Row::Value
+                Row::StorePath
+                    | Row::NarHash
+                    | Row::NarSize
+                    | Row::Realisation
+                    | Row::RealisationTable
+                    | Row::Value
             )
         )
     }
@@ -85,6 +90,8 @@ impl StoreError {
                 Unavailable::BeingReplaced | Unavailable::Stalled => return None,
             },
             Self::Corrupt(Corruption::Malformed) => "restore it from a backup",
+            Self::Corrupt(Corruption::RealisationTable)
+            | Self::Protocol(Irregularity::Version { .. }) => "upgrade Samovar",
             _ => return None,
         })
     }
@@ -154,6 +161,9 @@ pub enum Corruption {
     /// A row holds an ill-formed realisation.
     #[error("a row holds an ill-formed realisation")]
     Realisation,
+    /// A table of realisations lacks a column that is needed. Paths are not affected.
+    #[error("a table of realisations lacks a column that Nix 2.8 to 2.36 have")]
+    RealisationTable,
 }
 
 /// A violation of the worker protocol by the daemon.
@@ -164,8 +174,15 @@ pub enum Irregularity {
     #[error("the magic number is wrong")]
     Magic,
     /// The protocol version is not supported.
-    #[error("the protocol version is not supported")]
-    Version,
+    #[error(
+        "it speaks version {major}.{minor} of the worker protocol, but 1.20 to 1.38 are supported"
+    )]
+    Version {
+        /// The daemon's major version.
+        major: u64,
+        /// The daemon's minor version.
+        minor: u64,
+    },
     /// A string, list or message stream exceeds its limit.
     #[error("a string, list or message stream exceeds its limit")]
     TooLong,

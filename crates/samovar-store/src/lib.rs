@@ -48,7 +48,7 @@ pub use log::Log;
 pub use open::{OpenError, open};
 pub use realisation::{OutputName, Realisation, RealisationId, RealisationIdError};
 pub use settings::{Conf, Settings, SettingsError};
-pub use store::Store;
+pub use store::{Scanned, Store};
 pub use tree::{
     EntryKind, EntryType, Fingerprint, Identity, ListingReader, Metadata, NarPlan, NarReader,
     NarSink, Page, PageEntry, PageRequest, Place, PlanError, Scan, Tree, TreeError, Visit,

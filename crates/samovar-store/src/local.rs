@@ -12,11 +12,11 @@ use crate::catalog::Catalog;
 use crate::closure::{Closure, by_lookups, lookup_each};
 use crate::daemon::Daemon;
 use crate::database::{self, Database, SchemaWarning};
-use crate::error::{LookupResult, StoreError, Unavailable};
+use crate::error::{Corruption, LookupResult, StoreError, Unavailable};
 use crate::location::Location;
 use crate::log::{self, Log};
 use crate::realisation::{Realisation, RealisationId};
-use crate::store::Store;
+use crate::store::{Scanned, Store};
 use crate::tree::Tree;
 
 /// A store that reads the files directly, and the database directly where possible. If the database
@@ -68,8 +68,9 @@ impl LocalStore {
     /// place, so the daemon would report every path as absent. Nor is it used while the database is
     /// being replaced: the daemon would read a half-written file.
     pub(crate) fn leaves_to_daemon(&self, error: StoreError) -> bool {
-        let StoreError::Unavailable(reason) = error else {
-            return false;
+        let reason = match error {
+            StoreError::Unavailable(reason) => reason,
+            other => return other == StoreError::Corrupt(Corruption::RealisationTable),
         };
         match reason {
             Unavailable::DatabaseMissing => !self.database.was_read(),
@@ -149,6 +150,19 @@ impl Store for LocalStore {
             .query(|connection, dir| database::newest(connection, dir, before, count_max))
     }
 
+    fn scan(&self, after: &str, accepts: &dyn Fn(&str) -> bool) -> Result<Scanned, StoreError> {
+        self.database
+            .query(|connection, dir| database::scan(connection, dir, after, accepts))
+    }
+
+    fn referrers(&self, info: &PathInfo, count_max: usize) -> Result<Vec<StorePath>, StoreError> {
+        let Some(id) = info.registration else {
+            return Ok(Vec::new());
+        };
+        self.database
+            .query(|connection, dir| database::referrers(connection, dir, id, count_max))
+    }
+
     fn tree(&self, path: &StorePath) -> Result<Tree, StoreError> {
         Ok(Tree::of_files(
             self.location.real_dir.join(path.base_name()),
@@ -195,6 +209,13 @@ impl Store for LocalStore {
 
     fn take_schema_warning(&self) -> Option<SchemaWarning> {
         self.database.take_schema_warning()
+    }
+
+    fn uses_wal(&self) -> Result<Option<bool>, StoreError> {
+        self.database.query(|connection, _dir| {
+            let mode: String = connection.query_row("pragma journal_mode", [], |row| row.get(0))?;
+            Ok(Some(mode == "wal"))
+        })
     }
 
     fn daemon(&self) -> Option<&Daemon> {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::database::read_schema;
+use crate::database::{SCHEMA_KNOWN, read_schema};
 use crate::error::{StoreError, Unavailable};
 use crate::local::LocalStore;
 use crate::location::Location;
@@ -142,7 +142,9 @@ fn explain(location: &Location, error: StoreError) -> OpenError {
         };
     };
     let schema = match (reason, read_schema(&location.schema())) {
-        (Unavailable::Form(_), Ok(schema)) => format!(" (schema {schema})"),
+        (Unavailable::Form(_), Ok(schema)) => {
+            format!(" (its schema is {schema}, and {SCHEMA_KNOWN} is supported)")
+        }
         _ => String::new(),
     };
     OpenError::Unavailable {

@@ -27,6 +27,15 @@ use crate::log::Log;
 use crate::realisation::{Realisation, RealisationId};
 use crate::tree::Tree;
 
+/// The paths that [`Store::scan`] found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Scanned {
+    /// The accepted paths, with their registration numbers.
+    pub found: Vec<(i64, StorePath)>,
+    /// The base name after which to continue; `None` after the last path.
+    pub next: Option<String>,
+}
+
 /// A store that can be served.
 ///
 /// Every method may block on a disk, a lock or another process, except [`Store::store_dir`],
@@ -84,6 +93,31 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         Ok(Vec::new())
     }
 
+    /// Reads the next few thousand paths in the order of their base names, and returns those whose
+    /// base name `accepts` accepts. `after` is exclusive and need not exist: any text, empty for
+    /// the first path. To read all paths, pass [`Scanned::next`] until it is `None`. Each call is
+    /// a transaction of its own, so a path that is added or deleted meanwhile may be missing.
+    /// Empty for a store that cannot list its paths.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StoreError`].
+    fn scan(&self, after: &str, accepts: &dyn Fn(&str) -> bool) -> Result<Scanned, StoreError> {
+        let _unused = (after, accepts);
+        Ok(Scanned::default())
+    }
+
+    /// Returns other paths that refer to a path, at most `count_max`, in no particular order. Empty
+    /// for a store without registration numbers.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StoreError`].
+    fn referrers(&self, info: &PathInfo, count_max: usize) -> Result<Vec<StorePath>, StoreError> {
+        let _unused = (info, count_max);
+        Ok(Vec::new())
+    }
+
     /// Returns the files of a path that was valid a moment ago. Opens nothing yet; the path may be
     /// collected at any time, see [`TreeError`](crate::TreeError).
     ///
@@ -133,6 +167,15 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Each warning is returned once. Never blocks.
     fn take_schema_warning(&self) -> Option<SchemaWarning> {
         None
+    }
+
+    /// Returns whether the database is in WAL mode; `None` for a store without a database.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StoreError`].
+    fn uses_wal(&self) -> Result<Option<bool>, StoreError> {
+        Ok(None)
     }
 
     /// Returns a handle for the daemon that can create temporary GC roots in this store; `None` if

@@ -64,6 +64,43 @@ fn batches_equal_single_look_ups() {
 }
 
 #[test]
+fn a_scan_finds_all_accepted_paths() {
+    let (_rows, store, _writer) = ladder(9000);
+    let all = |accepts: &dyn Fn(&str) -> bool| {
+        let (mut found, mut after) = (Vec::new(), Some(String::new()));
+        while let Some(from) = after {
+            let scanned = store.scan(&from, accepts).unwrap();
+            found.extend(scanned.found.into_iter().map(|(_, path)| path));
+            after = scanned.next;
+        }
+        found
+    };
+    let found = all(&|_| true);
+    assert_eq!(found.len(), 9000);
+    assert!(found.is_sorted());
+    let one = rows::path(8999);
+    assert_eq!(
+        all(&|base_name| base_name == one.base_name()),
+        std::slice::from_ref(&one)
+    );
+    let rest = store.scan(&one.base_name()[..20], &|_| true).unwrap();
+    assert!(rest.found.iter().any(|(_, path)| *path == one));
+}
+
+#[test]
+fn referrers_are_bounded_and_do_not_include_the_path() {
+    let (_rows, store, _writer) = ladder(20);
+    let info = store.lookup(hash_part(0)).unwrap().unwrap();
+    let referrers = store.referrers(&info, 100).unwrap();
+    assert!(!referrers.is_empty() && !referrers.contains(&info.path));
+    for referrer in &referrers {
+        let referrer = store.lookup(referrer.hash_part()).unwrap().unwrap();
+        assert!(referrer.references.contains(&info.path));
+    }
+    assert_eq!(store.referrers(&info, 1).unwrap().len(), 1);
+}
+
+#[test]
 fn a_malformed_row_fails_only_its_own_look_up() {
     let (_rows, store, writer) = ladder(3);
     writer

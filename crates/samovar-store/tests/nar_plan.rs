@@ -111,7 +111,8 @@ fn many_checkpoints_between_directories_that_end() {
     let before = open_count();
     let end = nar(&tree, 1 << 16).len();
     check(&tree, (0..=8).map(|part| end / 8 * part));
-    assert!(open_count() < before + 40);
+    // Far fewer than levels. Other tests open files, too.
+    assert!(open_count() < before + 500);
     remove_deep(dir.path());
 }
 
@@ -137,7 +138,8 @@ fn files_after_deep_directories() {
     while reader.fill(&mut [0; 100]).unwrap() > 0 {
         open_count_max = open_count_max.max(open_count_below(dir.path()));
     }
-    assert!((1..40).contains(&open_count_max), "{open_count_max}");
+    // At most 16 directories, and 64 files of read-ahead if the disk is slow.
+    assert!((1..100).contains(&open_count_max), "{open_count_max}");
 }
 
 #[test]

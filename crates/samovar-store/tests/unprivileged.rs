@@ -206,6 +206,8 @@ fn another_process_has_the_database_open() {
     assert_eq!(reader.ask(3), SIZE_1);
 }
 
+/// Without WAL files, the reader cannot create them. It reads the database alone until the next
+/// commit, and does not miss that.
 #[test]
 fn idle_and_without_wal_files() {
     let place = Rows::new(Journal::Wal);
@@ -215,11 +217,37 @@ fn idle_and_without_wal_files() {
     let Some(mut reader) = Reader::start(&state_dir(&place), NOBODY, &[]) else {
         return;
     };
-    assert_eq!(reader.ask(1), NO_WAL_INDEX);
-    assert_eq!(reader.ask(2), NO_WAL_INDEX);
-    let _writer = place.writer();
-    recovers(&mut reader, 1, SIZE_1);
-    assert_eq!(reader.ask(2), "absent");
+    assert_eq!(reader.ask(1), SIZE_1);
+    for round in 2..20 {
+        assert_eq!(ask_idle(&mut reader, &place, round), "absent");
+        // A Nix process starts, commits and ends. If the reader has not opened the database again
+        // by then, SQLite copies the commit into the file and removes the WAL files.
+        let writer = place.writer();
+        rows::register(&writer, round, 1);
+        if round % 2 == 0 {
+            assert_eq!(reader.ask(round), SIZE_1);
+        }
+        writer.close().unwrap();
+        assert_eq!(ask_idle(&mut reader, &place, round), SIZE_1);
+    }
+}
+
+/// A reader that opened the database without WAL files locks it after the next commit. The last
+/// writer must not remove the WAL files then.
+#[test]
+fn locks_are_kept_after_the_first_commit() {
+    let place = Rows::new(Journal::Wal);
+    place.writer().close().unwrap();
+    let Some(mut reader) = Reader::start(&state_dir(&place), NOBODY, &[]) else {
+        return;
+    };
+    assert_eq!(reader.ask(1), "absent");
+    let writer = place.writer();
+    rows::register(&writer, 1, 1);
+    assert_eq!(reader.ask(1), SIZE_1);
+    writer.close().unwrap();
+    assert!(place.dir().join("var/db/db.sqlite-shm").exists());
+    assert_eq!(reader.ask(1), SIZE_1);
 }
 
 /// Leaves the WAL files as Nix 2.22 and later do: the WAL is empty, and no process uses the files.
@@ -301,6 +329,7 @@ fn commits_between_two_queries_of_an_idle_reader() {
     }
 }
 
+/// An empty WAL without its index is not used; one with commits cannot be read.
 #[test]
 fn a_wal_without_its_index() {
     let place = Rows::new(Journal::Wal);
@@ -309,7 +338,10 @@ fn a_wal_without_its_index() {
     let Some(mut reader) = Reader::start(&state_dir(&place), NOBODY, &[]) else {
         return;
     };
-    assert_eq!(reader.ask(1), NO_WAL_INDEX);
+    assert_eq!(reader.ask(1), SIZE_1);
+    let wal = place.dir().join("var/db/db.sqlite-wal");
+    std::fs::write(&wal, "commits").unwrap();
+    assert_eq!(reader.ask(2), NO_WAL_INDEX);
     let _writer = place.writer();
     recovers(&mut reader, 1, SIZE_1);
 }
@@ -434,6 +466,11 @@ fn a_server_without_privileges_starts() {
         let (_, reply) = text.split_once(REPLY).expect("the opener replies");
         reply.lines().next().unwrap().to_owned()
     };
+    for uri in ["local", "daemon", "auto"] {
+        assert_eq!(open(uri), "Some(120)", "{uri}");
+    }
+    // A WAL without its index: only a process that may create the index can read it.
+    std::fs::write(nix.root().join("var/db/db.sqlite-wal"), "commits").unwrap();
     for uri in ["local", "daemon", "auto"] {
         let reply = open(uri);
         assert!(

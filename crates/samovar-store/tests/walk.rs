@@ -121,8 +121,9 @@ fn a_tree_of_5000_levels() {
     let listing = listing(&tree);
     assert_eq!(listing.matches("\"type\":\"directory\"").count(), 5000);
     assert_eq!(listing.matches("\"type\":\"symlink\"").count(), 5000);
+    // Far fewer than levels. Other tests open files, too.
     assert!(
-        open_count_max - before < 40,
+        open_count_max < before + 500,
         "{open_count_max} descriptors, {before} before"
     );
     assert_eq!(nar_size(&tree), nar(&tree, 1 << 18).len() as u64);

@@ -10,7 +10,8 @@ pub const MODE_MASK: u16 = 0o777;
 const OWNER_EXECUTE: u16 = 0o100;
 
 /// The entries of a tree, in the order of a NAR: names ascend as unsigned bytes, and the entries of
-/// a directory follow it. The first entry is the root, a directory.
+/// a directory follow it. The first entry is the root, a directory unless the entries were made by
+/// [`of_file`](Entries::of_file) or [`of_symlink`](Entries::of_symlink).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entries {
     list: Vec<Entry>,
@@ -114,6 +115,55 @@ impl Entry {
 }
 
 impl Entries {
+    /// Returns the entries of a NAR that is a single regular file. No manifest can contain them.
+    ///
+    /// # Errors
+    ///
+    /// The NAR would be longer than 2^64 bytes.
+    pub fn of_file(
+        mode: u16,
+        mtime: Mtime,
+        size: u64,
+        digest: Option<[u8; 32]>,
+    ) -> Result<Self, TreeError> {
+        Self::of_root(mode, mtime, |encoder| {
+            let offset = encoder.file(&mut Discard, mode & OWNER_EXECUTE != 0, size)?;
+            encoder.end_file(&mut Discard)?;
+            Ok(Kind::File {
+                size,
+                digest,
+                offset,
+            })
+        })
+    }
+
+    /// Returns the entries of a NAR that is a single symbolic link. No manifest can contain them.
+    ///
+    /// # Errors
+    ///
+    /// A NAR cannot contain the target.
+    pub fn of_symlink(mtime: Mtime, target: &[u8]) -> Result<Self, TreeError> {
+        Self::of_root(MODE_MASK, mtime, |encoder| {
+            encoder.symlink(&mut Discard, target)?;
+            let target = target.into();
+            Ok(Kind::Symlink { target })
+        })
+    }
+
+    fn of_root(
+        mode: u16,
+        mtime: Mtime,
+        encode: impl FnOnce(&mut Encoder) -> Result<Kind, TreeError>,
+    ) -> Result<Self, TreeError> {
+        let mut encoder = Encoder::new();
+        encoder.begin(&mut Discard)?;
+        let root = root(mode, mtime, encode(&mut encoder)?);
+        Ok(Self {
+            list: vec![root],
+            nar_size: encoder.finish()?,
+        })
+    }
+
     /// Returns all entries, beginning with the root.
     #[must_use]
     pub fn list(&self) -> &[Entry] {
@@ -245,8 +295,11 @@ impl Framing<'_> {
             self.encoder.begin(out)?;
         } else if self.is_in_file {
             self.encoder.end_file(out)?;
-            self.encoder.end_entry(out)?;
             self.is_in_file = false;
+            // The root is not an entry of a directory.
+            if self.next > 1 {
+                self.encoder.end_entry(out)?;
+            }
         }
         for _ in 0..count_max {
             while self.open.last().is_some_and(|end| *end == self.next) {
@@ -276,7 +329,9 @@ impl Framing<'_> {
                 }
                 Kind::Symlink { target } => {
                     self.encoder.symlink(out, target)?;
-                    self.encoder.end_entry(out)?;
+                    if index > 0 {
+                        self.encoder.end_entry(out)?;
+                    }
                 }
             }
         }
@@ -313,14 +368,7 @@ impl Builder {
         let begun = begun.and_then(|()| encoder.begin_directory(&mut Discard));
         debug_assert!(begun.is_ok(), "a NAR may begin with a directory");
         Self {
-            list: vec![Entry {
-                name: Box::default(),
-                parent: 0,
-                depth: 0,
-                mode: mode & MODE_MASK,
-                mtime,
-                kind: Kind::Directory { end: 1 },
-            }],
+            list: vec![root(mode, mtime, Kind::Directory { end: 1 })],
             open: vec![0],
             encoder,
         }
@@ -435,6 +483,17 @@ impl Builder {
     }
 }
 
+fn root(mode: u16, mtime: Mtime, kind: Kind) -> Entry {
+    Entry {
+        name: Box::default(),
+        parent: 0,
+        depth: 0,
+        mode: mode & MODE_MASK,
+        mtime,
+        kind,
+    }
+}
+
 impl fmt::Display for Mtime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -474,121 +533,4 @@ impl Mtime {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn example() -> Entries {
-        let time = Mtime::default();
-        let mut tree = Builder::new(0o755, time);
-        tree.enter(b"a", 0o700, time).unwrap();
-        tree.file(b"x", 0o755, time, 3, None).unwrap();
-        assert!(!tree.leave().unwrap());
-        tree.file(b"b", 0o644, time, 6, None).unwrap();
-        tree.symlink(b"c", time, b"a/x").unwrap();
-        assert!(tree.leave().unwrap());
-        tree.finish().unwrap()
-    }
-
-    #[test]
-    fn offsets_are_those_of_the_nar() {
-        let tree = example();
-        let mut nar: Vec<u8> = Vec::new();
-        let mut framing = tree.framing();
-        let mut files = Vec::new();
-        while let Some(index) = framing.next_file(&mut nar).unwrap() {
-            let Kind::File { size, offset, .. } = tree.list()[index].kind else {
-                panic!("{index} is no file");
-            };
-            assert_eq!(nar.len() as u64, offset);
-            nar.resize(nar.len() + usize::try_from(size).unwrap(), b'z');
-            files.push(tree.path(index));
-        }
-        assert_eq!(files, [&b"a/x"[..], b"b"]);
-        assert_eq!(nar.len() as u64, tree.nar_size());
-        let mut decoder = samovar_nix::nar::Decoder::new();
-        let mut input = &nar[..];
-        while !decoder.is_done() {
-            decoder.decode(&mut input).unwrap();
-        }
-        assert_eq!(decoder.finish().unwrap(), tree.nar_size());
-    }
-
-    #[test]
-    fn children_of_a_directory() {
-        let tree = example();
-        assert_eq!(tree.children(0).collect::<Vec<_>>(), [1, 3, 4]);
-        assert_eq!(tree.children(1).collect::<Vec<_>>(), [2]);
-        assert_eq!(tree.children(2).count(), 0);
-        assert_eq!(tree.children(99).count(), 0);
-    }
-
-    #[test]
-    fn entries_are_found_by_path() {
-        let tree = example();
-        for index in 0..tree.list().len() {
-            assert_eq!(tree.find(&tree.path(index)), Some(index));
-        }
-        for path in ["x", "a/", "/a", "a//x", "a/y", "b/x", "c/x", "."] {
-            assert_eq!(tree.find(path.as_bytes()), None, "{path}");
-        }
-    }
-
-    #[test]
-    fn data_is_compared_without_names_and_modes() {
-        let tree = example();
-        let list = tree.list();
-        assert!(list[0].has_same_data(&list[1]));
-        assert!(list[4].has_same_data(&list[4]));
-        assert!(list[2].has_same_type(&list[3]));
-        assert!(!list[2].has_same_data(&list[2]), "without a digest");
-        assert!(!list[3].has_same_type(&list[4]));
-    }
-
-    #[test]
-    fn depth_is_limited_like_in_nix() {
-        let time = Mtime::default();
-        let mut tree = Builder::new(0o755, time);
-        for _ in 0..DEPTH_MAX - 2 {
-            tree.enter(b"d", 0o755, time).unwrap();
-        }
-        tree.clone_at().file(b"f", 0o644, time, 0, None).unwrap();
-        tree.enter(b"d", 0o755, time).unwrap();
-        assert_eq!(
-            tree.file(b"f", 0o644, time, 0, None),
-            Err(TreeError::TooDeep)
-        );
-    }
-
-    impl Builder {
-        fn clone_at(&self) -> Self {
-            Self {
-                list: self.list.clone(),
-                open: self.open.clone(),
-                encoder: self.encoder.clone(),
-            }
-        }
-    }
-
-    #[test]
-    fn times_have_one_text() {
-        for text in ["0", "-1", "1700000000", "1.000000001", "-1.999999999"] {
-            assert_eq!(Mtime::parse(text).unwrap().to_string(), text);
-        }
-        for wrong in [
-            "",
-            "-",
-            "-0",
-            "+1",
-            "01",
-            "1.",
-            "1.0",
-            "1.000000000",
-            "1.1",
-            "x",
-            "1.00000000x",
-            "9223372036854775808",
-        ] {
-            assert_eq!(Mtime::parse(wrong), None, "{wrong}");
-        }
-    }
-}
+mod tests;

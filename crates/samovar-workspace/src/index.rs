@@ -23,7 +23,6 @@
 //! index. A file that is cut off or damaged is refused as a whole: the digests are then computed
 //! again, so it need not be flushed to the disk.
 
-use std::cmp::Ordering;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -33,6 +32,7 @@ use sha2::{Digest, Sha256};
 
 use crate::entries::{Builder, Entries, Kind, MODE_MASK, Mtime, TreeError};
 use crate::scan::{FileState, STATE_DIRECTORY, Scanned};
+use crate::walk::Walk;
 
 const MAGIC: &[u8] = b"samovar-index 1\n";
 
@@ -69,36 +69,24 @@ impl Index {
         }
     }
 
-    /// Sets the digests of the files that are unchanged since the index was made. Returns the
-    /// indices of the files that have no digest then.
+    /// Sets the digests of the files without one that are unchanged since the index was made.
+    /// Returns the indices of the files that have no digest then.
     ///
     /// A file is unchanged if path, size, mtime, ctime and inode are the same, and both times are
     /// before [`Scanned::settled`] of the index: later ones could be those of two changes.
     pub fn apply(&self, scanned: &mut Scanned) -> Vec<usize> {
         let mut known = Vec::new();
-        let mut pairs = vec![(0, 0)];
-        let (old_list, new_list) = (self.entries.list(), scanned.entries.list());
-        while let Some((old_directory, new_directory)) = pairs.pop() {
-            let mut olds = self.entries.children(old_directory).peekable();
-            for new in scanned.entries.children(new_directory) {
-                let order = |old: &usize| old_list[*old].name.cmp(&new_list[new].name);
-                while olds.next_if(|old| order(old) == Ordering::Less).is_some() {}
-                let Some(old) = olds.next_if(|old| order(old) == Ordering::Equal) else {
-                    continue;
-                };
-                match (&old_list[old].kind, &new_list[new].kind) {
-                    (Kind::Directory { .. }, Kind::Directory { .. }) => pairs.push((old, new)),
-                    (
-                        Kind::File {
-                            digest: Some(digest),
-                            ..
-                        },
-                        Kind::File { .. },
-                    ) if self.is_unchanged(old, &scanned.states[new]) => {
-                        known.push((new, *digest));
-                    }
-                    _ => {}
-                }
+        for item in Walk::new([&self.entries, &scanned.entries]) {
+            let [Some(old), Some(new)] = item else {
+                continue;
+            };
+            let old_kind = &self.entries.list()[old].kind;
+            let new_kind = &scanned.entries.list()[new].kind;
+            if let (Kind::File { digest, .. }, Kind::File { digest: None, .. }) =
+                (old_kind, new_kind)
+                && self.is_unchanged(old, &scanned.states[new])
+            {
+                known.extend(digest.map(|digest| (new, digest)));
             }
         }
         for (index, digest) in known {

@@ -5,8 +5,12 @@
 //! Another process may replace any entry at any time, for example a directory by a symbolic link.
 //! No operation leaves the root then: paths are sequences of names without `.` and `..`, and no
 //! symbolic link is followed, neither in the middle nor at the end of a path. The kernel enforces
-//! this (`openat2` with `RESOLVE_BENEATH` and `RESOLVE_NO_SYMLINKS`). Without `openat2`, in some
-//! containers and for paths that are longer than `PATH_MAX`, directories are opened name by name.
+//! this (`openat2` with `RESOLVE_BENEATH` and `RESOLVE_NO_SYMLINKS`). Without `openat2` in some
+//! containers, and for paths that are longer than `PATH_MAX`, directories are opened name by name.
+//!
+//! Nor does any operation enter a mount point (`RESOLVE_NO_XDEV`), also of a bind mount, whose
+//! files are elsewhere, too: the error is [`io::ErrorKind::CrossesDevices`]. Without `openat2`
+//! mount points are entered.
 //!
 //! No operation keeps a descriptor open, so their number does not depend on the tree.
 
@@ -33,7 +37,8 @@ pub use replace::{Replacement, is_temporary};
 
 const RESOLVE: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_SYMLINKS)
-    .union(ResolveFlags::NO_MAGICLINKS);
+    .union(ResolveFlags::NO_MAGICLINKS)
+    .union(ResolveFlags::NO_XDEV);
 
 /// Flags of all descriptors.
 const OPEN: OFlags = OFlags::CLOEXEC.union(OFlags::NOFOLLOW);
@@ -196,21 +201,16 @@ impl Root {
         }
     }
 
-    /// Opens an entry without `openat2`.
+    /// Opens an entry name by name.
     fn walk(&self, path: &[u8], flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
         let (parents, name) = split(path);
         let mut directory = None;
         for parent in parents.into_iter().flat_map(names) {
             let from = directory.as_ref().map_or(self.as_fd(), AsFd::as_fd);
-            directory = Some(rustix::fs::openat(
-                from,
-                parent,
-                LOCATE | OPEN,
-                Mode::empty(),
-            )?);
+            directory = Some(open_name(from, parent, LOCATE, Mode::empty())?);
         }
         let from = directory.as_ref().map_or(self.as_fd(), AsFd::as_fd);
-        Ok(rustix::fs::openat(from, name, flags | OPEN, mode)?)
+        Ok(open_name(from, name, flags, mode)?)
     }
 
     /// Calls an operation with the directory that has an entry, and with the name of the entry.
@@ -233,6 +233,19 @@ impl Root {
 impl AsFd for Root {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// Opens an entry of a directory, by `openat` if the kernel or a container refuses `openat2`.
+fn open_name(
+    directory: BorrowedFd<'_>,
+    name: &[u8],
+    flags: OFlags,
+    mode: Mode,
+) -> Result<OwnedFd, Errno> {
+    match rustix::fs::openat2(directory, name, flags | OPEN, mode, RESOLVE) {
+        Err(Errno::NOSYS | Errno::PERM) => rustix::fs::openat(directory, name, flags | OPEN, mode),
+        opened => opened,
     }
 }
 

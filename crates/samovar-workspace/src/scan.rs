@@ -72,7 +72,7 @@ pub struct FileState {
 pub struct Skipped {
     /// Number of sockets, FIFOs and devices.
     pub special: u64,
-    /// Number of directories on which other file systems are mounted.
+    /// Number of mount points, bind mounts included.
     pub mounts: u64,
     /// The first few paths, relative to the root.
     pub paths: Vec<PathBuf>,
@@ -108,8 +108,8 @@ impl Scanned {
     /// Reads the names and metadata of all entries below the directory `root`. Opens no files.
     ///
     /// Leaves out each [`STATE_DIRECTORY`]; [temporary](is_temporary) entries; sockets,
-    /// FIFOs and devices; and other file systems that are mounted in the tree. If the state
-    /// directory exists, the scan writes a file in it, to learn the clock of the file system.
+    /// FIFOs and devices; and mount points, bind mounts included. If the state directory exists,
+    /// the scan writes a file in it, to learn the clock of the file system.
     ///
     /// # Errors
     ///

@@ -45,19 +45,8 @@ pub(crate) fn command() -> Command {
         .about("Lists the caches of a storage, and deletes caches")
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .subcommand(with_options(list))
-        .subcommand(with_options(delete))
-}
-
-/// Adds the options of the server, as in the configuration file. Only some have an effect here.
-fn with_options(command: Command) -> Command {
-    serve::with_options(command, "").mut_args(|arg| {
-        let is_option_of_server = !matches!(
-            arg.get_id().as_str(),
-            "config" | "set" | "storage" | "json" | "yes" | "name"
-        );
-        arg.hide(is_option_of_server)
-    })
+        .subcommand(serve::with_options(list, |name| name == "storage"))
+        .subcommand(serve::with_options(delete, |name| name == "storage"))
 }
 
 /// Runs one subcommand of `samovar cache`.
@@ -71,7 +60,7 @@ pub(crate) fn run(name: &str, matches: &ArgMatches, out: &mut dyn Write) -> anyh
     let directory = storage::directory(&config)?;
     let metadata = open(&directory, false)?;
     // Without a configuration file, it is unknown which caches the server names.
-    let configured = serve::has_file(matches).then_some(&*config.caches);
+    let configured = serve::file(matches).map(|_| &*config.caches);
     if name == "delete" {
         let objects = Directory::open(&directory)?;
         return delete(&metadata, &objects, configured, matches, out);

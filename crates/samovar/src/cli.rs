@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, Command, value_parser};
 use clap_complete::Shell;
+use samovar_server::config;
 
 use crate::arguments::{json, option, paths, required, switch};
 use crate::trust::keys;
@@ -18,6 +19,8 @@ pub fn command() -> Command {
     Command::new("samovar")
         .version(env!("CARGO_PKG_VERSION"))
         .about("Serves Nix stores as binary caches, queries caches, and diagnoses both")
+        // The same text in every terminal, in the book and in tests.
+        .term_width(80)
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(serve::command())
@@ -100,16 +103,15 @@ fn doctor() -> Command {
         .after_help(
             "Without --verify: checks keys, certificate, limits, sockets, directories, store and \
              daemon of the server that the options or --config describe, requests a path from \
-             the running server, and prints errors and warnings with their fixes. Exit code 0: \
-             no errors; 1: errors; 2: the configuration is invalid. With --verify: prints \
-             \"damaged\" before each damaged path, with the reason, and progress on standard \
-             error. Exit code 0: no path is damaged; 1: a path is damaged; 2: a path cannot be \
-             verified, or the store is unavailable.",
+             each cache of the running server, and prints errors and warnings with their fixes. \
+             Exit code 0: no errors; 1: errors; 2: the command line or the configuration is \
+             invalid. With --verify: prints \"damaged\" before each damaged path, with the \
+             reason, and progress on standard error. Exit code 0: no path is damaged; 1: a path \
+             is damaged; 2: a path cannot be verified, or the store is unavailable.",
         )
-        .arg(
-            option("url", "URL")
-                .help("URL of the running server [default: its first TCP listener]"),
-        )
+        .arg(option("url", "URL").help(
+            "URL of the running server or of one of its caches [default: its first TCP listener]",
+        ))
         .arg(
             option("client-config", "NIX.CONF")
                 .value_parser(value_parser!(PathBuf))
@@ -120,10 +122,10 @@ fn doctor() -> Command {
             option("rate", "BYTES")
                 .requires("verify")
                 .value_parser(rate)
-                .help("Maximum read rate, in bytes per second"),
+                .help("Maximum read rate, in bytes per second, such as 64MiB; off for no limit"),
         )
         .arg(paths().requires("verify"));
-    serve::with_options(command, "verify")
+    serve::with_options(command, |_| false)
 }
 
 fn status() -> Command {
@@ -155,9 +157,10 @@ fn config() -> Command {
         )
 }
 
-fn rate(text: &str) -> Result<NonZeroU64, &'static str> {
-    let rate = text.parse();
-    rate.map_err(|_error| "expected a number of bytes per second, at least 1")
+/// Parses a rate in bytes per second; `None` for no limit.
+fn rate(text: &str) -> Result<Option<NonZeroU64>, &'static str> {
+    let rate = config::size(text).map(NonZeroU64::new);
+    rate.ok_or("expected a number of bytes per second, such as 4096 or 64MiB, or off")
 }
 
 fn url() -> Arg {
@@ -176,6 +179,13 @@ mod tests {
         command().debug_assert();
     }
 
+    #[test]
+    fn rates_have_units() {
+        for (text, expected) in [("4096", 4096), ("10 MiB", 10 << 20), ("0", 0), ("off", 0)] {
+            assert_eq!(rate(text), Ok(NonZeroU64::new(expected)), "{text}");
+        }
+    }
+
     #[track_caller]
     fn refused(words: &[&str], part: &str) {
         let words = ["samovar"].iter().chain(words);
@@ -187,7 +197,7 @@ mod tests {
     #[test]
     fn invalid_command_lines_are_refused() {
         refused(&[], "Usage");
-        refused(&["colsure"], "closure");
+        refused(&["colsure"], "colsure");
         refused(&["closure"], "URL");
         refused(&["query", "http://a"], "PATH");
         refused(&["closure", "--nonsense"], "--nonsense");
@@ -199,7 +209,7 @@ mod tests {
         );
         refused(&["doctor", "--rate", "1"], "--verify");
         refused(&["doctor", "path"], "--verify");
-        refused(&["doctor", "--verify", "--rate", "0"], "--rate");
-        refused(&["serve", "--priorty", "4"], "--priority");
+        refused(&["doctor", "--verify", "--rate", "fast"], "--rate");
+        refused(&["serve", "--priorty", "4"], "--priorty");
     }
 }

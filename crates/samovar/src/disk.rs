@@ -17,6 +17,9 @@ pub(crate) enum Use {
 
 use Use::{MountCache, Overlay, Workspace};
 
+/// The type of FUSE file systems.
+const FUSE: u32 = 0x6573_5546;
+
 /// The type of `statfs(2)`, a name for messages, and the uses that the file system does not suit.
 ///
 /// # Source
@@ -27,7 +30,7 @@ const UNSUITABLE: [(u32, &str, &[Use]); 16] = [
     (0x517b, "SMB", &[MountCache, Overlay, Workspace]),
     (0xff53_4d42, "SMB", &[MountCache, Overlay, Workspace]),
     (0xfe53_4d42, "SMB", &[MountCache, Overlay, Workspace]),
-    (0x6573_5546, "FUSE", &[MountCache, Overlay, Workspace]),
+    (FUSE, "FUSE", &[MountCache, Overlay, Workspace]),
     (0x5346_414f, "AFS", &[MountCache, Overlay, Workspace]),
     (0x00c3_6400, "Ceph", &[MountCache, Overlay, Workspace]),
     (0x0102_1997, "9P", &[Overlay, Workspace]),
@@ -47,10 +50,18 @@ const UNSUITABLE: [(u32, &str, &[Use]); 16] = [
 ///
 /// Those of `statfs(2)`.
 pub(crate) fn unsuitable(path: &Path, wanted: Use) -> io::Result<Option<&'static str>> {
+    Ok(unsuitable_type(type_of(path)?, wanted))
+}
+
+/// Returns whether the file system at `path` is a FUSE file system whose process answers.
+pub(crate) fn is_served_by_fuse(path: &Path) -> bool {
+    type_of(path).is_ok_and(|kind| kind == FUSE)
+}
+
+fn type_of(path: &Path) -> io::Result<u32> {
     let kind = rustix::fs::statfs(path)?.f_type;
     // The field has 32 significant bits; its width and its sign depend on the architecture.
-    let kind = u32::try_from(kind & 0xffff_ffff).map_err(io::Error::other)?;
-    Ok(unsuitable_type(kind, wanted))
+    u32::try_from(kind & 0xffff_ffff).map_err(io::Error::other)
 }
 
 fn unsuitable_type(kind: u32, wanted: Use) -> Option<&'static str> {

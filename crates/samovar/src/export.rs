@@ -65,7 +65,7 @@ pub(crate) fn command() -> Command {
                 .num_args(0..)
                 .help("Paths to export, with their closures [default: all paths of the cache]"),
         );
-    serve::with_options(command, "")
+    serve::with_options(command, |name| name == "storage")
 }
 
 /// Runs `samovar export`.

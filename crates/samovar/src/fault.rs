@@ -17,6 +17,15 @@ pub(crate) struct Fault {
     pub(crate) is_temporary: bool,
 }
 
+/// Returns whether the server was silent for too long.
+pub(crate) fn is_timeout(error: &Error) -> bool {
+    match error {
+        Error::Timeout(_) => true,
+        Error::Io(error) => error.kind() == ErrorKind::TimedOut,
+        _ => false,
+    }
+}
+
 impl Fault {
     /// Describes the failure of a request to `remote`.
     pub(crate) fn of(error: &Error, remote: &Remote) -> Self {

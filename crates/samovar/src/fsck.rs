@@ -42,7 +42,9 @@ pub(crate) fn command() -> Command {
         .arg(
             switch("json").help("Print a JSON document for each finding, and one with the counts"),
         );
-    serve::with_options(command, "")
+    serve::with_options(command, |name| {
+        matches!(name, "storage" | "secret-key-files")
+    })
 }
 
 fn switch(id: &'static str) -> Arg {

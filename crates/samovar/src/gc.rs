@@ -37,13 +37,8 @@ pub(crate) fn command() -> Command {
                 .action(ArgAction::SetTrue)
                 .help("Print the paths that would be deleted, and change nothing"),
         );
-    // The command accepts every option of the server, as in the configuration file, but only the
-    // options below have an effect here.
-    serve::with_options(command, "").mut_args(|arg| {
-        let name = arg.get_id().as_str();
-        let has_effect = matches!(name, "dry-run" | "config" | "set" | "storage")
-            || name.starts_with("uploads.retention");
-        arg.hide(!has_effect)
+    serve::with_options(command, |name| {
+        name == "storage" || name.starts_with("uploads.retention")
     })
 }
 
@@ -62,7 +57,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
     let retentions: Retentions = config.caches.iter().map(of_cache).collect();
     if matches.get_flag("dry-run") {
         show(&metadata, &retentions, out)?;
-        if serve::has_file(matches) {
+        if serve::file(matches).is_some() {
             for (_name, text) in unserved(&config.caches, metadata.caches()?) {
                 writeln!(out, "{text}, and not collected")?;
             }

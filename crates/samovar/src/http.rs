@@ -15,19 +15,19 @@ use ureq::typestate::{WithBody, WithoutBody};
 use ureq::{Agent, Body, RequestBuilder};
 
 use crate::credential::TOKEN_VARIABLE;
-use crate::fault::Fault;
+use crate::fault::{Fault, is_timeout};
 use crate::netrc::netrc_of_nix;
 use crate::notice::notice;
 use crate::outcome::Failed;
+use crate::pace::{Pace, Paced};
 use crate::remote::Remote;
 
 /// Maximum number of parallel requests for single narinfos, the same as Nix's.
 pub(crate) const AT_ONCE_MAX: usize = 25;
 
-const CONNECT_TIME: Duration = Duration::from_secs(15);
-
-/// Maximum wait for the response, and for each read of its body.
-const SILENCE_TIME: Duration = Duration::from_secs(60);
+/// Maximum wait for the response to a request with a body, and for each read of the response. The
+/// server may have to store, assemble or publish what it received.
+const WORK_TIME: Duration = Duration::from_secs(60);
 
 /// Maximum time to send the body of one request. It suffices for the largest NAR over a slow line.
 const SEND_TIME: Duration = Duration::from_secs(24 * 3600);
@@ -39,6 +39,9 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// (`Expect: 100-continue`).
 const EXPECT_LEN_MIN: u64 = 1 << 20;
 
+/// What to do about a server that cannot be reached at the moment.
+pub(crate) const CHECK_SERVER: &str = "check the URL, the network and the server";
+
 /// Maximum number of characters of a server's text in a message.
 const SHOWN_LEN_MAX: usize = 500;
 
@@ -49,6 +52,11 @@ const REFUSAL_LEN_MAX: u64 = 64 << 10;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
     attempt_count_max: u32,
+    /// Maximum number of requests without a body to which the server does not respond in time. It
+    /// limits the wait for a server that accepts connections and is silent.
+    silence_count_max: u32,
+    /// Minimum speed of downloads.
+    pace: Pace,
     /// Longest pause between two attempts, also if `Retry-After` requests a longer one.
     pause_max: Duration,
     /// Total time of the attempts, for the notice that is printed after the first failure. `None`:
@@ -60,6 +68,8 @@ impl Patience {
     /// For queries, while a user waits: the client's own pauses add up to at most four seconds.
     pub(crate) const QUERY: Self = Self {
         attempt_count_max: 5,
+        silence_count_max: 2,
+        pace: Pace::DOWNLOAD,
         pause_max: Duration::from_secs(10),
         notice: None,
     };
@@ -74,9 +84,17 @@ impl Patience {
     /// most a minute.
     pub(crate) const UPLOAD: Self = Self {
         attempt_count_max: 9,
+        silence_count_max: 4,
+        pace: Pace::DOWNLOAD,
         pause_max: Duration::from_secs(60),
         notice: Some("a minute"),
     };
+
+    /// Sets the minimum speed of downloads.
+    #[cfg(test)]
+    pub(crate) fn with_pace(self, pace: Pace) -> Self {
+        Self { pace, ..self }
+    }
 }
 
 /// The body of a PUT or POST request.
@@ -123,9 +141,9 @@ impl Http {
         let mut builder = Agent::config_builder()
             .http_status_as_error(false)
             .user_agent(concat!("samovar/", env!("CARGO_PKG_VERSION")))
-            .timeout_connect(Some(CONNECT_TIME))
-            .timeout_recv_response(Some(SILENCE_TIME))
-            .timeout_per_read(Some(SILENCE_TIME))
+            .timeout_connect(Some(patience.pace.silence))
+            .timeout_recv_response(Some(WORK_TIME))
+            .timeout_per_read(Some(WORK_TIME))
             .timeout_send_body(Some(SEND_TIME))
             .max_idle_connections(AT_ONCE_MAX)
             .max_idle_connections_per_host(AT_ONCE_MAX);
@@ -165,6 +183,18 @@ impl Http {
         }
     }
 
+    /// Returns a client for the same URL that sends each request once, and prints no notice.
+    pub(crate) fn once(&self) -> Self {
+        Self {
+            patience: Patience {
+                attempt_count_max: 1,
+                notice: None,
+                ..self.patience
+            },
+            ..self.clone()
+        }
+    }
+
     /// Returns a client for the same URL that sends a header field with each request.
     pub(crate) fn with_header(&self, name: &'static str, value: String) -> Self {
         let mut other = self.clone();
@@ -182,6 +212,11 @@ impl Http {
         &self.remote
     }
 
+    /// Returns the minimum speed of downloads.
+    pub(crate) fn pace(&self) -> Pace {
+        self.patience.pace
+    }
+
     /// Returns the URL of `path` on the server, without a login.
     pub(crate) fn url(&self, path: &str) -> String {
         format!("{}{path}", self.remote)
@@ -193,7 +228,7 @@ impl Http {
     }
 
     /// Sends GET for a part of a file, once. `range`: the value of the `Range` header; `None`: the
-    /// whole file. `silence`: maximum wait for the response, and for each read of its body.
+    /// whole file.
     ///
     /// # Errors
     ///
@@ -202,19 +237,14 @@ impl Http {
         &self,
         path: &str,
         range: Option<&str>,
-        silence: Duration,
     ) -> Result<Response<Body>, String> {
-        let request = self.authorized(self.agent.get(self.url(path)));
+        let request = self.agent.get(self.url(path));
         let request = match range {
             Some(range) => request.header("Range", range),
             None => request,
         };
         self.request_count.fetch_add(1, Ordering::Relaxed);
-        let config = request.config();
-        let config = config.timeout_connect(Some(silence));
-        let config = config.timeout_recv_response(Some(silence));
-        let request = config.timeout_per_read(Some(silence)).build();
-        let sent = request.call();
+        let sent = self.call(request);
         sent.map_err(|error| Fault::of(&error, &self.remote).reason)
     }
 
@@ -251,7 +281,24 @@ impl Http {
         path: &str,
     ) -> anyhow::Result<Response<Body>> {
         let url = self.url(path);
-        self.retry(&url, || Ok(self.authorized(request(&url)).call()))
+        let silence_count_max = self.patience.silence_count_max;
+        self.retry(&url, silence_count_max, || Ok(self.call(request(&url))))
+    }
+
+    /// Sends a request without a body, once. The response must keep the pace of downloads.
+    fn call(&self, request: RequestBuilder<WithoutBody>) -> Result<Response<Body>, ureq::Error> {
+        let pace = self.patience.pace;
+        let config = self.authorized(request).config();
+        let config = config.timeout_recv_response(Some(pace.silence));
+        let request = config.timeout_per_read(Some(pace.silence)).build();
+        Ok(request.call()?.map(|body| {
+            let paced = Body::builder();
+            let paced = match body.mime_type() {
+                Some(mime_type) => paced.mime_type(mime_type),
+                None => paced,
+            };
+            paced.reader(Paced::new(body.into_reader(), pace, self.remote.clone()))
+        }))
     }
 
     fn with_body(
@@ -261,7 +308,7 @@ impl Http {
         body: Payload<'_>,
     ) -> anyhow::Result<Response<Body>> {
         let url = self.url(path);
-        self.retry(&url, || {
+        self.retry(&url, u32::MAX, || {
             let mut request = self.authorized(request(&url));
             if body.len()? >= EXPECT_LEN_MIN {
                 request = request.header("Expect", "100-continue");
@@ -277,12 +324,15 @@ impl Http {
     }
 
     /// Sends a request, and repeats it after temporary failures. Returns the last response.
+    /// `silence_count_max`: maximum number of timeouts.
     fn retry(
         &self,
         url: &str,
+        silence_count_max: u32,
         mut ask: impl FnMut() -> std::io::Result<Result<Response<Body>, ureq::Error>>,
     ) -> anyhow::Result<Response<Body>> {
         let mut pause = PAUSE;
+        let mut silence_count = 0;
         for attempt in 1.. {
             let is_last = attempt >= self.patience.attempt_count_max;
             self.request_count.fetch_add(1, Ordering::Relaxed);
@@ -301,15 +351,16 @@ impl Http {
                     retry_after(&response)
                 }
                 Err(error) => {
+                    silence_count += u32::from(is_timeout(&error));
+                    let is_last = is_last || silence_count >= silence_count_max;
                     let fault = Fault::of(&error, &self.remote);
                     let (server, reason) = (self.remote.origin(), &fault.reason);
                     if !fault.is_temporary || is_last {
                         let error = match fault.is_temporary {
                             false => anyhow!("{server} cannot be reached: {reason}"),
-                            true => anyhow!(
-                                "{server} cannot be reached ({reason}): check the URL, the \
-                                 network and the server"
-                            ),
+                            true => {
+                                anyhow!("{server} cannot be reached ({reason}): {CHECK_SERVER}")
+                            }
                         };
                         return Err(Failed::Unavailable.because(error));
                     }
@@ -417,6 +468,20 @@ pub(crate) fn read_body(response: Response<Body>, len_max: u64) -> anyhow::Resul
 /// Returns whether an error with this status is temporary, so that a retry may succeed.
 fn is_passing(status: u16) -> bool {
     matches!(status, 408 | 429 | 500 | 502 | 503 | 504)
+}
+
+/// Returns the length of the body that the head of a response states.
+pub(crate) fn content_length(response: &Response<Body>) -> Option<u64> {
+    let value = response.headers().get("Content-Length")?;
+    value.to_str().ok()?.parse().ok()
+}
+
+/// Returns the first position and the length of the file in a `Content-Range` header.
+pub(crate) fn content_range(response: &Response<Body>) -> Option<(u64, u64)> {
+    let value = response.headers().get("Content-Range")?.to_str().ok()?;
+    let (positions, total) = value.strip_prefix("bytes ")?.split_once('/')?;
+    let (first, _) = positions.split_once('-')?;
+    Some((first.parse().ok()?, total.parse().ok()?))
 }
 
 fn retry_after(response: &Response<Body>) -> Option<Duration> {

@@ -32,9 +32,11 @@ mod hook;
 mod http;
 mod import;
 mod mount;
+mod mounts;
 mod netrc;
 mod notice;
 mod outcome;
+mod pace;
 mod pin;
 mod private;
 mod profile;
@@ -64,14 +66,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::ArgMatches;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{ArgMatches, Command};
 use clap_complete::Shell;
-use samovar_server::config::{ConfigError, import_harmonia};
+use samovar_server::config::{OptionSpec, import_harmonia, nearest};
+pub use samovar_server::logins::without_logins;
 
 use outcome::{Failed, Outcome};
 pub use records::{Record, Records, RecordsError};
-pub use remote::without_logins;
 
 /// The error of [`is_exec_without_dashes`].
 const EXEC_USAGE: &str =
@@ -105,7 +107,7 @@ pub fn run(
             return Err(Failure {
                 error: anyhow::Error::msg(match is_exec_without_dashes(&words) {
                     true => EXEC_USAGE.to_owned(),
-                    false => one_line(&error),
+                    false => one_line(&error, &words),
                 }),
                 code: ExitCode::from(2),
             });
@@ -158,12 +160,12 @@ pub fn run(
         "profile" => (profile::run(one, out), Some(2)),
         _ => (run_other(name, one, out).map(|()| Outcome::Complete), None),
     };
-    outcome.map(Outcome::code).map_err(|error| {
-        let code = if error.is::<ConfigError>() { 2 } else { 1 };
-        Failure {
-            error,
-            code: ExitCode::from(error_code.unwrap_or(code)),
-        }
+    outcome.map(Outcome::code).map_err(|error| Failure {
+        code: match Failed::of(&error) {
+            Some(Failed::Usage) => Failed::Usage.code(),
+            _ => ExitCode::from(error_code.unwrap_or(1)),
+        },
+        error,
     })
 }
 
@@ -200,19 +202,73 @@ fn is_exec_without_dashes(words: &[OsString]) -> bool {
     has("push") && has("--exec") && !has("--")
 }
 
-/// Formats an error of the command-line parser in one line.
-fn one_line(error: &clap::Error) -> String {
-    let text = error.render().to_string();
-    let text = text.strip_prefix("error: ").unwrap_or(&text);
-    let is_shown = |line: &&str| {
-        let is_usage = line.starts_with("Usage:") || line.starts_with("For more information");
-        !line.is_empty() && !is_usage
-    };
-    let lines: Vec<&str> = text.lines().map(str::trim).filter(is_shown).collect();
-    format!(
-        "{}; see samovar --help",
+/// Formats an error of the command-line parser in one line, which names the help of the command.
+fn one_line(error: &clap::Error, words: &[OsString]) -> String {
+    let (mut command, mut name) = (&cli::command(), "samovar".to_owned());
+    for word in words.iter().skip(1) {
+        let Some(subcommand) = command.find_subcommand(word) else {
+            break;
+        };
+        command = subcommand;
+        name = format!("{name} {}", command.get_name());
+    }
+    let text = unknown(error, command).unwrap_or_else(|| {
+        let text = error.render().to_string();
+        let text = text.strip_prefix("error: ").unwrap_or(&text);
+        let is_shown = |line: &&str| {
+            let is_usage = line.starts_with("Usage:") || line.starts_with("For more information");
+            !line.is_empty() && !is_usage
+        };
+        let lines: Vec<&str> = text.lines().map(str::trim).filter(is_shown).collect();
         lines.join(" ").replace(" tip: ", "; ")
-    )
+    });
+    let see = if text.ends_with('?') { " See" } else { "; see" };
+    format!("{text}{see} {name} --help")
+}
+
+/// Formats the error for an unknown option or command, with the most similar name. Returns `None`
+/// for other errors.
+fn unknown(error: &clap::Error, command: &Command) -> Option<String> {
+    let given = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text),
+        _ => None,
+    };
+    let hint = |name: &str, known: &mut dyn Iterator<Item = &str>, dashes: &str| {
+        let near = nearest(name, known);
+        near.map_or_else(String::new, |near| {
+            format!("; did you mean {dashes}{near}?")
+        })
+    };
+    if let Some(word) = given(ContextKind::InvalidSubcommand) {
+        let known = command.get_subcommands();
+        let mut known = known
+            .flat_map(Command::get_name_and_visible_aliases)
+            .chain(["help"]);
+        return Some(format!(
+            "unknown command {word:?}{}",
+            hint(word, &mut known, "")
+        ));
+    }
+    let option = given(ContextKind::InvalidArg)?.strip_prefix("--")?;
+    if error.kind() != ErrorKind::UnknownArgument {
+        return None;
+    }
+    let options = command.get_arguments();
+    let known: Vec<&str> = options
+        .flat_map(|arg| {
+            arg.get_long()
+                .into_iter()
+                .chain(arg.get_all_aliases().unwrap_or_default())
+        })
+        .chain(["help"])
+        .collect();
+    let of_nix_serve = OptionSpec::replacing(option).map(OptionSpec::option);
+    let of_nix_serve = of_nix_serve.filter(|name| known.contains(&&**name));
+    let hint = match of_nix_serve {
+        Some(name) => format!("; did you mean --{name}?"),
+        None => hint(option, &mut known.iter().copied(), "--"),
+    };
+    Some(format!("unknown option --{option}{hint}"))
 }
 
 fn config(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
@@ -226,7 +282,8 @@ fn config(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
 fn completions(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
     let shell: &Shell = matches.get_one("shell").context("a shell is missing")?;
     let mut text = Vec::new();
-    clap_complete::generate(*shell, &mut cli::command(), "samovar", &mut text);
+    let mut command = serve::with_words(cli::command());
+    clap_complete::generate(*shell, &mut command, "samovar", &mut text);
     Ok(out.write_all(&text)?)
 }
 

@@ -105,6 +105,7 @@ fn text<'a>(matches: &'a ArgMatches, id: &str) -> anyhow::Result<&'a String> {
 fn add(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
     let (cache, path) = (text(matches, "cache")?, text(matches, "path")?);
     let name: PinName = text(matches, "name")?.parse()?;
+    name.check_new()?;
     let row = metadata.find_cache(cache)?;
     let dir = row.map(|row| row.store_dir).unwrap_or_default();
     let roots = roots::read(std::slice::from_ref(path), &dir, io::empty())?;

@@ -1,5 +1,6 @@
 //! `samovar pull`: downloads a snapshot or a store path into a new directory.
 
+use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -8,21 +9,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context as _, anyhow};
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::{ArgMatches, Command, value_parser};
+use samovar_nix::PublicKey;
 use samovar_nix::narinfo::NarInfo;
-use samovar_nix::{PublicKey, StorePath};
 use samovar_workspace::Manifest;
 use samovar_workspace::unpack::{Options, UnpackError, unpack};
 use serde_json::json;
 
-use crate::arguments::{json, option, required};
+use crate::arguments::{json, required};
 use crate::credentials::{self, Sources};
 use crate::outcome::Failed;
 use crate::progress::Progress;
 use crate::refs::{PathOrRef, is_manifest};
 use crate::size::{counted, human};
 use crate::snapshot::Snapshots;
-use crate::trust::{is_signed, keys};
+use crate::trust::{keys_of, trusted_keys};
 
 /// Defines the command `samovar pull`.
 pub(crate) fn command() -> Command {
@@ -32,8 +33,10 @@ pub(crate) fn command() -> Command {
             "A REF is [URL#]NAME[@GENERATION]; see samovar ref. A store path is written as \
              [URL#]/nix/store/…. Everything is verified before DIR appears: the hash of the whole \
              tree and, for snapshots, the digest of each file. The files of a snapshot get their \
-             permissions and times back; those of a store path become writable. The files are on \
-             stable storage when the command has ended with exit code 0. Exit code 1: there is no \
+             permissions and times back; those of a store path become writable. The download of a \
+             pull that was killed is continued by the next one into DIR; until then, its bytes are \
+             in .DIR.samovar-download beside DIR. The files are on stable storage when the command \
+             has ended with exit code 0. Exit code 1: there is no \
              such ref or path, or it cannot be trusted, or DIR exists; 2: the command line is \
              invalid; 3: the cache or the disk is unavailable.",
         )
@@ -46,20 +49,6 @@ pub(crate) fn command() -> Command {
         .arg(trusted_keys())
         .args(credentials::options())
         .arg(json())
-}
-
-/// Defines `--trusted-public-keys`.
-pub(crate) fn trusted_keys() -> Arg {
-    option("trusted-public-keys", "KEYS")
-        .action(ArgAction::Append)
-        .value_parser(keys)
-        .help("Require a signature by one of these keys, separated by spaces")
-}
-
-/// Returns the keys of [`trusted_keys`].
-pub(crate) fn keys_of(matches: &ArgMatches) -> Vec<PublicKey> {
-    let keys = matches.get_many::<Vec<PublicKey>>("trusted-public-keys");
-    keys.into_iter().flatten().flatten().cloned().collect()
 }
 
 /// Downloads a snapshot or a store path.
@@ -122,32 +111,14 @@ impl Wanted {
     /// Finds a ref or a store path. `keys`: if there are any, one of them must have signed it.
     fn find(text: &str, keys: &[PublicKey], sources: &Sources) -> anyhow::Result<Self> {
         let source = PathOrRef::parse(text).map_err(|error| Failed::Usage.because(error))?;
-        let (snapshots, path, generation) = match source {
-            PathOrRef::Ref(name) => {
-                let snapshots = Snapshots::open(name.remote.clone(), sources)?;
-                let one = snapshots.trusted_generation(&name.name, name.generation, keys)?;
-                (snapshots, one.manifest, Some(one.number))
+        let (snapshots, path, generation) = Snapshots::find(&source, sources, keys)?;
+        let (narinfo, manifest) = match is_manifest(path.name()) {
+            true => {
+                let manifest = snapshots.manifest(&path)?.manifest;
+                (snapshots.narinfo(&manifest.tree)?, Some(manifest))
             }
-            PathOrRef::Path(remote, text) => {
-                let snapshots = Snapshots::open_any(remote, sources)?;
-                let path = StorePath::parse(snapshots.store_dir(), &text).map_err(|error| {
-                    Failed::Usage.because(anyhow!("{text:?} is not a store path: {error}"))
-                })?;
-                (snapshots, path, None)
-            }
+            false => (snapshots.any_narinfo(&path)?, None),
         };
-        let mut narinfo = snapshots.any_narinfo(&path)?;
-        let keys: Vec<&PublicKey> = keys.iter().collect();
-        if !is_signed(&keys, &narinfo, snapshots.store_dir()) {
-            let error = anyhow!("{path} is not signed by a key of --trusted-public-keys");
-            return Err(Failed::Refused.because(error));
-        }
-        let mut manifest = None;
-        if is_manifest(path.name()) {
-            let found = snapshots.manifest(&path)?.manifest;
-            narinfo = snapshots.narinfo(&found.tree)?;
-            manifest = Some(found);
-        }
         Ok(Self {
             snapshots,
             narinfo,
@@ -177,7 +148,8 @@ pub(crate) fn download(
         nar_size_max: narinfo.nar_size,
         ..Options::default()
     };
-    let unpacked = snapshots.read_nar(narinfo, received, |nar| {
+    let spool = spool_beside(directory);
+    let unpacked = snapshots.read_nar_resumably(narinfo, &spool, received, |nar| {
         let mut counted = Counted {
             nar,
             progress: &progress,
@@ -185,17 +157,30 @@ pub(crate) fn download(
             reported: 0,
         };
         unpack(&mut counted, manifest, directory, &options).map_err(|error| {
+            if let UnpackError::Differs { path, difference } = &error {
+                let path = path.strip_prefix(directory).unwrap_or(path);
+                return snapshots.damaged(narinfo, &format!("{path:?}"), difference);
+            }
             let failed = match error {
                 UnpackError::Source(_) | UnpackError::File { .. } | UnpackError::Thread(_) => {
                     Failed::Unavailable
                 }
                 _ => Failed::Refused,
             };
-            failed.because(error)
+            let url = snapshots.cache().http().url(&format!("/{}", narinfo.url));
+            failed.because(anyhow!(error).context(format!("cannot unpack {url}")))
         })
     });
     progress.end();
     Ok(unpacked?.file_count)
+}
+
+/// Returns the path of the file for the received bytes of a download into a directory.
+fn spool_beside(directory: &Path) -> PathBuf {
+    let mut name = OsString::from(".");
+    name.push(directory.file_name().unwrap_or_default());
+    name.push(".samovar-download");
+    directory.with_file_name(name)
 }
 
 /// Shows the progress of a NAR that is read.

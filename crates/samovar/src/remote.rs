@@ -2,10 +2,13 @@
 
 use std::fmt;
 
-use anyhow::ensure;
+use anyhow::{anyhow, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use percent_encoding::percent_decode_str;
+use samovar_server::logins::{may_end_in_login, without_logins};
+
+use crate::outcome::Failed;
 
 /// A URL from the command line. A login in it, as in `https://user:password@host/`, becomes an
 /// `Authorization` header and is never part of the text. So code that prints the URL, or a URL
@@ -28,9 +31,13 @@ struct RemoteLogin {
 impl Remote {
     /// # Errors
     ///
-    /// If `text` is not a URL that begins with `http://` or `https://`, or may have a `/`, `?` or
-    /// `#` in its login.
+    /// [`Failed::Usage`] if `text` is not a URL that begins with `http://` or `https://`, or may
+    /// have a `/`, `?` or `#` in its login.
     pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
+        Self::try_parse(text).map_err(|error| Failed::Usage.because(error))
+    }
+
+    fn try_parse(text: &str) -> anyhow::Result<Self> {
         let split = text.split_once("://");
         let known = split.filter(|(scheme, _)| matches!(*scheme, "http" | "https"));
         ensure!(
@@ -67,10 +74,11 @@ impl Remote {
     pub(crate) fn of_cache(text: &str) -> anyhow::Result<Self> {
         let remote = Self::parse(text)?;
         let url = remote.url();
-        ensure!(
-            !url.contains(['?', '#']),
-            "{url:?} has parameters of nix copy: leave out the part after the question mark"
-        );
+        if url.contains(['?', '#']) {
+            return Err(Failed::Usage.because(anyhow!(
+                "{url:?} has parameters of nix copy: leave out the part after the question mark"
+            )));
+        }
         let url = url.strip_suffix("/upload").unwrap_or(url).to_owned();
         Ok(remote.at(url))
     }
@@ -167,43 +175,11 @@ pub(crate) fn basic_of(user: &[u8], password: &[u8]) -> String {
     format!("Basic {}", STANDARD.encode([user, b":", password].concat()))
 }
 
-/// Returns whether `rest`, the URL after its host, may contain the end of a login: a login with a
-/// `/`, `?` or `#` that was not percent-encoded is split there.
-fn may_end_in_login(authority: &str, rest: &str) -> bool {
-    let host = rest.rsplit_once('@').map(|(_, host)| host);
-    // After the name of a ref, `@` and a number are a generation: no host has such a name.
-    let is_host = |host: &str| host.is_empty() || !host.bytes().all(|byte| byte.is_ascii_digit());
-    authority.contains([':', '@']) && host.is_some_and(is_host)
-}
-
-/// Returns `text` with the login of each URL in it replaced by `***`, for messages that quote the
-/// user's input.
-#[must_use]
-pub fn without_logins(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find("//") {
-        let (before, url) = rest.split_at(at + 2);
-        shown.push_str(before);
-        let end = url.find(char::is_whitespace).unwrap_or(url.len());
-        let host_end = url[..end].find(['/', '?', '#', '"', '\'']).unwrap_or(end);
-        let (authority, path) = url[..end].split_at(host_end);
-        let login_end = match may_end_in_login(authority, path) {
-            true => url[..end].rfind('@'),
-            false => authority.rfind('@'),
-        };
-        if login_end.is_some() {
-            shown.push_str("***");
-        }
-        (_, rest) = url.split_at(login_end.unwrap_or(0));
-    }
-    shown.push_str(rest);
-    shown
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Remote, without_logins};
+    use samovar_server::logins::without_logins;
+
+    use super::Remote;
 
     #[track_caller]
     fn check(text: &str, url: &str, authorization: Option<&str>) {
@@ -287,18 +263,6 @@ mod tests {
                     text.rsplit_once('@').unwrap().1
                 )
             );
-        }
-    }
-
-    #[test]
-    fn logins_are_masked_wherever_they_stand() {
-        assert_eq!(
-            without_logins("see http://a:b@h/x and https://h/y@z, \"ftp://c@h\""),
-            "see http://***@h/x and https://h/y@z, \"ftp://***@h\""
-        );
-        assert_eq!(without_logins("a // b"), "a // b");
-        for generation in ["http://h:5000#mr/app@3", "http://h:5000/a#mr/app@3 is kept"] {
-            assert_eq!(without_logins(generation), generation);
         }
     }
 }

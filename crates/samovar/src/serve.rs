@@ -1,20 +1,31 @@
 //! `samovar serve`: runs the server with a configuration file.
 
+use std::cell::RefCell;
 use std::env;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::anyhow;
+use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use samovar_server::config::{
-    ConfigError, Configuration, Kind, OptionSpec, Origin, Settings, VARIABLE_PREFIX, read, show,
+    ConfigError, Configuration, Kind, OptionSpec, Origin, Scope, Settings, VARIABLE_PREFIX, read,
+    show,
 };
-use samovar_server::server::{self, Predecessor};
+use samovar_server::logins::without_logins;
+use samovar_server::server::{self, Applied, Predecessor};
 
 use crate::credential::TOKEN_VARIABLE;
+use crate::outcome::Failed;
 
 /// Environment variable with the path of the configuration file.
 const CONFIG_VARIABLE: &str = "SAMOVAR_CONFIG";
+
+/// Configuration file of the service that the Debian package and the NixOS module install.
+const SERVICE_FILE: &str = "/etc/samovar/samovar.toml";
+
+/// Credentials of that service, which root may read while it runs.
+const SERVICE_CREDENTIALS: &str = "/run/credentials/samovar.service";
 
 /// Environment variables of other commands. They are not options, and may be set for a whole login.
 const CLIENT_VARIABLES: [&str; 4] = [
@@ -28,6 +39,8 @@ const CLIENT_VARIABLES: [&str; 4] = [
 pub(crate) fn command() -> Command {
     let command = Command::new("serve")
         .about("Serves a store as a binary cache")
+        // Without it, the synopsis of the man page lists all options.
+        .override_usage("samovar serve [OPTIONS]")
         .arg(
             Arg::new("check-config")
                 .long("check-config")
@@ -40,12 +53,14 @@ pub(crate) fn command() -> Command {
              in the environment. The command line takes precedence over the environment, and \
              the environment over the file.",
         );
-    with_options(command, "")
+    with_options(command, |_| true)
 }
 
-/// Adds all options of the configuration to a command, except `other`, which the command defines
-/// itself.
-pub(crate) fn with_options(command: Command, other: &str) -> Command {
+/// Adds all options of the configuration to a command, except those whose name the command uses
+/// itself. Its help shows the options for which `is_shown` is true.
+pub(crate) fn with_options(command: Command, is_shown: impl Fn(&str) -> bool) -> Command {
+    let is_complete = OptionSpec::all().all(|spec| is_shown(spec.name));
+    let set = "Set any option by its name in the file, such as caches.team-a.priority=20";
     let command = command
         // If an option is repeated on the command line, its last value is used.
         .args_override_self(true)
@@ -54,41 +69,61 @@ pub(crate) fn with_options(command: Command, other: &str) -> Command {
                 .long("config")
                 .value_name("FILE")
                 .value_parser(value_parser!(PathBuf))
-                .help("Configuration file in TOML [default: $SAMOVAR_CONFIG]"),
+                .help(
+                    "Configuration file in TOML [default: $SAMOVAR_CONFIG, \
+                     /etc/samovar/samovar.toml if it exists]",
+                ),
         )
         .arg(
             Arg::new("set")
                 .long("set")
                 .value_name("NAME=VALUE")
                 .action(ArgAction::Append)
-                .help("Set any option by its name in the file, such as caches.team-a.priority=20"),
+                .help(match is_complete {
+                    true => set.to_owned(),
+                    false => format!("{set}; every option of samovar serve is accepted"),
+                }),
         );
-    OptionSpec::all()
-        .filter(|spec| spec.name != other)
-        .fold(command, |command, spec| command.arg(option(spec)))
+    let own: Vec<String> = command
+        .get_arguments()
+        .map(|arg| arg.get_id().to_string())
+        .collect();
+    OptionSpec::by_heading()
+        .filter(|(_, spec)| own.iter().all(|name| name != spec.name))
+        .fold(command, |command, (heading, spec)| {
+            let option = option(spec).help_heading(heading);
+            command.arg(option.hide(!is_shown(spec.name)))
+        })
 }
 
 fn option(spec: &OptionSpec) -> Arg {
-    let arg = Arg::new(spec.name).long(spec.option()).help(format!(
-        "{} [default: {}]",
-        spec.help,
-        spec.default()
-    ));
+    let help = format!("{} [default: {}]", spec.help, spec.default());
+    let arg = Arg::new(spec.name)
+        .long(spec.option())
+        .aliases(spec.aliases)
+        .value_name(spec.kind.value_name())
+        .help(help);
     match spec.kind {
         Kind::Switch => arg
-            .value_name("true|false")
             .num_args(0..=1)
             .require_equals(true)
             .default_missing_value("true"),
-        Kind::List => arg.value_name("TEXT").action(ArgAction::Append),
-        Kind::Word(words) => arg.value_name(words.join("|")),
-        Kind::Text => arg.value_name("TEXT"),
-        Kind::Path => arg.value_name("PATH"),
-        Kind::Count(..) => arg.value_name("NUMBER"),
-        Kind::Size(..) => arg.value_name("BYTES"),
-        Kind::Time => arg.value_name("TIME"),
-        Kind::Tables => arg.value_name("TOML"),
+        Kind::List => arg.action(ArgAction::Append),
+        _ => arg,
     }
+}
+
+/// Makes the words that options of `samovar serve` take known to completions. When an option is
+/// parsed, the configuration checks its words, not clap.
+pub(crate) fn with_words(command: Command) -> Command {
+    command.mut_subcommand("serve", |serve| {
+        OptionSpec::all().fold(serve, |serve, spec| match spec.kind {
+            Kind::Word(words) => serve.mut_arg(spec.name, |arg| {
+                arg.value_parser(PossibleValuesParser::new(words.iter().copied()))
+            }),
+            _ => serve,
+        })
+    })
 }
 
 /// Runs the server until a signal ends it, or prints the effective configuration.
@@ -97,12 +132,13 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
     let config = configuration(&settings)?;
     if matches.get_flag("check-config") {
         server::check(&config)?;
-        return Ok(out.write_all(show(&settings).as_bytes())?);
+        return Ok(out.write_all(without_logins(&show(&settings, &config)).as_bytes())?);
     }
+    let current = &RefCell::new(settings.clone());
     let again = || {
         let fresh = self::settings(matches)?;
         let mut config = configuration(&fresh)?;
-        let changed = fresh.changed_at_start_only(&settings);
+        let changed = fresh.changed(&settings, Scope::Server);
         if !changed.is_empty() {
             config.remarks.push(format!(
                 "these changes take effect after a restart (USR2 restarts without losing a \
@@ -110,16 +146,19 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
                 changed.join(", ")
             ));
         }
-        Ok(config)
+        let applied: Applied<'_> = Box::new(move || {
+            let changed = fresh.changed(&current.borrow(), Scope::Cache);
+            current.replace(fresh);
+            Some(changed)
+        });
+        Ok((config, applied))
     };
     server::run(&config, &again, None, Predecessor::of_process()?)
 }
 
 pub(crate) fn settings(matches: &ArgMatches) -> anyhow::Result<Settings> {
     let mut settings = Settings::default();
-    let named = matches.get_one("config").cloned();
-    let file = named.or_else(|| env::var_os(CONFIG_VARIABLE).map(PathBuf::from));
-    if let Some(file) = file {
+    if let Some(file) = file(matches) {
         settings.add_file(&file)?;
     }
     let mut variables = Vec::new();
@@ -131,7 +170,7 @@ pub(crate) fn settings(matches: &ArgMatches) -> anyhow::Result<Settings> {
             continue;
         };
         let value = value.into_string().ok();
-        let value = value.with_context(|| format!("${name} is not UTF-8"))?;
+        let value = value.ok_or_else(|| Failed::Usage.because(anyhow!("${name} is not UTF-8")))?;
         variables.push((name.to_owned(), value));
     }
     let others = [&[CONFIG_VARIABLE], &CLIENT_VARIABLES[..]].concat();
@@ -152,17 +191,26 @@ pub(crate) fn settings(matches: &ArgMatches) -> anyhow::Result<Settings> {
     }
     for text in matches.get_many::<String>("set").into_iter().flatten() {
         let pair = text.split_once('=');
-        let (name, value) = pair.with_context(|| format!("--set {text} is not NAME=VALUE"))?;
+        let (name, value) =
+            pair.ok_or_else(|| Failed::Usage.because(anyhow!("--set {text} is not NAME=VALUE")))?;
         settings.set(name.trim(), value, Origin::Option("set".to_owned()))?;
     }
     Ok(settings)
 }
 
-/// Returns whether the command line or the environment names a configuration file.
-pub(crate) fn has_file(matches: &ArgMatches) -> bool {
-    matches.contains_id("config") || env::var_os(CONFIG_VARIABLE).is_some()
+/// Returns the configuration file: the given one, or that of the service if it is installed.
+pub(crate) fn file(matches: &ArgMatches) -> Option<PathBuf> {
+    let named = matches.get_one("config").cloned();
+    let given = named.or_else(|| env::var_os(CONFIG_VARIABLE).map(PathBuf::from));
+    given.or_else(|| Some(PathBuf::from(SERVICE_FILE)).filter(|file| file.exists()))
 }
 
 pub(crate) fn configuration(settings: &Settings) -> Result<Configuration, ConfigError> {
-    read(settings, |name| env::var(name).ok())
+    // A command that an operator runs gets no credentials: it uses those of the running service.
+    let credentials = || Path::new(SERVICE_CREDENTIALS).exists();
+    read(settings, |name| match (name, env::var(name)) {
+        (_, Ok(value)) => Some(value),
+        ("CREDENTIALS_DIRECTORY", Err(_)) => credentials().then(|| SERVICE_CREDENTIALS.to_owned()),
+        (_, Err(_)) => None,
+    })
 }

@@ -253,6 +253,17 @@ pub(crate) fn date(seconds: i64) -> String {
     )
 }
 
+/// Formats a time in seconds since 1970 as `2026-11-23T22:15:07Z`.
+pub(crate) fn date_and_time(seconds: i64) -> String {
+    OffsetDateTime::from_unix_timestamp(seconds).map_or_else(
+        |_out_of_range| "-".to_owned(),
+        |time| {
+            let (hour, minute, second) = time.to_hms();
+            format!("{}T{hour:02}:{minute:02}:{second:02}Z", date(seconds))
+        },
+    )
+}
+
 /// Parses a pattern for names of caches.
 fn cache_pattern(text: &str) -> Result<Glob, String> {
     glob(text, "cache", |c| {
@@ -341,5 +352,7 @@ mod tests {
         assert_eq!(date(0), "1970-01-01");
         assert_eq!(date(1_795_392_000), "2026-11-23");
         assert_eq!(date(i64::MAX), "-");
+        assert_eq!(date_and_time(1_795_392_061), "2026-11-23T00:01:01Z");
+        assert_eq!(date_and_time(i64::MAX), "-");
     }
 }

@@ -1,23 +1,143 @@
-//! Parses public keys from the command line, and checks signatures with them.
+//! Public keys from the command line, and the signatures that they require.
 
+use anyhow::{anyhow, ensure};
+use clap::{Arg, ArgAction, ArgMatches};
 use samovar_nix::narinfo::NarInfo;
-use samovar_nix::{PublicKey, StoreDir};
+use samovar_nix::{PublicKey, Signature, StoreDir};
 
-/// Parses public keys that are separated by white space.
+use crate::arguments::option;
+use crate::outcome::Failed;
+
+/// Defines `--trusted-public-keys`.
+pub(crate) fn trusted_keys() -> Arg {
+    option("trusted-public-keys", "KEYS")
+        .action(ArgAction::Append)
+        .value_parser(keys)
+        .help("Require a signature by one of these keys, separated by spaces")
+}
+
+/// Returns the keys of [`trusted_keys`].
+pub(crate) fn keys_of(matches: &ArgMatches) -> Vec<PublicKey> {
+    let keys = matches.get_many::<Vec<PublicKey>>("trusted-public-keys");
+    keys.into_iter().flatten().flatten().cloned().collect()
+}
+
+/// Parses public keys that are separated by white space. At least one is required: with none,
+/// signatures would not be checked.
 pub(crate) fn keys(text: &str) -> Result<Vec<PublicKey>, String> {
     let key = |text: &str| {
         PublicKey::parse(text)
             .map_err(|_error| format!("{text:?} is not a public key; expected NAME:BASE64"))
     };
-    text.split_ascii_whitespace().map(key).collect()
+    let keys: Vec<PublicKey> = text
+        .split_ascii_whitespace()
+        .map(key)
+        .collect::<Result<_, _>>()?;
+    match keys.is_empty() {
+        true => Err("there is no public key; expected NAME:BASE64".to_owned()),
+        false => Ok(keys),
+    }
 }
 
 /// Returns whether one of `keys` has signed the path. With no keys, every path counts as signed.
 pub(crate) fn is_signed(keys: &[&PublicKey], narinfo: &NarInfo, dir: &StoreDir) -> bool {
-    let fingerprint = narinfo.fingerprint(dir);
+    keys.is_empty() || has_signature(keys, &narinfo.fingerprint(dir), &narinfo.signatures)
+}
+
+fn has_signature(keys: &[&PublicKey], fingerprint: &str, signatures: &[Signature]) -> bool {
     let is_signed_by = |key: &&PublicKey| {
-        let mut signatures = narinfo.signatures.iter();
+        let mut signatures = signatures.iter();
         signatures.any(|signature| key.verify(fingerprint.as_bytes(), signature))
     };
-    keys.is_empty() || keys.iter().any(is_signed_by)
+    keys.iter().any(is_signed_by)
+}
+
+/// The signatures that a command requires of a cache.
+#[derive(Debug, Clone)]
+pub(crate) struct Trust {
+    /// One of them must have signed each path and each ref. Empty: no signature is required.
+    keys: Vec<PublicKey>,
+    /// Whether the keys are those of a workspace, and not of the command line.
+    is_remembered: bool,
+    store_dir: StoreDir,
+}
+
+impl Trust {
+    pub(crate) fn new(keys: &[PublicKey], store_dir: &StoreDir) -> Self {
+        Self {
+            keys: keys.to_vec(),
+            is_remembered: false,
+            store_dir: store_dir.clone(),
+        }
+    }
+
+    /// Changes the errors for keys that a workspace remembers.
+    pub(crate) fn remembered(self) -> Self {
+        Self {
+            is_remembered: true,
+            ..self
+        }
+    }
+
+    /// Returns whether no signature is required.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// Refuses a path without a required signature.
+    pub(crate) fn check_path(&self, narinfo: &NarInfo) -> anyhow::Result<()> {
+        let fingerprint = narinfo.fingerprint(&self.store_dir);
+        self.check(
+            narinfo.store_path.base_name(),
+            &fingerprint,
+            &narinfo.signatures,
+        )
+    }
+
+    /// Refuses a ref without a required signature. `rest`: what follows the store directory in the
+    /// fingerprint of its newest generation.
+    pub(crate) fn check_ref(
+        &self,
+        name: &str,
+        rest: &str,
+        signatures: &[Signature],
+    ) -> anyhow::Result<()> {
+        let fingerprint = format!("samovar-ref;1;{};{rest}", self.store_dir.as_str());
+        self.check(&format!("the ref {name}"), &fingerprint, signatures)
+    }
+
+    fn check(&self, what: &str, fingerprint: &str, signatures: &[Signature]) -> anyhow::Result<()> {
+        let keys: Vec<&PublicKey> = self.keys.iter().collect();
+        ensure!(
+            keys.is_empty() || has_signature(&keys, fingerprint, signatures),
+            Failed::Refused.because(self.unsigned(what))
+        );
+        Ok(())
+    }
+
+    fn unsigned(&self, what: &str) -> anyhow::Error {
+        if !self.is_remembered {
+            return anyhow!("{what} is not signed by a key of --trusted-public-keys");
+        }
+        let names: Vec<&str> = self.keys.iter().map(PublicKey::name).collect();
+        anyhow!(
+            "{what} is not signed by a key that the workspace remembers ({}): if the cache has a \
+             new key, run samovar workspace pull --trusted-public-keys with the new key",
+            names.join(", ")
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_without_a_key_is_refused() {
+        let key = format!("a-1:{}=", "A".repeat(43));
+        assert_eq!(keys(&format!(" {key}\n{key} ")).unwrap().len(), 2);
+        for text in ["", " ", "a-1", &format!("{key} x")] {
+            assert!(keys(text).is_err(), "{text:?}");
+        }
+    }
 }

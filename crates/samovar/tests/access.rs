@@ -5,7 +5,8 @@ mod support;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use support::{File, hash, realise, sample, secret_file, serve, status, token, user};
+use support::{File, hash, realise, realise_with, sample, secret_file, serve, status, token, user};
+use testkit::nix::Nix;
 
 const OTHERS: &str = "
 [caches.nobody]
@@ -33,6 +34,19 @@ fn nix_with_and_without_credentials() {
     ));
     let (_server, address) = serve(&file);
     let (ours, path) = (format!("http://{address}/ours"), sample("fixed"));
+    for nix in Nix::newer() {
+        for (password, is_in) in [("secret", true), (&*token, true), ("wrong", false)] {
+            let netrc = format!("machine 127.0.0.1 login ada password {password}\n");
+            let output = realise_with(&nix, &ours, &path, &netrc);
+            let text = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.success(), is_in, "{netrc}{text}");
+        }
+        // A client tries the next cache in its list.
+        let list = format!("{ours} http://{address}/open");
+        let output = realise_with(&nix, &list, &path, "");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text}");
+    }
     for (netrc, is_in) in [
         ("machine 127.0.0.1 login ada password secret\n", true),
         (
@@ -123,4 +137,55 @@ fn base64(number: u32) -> String {
         [18, 12, 6, 0].map(|shift| char::from(DIGITS[(bits >> shift & 63) as usize]))
     };
     text.as_bytes().chunks(3).flat_map(group).collect()
+}
+
+/// The list of caches has the texts of the server, and leads to caches with passwords. A browser
+/// gets a page that explains what to do, and other clients get text.
+#[test]
+fn browsers_find_caches_with_passwords() {
+    let file = File::new("");
+    let folder = file.path.parent().unwrap();
+    let users = secret_file(folder, "users", &user("ada", "secret"));
+    file.write(&format!(
+        "admin.listen = []\ntitle = \"Our caches\"\ndescription = \"Built here.\"\n\
+         [caches.ours]\ndescription = \"confidential\"\n\
+         [caches.ours.access]\nusers-file = {users:?}\n{OTHERS}"
+    ));
+    let (_server, address) = serve(&file);
+    let get = |path: &str, fields: &str| {
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{fields}\r\n");
+        testkit::http1::exchange(address.parse().unwrap(), request.as_bytes())
+    };
+    let list = get("/", "").text();
+    for part in [
+        "<h1>Our caches</h1>",
+        "Built here.",
+        "<a href=\"./ours/\">/ours/</a>",
+        "Needs a user name and a password.",
+        "<a href=\"./open/\">open</a>",
+    ] {
+        assert!(list.contains(part), "{part}: {list}");
+    }
+    for hidden in ["confidential", "/nobody", "/hidden"] {
+        assert!(!list.contains(hidden), "{hidden}: {list}");
+    }
+    let known = "Authorization: Basic YWRhOnNlY3JldA==\r\n";
+    let wrong = "Authorization: Basic YWRhOndyb25n\r\n";
+    assert!(get("/", known).text().contains("confidential"));
+    assert!(get("/ours/", known).text().contains("<h1>ours</h1>"));
+    for fields in ["", wrong] {
+        let page = get("/ours/", &format!("Accept: text/html,*/*\r\n{fields}"));
+        let text = page.text();
+        assert_eq!(page.status, 401, "{text}");
+        assert!(
+            page.header("www-authenticate")
+                .unwrap()
+                .starts_with("Basic realm=")
+        );
+        assert!(text.contains("<h1>Sign in</h1>") && !text.contains("confidential"));
+        let plain = get("/ours/nix-cache-info", &format!("Accept: */*\r\n{fields}"));
+        let is_text = plain.header("content-type") == Some("text/plain");
+        assert!(plain.status == 401 && is_text, "{plain:?}");
+    }
 }

@@ -1,5 +1,9 @@
 //! The files in `nix/` are valid without nixpkgs: they parse; the modules evaluate with a stub of
-//! nixpkgs' library; systemd accepts the units, and `samovar serve` accepts their configuration.
+//! nixpkgs' library, to the same result as with nixpkgs' own; systemd accepts the units, nginx and
+//! `samovar serve` accept their configuration.
+//!
+//! `NIXPKGS=DIR UPDATE=1` writes `nix/stand-in/module.json` with the library of a checkout of
+//! nixpkgs.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../../../nix/stand-in/home.rs"]
@@ -10,6 +14,8 @@ use std::process::Command;
 
 use home::{Home, repository, verify};
 use serde_json::Value;
+use testkit::nix::Nix;
+use testkit::process::output;
 
 /// Maximum exposure that `systemd-analyze security` may report, times ten. `contrib/` has the same
 /// limit.
@@ -51,7 +57,53 @@ fn every_file_parses() {
             }
         }
     }
-    assert_eq!(count, 13);
+    assert_eq!(count, 14);
+}
+
+/// Returns the results of `facts.nix` as `module.json` has them.
+fn json(facts: &Value) -> String {
+    serde_json::to_string_pretty(facts).unwrap() + "\n"
+}
+
+/// Returns an expression for the facts about the module, with `arguments`.
+fn facts(arguments: &str) -> String {
+    let file = repository().join("nix/tests/facts.nix");
+    format!("import {} {{ {arguments} }}", file.display())
+}
+
+/// The stand-in's results equal those that were written with the library of nixpkgs.
+#[test]
+fn the_module_evaluates_as_with_nixpkgs() {
+    let home = Home::new();
+    let golden = repository().join("nix/stand-in/module.json");
+    if let Ok(nixpkgs) = std::env::var("NIXPKGS") {
+        let real = home.evaluate(&facts(&format!("nixpkgs = {nixpkgs};")));
+        let real = json(&real.unwrap());
+        if std::env::var_os("UPDATE").is_some() {
+            fs::write(&golden, &real).unwrap();
+        }
+        assert_eq!(real, fs::read_to_string(&golden).unwrap());
+    }
+    let made = home.evaluate(&facts("")).unwrap();
+    assert_eq!(json(&made), fs::read_to_string(golden).unwrap());
+}
+
+#[test]
+fn newer_versions_of_nix_evaluate_the_same() {
+    let golden = fs::read_to_string(repository().join("nix/stand-in/module.json")).unwrap();
+    for nix in Nix::newer() {
+        let home = Home::new();
+        let mut command = nix.command("nix-instantiate", home.0.path());
+        command.env("NIX_STATE_DIR", home.0.path());
+        command.args(["--eval", "--strict", "--json", "--read-write-mode"]);
+        command.arg("--store").arg(home.0.path());
+        let made = output(command.args(["-E", &facts("")]));
+        assert_eq!(
+            json(&serde_json::from_str(&made).unwrap()),
+            golden,
+            "{nix:?}"
+        );
+    }
 }
 
 #[test]
@@ -79,7 +131,7 @@ fn units_and_configuration_are_valid() {
     let load = value(&made["service"], "LoadCredential");
     assert_eq!(load, "key0:/etc/nix/cache.secret");
     let proxied = &made["nginx"]["virtualHosts"]["cache.example.org"]["locations"]["/"];
-    assert_eq!(proxied["proxyPass"], "http://127.0.0.1:5007");
+    assert_eq!(proxied["proxyPass"], "http://samovar");
 
     let start = value(&made["service"], "ExecStart");
     let (program, file) = start.split_once(" serve --config ").unwrap();
@@ -114,6 +166,40 @@ fn units_and_configuration_are_valid() {
         .arg(units.join("samovar.service"));
     let output = security.output().unwrap();
     assert!(output.status.success(), "{output:?}");
+}
+
+/// Certificate, users and tokens are credentials, so that only root needs to read their files.
+#[test]
+fn files_are_handed_over_as_credentials() {
+    let home = Home::new();
+    let given = r#"{
+        enable = true;
+        secretKeyFiles = [ "/etc/nix/cache.secret" ];
+        tls = { certificateFile = "/etc/ssl/cache.pem"; keyFile = "/etc/ssl/cache.key"; };
+        usersFile = "/etc/samovar/users";
+        tokensFile = "/etc/samovar/tokens";
+        settings = { access.realm = "cache"; };
+    }"#;
+    let made = evaluate(&home, "module.nix", given).unwrap();
+    let start = value(&made["service"], "ExecStart");
+    let (_, file) = start.split_once(" serve --config ").unwrap();
+    let settings = fs::read_to_string(home.real(file)).unwrap();
+    let service = made["service"].as_str().unwrap();
+    for (option, name, source) in [
+        ("secret-key-files", "key0", "/etc/nix/cache.secret"),
+        ("certificate", "certificate", "/etc/ssl/cache.pem"),
+        ("key", "tls-key", "/etc/ssl/cache.key"),
+        ("users-file", "users", "/etc/samovar/users"),
+        ("tokens-file", "tokens", "/etc/samovar/tokens"),
+    ] {
+        assert!(service.contains(&format!("{name}:{source}")), "{service}");
+        let reference = format!("\"credential:{name}\"");
+        let is_set = |line: &str| line.contains(option) && line.contains(&reference);
+        assert!(settings.lines().any(is_set), "{settings}");
+        assert!(!settings.contains(source), "{settings}");
+    }
+    // Settings of the same tables are kept.
+    assert!(settings.contains("realm"), "{settings}");
 }
 
 #[test]
@@ -170,8 +256,12 @@ fn optional_parts_are_off_and_invalid_values_refused() {
             "there is no services.samovar.prot",
         ),
         (
+            "{ enable = true; tls.certificateFile = \"/c\"; }",
+            "set both certificateFile and keyFile",
+        ),
+        (
             "{ enable = true; settings.listen = [ \"127.0.0.1:5000\" ]; }",
-            "set services.samovar.address and port",
+            "set services.samovar.address, port",
         ),
     ] {
         let error = evaluate(&home, "module.nix", given).unwrap_err();

@@ -1,4 +1,4 @@
-//! No command prints the password of a URL that contains a login.
+//! No command prints the password of a URL that contains a login, or a token, at any verbosity.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -8,6 +8,7 @@ use std::fs;
 use std::process::{Command, Output};
 
 use support::{File, samovar, sample, secret_file, serve, user};
+use testkit::closed_port::ClosedPort;
 
 const PASSWORD: &str = "hunter2";
 
@@ -83,18 +84,23 @@ fn a_refused_login_is_told_from_a_missing_one() {
 
 #[test]
 fn errors_quote_a_url_without_its_login() {
-    // No server listens at this address: the port was bound, and is closed again.
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = closed.local_addr().unwrap();
-    drop(closed);
+    let closed = ClosedPort::new();
+    let (address, other) = (closed.addr(), format!("http://{}", closed.addr()));
+    // Whether the exit code is an error, and a part of the output.
+    type Expected = (bool, &'static str);
+    let mut commands: Vec<(Vec<String>, Expected)> = Vec::new();
+    let mut add = |words: &[&str], expected: Expected| {
+        let words = words.iter().map(|&word| word.to_owned());
+        commands.push((words.collect(), expected));
+    };
+    let any: Expected = (false, "");
     for url in [
         format!("ftp://ada:{PASSWORD}@{address}"),
         format!("http://ada:{PASSWORD}@no such host"),
         format!("http://ada:{PASSWORD}@{address}/\u{7f}"),
     ] {
-        for command in [&["query"][..], &["closure"], &["status"]] {
-            let (text, code) = printed(samovar().args(command).arg(&url));
-            assert_ne!(code, Some(0), "{text}");
+        for command in ["query", "closure", "status"] {
+            add(&[command, &url], (true, ""));
         }
     }
     // The password is "hunter2", with a character that should have been percent-encoded.
@@ -106,19 +112,127 @@ fn errors_quote_a_url_without_its_login() {
             &["status", &url],
             &["doctor", "--url", &url],
         ] {
-            let (text, code) = printed(samovar().args(words));
-            assert_ne!(code, Some(0), "{text}");
-            assert!(text.contains("as %2F"), "{text}");
+            add(words, (true, "as %2F"));
         }
-        printed(samovar().args(["doctor", "--verify", &url]));
-        printed(samovar().args(["query", "http://127.0.0.1:1", &url]));
-        printed(samovar().args(["serve", "--store", &url, "--listen", "127.0.0.1:0"]));
+        add(&["doctor", "--verify", &url], any);
+        add(&["query", &other, &url], any);
+        add(&["serve", "--store", &url, "--listen", "127.0.0.1:0"], any);
     }
     let url = format!("http://ada:{PASSWORD}@{address}");
-    printed(samovar().args(["doctor", "--verify", &url]));
-    printed(samovar().args(["query", "http://127.0.0.1:1", &url]));
-    printed(samovar().args(["serve", "--store", &url, "--listen", "127.0.0.1:0"]));
-    printed(samovar().args(["status", "--json", "--nonsense", &url]));
-    printed(samovar().args(["token", &url, &url]));
-    printed(samovar().args(["serve", "--set", &format!("store={url}"), "--config", &url]));
+    add(&["doctor", "--verify", &url], any);
+    add(&["query", &other, &url], any);
+    add(&["serve", "--store", &url, "--listen", "127.0.0.1:0"], any);
+    add(&["status", "--json", "--nonsense", &url], any);
+    add(&["token", &url, &url], any);
+    add(
+        &["serve", "--set", &format!("store={url}"), "--config", &url],
+        any,
+    );
+    // Several commands try for seconds to reach the closed port: run all at the same time.
+    std::thread::scope(|scope| {
+        for (words, (is_error, part)) in &commands {
+            scope.spawn(move || {
+                let (text, code) = printed(samovar().args(words));
+                assert!(!is_error || code != Some(0), "{words:?}: {text}");
+                assert!(text.contains(part), "{words:?}: {text}");
+            });
+        }
+    });
+}
+
+/// Neither the logs of a server nor its admin pages contain credentials of clients.
+#[test]
+fn a_server_logs_no_credentials() {
+    for format in ["combined", "json"] {
+        let (_old, file, _) = private_cache();
+        let dir = file.path.parent().unwrap();
+        let (access, users) = (dir.join("access.log"), dir.join("users"));
+        let (line, token) = support::token("ci");
+        let tokens = secret_file(dir, "tokens", &line);
+        file.write(&format!(
+            "admin.listen = [\"127.0.0.1:0\"]\n\
+             log = {{ verbose = true, access = {access:?}, access-format = {format:?} }}\n\
+             [access]\nusers-file = {users:?}\ntokens-file = {tokens:?}\n"
+        ));
+        let server = file.serve();
+        let address = server.wait_for_address().to_string();
+        let line = server.wait_for("metrics and status on");
+        let (_, admin) = line.split_once("http://").unwrap();
+        let secrets = [PASSWORD, &token, "YWRhOmh1bnRlcjI"];
+        let basic = format!("Authorization: Basic {}=\r\n", secrets[2]);
+        let bearer = format!("Authorization: Bearer {token}\r\n");
+        let wrong = format!("Authorization: Bearer {PASSWORD}\r\n");
+        let referer = format!("Referer: http://ada:{PASSWORD}@{address}/\r\n");
+        for (fields, status) in [
+            (&basic, 200),
+            (&bearer, 200),
+            (&wrong, 401),
+            (&referer, 401),
+        ] {
+            assert_eq!(support::status(&address, "/nix-cache-info", fields), status);
+        }
+        // The target is a whole URL, as for a proxy.
+        let url = format!("http://ada:{PASSWORD}@{address}/nix-cache-info");
+        support::status(&address, &url, "");
+        let pages = ["/status", "/status.json", "/metrics"];
+        let mut texts: Vec<String> = pages.map(|page| support::ask(admin, page, "")).into();
+        server.signal("TERM");
+        server.wait_for("events since the start");
+        texts.push(server.lines().join("\n"));
+        let mut log = String::new();
+        testkit::eventually("all requests are logged", || {
+            log = fs::read_to_string(&access).unwrap();
+            log.lines().count() == 5
+        });
+        assert!(log.contains("http://***@"), "{log}");
+        texts.push(log);
+        for (text, secret) in texts.iter().flat_map(|text| secrets.map(|one| (text, one))) {
+            assert!(!text.contains(secret), "{secret} in {text}");
+        }
+    }
+}
+
+#[test]
+fn a_configuration_is_shown_without_logins() {
+    let file = File::new(&format!(
+        "description = \"see http://ada:{PASSWORD}@a.example/\"\n"
+    ));
+    let mut check = samovar();
+    check.args(["serve", "--check-config", "--config"]);
+    check.arg(&file.path);
+    let (text, code) = printed(&mut check);
+    assert_eq!(code, Some(0), "{text}");
+    // Every visitor would see the password.
+    file.write(&format!(
+        "public-url = \"http://ada:{PASSWORD}@a.example\"\n"
+    ));
+    let (text, code) = printed(&mut check);
+    assert!(text.contains("without a login"), "{text}");
+    assert_eq!(code, Some(2));
+}
+
+/// A token of the environment is sent and never printed.
+#[test]
+fn tokens_of_the_environment_are_not_printed() {
+    let (_server, _file, address) = private_cache();
+    let (url, path) = (format!("http://{address}"), sample("fixed"));
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("target");
+    let target = target.to_str().unwrap();
+    for words in [
+        &["query", &url, &path][..],
+        &["closure", &url, &path],
+        &["push", "--store", &support::sample_store(), &url, &path],
+        &["pull", &url, &path, target],
+        &["pull", &format!("{url}#name"), target],
+        &["ref", "list", &url],
+        &["doctor", "--url", &url, "--listen", "127.0.0.1:0"],
+    ] {
+        let mut command = samovar();
+        command
+            .env("SAMOVAR_TOKEN", PASSWORD)
+            .env("HOME", dir.path());
+        command.env("RUST_LOG", "trace").env("RUST_BACKTRACE", "1");
+        printed(command.args(words));
+    }
 }

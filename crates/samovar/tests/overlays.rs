@@ -6,20 +6,18 @@
 
 mod support;
 mod support_uploads;
+mod support_users;
 mod support_workspaces;
 
 use std::fs;
 use std::io::Read as _;
-use std::os::unix::fs::chown;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use support_users::as_user;
 use support_workspaces::{Home, assert_has, exits, read, tree, write};
 use testkit::eventually;
 use testkit::process::{finish, output, signal, wait};
-
-/// The user and the group that run commands without root.
-const NOBODY: u32 = 65534;
 
 /// Kills the process that serves the files of the ref.
 const KILL_VIEW: &str = r#"
@@ -53,9 +51,6 @@ impl Overlays {
     fn of(is_unprivileged: bool) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let is_unprivileged = is_unprivileged && rustix::process::geteuid().is_root();
-        if is_unprivileged {
-            chown(dir.path(), Some(NOBODY), Some(NOBODY)).unwrap();
-        }
         let overlays = Self {
             home: Home::new(),
             dir,
@@ -85,23 +80,15 @@ impl Overlays {
     /// Returns a command that runs the command that follows as the user, with `$SAMOVAR` in the
     /// environment.
     fn shell(&self) -> Command {
-        let program = env!("CARGO_BIN_EXE_samovar");
-        let mut command = support::bare("sh");
+        let mut command;
         if self.is_unprivileged {
-            // The machine may keep /dev/fuse and the program from other users.
-            let script = format!(
-                "set -e; mount --make-rprivate /; [ -e fuse ] || mknod -m 0666 fuse c 10 229; \
-                 mount --bind fuse /dev/fuse; : >samovar; mount --bind '{program}' samovar; \
-                 export SAMOVAR=$PWD/samovar; exec setpriv --reuid {NOBODY} --regid {NOBODY} \
-                 --clear-groups \"$@\""
-            );
-            command = support::bare("unshare");
-            command.args(["--mount", "sh", "-c", &script, "sh"]);
+            command = as_user(self.dir.path());
         } else {
-            command.env("SAMOVAR", program);
+            command = support::bare("sh");
+            command.env("SAMOVAR", env!("CARGO_BIN_EXE_samovar"));
             command.args(["-c", "exec \"$@\"", "sh"]);
+            command.current_dir(self.dir.path()).env_remove("HOME");
         }
-        command.current_dir(self.dir.path());
         for (name, directory) in [
             ("SAMOVAR_STATE_DIR", "state"),
             ("SAMOVAR_CACHE_DIR", "cache"),
@@ -110,7 +97,6 @@ impl Overlays {
         }
         command.env("SAMOVAR_CACHE", self.home.server.url());
         command.env("SAMOVAR_TOKEN", &self.home.token);
-        command.env_remove("HOME");
         command
     }
 
@@ -471,4 +457,20 @@ fn the_guard_refuses_to_run_outside_a_private_namespace() {
     let mut guard = support::samovar();
     let guard = guard.args(["workspace", "run-guard", "mnt:[1]"]);
     exits(guard.stdin(Stdio::null()), 3);
+}
+
+#[test]
+fn a_ref_without_the_trusted_signature_is_refused() {
+    let Some(overlays) = Overlays::new() else {
+        return;
+    };
+    overlays.push(FILES);
+    let other = format!("other-1:{}=", "A".repeat(43));
+    for (key, code) in [(&other, 125), (&overlays.home.site.public_key, 0)] {
+        let options = ["--trusted-public-keys", key, "--discard", "app"];
+        let text = exits(&mut overlays.run(&options, "touch ran"), code);
+        let is_refused = text.contains("is not signed by a key of --trusted-public-keys");
+        assert_eq!(is_refused, code != 0, "{text}");
+        overlays.assert_nothing_left();
+    }
 }

@@ -2,6 +2,7 @@
 //! command on the server, and by its removal. Waiting requests do not delay others.
 
 mod support;
+mod support_pins;
 mod support_uploads;
 
 use std::io::Write as _;
@@ -10,53 +11,23 @@ use std::sync::Mutex;
 use std::thread;
 
 use support::samovar;
-use support_uploads::{MadePath, Running, Site, assert_refused, send};
+use support_pins::Pins;
+use support_uploads::{assert_refused, send};
 use testkit::eventually;
-use testkit::http1::{Connection, Response};
+use testkit::http1::Connection;
 use testkit::process::output;
 
 /// Maximum number of waiting requests with one token.
 const WAITER_COUNT_MAX: usize = 256;
 
-/// A server with two uploaded paths. The first one is pinned as `main`.
-struct Scene {
-    site: Site,
-    server: Running,
-    token: String,
-    paths: [String; 2],
+/// Returns a server with two uploaded paths. The first one is pinned as `main`.
+fn scene() -> Pins {
+    let pins = Pins::new(&["one", "two"]);
+    pins.set("main", 0);
+    pins
 }
 
-impl Scene {
-    fn new() -> Self {
-        let site = Site::new();
-        let server = site.start();
-        let token = site.token(&["--rights", "read,push,pin"]);
-        let paths = ["one", "two"].map(|name| {
-            let path = MadePath::new(name);
-            server.publish(&token, &path);
-            path.store_path[11..].to_owned()
-        });
-        let scene = Self {
-            site,
-            server,
-            token,
-            paths,
-        };
-        assert_eq!(scene.put(0).status, 200);
-        scene
-    }
-
-    /// Pins one of the paths.
-    fn put(&self, index: usize) -> Response {
-        self.server
-            .put(&self.token, "/upload/pin/main", &self.paths[index])
-    }
-
-    fn delete(&self) -> Response {
-        self.server
-            .request("DELETE", "/upload/pin/main", &self.token)
-    }
-
+impl Pins {
     /// Runs `samovar pin` on the storage.
     fn pin(&self, arguments: &[&str]) {
         let mut command: Command = samovar();
@@ -114,15 +85,15 @@ impl Scene {
 #[test]
 fn each_change_answers_a_waiting_request() {
     const ROUND_COUNT: u64 = 60;
-    let scene = Scene::new();
+    let pins = scene();
     for round in 1..=ROUND_COUNT {
-        let mut waiting = scene.wait(&scene.token, round);
+        let mut waiting = pins.wait(&pins.token, round);
         // The change may come before or after the server has received the request.
         let path = usize::from(round % 2 == 1);
-        assert_eq!(scene.put(path).status, 200);
+        pins.set("main", path);
         let response = waiting.response(false);
         let text = response.text();
-        let expected = format!("generation {} {} ", round + 1, scene.paths[path]);
+        let expected = format!("generation {} {} ", round + 1, pins.paths[path]);
         assert!(text.starts_with(&expected), "{text}");
         let tag = format!("\"{}\"", round + 1);
         assert_eq!(
@@ -130,38 +101,38 @@ fn each_change_answers_a_waiting_request() {
             (200, Some(&*tag))
         );
     }
-    let mut waiting = scene.wait(&scene.token, ROUND_COUNT + 1);
-    scene.delete();
+    let mut waiting = pins.wait(&pins.token, ROUND_COUNT + 1);
+    pins.remove("main");
     assert_eq!(waiting.response(false).status, 404);
 }
 
 #[test]
 fn changes_by_commands_answer_waiting_requests() {
-    let scene = Scene::new();
-    let mut waiting = scene.wait(&scene.token, 1);
-    scene.pin(&["add", "main", &scene.paths[1]]);
+    let pins = scene();
+    let mut waiting = pins.wait(&pins.token, 1);
+    pins.pin(&["add", "main", &pins.paths[1]]);
     let response = waiting.response(false);
     assert_eq!(
         (response.status, response.header("etag")),
         (200, Some("\"2\""))
     );
-    let mut waiting = scene.wait(&scene.token, 2);
-    scene.pin(&["remove", "main"]);
+    let mut waiting = pins.wait(&pins.token, 2);
+    pins.pin(&["remove", "main"]);
     assert_eq!(waiting.response(false).status, 404);
 }
 
 #[test]
 fn a_pin_that_does_not_change_is_answered_after_the_time() {
-    let scene = Scene::new();
+    let pins = scene();
     let get = |query: &str, fields: &str| {
-        let fields = format!("Authorization: Bearer {}\r\n{fields}", scene.token);
+        let fields = format!("Authorization: Bearer {}\r\n{fields}", pins.token);
         let target = format!("/upload/pin/{query}");
-        send(scene.server.address, "GET", &target, &fields, "")
+        send(pins.server.address, "GET", &target, &fields, "")
     };
     let known = "If-None-Match: \"1\"\r\n";
     for method in ["GET", "HEAD"] {
-        let mut connection = Connection::connect(scene.server.address);
-        let authorization = format!("Authorization: Bearer {}", scene.token);
+        let mut connection = Connection::connect(pins.server.address);
+        let authorization = format!("Authorization: Bearer {}", pins.token);
         let fields = [&*authorization, "If-None-Match: \"1\""];
         let response = connection.request(method, "/upload/pin/main?wait=1", &fields);
         assert_eq!(response.status, 304, "{method}");
@@ -186,12 +157,12 @@ fn a_pin_that_does_not_change_is_answered_after_the_time() {
 
 #[test]
 fn waiting_requests_are_limited_and_do_not_delay_others() {
-    let scene = Scene::new();
-    let responses = scene.while_waiting(&scene.token, 1, || {
+    let pins = scene();
+    let responses = pins.while_waiting(&pins.token, 1, || {
         // A request with another token may wait.
-        let other = scene.site.token(&["--rights", "read"]);
-        let mut waiting = scene.wait(&other, 1);
-        assert_eq!(scene.put(1).status, 200);
+        let other = pins.site.token(&["--rights", "read"]);
+        let mut waiting = pins.wait(&other, 1);
+        pins.set("main", 1);
         assert_eq!(waiting.response(false).status, 200);
     });
     assert_eq!(responses.len(), WAITER_COUNT_MAX);
@@ -203,9 +174,9 @@ fn waiting_requests_are_limited_and_do_not_delay_others() {
 
 #[test]
 fn clients_that_have_left_do_not_count() {
-    let scene = Scene::new();
+    let pins = scene();
     let left: Vec<Connection> = (0..=WAITER_COUNT_MAX)
-        .map(|_| scene.wait(&scene.token, 1))
+        .map(|_| pins.wait(&pins.token, 1))
         .collect();
     drop(left);
     // The requests of clients that have left may arrive late.
@@ -213,10 +184,10 @@ fn clients_that_have_left_do_not_count() {
         eventually("a request may wait", || {
             let fields = format!(
                 "Authorization: Bearer {}\r\nIf-None-Match: \"1\"\r\n",
-                scene.token
+                pins.token
             );
             let target = "/upload/pin/main?wait=1";
-            let response = send(scene.server.address, "GET", target, &fields, "");
+            let response = send(pins.server.address, "GET", target, &fields, "");
             assert!(matches!(response.status, 304 | 429), "{}", response.text());
             response.status == 304
         });
@@ -225,31 +196,31 @@ fn clients_that_have_left_do_not_count() {
 
 #[test]
 fn a_reload_and_a_stop_answer_waiting_requests() {
-    let scene = Scene::new();
-    let reload = || scene.server.process.signal("HUP");
-    let responses = scene.while_waiting(&scene.token, 1, reload);
+    let pins = scene();
+    let reload = || pins.server.process.signal("HUP");
+    let responses = pins.while_waiting(&pins.token, 1, reload);
     assert!(
         responses.iter().all(|(status, _)| *status == 304),
         "{responses:?}"
     );
-    let stop = || scene.server.process.signal("TERM");
-    let responses = scene.while_waiting(&scene.token, 1, stop);
+    let stop = || pins.server.process.signal("TERM");
+    let responses = pins.while_waiting(&pins.token, 1, stop);
     assert!(
         responses.iter().all(|(status, _)| *status == 304),
         "{responses:?}"
     );
-    let mut process = scene.server.process;
+    let mut process = pins.server.process;
     assert_eq!(process.wait(), Some(0));
     assert_eq!(process.count("aborted"), 0);
 }
 
 #[test]
 fn a_token_that_is_revoked_meanwhile_reads_nothing() {
-    let scene = Scene::new();
-    let reader = scene.site.token(&["--rights", "read", "--name", "reader"]);
-    let responses = scene.while_waiting(&reader, 1, || {
-        scene.site.revoke("reader");
-        assert_eq!(scene.put(1).status, 200);
+    let pins = scene();
+    let reader = pins.site.token(&["--rights", "read", "--name", "reader"]);
+    let responses = pins.while_waiting(&reader, 1, || {
+        pins.site.revoke("reader");
+        pins.set("main", 1);
     });
     for (status, text) in responses {
         assert_eq!(status, 401, "{text}");
@@ -259,11 +230,11 @@ fn a_token_that_is_revoked_meanwhile_reads_nothing() {
 
 #[test]
 fn requests_over_http2_wait_too() {
-    let scene = Scene::new();
-    let target = format!("{}/upload/pin/main?wait=50", scene.server.url());
+    let pins = scene();
+    let target = format!("{}/upload/pin/main?wait=50", pins.server.url());
     let mut curl = Command::new("curl");
     curl.args(["-sS", "--http2-prior-knowledge", "--header"]);
-    curl.arg(format!("Authorization: Bearer {}", scene.token));
+    curl.arg(format!("Authorization: Bearer {}", pins.token));
     curl.args([
         "--header",
         "If-None-Match: \"1\"",
@@ -275,7 +246,7 @@ fn requests_over_http2_wait_too() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("curl starts");
-    assert_eq!(scene.put(1).status, 200);
+    pins.set("main", 1);
     let text = waiting.wait_with_output().expect("curl ends").stdout;
     let text = String::from_utf8(text).expect("is text");
     assert!(

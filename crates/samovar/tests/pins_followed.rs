@@ -2,13 +2,12 @@
 //! disconnected.
 
 mod support;
+mod support_pins;
 mod support_uploads;
 
-use std::process::Command;
-
-use samovar_storage::DATABASE;
 use support::samovar;
-use support_uploads::{MadePath, Running, Site, send};
+use support_pins::Pins;
+use support_uploads::{Site, send};
 use testkit::eventually;
 use testkit::http1::Connection;
 use testkit::process::output;
@@ -17,48 +16,14 @@ use testkit::websocket::{CLOSE, Client, close, handshake};
 /// Maximum number of sockets with one token.
 const SOCKET_COUNT_MAX: usize = 256;
 
-/// A server with two uploaded paths, and a token that may pin them.
-struct Scene {
-    site: Site,
-    server: Running,
-    token: String,
-    paths: [String; 2],
+/// Returns a server with these options and two uploaded paths.
+fn scene(options: &str) -> Pins {
+    let site = Site::new();
+    site.configure_empty(options);
+    Pins::of(site, &["one", "two"])
 }
 
-impl Scene {
-    fn new(configuration: &str) -> Self {
-        let site = Site::new();
-        site.configure_empty(configuration);
-        let server = site.start();
-        let token = site.token(&["--rights", "read,push,pin"]);
-        let paths = ["one", "two"].map(|name| {
-            let path = MadePath::new(name);
-            server.publish(&token, &path);
-            path.store_path[11..].to_owned()
-        });
-        Self {
-            site,
-            server,
-            token,
-            paths,
-        }
-    }
-
-    /// Pins one of the paths.
-    #[track_caller]
-    fn put(&self, name: &str, index: usize) {
-        let target = format!("/upload/pin/{name}");
-        let response = self.server.put(&self.token, &target, &self.paths[index]);
-        assert_eq!(response.status, 200, "{}", response.text());
-    }
-
-    #[track_caller]
-    fn delete(&self, rest: &str) {
-        let target = format!("/upload/pin/{rest}");
-        let response = self.server.request("DELETE", &target, &self.token);
-        assert_eq!(response.status, 200, "{}", response.text());
-    }
-
+impl Pins {
     /// Requests a WebSocket. `fields`: more header lines with their line ends.
     fn ask(&self, token: &str, fields: &str) -> Client {
         let authorization = match token {
@@ -77,14 +42,6 @@ impl Scene {
         assert_eq!(client.response.status, 101, "{}", client.response.head);
         client
     }
-
-    /// Runs statements on the database of the storage.
-    fn sql(&self, statements: &str) {
-        let statements = format!("pragma busy_timeout = 10000; {statements}");
-        let mut command = Command::new("sqlite3");
-        command.arg(self.site.storage().join(DATABASE));
-        output(command.arg(statements));
-    }
 }
 
 /// Asserts that the next frame closes the socket with this code, and answers it.
@@ -99,48 +56,49 @@ fn expect_close(client: &mut Client, code: u16) {
 
 #[test]
 fn each_change_is_a_message() {
-    let scene = Scene::new("[caches.default]\nprefix = \"/\"\n[caches.other]\n");
-    scene.put("before", 0);
-    let mut clients = [scene.follow(&scene.token), scene.follow(&scene.token)];
+    let pins = scene("[caches.default]\nprefix = \"/\"\n[caches.other]\n");
+    pins.set("before", 0);
+    let mut clients = [pins.follow(&pins.token), pins.follow(&pins.token)];
     let mut expect = |text: &str| {
         for client in &mut clients {
             client.expect_text(text);
         }
     };
-    scene.put("mr%2Fapp%20%C3%A4", 0);
+    pins.set("mr%2Fapp%20%C3%A4", 0);
     expect("mr%2Fapp%20%C3%A4 1");
-    scene.put("mr%2Fapp%20%C3%A4", 1);
+    pins.set("mr%2Fapp%20%C3%A4", 1);
     expect("mr%2Fapp%20%C3%A4 2");
     // A repetition, and the removal of another generation than the newest one, change nothing.
-    scene.put("mr%2Fapp%20%C3%A4", 1);
-    scene.delete("mr%2Fapp%20%C3%A4?generation=1");
-    scene.put("before", 1);
+    pins.set("mr%2Fapp%20%C3%A4", 1);
+    pins.remove("mr%2Fapp%20%C3%A4?generation=1");
+    pins.set("before", 1);
     expect("before 2");
-    scene.delete("before?generation=2");
+    pins.remove("before?generation=2");
     expect("before 1");
-    scene.delete("mr%2Fapp%20%C3%A4");
+    pins.remove("mr%2Fapp%20%C3%A4");
     expect("mr%2Fapp%20%C3%A4 0");
     // Changes by other processes are messages, too.
     let mut pin = samovar();
-    pin.args(["pin", "add", "main", &scene.paths[0], "--storage"]);
-    output(pin.arg(scene.site.storage()));
+    pin.args(["pin", "add", "main", &pins.paths[0], "--storage"]);
+    output(pin.arg(pins.site.storage()));
     expect("main 1");
-    scene.sql("update pin set expires_at = 1 where name = 'main'");
+    pins.site
+        .sql("update pin set expires_at = 1 where name = 'main'");
     expect("main 0");
     // A socket of another cache gets none of them.
-    let token = format!("Authorization: Bearer {}\r\n", scene.token);
+    let token = format!("Authorization: Bearer {}\r\n", pins.token);
     let request = handshake("/other/upload/pin-events", &token);
-    let mut other = Client::with(scene.server.address, request);
-    scene.put("last", 0);
+    let mut other = Client::with(pins.server.address, request);
+    pins.set("last", 0);
     expect("last 1");
-    scene.server.process.signal("TERM");
+    pins.server.process.signal("TERM");
     expect_close(&mut other, 1001);
 }
 
 #[test]
 fn only_clients_that_may_read_pins_follow_them() {
-    let scene = Scene::new("[access]\nnetworks = [\"192.0.2.0/24\"]\n");
-    let site = &scene.site;
+    let pins = scene("[access]\nnetworks = [\"192.0.2.0/24\"]\n");
+    let site = &pins.site;
     let token = |rights| site.token(&["--rights", rights]);
     let (reader, pinner, pusher) = (token("read"), token("pin"), token("push"));
     let expired = site.expired_token();
@@ -148,11 +106,11 @@ fn only_clients_that_may_read_pins_follow_them() {
         (&*reader, "", 101),
         (&pinner, "", 101),
         (&pusher, "", 403),
-        ("", "", 403),
-        (expired, "", 403),
+        ("", "", 401),
+        (expired, "", 401),
         (&reader, "Origin: https://other.example\r\n", 403),
     ] {
-        let response = scene.ask(token, fields).response;
+        let response = pins.ask(token, fields).response;
         assert_eq!(response.status, status, "{fields}: {}", response.head);
     }
     let authorization = format!("Authorization: Bearer {reader}\r\n");
@@ -161,7 +119,7 @@ fn only_clients_that_may_read_pins_follow_them() {
         ("POST", "/upload/pin-events", 426),
         ("GET", "/upload/pin-events?x=1", 400),
     ] {
-        let address = scene.server.address;
+        let address = pins.server.address;
         let response = send(address, method, target, &authorization, "");
         assert_eq!(
             response.status,
@@ -174,32 +132,32 @@ fn only_clients_that_may_read_pins_follow_them() {
 
 #[test]
 fn a_reload_and_a_revoked_token_close_the_socket() {
-    let scene = Scene::new("");
-    let reader = scene.site.token(&["--rights", "read", "--name", "reader"]);
-    let (mut client, mut revoked) = (scene.follow(&scene.token), scene.follow(&reader));
-    scene.site.revoke("reader");
-    scene.put("main", 0);
+    let pins = scene("");
+    let reader = pins.site.token(&["--rights", "read", "--name", "reader"]);
+    let (mut client, mut revoked) = (pins.follow(&pins.token), pins.follow(&reader));
+    pins.site.revoke("reader");
+    pins.set("main", 0);
     client.expect_text("main 1");
     expect_close(&mut revoked, 1008);
-    scene.server.process.signal("HUP");
+    pins.server.process.signal("HUP");
     expect_close(&mut client, 1012);
-    let mut client = scene.follow(&scene.token);
-    scene.put("main", 1);
+    let mut client = pins.follow(&pins.token);
+    pins.set("main", 1);
     client.expect_text("main 2");
 }
 
 #[test]
 fn sockets_of_a_token_are_limited() {
-    let scene = Scene::new("");
+    let pins = scene("");
     let clients: Vec<Client> = (0..SOCKET_COUNT_MAX)
-        .map(|_| scene.follow(&scene.token))
+        .map(|_| pins.follow(&pins.token))
         .collect();
-    let refused = scene.ask(&scene.token, "").response;
+    let refused = pins.ask(&pins.token, "").response;
     assert_eq!(refused.status, 429, "{}", refused.head);
     assert!(refused.header("retry-after").is_some());
     drop(clients);
     eventually("a socket may be opened", || {
-        scene.ask(&scene.token, "").response.status == 101
+        pins.ask(&pins.token, "").response.status == 101
     });
 }
 
@@ -209,24 +167,25 @@ fn a_client_that_does_not_read_is_disconnected() {
     const PIN_COUNT: usize = 9000;
     const NAME_LEN: usize = 240;
     const ROUND_COUNT: usize = 6;
-    let scene = Scene::new("");
-    scene.put("sync", 0);
-    scene.sql(&format!(
+    let pins = scene("");
+    pins.set("sync", 0);
+    pins.site.sql(&format!(
         "with recursive numbers(n) as \
              (select 1 union all select n + 1 from numbers where n < {PIN_COUNT}) \
          insert into pin (cache_id, name, generation, path_id, created_at) \
          select cache_id, printf('%0{NAME_LEN}d', n), 1, path_id, 0 from numbers, pin"
     ));
-    let mut slow = scene.follow(&scene.token);
+    let mut slow = pins.follow(&pins.token);
     for round in 1..=ROUND_COUNT {
-        scene.sql("update pin set generation = generation + 1 where name <> 'sync'");
+        pins.site
+            .sql("update pin set generation = generation + 1 where name <> 'sync'");
         // The response to this request follows the messages about the changes.
-        let mut waiting = Connection::connect(scene.server.address);
-        let authorization = format!("Authorization: Bearer {}", scene.token);
+        let mut waiting = Connection::connect(pins.server.address);
+        let authorization = format!("Authorization: Bearer {}", pins.token);
         let known = format!("If-None-Match: \"{round}\"");
         let target = "/upload/pin/sync?wait=50";
         waiting.send_request("GET", target, &[&authorization, &known]);
-        scene.put("sync", round % 2);
+        pins.set("sync", round % 2);
         assert_eq!(waiting.response(false).status, 200);
     }
     // The server closes the socket, or resets it if this test was slow.

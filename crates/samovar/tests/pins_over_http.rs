@@ -2,59 +2,23 @@
 //! read it.
 
 mod support;
+mod support_pins;
 mod support_uploads;
 
-use std::process::Command;
 use std::sync::Barrier;
 use std::thread;
 
 use samovar_nix::{PublicKey, Signature};
-use samovar_storage::DATABASE;
 use support::samovar;
-use support_uploads::{MadePath, Running, Site, assert_refused, send};
+use support_pins::Pins;
+use support_uploads::{MadePath, Site, assert_refused};
 use testkit::http1::{Connection, Response};
 use testkit::process::output;
 
 /// The host and the message of a generation: the longest ones, with control characters.
 const BODY_LINES: &str = "\nhost box-1\nmessage two%0Alines%1B%5Bm\n";
 
-/// A server with uploaded paths, and a token that may pin them.
-struct Pins {
-    site: Site,
-    server: Running,
-    token: String,
-}
-
 impl Pins {
-    /// Uploads paths with these names.
-    fn new(names: &[&str]) -> (Self, Vec<String>) {
-        Self::of(Site::new(), names)
-    }
-
-    fn of(site: Site, names: &[&str]) -> (Self, Vec<String>) {
-        let server = site.start();
-        let token = site.token(&["--rights", "read,push,pin", "--name", "ci 1"]);
-        let publish = |name: &&str| {
-            let path = MadePath::new(name);
-            server.publish(&token, &path);
-            path.store_path[11..].to_owned()
-        };
-        let base_names = names.iter().map(publish).collect();
-        let pins = Self {
-            site,
-            server,
-            token,
-        };
-        (pins, base_names)
-    }
-
-    /// Sends a request below `upload/pin/`. `fields`: header lines with their line ends.
-    fn request(&self, method: &str, rest: &str, fields: &str, body: &str) -> Response {
-        let fields = format!("Authorization: Bearer {}\r\n{fields}", self.token);
-        let target = format!("/upload/pin/{rest}");
-        send(self.server.address, method, &target, &fields, body)
-    }
-
     fn get(&self, rest: &str) -> Response {
         self.request("GET", rest, "", "")
     }
@@ -98,17 +62,6 @@ impl Pins {
         }
         lines
     }
-
-    /// Runs statements on the database of the storage.
-    fn sql(&self, statements: &str) {
-        let statements = format!("pragma busy_timeout = 10000; {statements}");
-        let mut command = Command::new("sqlite3");
-        output(
-            command
-                .arg(self.site.storage().join(DATABASE))
-                .arg(statements),
-        );
-    }
 }
 
 /// Returns the line of a generation without its creation time, as [`Pins::log`] does.
@@ -119,7 +72,8 @@ fn line(generation: u64, path: &str, rest: &str) -> Vec<String> {
 
 #[test]
 fn a_condition_decides_whether_a_pin_changes() {
-    let (pins, paths) = Pins::new(&["one", "two", "three"]);
+    let pins = Pins::new(&["one", "two", "three"]);
+    let paths = &pins.paths;
     let none = "If-None-Match: *\r\n";
     let refused = pins.request("PUT", "main", "If-Match: \"1\"\r\n", &paths[0]);
     assert_refused(&refused, 412, &["\"main\" does not exist"]);
@@ -140,7 +94,8 @@ fn a_condition_decides_whether_a_pin_changes() {
         assert_refused(&refused, 412, &["\"main\" is 2"]);
     }
     assert_eq!(pins.log("main").len(), 2);
-    assert_eq!(pins.put("main", "If-Match: \"7\", \"2\"\r\n", &paths[2]), 3);
+    let listed = "If-Match: , \"a,b\" ,\"7\",\"2\",\r\n";
+    assert_eq!(pins.put("main", listed, &paths[2]), 3);
     assert_eq!(pins.put("main", "If-Match: *\r\n", &paths[0]), 4);
     assert_eq!(pins.put("main", "If-None-Match: \"3\"\r\n", &paths[1]), 5);
     // Both conditions must hold; several lines of a field are one list.
@@ -165,7 +120,8 @@ fn a_condition_decides_whether_a_pin_changes() {
 #[test]
 fn one_of_two_clients_wins_each_round() {
     const ROUND_COUNT: u64 = 100;
-    let (pins, paths) = Pins::new(&["a0", "a1", "b0", "b1", "start"]);
+    let pins = Pins::new(&["a0", "a1", "b0", "b1", "start"]);
+    let paths = &pins.paths;
     assert_eq!(pins.put("main", "If-None-Match: *\r\n", &paths[4]), 1);
     let barrier = Barrier::new(2);
     // Sends a change of generation `round`. The path differs from that of the round before.
@@ -211,7 +167,8 @@ fn one_of_two_clients_wins_each_round() {
 
 #[test]
 fn a_log_has_all_generations_and_signatures() {
-    let (pins, paths) = Pins::new(&["one", "two"]);
+    let pins = Pins::new(&["one", "two"]);
+    let paths = &pins.paths;
     let name = "mr%2Fapp%20%C3%A4";
     pins.put(name, "", &paths[0]);
     let body = format!("{}{BODY_LINES}", paths[1]);
@@ -280,11 +237,12 @@ fn a_log_has_all_generations_and_signatures() {
 
 #[test]
 fn long_logs_are_complete() {
-    let (pins, paths) = Pins::new(&["one"]);
+    let pins = Pins::new(&["one"]);
+    let paths = &pins.paths;
     pins.put("main", "", &paths[0]);
     // The server reads 256 generations at a time.
     for count in [255, 256, 257, 512, 513] {
-        pins.sql(&format!(
+        pins.site.sql(&format!(
             "with recursive numbers(n) as \
                  (select 2 union all select n + 1 from numbers where n < {count}) \
              insert or ignore into pin (cache_id, name, generation, path_id, created_at) \
@@ -306,7 +264,8 @@ fn long_logs_are_complete() {
 
 #[test]
 fn the_list_has_the_newest_generation_of_each_pin() {
-    let (pins, paths) = Pins::new(&["one", "two"]);
+    let pins = Pins::new(&["one", "two"]);
+    let paths = &pins.paths;
     assert_eq!(pins.get("").text(), "end 0\n");
     for (name, path) in [("b", 0), ("a%2F1", 0), ("c%20d", 1), ("b", 1)] {
         pins.put(name, "", &paths[path]);
@@ -314,7 +273,8 @@ fn the_list_has_the_newest_generation_of_each_pin() {
     pins.put("gone?expires=5", "", &paths[0]);
     pins.put("short", "", &paths[0]);
     pins.put("short?expires=5", "", &paths[1]);
-    pins.sql("update pin set created_at = 7, expires_at = expires_at - 1000000");
+    pins.site
+        .sql("update pin set created_at = 7, expires_at = expires_at - 1000000");
     let (one, two) = (&paths[0], &paths[1]);
     let expected = format!(
         "pin a%2F1 1 {one} 7\npin b 2 {two} 7\npin c%20d 1 {two} 7\npin short 1 {one} 7\nend 4\n"
@@ -340,9 +300,10 @@ fn the_list_has_the_newest_generation_of_each_pin() {
 
 #[test]
 fn pins_and_generations_are_removed() {
-    let (pins, paths) = Pins::new(&["one", "two", "three"]);
+    let pins = Pins::new(&["one", "two", "three"]);
+    let paths = &pins.paths;
     let fill = || {
-        for path in &paths {
+        for path in paths {
             pins.put("main", "", path);
         }
     };
@@ -396,7 +357,8 @@ fn pins_and_generations_are_removed() {
 
 #[test]
 fn changes_of_pins_are_logged() {
-    let (pins, paths) = Pins::new(&["one", "two"]);
+    let pins = Pins::new(&["one", "two"]);
+    let paths = &pins.paths;
     pins.put("main", "", &paths[0]);
     let process = &pins.server.process;
     process.wait_for("-one was pinned as \"main\" with the token \"ci 1\"");
@@ -407,7 +369,8 @@ fn changes_of_pins_are_logged() {
 
 #[test]
 fn pins_are_private_even_in_a_public_cache() {
-    let (pins, paths) = Pins::new(&["mr-app", "main"]);
+    let pins = Pins::new(&["mr-app", "main"]);
+    let paths = &pins.paths;
     let (site, server) = (&pins.site, &pins.server);
     pins.put("main", "", &paths[0]);
     let revoked = site.token(&["--rights", "read", "--name", "left"]);
@@ -454,6 +417,7 @@ fn pins_are_private_even_in_a_public_cache() {
     }
     for (rest, part) in [
         ("main?x=1", "\"x\""),
+        ("main?wait=1&wait=2", "wait occurs twice"),
         ("a%0Ab", "1 to 255"),
         ("?x=1", "\"x\""),
     ] {
@@ -465,7 +429,8 @@ fn pins_are_private_even_in_a_public_cache() {
 fn a_token_with_the_right_to_pin_reads_pins_of_a_private_cache() {
     let site = Site::new();
     site.configure_empty("[access]\nnetworks = [\"192.0.2.0/24\"]\n");
-    let (pins, paths) = Pins::of(site, &["one"]);
+    let pins = Pins::of(site, &["one"]);
+    let paths = &pins.paths;
     let (site, server) = (&pins.site, &pins.server);
     pins.put("main", "", &paths[0]);
     for rights in ["pin", "read"] {
@@ -480,11 +445,9 @@ fn a_token_with_the_right_to_pin_reads_pins_of_a_private_cache() {
     }
     let pusher = site.token(&["--rights", "push"]);
     let narinfo = MadePath::new("one").target();
-    assert_eq!(
-        server.request("GET", "/upload/pin/main", &pusher).status,
-        403
-    );
-    assert_eq!(server.get("/upload/pin/main").status, 403);
+    let refused = server.request("GET", "/upload/pin/main", &pusher);
+    assert_refused(&refused, 403, &["may not read pins", "read or pin"]);
+    assert_refused(&server.get("/upload/pin/main"), 401, &["needs a token"]);
     let pinner = site.token(&["--rights", "pin"]);
     assert_eq!(server.request("GET", &narinfo, &pinner).status, 403);
     assert_eq!(
@@ -493,9 +456,67 @@ fn a_token_with_the_right_to_pin_reads_pins_of_a_private_cache() {
     );
 }
 
+/// All encodings of a name are the same pin (RFC 3986, 6.2.2), and a token is limited by the
+/// decoded name.
+#[test]
+fn a_pin_has_one_name_in_all_encodings() {
+    let pins = Pins::new(&["mr-app", "main"]);
+    let paths = &pins.paths;
+    let same = ["mr%2Fapp", "mr%2fapp", "%6dr%2F%61pp", "%6D%72%2F%61%70%70"];
+    let none = "If-None-Match: *\r\n";
+    assert_eq!(pins.put(same[0], none, &paths[0]), 1);
+    for name in same {
+        let refused = pins.request("PUT", name, none, &paths[1]);
+        assert_refused(&refused, 412, &["\"mr/app\" is 1"]);
+        assert_eq!(pins.log(name), pins.log(same[0]));
+    }
+    // A name is decoded once.
+    pins.put("mr%252Fapp", none, &paths[1]);
+    pins.put("main", none, &paths[1]);
+    let list = pins.get("").text();
+    for name in ["main", "mr%252Fapp", "mr%2Fapp"] {
+        assert!(list.contains(&format!("pin {name} 1 ")), "{list}");
+    }
+    let token = pins.site.token(&["--rights", "pin", "--names", "mr-*"]);
+    for name in [
+        "main",
+        "m%61in",
+        "%6d%61%69%6e",
+        "mr%252Fapp",
+        "%6dr%252fapp",
+    ] {
+        let target = format!("/upload/pin/{name}");
+        for response in [
+            pins.server.put(&token, &target, &paths[0]),
+            pins.server.request("DELETE", &target, &token),
+        ] {
+            assert_refused(&response, 403, &["\"mr-*\""]);
+        }
+    }
+    for name in same {
+        let target = format!("/upload/pin/{name}");
+        let response = pins.server.put(&token, &target, &paths[0]);
+        assert_eq!(response.text(), format!("pinned 1 {}\nend 1\n", paths[0]));
+    }
+    // Other parts of a URL are not decoded.
+    for target in [
+        "/upload/p%69n/main",
+        "/%75pload/pin/main",
+        "/upload%2Fpin/main",
+    ] {
+        let response = pins.server.request("GET", target, &pins.token);
+        assert_eq!(response.status, 404, "{target}");
+    }
+    for name in ["mr/app", "mr%2Fapp/", "mr%2", "mr%zz", "mr%00", "mr%FF"] {
+        let refused = pins.request("GET", name, "", "");
+        assert_refused(&refused, 400, &["percent-encoded", "also its slashes"]);
+    }
+}
+
 #[test]
 fn bodies_have_limits() {
-    let (pins, paths) = Pins::new(&["one"]);
+    let pins = Pins::new(&["one"]);
+    let paths = &pins.paths;
     let longest = "%61".repeat(1024);
     let body = format!("{}\nhost {longest}\nmessage {longest}\n", paths[0]);
     assert_eq!(pins.put("main", "", &body), 1);
@@ -511,9 +532,55 @@ fn bodies_have_limits() {
         ("\nhost a\nhost b".to_owned(), "two lines host"),
         ("\nuser a".to_owned(), "\"user\""),
         ("\nmessage a b".to_owned(), "percent-encoded"),
-        (format!("\nmessage {}", "a".repeat(8000)), "more than"),
     ] {
         let refused = pins.request("PUT", "main", "", &format!("{}{rest}", paths[0]));
         assert_refused(&refused, 400, &[part]);
+    }
+    let refused = pins.request("PUT", "main", "", &"a".repeat(8000));
+    assert_refused(&refused, 413, &["more than"]);
+}
+
+#[test]
+fn names_that_look_like_other_paths_are_not_given_to_new_pins() {
+    use samovar_storage::metadata::{Condition, NewPin, Pins as _};
+
+    let pins = Pins::new(&["one"]);
+    let sentence = "no part between slashes may be empty, \".\" or \"..\"";
+    let metadata = samovar_storage::open_database(&pins.site.storage()).unwrap();
+    let path = samovar_nix::StorePath::from_base_name(&pins.paths[0]).unwrap();
+    for (name, url) in [
+        ("..", "%2E%2E"),
+        ("a//b", "a%2F%2Fb"),
+        ("/a", "%2Fa"),
+        ("a/", "a%2F"),
+    ] {
+        assert_refused(
+            &pins.request("PUT", url, "", &pins.paths[0]),
+            400,
+            &[sentence],
+        );
+        let mut add = samovar();
+        add.args(["pin", "add", "--storage"])
+            .arg(pins.site.storage())
+            .args([name, &format!("/nix/store/{}", pins.paths[0])]);
+        assert!(testkit::process::fails(&mut add).contains(sentence));
+        // Such a pin of an earlier version can be read and removed.
+        let new = NewPin {
+            cache: "default".to_owned(),
+            name: name.parse().unwrap(),
+            hash_part: path.hash_part(),
+            keep: None,
+            expires_at: None,
+            token: None,
+            host: None,
+            message: None,
+            condition: Condition::default(),
+        };
+        metadata.add_pin(&new).unwrap();
+        assert_eq!(pins.log(url).len(), 1);
+        let mut remove = samovar();
+        remove.args(["ref", "remove", &format!("{}#{name}", pins.server.url())]);
+        output(remove.env("SAMOVAR_TOKEN", &pins.token));
+        assert_eq!(pins.get(url).status, 404);
     }
 }

@@ -12,7 +12,7 @@ use std::iter;
 
 use samovar_storage::push::recipe::Writer;
 use support_protocol::{Push, lines_of};
-use support_uploads::{MadePath, Running, Site, assert_refused, hash, send};
+use support_uploads::{MadePath, Site, assert_refused, hash, send};
 use testkit::http1::Response;
 use testkit::nix::{local, nix};
 use testkit::process::output;
@@ -70,16 +70,9 @@ fn kept(nar: &[u8]) -> String {
     format!("kept {} {}", hash(nar), nar.len())
 }
 
-fn site() -> (Site, Running, String) {
-    let site = Site::new();
-    let server = site.start();
-    let token = site.token(&[]);
-    (site, server, token)
-}
-
 #[test]
 fn an_assembled_path_is_served_to_stock_nix() {
-    let (site, mut server, token) = site();
+    let (site, mut server, token) = Site::serving();
     let (old, new) = versions();
     let old = old.compressed("zstd");
     server.publish(&token, &old);
@@ -187,7 +180,7 @@ fn only_a_base_that_the_client_may_use_is_used() {
 
 #[test]
 fn requests_that_break_a_rule_are_refused() {
-    let (site, server, token) = site();
+    let (site, server, token) = Site::serving();
     let (old, new) = versions();
     let good = recipe(&old, &new);
     let push = Push::new(&server, &token);

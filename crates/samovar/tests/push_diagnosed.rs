@@ -144,6 +144,15 @@ fn a_wrong_scheme_or_certificate_ends_the_command_at_once() {
             let command = command.env("NIX_SSL_CERT_FILE", &trusted);
             ends_with(command, 3, &[&part]);
         }
+        let mut doctor = samovar();
+        doctor.args(["doctor", "--url", &url, "--config"]);
+        doctor.env("NIX_SSL_CERT_FILE", &trusted);
+        let output = finish(doctor.arg(site.config()));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let (_, found) = text.split_once("error   round trip: ").unwrap();
+        let message = found.replacen("\n        fix: ", ": ", 1);
+        assert!(message.contains(&part), "{text}");
+        assert!(!text.contains("start the server"), "{text}");
     }
 }
 

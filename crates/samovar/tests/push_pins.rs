@@ -6,9 +6,6 @@ mod support_protocol;
 mod support_push;
 mod support_uploads;
 
-use std::process::Command;
-
-use samovar_storage::DATABASE;
 use samovar_storage::metadata::PIN_COUNT_MAX;
 use serde_json::json;
 use support::samovar;
@@ -18,16 +15,6 @@ use support_uploads::{MadePath, Running, Site, assert_refused};
 use testkit::http1::Response;
 use testkit::nix::{OwnStore, local};
 use testkit::process::output;
-
-/// Runs statements on the database of the site's storage.
-fn sql(site: &Site, statements: &str) {
-    let statements = format!("pragma busy_timeout = 10000; {statements}");
-    output(
-        Command::new("sqlite3")
-            .arg(site.storage().join(DATABASE))
-            .arg(statements),
-    );
-}
 
 /// Returns the rows of `samovar pin list`: name, generation, whether it expires, and the base name
 /// of the path.
@@ -95,10 +82,7 @@ fn a_pushed_path_is_pinned_and_not_collected() {
     push(2, &["--keep", "1"]);
     assert_eq!(pins(&site), [row(3, false, 2)]);
     pusher.report(&server.url(), &[&paths[3]]);
-    sql(
-        &site,
-        "update path set used_on = used_on - 40, registered_at = registered_at - 3456000",
-    );
+    site.sql("update path set used_on = used_on - 40, registered_at = registered_at - 3456000");
     let mut gc = samovar();
     gc.args(["gc", "--dry-run", "--uploads-retention", "30d", "--storage"]);
     let plan = output(gc.arg(site.storage()));
@@ -253,15 +237,12 @@ fn clients_cannot_exceed_the_limit_of_pins() {
     let (first, second) = (&first.store_path[11..], &second.store_path[11..]);
     assert_eq!(put_pin(&server, &token, "main", first).status, 200);
     let others = PIN_COUNT_MAX - 2;
-    sql(
-        &site,
-        &format!(
-            "with recursive numbers(n) as \
+    site.sql(&format!(
+        "with recursive numbers(n) as \
                  (select 1 union all select n + 1 from numbers where n < {others}) \
              insert into pin (cache_id, name, generation, path_id, created_at) \
              select cache_id, 'other', n, path_id, 0 from numbers, pin"
-        ),
-    );
+    ));
     assert_eq!(put_pin(&server, &token, "last", first).status, 200);
     let refused = put_pin(&server, &token, "more", first);
     assert_refused(&refused, 413, &["10000 pins"]);

@@ -5,10 +5,11 @@ mod support;
 mod support_protocol;
 mod support_uploads;
 
+use std::fs;
 use std::iter;
 
 use support_protocol::{Push, lines_of, pack};
-use support_uploads::{MadePath, Running, Site, hash};
+use support_uploads::{MadePath, Running, Site, assert_refused, hash};
 use testkit::eventually;
 use testkit::http1::Connection;
 use testkit::procfs;
@@ -124,6 +125,40 @@ fn what_was_acknowledged_survives_a_kill() {
     for path in &paths {
         server.assert_serves(path);
     }
+}
+
+/// A power cut before the response to a part may leave a file with the name of the part, but
+/// without all of its bytes.
+#[test]
+fn a_part_that_is_cut_short_is_missing() {
+    let (site, server, token) = Site::serving();
+    let path = noise("large", 200_000);
+    let nar = &*hash(&path.nar);
+    let push = Push::new(&server, &token);
+    let (id, _) = push.open(&[&path]);
+    let parts: Vec<&[u8]> = path.file.chunks(100_000).collect();
+    for (number, part) in (1..).zip(&parts) {
+        assert_eq!(push.part(&id, nar, number, part).status, 200);
+    }
+    let files = site.files();
+    let is_second = |file: &&String| file.contains(&format!("-{nar}-2-"));
+    let second = site
+        .storage()
+        .join(files.iter().find(is_second).expect("a part"));
+    for len in [0, 99_999] {
+        let file = fs::OpenOptions::new()
+            .write(true)
+            .open(&second)
+            .expect("opens the part");
+        file.set_len(len).expect("cuts the part");
+        let listed = push.parts(&id, nar);
+        assert!(listed.iter().all(|(number, _)| *number != 2), "{listed:?}");
+        assert_refused(&push.join(&id, nar, 3), 409, &["part 2 is missing"]);
+    }
+    assert_eq!(push.part(&id, nar, 2, parts[1]).status, 200);
+    assert_eq!(push.join(&id, nar, 3).status, 200);
+    push.published(&id, &[&path]);
+    server.assert_serves(&path);
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn large_and_equal_nars_are_pushed() {
     let server = site.start();
     let proxy = Proxy::start(server.address, |_| Action::Forward);
     let store = OwnStore::new();
-    let large = [noise(1, 17 << 20), vec![b'a'; 6 << 20]].concat();
+    let large = [noise(1, 33 << 20), vec![b'a'; 6 << 20]].concat();
     // `large` and `other` have the same NAR, and so have `small` and `same`.
     let paths = [
         store.add_file("large", &large),

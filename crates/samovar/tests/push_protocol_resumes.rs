@@ -17,7 +17,7 @@ use testkit::process::wait;
 /// Returns a store, and a path of it whose NAR file has three parts.
 fn large() -> (OwnStore, String) {
     let store = OwnStore::new();
-    let path = store.add_file("large", &noise(1, 40 << 20));
+    let path = store.add_file("large", &noise(1, 80 << 20));
     (store, path)
 }
 

@@ -10,33 +10,13 @@ use samovar_storage::metadata::{PushMetadata as _, Sqlite};
 use samovar_storage::push::wire::{BODY_LEN_MAX, PUBLISH_LEN_MAX};
 use samovar_storage::token::now;
 use support_protocol::{Push, narinfo_records, open_line, pack, pack_of};
-use support_uploads::{MadePath, Running, Site, hash, send};
-use testkit::http1::Response;
+use support_uploads::{MadePath, Site, assert_refused, hash, send};
 
 const MIB: u64 = 1 << 20;
 
-fn site() -> (Site, Running, String) {
-    let site = Site::new();
-    let server = site.start();
-    let token = site.token(&[]);
-    (site, server, token)
-}
-
-/// Asserts that a response is a refusal of one line that contains all these texts.
-#[track_caller]
-fn assert_refused(response: &Response, status: u16, texts: &[&str]) {
-    let text = response.text();
-    assert_eq!(response.status, status, "{text}");
-    assert_eq!(text.matches('\n').count(), 1, "{text:?}");
-    assert!(text.ends_with('\n') && text.len() < 1024, "{text:?}");
-    for part in texts {
-        assert!(text.contains(part), "{part:?} in {text:?}");
-    }
-}
-
 #[test]
 fn a_push_needs_a_token_that_may_push() {
-    let (site, server, token) = site();
+    let (site, server, token) = Site::serving();
     let path = MadePath::new("path");
     let (id, _) = Push::new(&server, &token).open(&[&path]);
     let requests = [
@@ -64,7 +44,7 @@ fn a_push_needs_a_token_that_may_push() {
 
 #[test]
 fn a_token_revoked_during_a_push_publishes_nothing() {
-    let (site, server, _) = site();
+    let (site, server, _) = Site::serving();
     let token = site.token(&["--name", "short"]);
     let path = MadePath::new("path");
     let push = Push::new(&server, &token);
@@ -77,7 +57,7 @@ fn a_token_revoked_during_a_push_publishes_nothing() {
 
 #[test]
 fn a_push_belongs_to_its_token_and_cache() {
-    let (site, server, _) = site();
+    let (site, server, _) = Site::serving();
     site.configure_empty("[caches.a]\n[caches.b]\n");
     server.process.terminate();
     let server = site.start();
@@ -125,7 +105,7 @@ fn a_push_belongs_to_its_token_and_cache() {
 
 #[test]
 fn an_expired_push_is_gone() {
-    let (site, server, token) = site();
+    let (site, server, token) = Site::serving();
     let path = MadePath::new("path");
     let push = Push::new(&server, &token);
     let (id, _) = push.open(&[&path]);
@@ -144,7 +124,7 @@ fn an_expired_push_is_gone() {
 
 #[test]
 fn other_urls_and_methods_are_refused() {
-    let (_site, server, token) = site();
+    let (_site, server, token) = Site::serving();
     let push = Push::new(&server, &token);
     let (id, _) = push.open(&[]);
     for target in ["", "opened", &id[1..], &format!("{id}/x"), "../open"] {
@@ -172,7 +152,7 @@ fn other_urls_and_methods_are_refused() {
 
 #[test]
 fn bodies_need_a_length_within_the_limit_and_no_encoding() {
-    let (_site, server, token) = site();
+    let (_site, server, token) = Site::serving();
     let push = Push::new(&server, &token);
     let (id, _) = push.open(&[]);
     let part = format!("{id}/part/{}/1?sha256={}", hash(b""), "0".repeat(64));
@@ -199,7 +179,7 @@ fn bodies_need_a_length_within_the_limit_and_no_encoding() {
 
 #[test]
 fn malformed_bodies_are_refused() {
-    let (_site, server, token) = site();
+    let (_site, server, token) = Site::serving();
     let push = Push::new(&server, &token);
     let path = MadePath::new("path");
     let line = open_line(&path);
@@ -242,7 +222,7 @@ fn malformed_bodies_are_refused() {
 
 #[test]
 fn records_are_limited_in_number_and_length() {
-    let (_site, server, token) = site();
+    let (_site, server, token) = Site::serving();
     let push = Push::new(&server, &token);
     let (id, _) = push.open(&[]);
     let line = open_line(&MadePath::new("path"));
@@ -270,7 +250,7 @@ fn records_are_limited_in_number_and_length() {
 
 #[test]
 fn files_that_are_not_what_they_are_said_to_be_are_refused_one_by_one() {
-    let (site, server, token) = site();
+    let (site, server, token) = Site::serving();
     let push = Push::new(&server, &token);
     let (id, _) = push.open(&[]);
     let good = MadePath::new("good").compressed("zstd");
@@ -307,7 +287,7 @@ fn files_that_are_not_what_they_are_said_to_be_are_refused_one_by_one() {
 
 #[test]
 fn parts_that_do_not_fit_are_refused() {
-    let (_site, server, token) = site();
+    let (_site, server, token) = Site::serving();
     let push = Push::new(&server, &token);
     let path = MadePath::new("path");
     let nar = &*hash(&path.nar);
@@ -350,7 +330,7 @@ fn parts_that_do_not_fit_are_refused() {
 
 #[test]
 fn narinfos_that_do_not_match_their_nar_are_refused() {
-    let (_site, server, token) = site();
+    let (_site, server, token) = Site::serving();
     let push = Push::new(&server, &token);
     let (id, _) = push.open(&[]);
     let (path, other) = (MadePath::new("path"), MadePath::new("other"));
@@ -398,7 +378,7 @@ fn narinfos_that_do_not_match_their_nar_are_refused() {
 
 #[test]
 fn a_quota_refuses_what_exceeds_it() {
-    let (site, server, token) = site();
+    let (site, server, token) = Site::serving();
     let (first, second) = (MadePath::new("first"), MadePath::new("second"));
     let quota = first.file.len() + second.file.len() - 1;
     site.configure_empty(&format!("uploads.quota = {quota}\n"));
@@ -420,7 +400,7 @@ fn a_quota_refuses_what_exceeds_it() {
 
 #[test]
 fn the_pushes_of_a_token_are_limited() {
-    let (site, server, token) = site();
+    let (site, server, token) = Site::serving();
     let push = Push::new(&server, &token);
     let mut connection = testkit::http1::Connection::connect(server.address);
     let field = format!("Authorization: Bearer {token}");

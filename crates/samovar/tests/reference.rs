@@ -14,14 +14,15 @@ const HOW: &str = "UPDATE=1 cargo test -p samovar --test reference";
 
 fn commands() -> String {
     let mut text =
-        "# Commands\n\nWhat `--help` says. `samovar man DIRECTORY` writes it as man pages, \
-                    `samovar completions SHELL` tells a shell.\n"
+        "# Commands\n\nThe output of `--help` for each command. `samovar man DIRECTORY` writes man \
+         pages, and `samovar completions SHELL` prints completions for a shell.\n"
             .to_owned();
     let mut all = samovar::cli::command();
     // Propagate global settings to the subcommands.
     all.build();
     describe("samovar", all, &mut text);
-    let of_nix_serve = include_str!("../../nix-serve/src/cli/help.txt");
+    let of_nix_serve = Path::new(env!("CARGO_MANIFEST_DIR")).join("../nix-serve/src/cli/help.txt");
+    let of_nix_serve = fs::read_to_string(of_nix_serve).unwrap();
     write!(
         text,
         "\n## nix-serve\n\n```text\n{}\n```\n",
@@ -30,7 +31,7 @@ fn commands() -> String {
     .unwrap();
     write!(
         text,
-        "\n---\n\nThis page is made from the command lines: `{HOW}`.\n"
+        "\n---\n\nThis page is generated from the declarations of the commands: `{HOW}`.\n"
     )
     .unwrap();
     text
@@ -38,7 +39,7 @@ fn commands() -> String {
 
 /// Appends the description of a command and its subcommands to `text`.
 fn describe(name: &str, command: Command, text: &mut String) {
-    let mut command = command.bin_name(name.to_owned()).term_width(96);
+    let mut command = command.bin_name(name.to_owned());
     // Omit the options of the configuration, which a separate page describes.
     let has_keys = command.get_arguments().any(|arg| arg.get_id() == "set");
     let is_key = |arg: &Arg| has_keys && OptionSpec::find(arg.get_id().as_str()).is_some();
@@ -49,7 +50,7 @@ fn describe(name: &str, command: Command, text: &mut String) {
     let help = shown.render_help().to_string();
     write!(text, "\n## {name}\n\n```text\n{}\n```\n", help.trim_end()).unwrap();
     if has_keys {
-        text.push_str("\nAnd an option for each [key](reference.md).\n");
+        text.push_str("\nIt also accepts every [option](reference.md) of the configuration.\n");
     }
     let is_shown = |below: &&mut Command| below.get_name() != "help" && !below.is_hide_set();
     for below in command.get_subcommands_mut().filter(is_shown) {

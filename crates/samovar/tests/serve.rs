@@ -55,7 +55,9 @@ fn pages_hide_denied_paths() {
     ] {
         let of = |hash: &str| page(&url.replace("{}", hash));
         assert!(of(&denied).starts_with("404"), "{url}");
-        assert_eq!(of(&denied), of(&absent), "{url}");
+        // The search field has the requested hash.
+        let hides = of(&denied).replace(&*denied, &absent);
+        assert_eq!(hides, of(&absent), "{url}");
     }
     assert!(page(&format!("/path/{other}")).starts_with("200"));
     assert!(!page(&format!("/path/{drv}")).contains(&format!("path/{denied}")));
@@ -92,10 +94,13 @@ fn an_invalid_reload_keeps_the_old_configuration() {
     let line = server.wait_for("nothing was changed");
     assert!(line.contains("samovar.toml:3: priority must be"), "{line}");
     assert!(get(&address, "/nix-cache-info").contains("\nPriority: 10\n"));
-    file.write("backlog = 5\n");
+    file.write("backlog = 5\npublic-url = \"http://a.example\"\n");
     server.signal("HUP");
     server.wait_for("without losing a request): backlog");
-    server.wait_for("the configuration was reloaded");
+    // The failed reload before counts for nothing.
+    server.wait_for("the configuration was reloaded; changed: priority, public-url");
+    server.signal("HUP");
+    server.wait_for("the configuration was reloaded; no option of a cache was changed");
     assert!(get(&address, "/nix-cache-info").contains("\nPriority: 30\n"));
     // The file names itself as the signing key, which is invalid.
     file.write(&format!("secret-key-files = {:?}\n", file.path));
@@ -164,13 +169,29 @@ fn completions_and_man_pages() {
     assert!(output.status.success());
     let serve = fs::read_to_string(pages.join("samovar-serve.1")).unwrap();
     assert!(serve.contains("priority"), "{serve}");
+    let (_, synopsis) = serve.split_once(".SH SYNOPSIS\n").unwrap();
+    let synopsis = synopsis.lines().next().unwrap();
+    assert!(synopsis.len() < 80, "{synopsis}");
     let rendered = Command::new("man").arg(pages.join("samovar.1")).output();
     if let Ok(rendered) = rendered {
         assert!(rendered.status.success());
     }
 }
 
-/// If there is no cache at `/`, a page lists the caches that the client may read.
+/// Bash offers the words that an option takes, not the names of files.
+#[test]
+fn words_of_options_are_completed() {
+    let script = "source <(\"$0\" completions bash); COMP_WORDS=(samovar serve --verify ''); \
+                  COMP_CWORD=3; _samovar samovar '' --verify; echo ${COMPREPLY[@]}";
+    let mut bash = Command::new("bash");
+    bash.args(["-c", script]).arg(samovar().get_program());
+    let output = bash.output().unwrap();
+    let words = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(words.trim(), "first never");
+}
+
+/// If there is no cache at `/`, a page lists the caches that the client may read, with their texts,
+/// and the URLs of those that ask it for credentials. It does not list hidden caches.
 #[test]
 fn the_list_of_caches_follows_access_rules() {
     let users = File::new("");
@@ -178,8 +199,9 @@ fn the_list_of_caches_follows_access_rules() {
     let rules = |open: &str| {
         format!(
             "[caches.open]\ntitle = \"For <all>\"\n{open}\
-             [caches.closed]\ndescription = \"Of a team\"\n\
-             access.users-file = {:?}\n[caches.bare]\npages = false\n",
+             [caches.closed]\ntitle = \"Cache of the team\"\ndescription = \"Of a team\"\n\
+             access.users-file = {0:?}\n[caches.bare]\npages = false\n\
+             [caches.hidden.access]\nusers-file = {0:?}\nrefuse-with = \"404\"\n",
             users.path
         )
     };
@@ -200,17 +222,21 @@ fn the_list_of_caches_follows_access_rules() {
     for answer in [anybody, overview("ada:wrong"), overview("eve:secret")] {
         assert!(answer.contains("./open/"), "{answer}");
         assert!(
-            !answer.contains("closed") && !answer.contains("bare"),
+            answer.contains("href=\"./closed/\">/closed/</a>"),
             "{answer}"
         );
+        for secret in ["Of a team", "of the team", "bare", "/hidden"] {
+            assert!(!answer.contains(secret), "{secret}: {answer}");
+        }
     }
     // Request the page twice, because the first answer is not cached yet.
     for _ in 0..2 {
         let ada = overview("ada:secret");
         assert!(
-            ada.contains("href=\"./closed/\">") && ada.contains("./open/"),
+            ada.contains("href=\"./closed/\">Cache of the team</a>") && ada.contains("./open/"),
             "{ada}"
         );
+        assert!(ada.contains("./hidden/"), "{ada}");
         assert!(ada.contains("Of a team") && !ada.contains("bare"), "{ada}");
     }
     let page = get(&address, "/");
@@ -230,11 +256,18 @@ fn the_list_of_caches_follows_access_rules() {
     }
     drop(server);
 
-    // To a client without access, the server shows no cache. Health checks need no password.
-    let nobody = format!("access.users-file = {:?}\n", users.path);
+    // The server shows no hidden cache to a client without access. Health checks need no password.
+    let nobody = format!(
+        "access.users-file = {:?}\naccess.refuse-with = \"404\"\n",
+        users.path
+    );
     let file = File::new(&rules(&nobody));
     let (_server, address) = serve(&file);
-    assert!(get(&address, "/").starts_with("404"));
+    let list = get(&address, "/");
+    assert!(
+        list.contains("./closed/") && !list.contains("./open/"),
+        "{list}"
+    );
     for path in ["/healthz", "/readyz"] {
         assert!(get(&address, path).starts_with("200"), "{path}");
     }

@@ -169,6 +169,14 @@ fn a_pulled_directory_is_the_pushed_one() {
     assert_same(&source, &copy);
     let log = output(&mut home.command(&["ref".as_ref(), "log".as_ref(), "mr/app".as_ref()]));
     assert!(log.contains("the first"), "{log}");
+    // The time of day is that of UTC.
+    let line = log.lines().nth(1).unwrap();
+    let time = line.split_whitespace().nth(1).unwrap();
+    assert!(time.len() == 20 && time.ends_with('Z'), "{log}");
+    for name in ["..", "a//b", "a/"] {
+        let words = ["push".as_ref(), source.as_ref(), name.as_ref()];
+        home.fails(&words, 2, "no part between slashes may be empty");
+    }
     let list = output(&mut home.command(&["ref".as_ref(), "list".as_ref()]));
     assert!(list.ends_with(" mr/app\n"), "{list}");
 }
@@ -201,7 +209,15 @@ fn a_nix_client_copies_a_snapshot() {
     let source = home.dir("source");
     create(&source);
     fs::remove_file(source.join(OsStr::from_bytes(b"new\nline \xff"))).unwrap();
+    // Servers refuse a file that expands to more than 1000 times its length, and this is the first
+    // entry of the tree.
+    let sparse = fs::File::create(source.join("a-sparse")).unwrap();
+    sparse.set_len(64 << 20).unwrap();
+    home.push(&source, "app", &[]);
+    fs::write(source.join("src/main.js"), "changed").unwrap();
     let pushed = home.push(&source, "app", &[]);
+    home.pull("app", &home.dir("copy"));
+    assert_same(&source, &home.dir("copy"));
     let path = pushed["path"].as_str().unwrap();
     let netrc = home.dir("netrc");
     let token = fs::read_to_string(&home.token).unwrap();
@@ -278,24 +294,74 @@ fn a_public_cache_is_refused_unless_it_is_confirmed() {
 }
 
 #[test]
+fn a_token_without_the_right_to_read_pushes_whole_trees() {
+    let home = Home::new();
+    let source = home.dir("source");
+    create(&source);
+    let writer = home.dir("writer");
+    fs::write(&writer, home.site.token(&["--rights", "push,pin"])).unwrap();
+    let push = |token: &Path| {
+        let mut command = samovar();
+        command.arg("push").arg(&source).arg(home.url("app"));
+        let run = command.arg("--token-file").arg(token).output().unwrap();
+        let text = String::from_utf8([run.stdout, run.stderr].concat()).unwrap();
+        (run.status.code(), text)
+    };
+    let (code, text) = push(&writer);
+    assert_eq!((code, text.lines().count()), (Some(0), 1), "{text}");
+    for generation in 2..4 {
+        fs::write(source.join("more"), generation.to_string()).unwrap();
+        let (code, text) = push(&writer);
+        assert_eq!(code, Some(0), "{text}");
+        for part in [
+            &format!("app@{generation} is"),
+            "the whole tree is sent",
+            "may not read: it has the right push,pin",
+        ] {
+            assert!(text.contains(part), "{part:?} is not in {text}");
+        }
+    }
+    home.pull("app", &home.dir("copy"));
+    assert_eq!(fs::read(home.dir("copy").join("more")).unwrap(), b"3");
+    // Without one of the other rights, nothing changes.
+    for rights in ["read,push", "read,pin"] {
+        fs::write(source.join("more"), rights).unwrap();
+        fs::write(&writer, home.site.token(&["--rights", rights])).unwrap();
+        let (code, text) = push(&writer);
+        let missing = if rights == "read,push" { "pin" } else { "push" };
+        assert_eq!(code, Some(1), "{text}");
+        assert!(
+            text.contains(&format!("a token with the right {missing}\n")),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn a_ref_without_the_trusted_signature_is_refused() {
     let home = Home::new();
     let source = home.dir("source");
     create(&source);
     home.push(&source, "app", &[]);
-    let pull = |directory: &str, key: &str| {
-        let directory = home.dir(directory);
-        let words = ["pull".as_ref(), "app".as_ref(), directory.as_ref()];
-        let mut command = home.command(&words);
-        let pulled = command
-            .args(["--trusted-public-keys", key])
-            .output()
-            .unwrap();
-        (pulled.status.code(), directory.exists())
+    fs::write(source.join("more"), "more").unwrap();
+    home.push(&source, "app", &[]);
+    let run = |name: &str, key: &str, words: &[&str]| {
+        let mut command = home.command(&[name.as_ref()]);
+        let run = command.args(words).args(["--trusted-public-keys", key]);
+        run.output().unwrap().status.code()
     };
     let other = format!("{}{}", "cache-1:", "A".repeat(43) + "=");
-    assert_eq!(pull("untrusted", &other), (Some(1), false));
-    assert_eq!(pull("trusted", &home.site.public_key), (Some(0), true));
+    let copy = home.dir("copy");
+    for wanted in ["app", "app@1"] {
+        let words = [wanted, copy.to_str().unwrap()];
+        assert_eq!(run("pull", &other, &words), Some(1), "{wanted}");
+        assert!(!copy.exists());
+        let mount_point = home.dir("mount");
+        let words_of_mount = [wanted, mount_point.to_str().unwrap()];
+        assert_eq!(run("mount", &other, &words_of_mount), Some(1), "{wanted}");
+        assert_eq!(run("pull", &home.site.public_key, &words), Some(0));
+        fs::remove_dir_all(&copy).unwrap();
+    }
 }
 
 #[test]
@@ -307,7 +373,10 @@ fn a_push_beyond_the_quota_changes_nothing() {
     fs::write(source.join("more"), &incompressible(3 << 20)[1 << 20..]).unwrap();
     let url = home.url("app");
     let words = ["push".as_ref(), source.as_ref(), url.as_ref()];
-    home.fails(&words, 1, "quota");
+    // After the refusal of the recipe, the client does not send the whole tree.
+    let failed = home.fails(&words, 1, "the cache refused a recipe: 413");
+    let text = String::from_utf8_lossy(&failed.stderr);
+    assert!(text.contains("quota"), "{text}");
     let log = output(&mut home.command(&["ref".as_ref(), "log".as_ref(), "app".as_ref()]));
     assert_eq!(log.lines().count(), 2, "{log}");
     home.pull("app", &home.dir("copy"));

@@ -15,7 +15,7 @@ use std::process::Command;
 use serde_json::Value;
 use support::{manifest, sample, sample_root, sample_store, secret_file, user};
 use support_uploads::{MadePath, Site};
-use testkit::nix::{NewerNix, hash_part, key_pair, nix};
+use testkit::nix::{Nix, hash_part, key_pair, nix};
 use testkit::process::{fails, output};
 
 /// Paths that refer to each other and to themselves, with content addresses of all methods,
@@ -42,23 +42,22 @@ const COMPRESSIONS: [&str; 6] = ["zstd", "xz", "none", "gzip", "bzip2", "br"];
 struct Client {
     dir: tempfile::TempDir,
     netrc: PathBuf,
-    /// The Nix that the client runs. `None`: the one that is installed on this machine.
-    newer: Option<NewerNix>,
+    nix: Nix,
 }
 
 impl Client {
     fn new(token: &str) -> Self {
-        Self::with(None, token)
+        Self::with(&Nix::INSTALLED, token)
     }
 
-    fn with(newer: Option<&NewerNix>, token: &str) -> Self {
+    fn with(nix: &Nix, token: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let text = format!("machine 127.0.0.1 login nobody password {token}\n");
         let netrc = secret_file(dir.path(), "netrc", &text);
         Self {
             dir,
             netrc,
-            newer: newer.cloned(),
+            nix: nix.clone(),
         }
     }
 
@@ -68,10 +67,7 @@ impl Client {
 
     /// Returns a `nix` command with these arguments and the token.
     fn nix(&self, arguments: &[&str]) -> Command {
-        let mut command = match &self.newer {
-            Some(newer) => newer.command("nix", self.dir.path()),
-            None => nix("nix", self.dir.path()),
-        };
+        let mut command = self.nix.command("nix", self.dir.path());
         command
             .args(arguments)
             .args(["--option", "substituters", ""]);
@@ -83,7 +79,7 @@ impl Client {
     /// the database that all tests use, so it pushes from a store of its own with the same paths.
     fn push(&self, to: &str, paths: &[String]) -> Command {
         let mut from = sample_store();
-        if self.newer.is_some() {
+        if self.nix.release().is_some() {
             let own = format!("local?root={}", self.dir.path().join("pushed").display());
             let mut copy = nix("nix", self.dir.path());
             copy.args(["copy", "--no-check-sigs", "--from", &from, "--to", &own]);
@@ -228,12 +224,7 @@ fn round_trip(compression: &str, below: &str, parameters: &str, paths: &[String]
 
 /// Pushes a closure with one version of Nix, and copies it back with another.
 #[track_caller]
-fn from_version_to_version(
-    pusher: Option<&NewerNix>,
-    reader: Option<&NewerNix>,
-    compression: &str,
-    paths: &[String],
-) {
+fn from_version_to_version(pusher: &Nix, reader: &Nix, compression: &str, paths: &[String]) {
     let site = Site::new();
     let server = site.start();
     let pusher = Client::with(pusher, &site.token(&[]));
@@ -253,16 +244,13 @@ fn from_version_to_version(
 
 #[test]
 fn newer_versions_push_and_pull() {
-    let all = NewerNix::all();
-    if all.is_empty() {
-        println!("NOT TESTED: newer versions of Nix. `xtask setup --test` has unpacked none here");
-    }
-    for newer in all.iter().map(Some) {
-        println!("testing Nix {}", newer.map(NewerNix::version).unwrap());
+    let installed = &Nix::INSTALLED;
+    for newer in &Nix::newer() {
+        println!("testing Nix {}", newer.version());
         for (pusher, reader, compression) in [
             (newer, newer, "zstd"),
-            (newer, None, "xz"),
-            (None, newer, "none"),
+            (newer, installed, "xz"),
+            (installed, newer, "none"),
         ] {
             from_version_to_version(pusher, reader, compression, &paths());
         }

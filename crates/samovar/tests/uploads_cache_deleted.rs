@@ -6,7 +6,6 @@ mod support_uploads;
 
 use std::process::{Command, Stdio};
 
-use samovar_storage::DATABASE;
 use support::{samovar, sample, sample_store, secret_file};
 use support_uploads::{MadePath, Running, Site, upload};
 use testkit::nix::{hash_part, nix};
@@ -29,20 +28,10 @@ fn list(site: &Site) -> serde_json::Value {
     document["caches"].take()
 }
 
-fn sql(site: &Site, statement: &str) -> String {
-    let mut sqlite = Command::new("sqlite3");
-    sqlite.args(["-cmd", ".timeout 10000"]);
-    let text = output(sqlite.arg(site.storage().join(DATABASE)).arg(statement));
-    text.trim().to_owned()
-}
-
 /// Runs the collector until it has deleted all files that no path uses.
 fn collect(site: &Site) {
     for _ in 0..3 {
-        sql(
-            site,
-            "update nar set created_at = 0, state_at = 0; update sent set sent_at = 0;",
-        );
+        site.sql("update nar set created_at = 0, state_at = 0; update sent set sent_at = 0;");
         output(samovar().args(["gc", "--storage"]).arg(site.storage()));
     }
 }
@@ -158,10 +147,7 @@ fn an_interrupted_deletion_hides_all_paths_and_is_completed_later() {
     }
     let log = "/log/00000000000000000000000000000000-made.drv";
     assert_eq!(server.put(&token, log, "built").status, 200);
-    sql(
-        &site,
-        "create trigger stop before delete on path begin select raise(abort, 'stopped'); end",
-    );
+    site.sql("create trigger stop before delete on path begin select raise(abort, 'stopped'); end");
     let failed = fails(&mut cache(&site, &["delete", "--yes", "default"]));
     assert!(failed.contains("run the command again"), "{failed}");
     assert_eq!(list(&site)[0]["deleting"], true);
@@ -174,9 +160,9 @@ fn an_interrupted_deletion_hides_all_paths_and_is_completed_later() {
     let server = site.start();
     server.assert_lacks(&app);
 
-    sql(&site, "drop trigger stop");
+    site.sql("drop trigger stop");
     output(samovar().args(["gc", "--storage"]).arg(site.storage()));
-    assert_eq!(sql(&site, "select count(*) from path"), "0");
+    assert_eq!(site.sql("select count(*) from path"), "0");
     let files = site.files();
     assert!(
         !files.iter().any(|file| file.ends_with(".narinfo")),
@@ -199,19 +185,18 @@ fn a_killed_deletion_has_hidden_all_paths_or_none() {
         .map(|number| MadePath::new(&format!("made-{number}")))
         .collect();
     let rows = || {
-        sql(&site, "select count(*) from path")
+        site.sql("select count(*) from path")
             .parse::<u32>()
             .expect("is a number")
     };
-    let is_hidden = || sql(&site, "select deletion from cache") != "0";
+    let is_hidden = || site.sql("select deletion from cache") != "0";
     // The last effect needs several transactions, because the cache has many rows.
     let effects: [&dyn Fn() -> bool; 3] = [&|| true, &is_hidden, &|| rows() < 3000];
     for effect in effects {
         for path in &paths {
             server.publish(&token, path);
         }
-        sql(
-            &site,
+        site.sql(
             "with recursive row (number) as (values (1) union all \
                  select number + 1 from row where number < 3000) \
              insert into path (cache_id, hash_part, name, nar_id, self_reference, sigs, \

@@ -6,7 +6,6 @@ mod support_uploads;
 
 use std::process::{Command, Stdio};
 
-use samovar_storage::DATABASE;
 use support::{samovar, sample, sample_store, secret_file};
 use support_uploads::{MadePath, Running, Site, hash, send};
 use testkit::nix::{hash_part, nix};
@@ -32,7 +31,7 @@ fn age(site: &Site, days: u32) {
     // This value marks a condemnation that a killed collector has not confirmed yet.
     let unconfirmed = i64::MAX;
     let sql = format!(
-        "pragma busy_timeout = 10000; begin immediate; \
+        "begin immediate; \
          update path set used_on = used_on - {days}, registered_at = registered_at - {seconds}; \
          update path set condemned_at = condemned_at - {seconds} \
              where condemned_at <> {unconfirmed}; \
@@ -42,8 +41,7 @@ fn age(site: &Site, days: u32) {
          update garbage set done_at = done_at - {seconds}; \
          update pin set expires_at = expires_at - {seconds}; commit;"
     );
-    let database = site.storage().join(DATABASE);
-    output(Command::new("sqlite3").arg(database).arg(sql));
+    site.sql(&sql);
 }
 
 /// Condemns and deletes all unused paths with their files. A day passes between the runs. Paths
@@ -140,15 +138,14 @@ fn a_request_revives_a_condemned_path() {
     assert_eq!(server.get(&downloaded.file_target()).status, 200);
     // A condemned path is deleted after an hour. Leave a minute for the commands in between.
     let condemned = "update path set condemned_at = condemned_at - 3540";
-    let database = site.storage().join(DATABASE);
-    output(Command::new("sqlite3").arg(&database).arg(condemned));
+    site.sql(condemned);
     let summary = gc(&site, &[]);
     assert!(
         summary.starts_with("0 paths condemned, 0 deleted"),
         "{summary}"
     );
     let condemned = "update path set condemned_at = condemned_at - 3600";
-    output(Command::new("sqlite3").arg(&database).arg(condemned));
+    site.sql(condemned);
     gc(&site, &[]);
     server.assert_serves(&used);
     server.assert_serves(&downloaded);
@@ -315,13 +312,6 @@ fn a_realisation_is_deleted_with_its_output_and_revives_it() {
     assert_eq!(server.get(&target).status, 200);
 }
 
-fn sql(site: &Site, statement: &str) -> String {
-    let mut sqlite = Command::new("sqlite3");
-    sqlite.args(["-cmd", ".timeout 10000"]);
-    let text = output(sqlite.arg(site.storage().join(DATABASE)).arg(statement));
-    text.trim().to_owned()
-}
-
 #[test]
 fn above_the_retention_size_the_longest_unused_go_first() {
     let site = Site::new();
@@ -332,14 +322,8 @@ fn above_the_retention_size_the_longest_unused_go_first() {
         server.publish(&token, path);
     }
     age(&site, 2);
-    sql(
-        &site,
-        "update path set used_on = used_on - 2 where name = 'oldest'",
-    );
-    sql(
-        &site,
-        "update path set used_on = used_on - 1 where name = 'older'",
-    );
+    site.sql("update path set used_on = used_on - 2 where name = 'oldest'");
+    site.sql("update path set used_on = used_on - 1 where name = 'older'");
     let sizes = paths.each_ref().map(|path| path.file.len());
     let total: usize = sizes.iter().sum();
     let condemned_at = |size: usize| {
@@ -374,10 +358,7 @@ fn rules_for_names_shorten_or_extend_the_retention() {
         server.publish(&token, path);
     }
     age(&site, 31);
-    sql(
-        &site,
-        "update path set used_on = used_on - 60 where name in ('old', 'keep-debug')",
-    );
+    site.sql("update path set used_on = used_on - 60 where name in ('old', 'keep-debug')");
     let gc = |arguments: &[&str]| {
         let mut command = samovar();
         command.args(["gc", "--config"]).arg(site.config());
@@ -403,7 +384,7 @@ fn rules_for_names_shorten_or_extend_the_retention() {
     for _ in 0..2 {
         gc(&[]);
         age(&site, 0);
-        sql(&site, "update path set condemned_at = condemned_at - 3600");
+        site.sql("update path set condemned_at = condemned_at - 3600");
     }
     let statuses =
         [&needed, &debug, &kept, &app, &old].map(|path| server.get(&path.target()).status);
@@ -432,12 +413,7 @@ fn a_collector_that_is_killed_loses_nothing() {
         let files = site.files().into_iter();
         files.filter(|file| file.starts_with("nar/")).count()
     };
-    let condemned = || {
-        sql(
-            &site,
-            "select count(*) from path where condemned_at is not null",
-        )
-    };
+    let condemned = || site.sql("select count(*) from path where condemned_at is not null");
     let effects: [&dyn Fn() -> bool; 3] =
         [&|| condemned() != "0", &|| narinfos() < 42, &|| nars() < 42];
     for effect in effects {
@@ -455,13 +431,10 @@ fn a_collector_that_is_killed_loses_nothing() {
         server.assert_serves(&app);
         // Every path that is still visible has its NAR.
         for path in &unused {
-            let narinfo = sql(
-                &site,
-                &format!(
-                    "select count(*) from path where name = '{}'",
-                    &path.store_path[44..]
-                ),
-            );
+            let narinfo = site.sql(&format!(
+                "select count(*) from path where name = '{}'",
+                &path.store_path[44..]
+            ));
             let file = site.storage().join(path.url());
             assert!(narinfo == "0" || file.exists(), "{}", path.store_path);
         }
@@ -506,7 +479,7 @@ fn a_pin_takes_paths_of_the_store_directory_of_its_cache() {
     let path = MadePath::new("path");
     server.publish(&site.token(&[]), &path);
     server.process.terminate();
-    sql(&site, "update cache set store_dir = '/other/store'");
+    site.sql("update cache set store_dir = '/other/store'");
     let full = path.store_path.replace("/nix/store", "/other/store");
     let text = output(&mut pin(&site, &["add", "main", &full]));
     assert_eq!(text, format!("main generation 1 is {full}\n"));

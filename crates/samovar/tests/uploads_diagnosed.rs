@@ -13,7 +13,6 @@ use samovar_storage::DATABASE;
 use support::samovar;
 use support_uploads::{MadePath, Site};
 use support_volatile::VolatileDisk;
-use testkit::process::output;
 
 /// Runs `samovar doctor` with the site's configuration. Returns the findings about the storage, in
 /// which `DIR` replaces the path of the temporary directory.
@@ -48,12 +47,6 @@ fn assert_finds(findings: &str, severity: &str, text: &str, fix: &str) {
     let next = lines.next().unwrap_or_default();
     assert!(next.starts_with("        fix: "), "{findings}");
     assert!(next.contains(fix), "{fix}: {findings}");
-}
-
-fn sql(site: &Site, statement: &str) {
-    let database = site.storage().join(DATABASE);
-    let statement = format!("pragma busy_timeout = 10000; {statement}");
-    output(Command::new("sqlite3").arg(database).arg(statement));
 }
 
 /// Creates a file whose modification time is two days ago.
@@ -115,10 +108,7 @@ fn the_newest_uploaded_path_is_requested_from_the_server() {
     let serves = format!("ok      round trip: {url} serves {}", newest.store_path);
     assert_eq!(round_trip(&site, &url), serves);
     // A lost NAR is not served, and is reported elsewhere.
-    sql(
-        &site,
-        "update nar set state = 3 where id = (select nar_id from path where name = 'newest')",
-    );
+    site.sql("update nar set state = 3 where id = (select nar_id from path where name = 'newest')");
     let serves = format!("ok      round trip: {url} serves {}", older.store_path);
     assert_eq!(round_trip(&site, &url), serves);
     let other = Site::new();
@@ -129,6 +119,34 @@ fn the_newest_uploaded_path_is_requested_from_the_server() {
         older.store_path
     );
     assert_eq!(round_trip(&site, &url), lacks);
+}
+
+/// Each cache is asked for its own newest upload.
+#[test]
+fn the_newest_uploaded_path_of_each_cache_is_requested() {
+    let site = Site::new();
+    site.configure_empty("[caches.one]\n[caches.two]\n");
+    let server = site.start();
+    let token = site.token(&[]);
+    let paths = ["one", "two"].map(|cache| (cache, MadePath::new(cache)));
+    for (cache, path) in &paths {
+        for (target, body) in [
+            (path.file_target(), path.file.clone()),
+            (path.target(), path.narinfo().into_bytes()),
+        ] {
+            let response = server.put(&token, &format!("/{cache}{target}"), body);
+            assert_eq!(response.status, 200, "{}", response.text());
+        }
+    }
+    let url = server.url();
+    let serves = |(cache, path): &(&str, MadePath)| {
+        format!(
+            "ok      round trip: {url}/{cache} serves {}",
+            path.store_path
+        )
+    };
+    let expected = paths.each_ref().map(serves).join("\n");
+    assert_eq!(round_trip(&site, &url), expected);
 }
 
 #[test]
@@ -158,10 +176,7 @@ fn what_is_lost_left_over_or_from_the_future_is_found() {
     server.publish(&site.token(&[]), &path);
     fs::remove_file(site.storage().join(&path.target()[1..])).expect("is mirrored");
     make_old(&site.storage().join(".samovar/tmp/unfinished"));
-    sql(
-        &site,
-        "update nar set state = 3; update path set registered_at = registered_at + 7200",
-    );
+    site.sql("update nar set state = 3; update path set registered_at = registered_at + 7200");
     let findings = doctor(&site);
     assert_finds(
         &findings,
@@ -188,7 +203,7 @@ fn what_is_lost_left_over_or_from_the_future_is_found() {
 fn a_damaged_or_newer_database_is_an_error() {
     let site = Site::new();
     site.token(&[]);
-    sql(&site, "pragma user_version = 99");
+    site.sql("pragma user_version = 99");
     let newer = doctor(&site);
     assert_finds(
         &newer,
@@ -196,10 +211,7 @@ fn a_damaged_or_newer_database_is_an_error() {
         "database has schema 99",
         "run the version of Samovar",
     );
-    sql(
-        &site,
-        "pragma wal_checkpoint(truncate); pragma user_version = 2",
-    );
+    site.sql("pragma wal_checkpoint(truncate); pragma user_version = 2");
     let database = site.storage().join(DATABASE);
     let mut bytes = fs::read(&database).expect("is there");
     bytes[4096..].fill(0xff);

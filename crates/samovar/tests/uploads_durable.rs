@@ -1,11 +1,7 @@
 //! Acknowledged uploads survive crashes, failing disks and upgrades. Any other upload is either
 //! absent or complete.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it skips"
-)]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
 mod support_uploads;
@@ -18,9 +14,9 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use support::{bare, samovar};
+use support::samovar;
 use support_uploads::{
-    MadePath, Running, Site, address_of, assert_mirrors, files_below, try_upload, upload,
+    MadePath, Running, Site, Traced, assert_mirrors, can_trace, files_below, try_upload, upload,
 };
 use testkit::eventually;
 use testkit::http1::{Connection, Response};
@@ -61,64 +57,17 @@ fn kills() -> Vec<(&'static str, u32)> {
 /// threads, so one of them makes the call long before.
 const UPLOAD_COUNT_MAX: usize = 400;
 
-/// A server under strace, which makes a system call fail or kills the server at it. The server has
-/// few threads: one worker slot in each lane.
-struct Traced {
-    strace: Process,
-}
-
-impl Traced {
-    /// Starts the server. `injection`: in the syntax of `strace -e inject=`. `path`: limits the
-    /// injection to calls with this path as an argument.
-    fn start(site: &Site, call: &str, injection: &str, path: Option<&Path>) -> Self {
-        let mut command = bare("strace");
-        command.args(["-f", "-qqq", "-o", "/dev/null"]);
-        if let Some(path) = path {
-            command.arg("-P").arg(path);
-        }
-        command.arg(format!("--trace={call}"));
-        command.arg(format!("--inject={call}:{injection}"));
-        command.arg(samovar().get_program());
-        command.args(site.arguments()).args(["--workers", "1"]);
-        let strace = Process::spawn(&mut command);
-        Self { strace }
+/// Starts a server under strace, which makes a system call fail or kills the server at it. The
+/// server has few threads: one worker slot in each lane. `injection`: in the syntax of
+/// `strace -e inject=`. `path`: limits the injection to calls with this path as an argument.
+fn start_faulty(site: &Site, call: &str, injection: &str, path: Option<&Path>) -> Traced {
+    let mut arguments = vec!["-o".to_owned(), "/dev/null".to_owned()];
+    if let Some(path) = path {
+        arguments.extend(["-P".to_owned(), path.to_str().unwrap().to_owned()]);
     }
-
-    /// Waits until the server is ready. Returns `None` if it is killed before.
-    fn address(&mut self) -> Option<SocketAddr> {
-        address_of(&mut self.strace)
-    }
-
-    /// Kills the server, if it is alive.
-    fn kill(&mut self) {
-        let tracer = self.strace.pid();
-        let children = fs::read_to_string(format!("/proc/{tracer}/task/{tracer}/children"));
-        let mut kill = Command::new("kill");
-        kill.args(["-s", "KILL", children.unwrap_or_default().trim()]);
-        kill.stderr(Stdio::null()).status().unwrap();
-        self.strace.wait();
-    }
-}
-
-impl Drop for Traced {
-    fn drop(&mut self) {
-        // If only strace were killed, the server would go on.
-        if self.strace.is_alive() {
-            self.kill();
-        }
-    }
-}
-
-/// Returns whether strace works on this machine. In CI it must.
-fn can_trace() -> bool {
-    let mut command = Command::new("strace");
-    let status = command.args(["-qqq", "-o", "/dev/null", "true"]).status();
-    let can = status.is_ok_and(|status| status.success());
-    if !can {
-        assert!(std::env::var_os("CI").is_none(), "no strace");
-        println!("NOT TESTED: faults of system calls. There is no strace here");
-    }
-    can
+    arguments.push(format!("--trace={call}"));
+    arguments.push(format!("--inject={call}:{injection}"));
+    Traced::start(site, &arguments, &["--workers", "1"])
 }
 
 /// Returns two paths. The second refers to the first.
@@ -171,7 +120,7 @@ fn a_server_killed_at_any_point_keeps_what_it_acknowledged() {
     let kills = kills();
     for (call, when) in &kills {
         let injection = format!("signal=KILL:when={when}");
-        let mut traced = Traced::start(&site, call, &injection, None);
+        let mut traced = start_faulty(&site, call, &injection, None);
         let Some(address) = traced.address() else {
             continue;
         };
@@ -230,7 +179,7 @@ fn the_directory_is_complete_after_a_crash() {
     let (site, token) = site();
     let path = MadePath::new("path");
     let published = site.storage().join(&path.target()[1..]);
-    let mut traced = Traced::start(&site, "renameat", "signal=KILL", Some(&published));
+    let mut traced = start_faulty(&site, "renameat", "signal=KILL", Some(&published));
     let address = traced.address().unwrap();
     let file = upload(address, &token, &path.file_target(), &path.file);
     assert_eq!(file.status, 200);
@@ -284,7 +233,7 @@ fn calls_that_fail_are_refused_and_can_be_repeated() {
     ] {
         let (site, token) = site();
         let injection = format!("error={error}:when={whens}");
-        let mut traced = Traced::start(&site, call, &injection, None);
+        let mut traced = start_faulty(&site, call, &injection, None);
         let address = traced.address().unwrap();
         let mut failed_count = 0;
         let mut paths = Vec::new();

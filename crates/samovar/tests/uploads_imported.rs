@@ -296,9 +296,7 @@ fn a_lost_database_is_made_again() {
         storage.back_up().unwrap();
     };
     let kept = site.dir().join("database");
-    let mut sqlite = Command::new("sqlite3");
-    let copy = format!(".backup '{}'", kept.display());
-    output(sqlite.arg(site.storage().join(DATABASE)).arg(copy));
+    site.sql(&format!(".backup '{}'", kept.display()));
     let backup = |day: &str| {
         site.storage()
             .join(format!(".samovar/backup/{day}.jsonl.zst"))

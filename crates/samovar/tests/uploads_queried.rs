@@ -8,15 +8,12 @@ mod support_uploads;
 
 use std::collections::HashSet;
 use std::fs;
-use std::process::Command;
 
-use samovar_storage::DATABASE;
 use serde_json::Value;
 use support::{samovar, sample, sample_store, user};
 use support_uploads::{MadePath, Running, Site, send};
 use testkit::http1::Response;
 use testkit::nix::{hash_part, sample_list};
-use testkit::process::output;
 
 /// A record of the response to a bulk query: its hash part, and the narinfo of a found path.
 type Record = (String, Result<String, &'static str>);
@@ -101,13 +98,6 @@ fn assert_ordered(records: &[Record], last: &str) {
         }
     }
     assert_eq!(records.last().unwrap().0, hash_part(last));
-}
-
-fn sql(site: &Site, statement: &str) -> String {
-    let mut sqlite = Command::new("sqlite3");
-    sqlite.args(["-cmd", ".timeout 10000"]);
-    let text = output(sqlite.arg(site.storage().join(DATABASE)).arg(statement));
-    text.trim().to_owned()
 }
 
 /// Runs `samovar query` or `samovar closure` with `--json`. Returns the document.
@@ -233,21 +223,18 @@ fn a_record_is_a_use_of_the_path_and_revives_it() {
         assert_eq!(records(&closure(&server, &app.store_path)).len(), 2);
     };
     // Condemned paths are revived before they are reported as found.
-    sql(
-        &site,
-        "update path set used_on = used_on - 40, condemned_at = 1",
-    );
+    site.sql("update path set used_on = used_on - 40, condemned_at = 1");
     use_all();
     let condemned = "select name from path where condemned_at is not null";
-    assert_eq!(sql(&site, condemned), "unused");
+    assert_eq!(site.sql(condemned), "unused");
     // A day may end during the test.
     let used = "select name from path where used_on > unixepoch() / 86400 - 20 order by name";
-    assert_eq!(sql(&site, used), "app\nlib\nlisted");
+    assert_eq!(site.sql(used), "app\nlib\nlisted");
     // Uses of other paths are recorded later.
-    sql(&site, "update path set used_on = used_on - 40");
+    site.sql("update path set used_on = used_on - 40");
     use_all();
     server.process.terminate();
-    assert_eq!(sql(&site, used), "app\nlib\nlisted");
+    assert_eq!(site.sql(used), "app\nlib\nlisted");
 }
 
 #[test]
@@ -267,13 +254,16 @@ fn a_cache_that_is_not_public_answers_only_tokens_with_the_right_to_read() {
     assert!(found[0].1.is_ok());
     let target = format!("/closure/{}", path.hash_part());
     assert_eq!(server.request("GET", &target, &reading).status, 200);
-    for token in [&*pushing, "", "smv1_unknown", site.expired_token()] {
-        assert_eq!(
-            post(&server, token, &[path.hash_part()]).status,
-            401,
-            "{token}"
-        );
-        assert_eq!(server.request("GET", &target, token).status, 401, "{token}");
+    for (token, status) in [
+        (&*pushing, 403),
+        ("", 401),
+        ("smv1_unknown", 401),
+        (site.expired_token(), 401),
+    ] {
+        let posted = post(&server, token, &[path.hash_part()]);
+        assert_eq!(posted.status, status, "{token}");
+        let closure = server.request("GET", &target, token);
+        assert_eq!(closure.status, status, "{token}");
     }
     // A list that is longer than the part of a body that is received before the token is checked.
     let many = vec![path.hash_part(); 20_000];
@@ -332,17 +322,14 @@ fn paths_that_cannot_be_looked_up_are_never_reported_as_absent() {
     }
     let tree = sample("tree");
     let all = [path.hash_part(), damaged.hash_part(), hash_part(&tree)];
-    sql(&site, "update path set name = '!' where name = 'damaged'");
+    site.sql("update path set name = '!' where name = 'damaged'");
     let found = query(&server, &all);
     assert_eq!(found[1].1, Err("failed"));
     assert!(found[0].1.is_ok() && found[2].1.is_ok());
     assert_single(&server, &found);
     assert_eq!(closure(&server, &damaged.store_path).status, 503);
     // Without the table, every query of uploaded paths fails.
-    sql(
-        &site,
-        "pragma foreign_keys = off; alter table path rename to gone",
-    );
+    site.sql("pragma foreign_keys = off; alter table path rename to gone");
     assert_eq!(post(&server, "", &all).status, 503);
     assert_eq!(closure(&server, &path.store_path).status, 503);
     // The database is not queried for paths that it never had.

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use support::{File, sample};
-use support_uploads::{MadePath, Running, Site, hash, nar_of_entry, nar_of_file, send};
+use support_uploads::{MadePath, Site, hash, nar_of_entry, nar_of_file, send};
 use testkit::http1::{Connection, Response};
 
 /// A hash part that no path has.
@@ -30,17 +30,9 @@ fn assert_refused(response: &Response, status: u16, parts: &[&str]) {
     }
 }
 
-/// Starts the server of a new site. Returns both with a token that may push.
-fn site() -> (Site, Running, String) {
-    let site = Site::new();
-    let server = site.start();
-    let token = site.token(&[]);
-    (site, server, token)
-}
-
 #[test]
 fn uploading_needs_a_token_with_the_right_to_push() {
-    let (site, server, token) = site();
+    let (site, server, token) = Site::serving();
     let path = MadePath::new("path");
     let revoked = site.token(&["--name", "left"]);
     site.revoke("left");
@@ -108,7 +100,7 @@ fn uploading_needs_a_token_with_the_right_to_push() {
 
 #[test]
 fn a_token_revoked_after_the_nar_publishes_nothing() {
-    let (site, server, _token) = site();
+    let (site, server, _token) = Site::serving();
     let (path, token) = (MadePath::new("path"), site.token(&["--name", "short"]));
     assert_eq!(
         server.put(&token, &path.file_target(), &path.file).status,
@@ -122,7 +114,7 @@ fn a_token_revoked_after_the_nar_publishes_nothing() {
 
 #[test]
 fn a_narinfo_must_agree_with_the_uploaded_file() {
-    let (_site, server, token) = site();
+    let (_site, server, token) = Site::serving();
     let path = MadePath::new("path")
         .containing(&[b'x'; 5000])
         .compressed("zstd");
@@ -217,7 +209,7 @@ fn a_narinfo_must_agree_with_the_uploaded_file() {
 
 #[test]
 fn a_narinfo_without_its_file_is_refused() {
-    let (site, server, token) = site();
+    let (site, server, token) = Site::serving();
     let path = MadePath::new("path");
     let response = server.put(&token, &path.target(), path.narinfo());
     assert_refused(
@@ -231,7 +223,7 @@ fn a_narinfo_without_its_file_is_refused() {
 
 #[test]
 fn a_missing_reference_is_named() {
-    let (_site, server, token) = site();
+    let (_site, server, token) = Site::serving();
     let below = MadePath::new("below");
     let above = MadePath::new("above")
         .referring_to(&below.store_path)
@@ -269,7 +261,7 @@ fn a_missing_reference_is_named() {
 /// The live Nix store may contain a reference, but its name must match, too.
 #[test]
 fn a_reference_may_be_in_the_live_store() {
-    let (site, _, _) = site();
+    let (site, _, _) = Site::serving();
     site.configure(&support::sample_store(), "");
     let server = site.start();
     let token = site.token(&[]);
@@ -291,7 +283,7 @@ fn a_reference_may_be_in_the_live_store() {
 /// A body that is not a NAR in the compression of its name is refused, and leaves no file behind.
 #[test]
 fn a_body_must_be_one_whole_nar() {
-    let (site, server, token) = site();
+    let (site, server, token) = Site::serving();
     let path = MadePath::new("path").containing(&b"content ".repeat(20_000));
     let put = |suffix: &str, body: &[u8]| {
         let target = format!("/nar/{}.nar{suffix}", hash(body));
@@ -360,7 +352,7 @@ fn a_body_must_be_one_whole_nar() {
 /// If a client disconnects in the middle of a body, the server keeps nothing of it.
 #[test]
 fn a_body_that_never_ends_is_not_kept() {
-    let (site, server, token) = site();
+    let (site, server, token) = Site::serving();
     let path = MadePath::new("path").containing(&[7; 3_000_000]);
     let mut connection = Connection::connect(server.address);
     connection.send(format!(
@@ -383,7 +375,7 @@ fn a_body_that_never_ends_is_not_kept() {
 
 #[test]
 fn a_narinfo_has_at_most_one_mebibyte() {
-    let (_site, server, token) = site();
+    let (_site, server, token) = Site::serving();
     let path = MadePath::new("path");
     assert_eq!(
         server.put(&token, &path.file_target(), &path.file).status,
@@ -405,7 +397,7 @@ fn a_narinfo_has_at_most_one_mebibyte() {
 /// A client cannot get a file of another client by knowing its hash.
 #[test]
 fn a_file_of_another_token_is_invisible() {
-    let (site, server, token) = site();
+    let (site, server, token) = Site::serving();
     let other = site.token(&["--name", "other"]);
     let path = MadePath::new("path").compressed("zstd");
     assert_eq!(
@@ -449,7 +441,7 @@ fn a_file_of_another_token_is_invisible() {
 /// of the published path does not change.
 #[test]
 fn a_file_has_the_hash_of_its_name() {
-    let (site, server, token) = site();
+    let (site, server, token) = Site::serving();
     let path = MadePath::new("path").containing(&[b'x'; 5000]);
     server.publish(&token, &path.clone().compressed("zstd"));
     let (files, narinfo) = (site.files(), server.get(&path.target()).text());
@@ -475,7 +467,7 @@ fn a_file_has_the_hash_of_its_name() {
 /// If two builds of a path are uploaded, the first one stays.
 #[test]
 fn a_published_path_never_changes() {
-    let (site, server, token) = site();
+    let (site, server, token) = Site::serving();
     let other = site.token(&["--name", "other"]);
     let path = MadePath::new("path");
     server.publish(&token, &path);
@@ -495,7 +487,7 @@ fn a_published_path_never_changes() {
 
 #[test]
 fn encoded_bodies_and_other_requests_are_refused() {
-    let (site, server, token) = site();
+    let (site, server, token) = Site::serving();
     let path = MadePath::new("path");
     let narinfo = path.narinfo();
     let (file, narinfo) = (

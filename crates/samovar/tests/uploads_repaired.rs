@@ -10,7 +10,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use samovar_storage::DATABASE;
 use support::{samovar, sample, sample_store, secret_file};
 use support_uploads::{MadePath, Running, Site, hash};
 use testkit::nix::{hash_part, nix};
@@ -80,14 +79,6 @@ fn pull(site: &Site, from: &str, path: &str) {
 fn age(file: &Path, days: u32) {
     let mut touch = Command::new("touch");
     output(touch.arg("-d").arg(format!("{days} days ago")).arg(file));
-}
-
-fn sql(site: &Site, statement: &str) {
-    let mut sqlite = Command::new("sqlite3");
-    sqlite
-        .args(["-cmd", ".timeout 10000"])
-        .arg(site.storage().join(DATABASE));
-    output(sqlite.arg(statement));
 }
 
 /// Damages the file of a path. Asserts that `samovar fsck` finds the damage and that a push repairs
@@ -277,10 +268,7 @@ fn faults_of_the_database_are_found() {
         .compressed("zstd");
     server.publish(&token, &lib);
     server.publish(&token, &app);
-    sql(
-        &site,
-        "update nar set frames = x'01' where compression = 'zstd'",
-    );
+    site.sql("update nar set frames = x'01' where compression = 'zstd'");
     finds(&site, &["--deep"], "frames", "app");
     finds(
         &site,
@@ -289,10 +277,7 @@ fn faults_of_the_database_are_found() {
         "; rewritten; affects ",
     );
     assert_clean(&site);
-    sql(
-        &site,
-        "pragma foreign_keys = off; update reference set reference = 77",
-    );
+    site.sql("pragma foreign_keys = off; update reference set reference = 77");
     let narinfo = site.storage().join(&app.target()[1..]);
     let before = fs::read_to_string(&narinfo).unwrap();
     let (code, lines) = fsck(&site, &["--deep", "--repair"]);

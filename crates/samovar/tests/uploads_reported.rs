@@ -10,7 +10,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use samovar_storage::DATABASE;
 use serde_json::Value;
 use support::{samovar, sample, sample_store, secret_file};
 use support_uploads::{MadePath, Running, Site};
@@ -182,12 +181,11 @@ fn the_collector_and_lost_nars_are_reported() {
     let last = "samovar_collector_last_success_timestamp_seconds";
     assert!(!watched.samples().contains_key(last));
     let sql = format!(
-        "pragma busy_timeout = 10000; update nar set state = 3 where id = \
+        "update nar set state = 3 where id = \
          (select nar_id from path where name = '{}')",
         &lost.store_path.rsplit('/').next().expect("has a name")[33..]
     );
-    let database = site.storage().join(DATABASE);
-    output(Command::new("sqlite3").arg(database).arg(sql));
+    site.sql(&sql);
     let mut pin = samovar();
     pin.args(["pin", "add", "main", &kept.store_path, "--storage"]);
     output(pin.arg(site.storage()));

@@ -7,8 +7,6 @@ mod support_browser;
 mod support;
 mod support_uploads;
 
-use std::process::Command;
-
 use support::samovar;
 use support_browser::{Browser, LOOKS};
 use support_uploads::{MadePath, Running, Site};
@@ -134,15 +132,10 @@ fn a_private_cache_shows_nothing_to_others() {
 fn a_page_does_not_keep_a_path() {
     let site = Site::new();
     let scene = Scene::new(&site);
-    let database = site.storage().join(samovar_storage::DATABASE);
-    let sqlite = |statement: &str| {
-        let statement = format!("pragma busy_timeout = 10000; {statement}");
-        output(Command::new("sqlite3").arg(&database).arg(statement))
-    };
-    sqlite("update path set condemned_at = 1 where name = 'lib'");
+    site.sql("update path set condemned_at = 1 where name = 'lib'");
     assert_shows(&scene.page_of(&scene.lib), &["will be deleted unless used"]);
-    let condemned = sqlite("select count(*) from path where condemned_at = 1");
-    assert!(condemned.ends_with("1\n"), "{condemned}");
+    let condemned = site.sql("select count(*) from path where condemned_at = 1");
+    assert_eq!(condemned, "1");
 }
 
 #[test]

@@ -8,7 +8,7 @@ mod support_uploads;
 use std::fs;
 
 use serde_json::json;
-use support::{samovar, secret_file};
+use support::{samovar, secret_file, user};
 use support_protocol::Push;
 use support_push::{Pusher, exits_with};
 use support_uploads::{MadePath, Running, Site, assert_refused};
@@ -266,6 +266,82 @@ fn the_command_shows_what_a_token_is_for() {
     assert_eq!(rows[0][..4], ["NAME", "RIGHTS", "CACHE", "NAMES"]);
     assert_eq!(rows[1][..4], ["all", "read,push", "team-b", "all"]);
     assert_eq!(rows[2][..4], ["ci", "read,push", "team-*", "mr-*"]);
+}
+
+/// A URL that needs a token asks for one, whoever may read the cache. With a valid token, the
+/// response names the right that is missing.
+#[test]
+fn a_missing_token_is_asked_for_and_a_missing_right_is_named() {
+    let site = Site::new();
+    let users = site.dir().join("users");
+    fs::write(&users, user("ada", "secret")).unwrap();
+    let networks = "access.networks = [\"192.0.2.0/24\"]\n";
+    let with_users = format!("access.users-file = {users:?}\n");
+    let token = |rights: &str| site.token(&["--rights", rights]);
+    let (pusher, reader) = (token("push"), token("read"));
+    let expired = site.expired_token();
+    let path = MadePath::new("path");
+    let requests = [
+        ("PUT", path.target(), "push"),
+        ("PUT", format!("/upload{}", path.file_target()), "push"),
+        ("POST", "/upload/push/1/open".to_owned(), "push"),
+        ("PUT", "/upload/pin/main".to_owned(), "pin"),
+        ("DELETE", "/upload/pin/main".to_owned(), "pin"),
+        ("GET", "/upload/pin/main".to_owned(), "read or pin"),
+        ("HEAD", "/upload/pin/main".to_owned(), "read or pin"),
+        ("GET", "/upload/pin/".to_owned(), "read or pin"),
+        ("GET", "/upload/pin-events".to_owned(), "read or pin"),
+    ];
+    for (access, is_hidden) in [
+        (String::new(), false),
+        (networks.to_owned(), false),
+        (with_users.clone(), false),
+        (format!("{networks}access.refuse-with = \"403\"\n"), false),
+        (format!("{networks}access.refuse-with = \"401\"\n"), false),
+        (format!("{networks}access.refuse-with = \"404\"\n"), true),
+    ] {
+        site.configure_empty(&access);
+        let server = site.start();
+        for (method, target, right) in &requests {
+            for credentials in ["", "smv1_unknown", expired] {
+                let response = server.request(method, target, credentials);
+                // As if there were no cache.
+                let statuses: &[u16] = if is_hidden { &[404, 405] } else { &[401] };
+                let status = response.status;
+                assert!(
+                    statuses.contains(&status),
+                    "{access}{method} {target}: {status}"
+                );
+                let challenge = response.header("WWW-Authenticate");
+                assert_eq!(challenge.is_some(), !is_hidden, "{access}{target}");
+            }
+            let other = if *right == "push" { &reader } else { &pusher };
+            let response = server.request(method, target, other);
+            assert_eq!(response.status, 403, "{access}{method} {target}");
+            assert_eq!(response.header("WWW-Authenticate"), None);
+            let part = format!("a token with the right {right}\n");
+            let is_named = response.text().ends_with(&part);
+            assert!(is_named || *method == "HEAD", "{}", response.text());
+        }
+        if access.is_empty() || is_hidden {
+            continue;
+        }
+        // Reading needs the right to read.
+        for target in [path.target(), path.listing_target()] {
+            let refused = server.request("GET", &target, &pusher);
+            assert_refused(
+                &refused,
+                403,
+                &["may not read", "a token with the right read"],
+            );
+        }
+        for url in ["/upload/nar", "/upload/log"] {
+            let target = path.file_target().replace("/nar", url);
+            let refused = server.request("GET", &target, &pusher);
+            assert_refused(&refused, 403, &["may not read"]);
+        }
+        assert_eq!(server.request("GET", &path.target(), &reader).status, 404);
+    }
 }
 
 #[test]

@@ -11,7 +11,9 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use serde_json::Value;
+use support::samovar;
 use support_workspaces::{Home, assert_has, exits, read, tree, write};
+use testkit::closed_port::ClosedPort;
 use testkit::process::output;
 
 #[test]
@@ -181,6 +183,7 @@ fn status_works_without_a_server() {
         site,
     } = home;
     let url = server.url();
+    let _closed = ClosedPort::of_server(server.address);
     server.process.terminate();
     let command = |arguments: &[&str]| {
         let mut command = support::samovar();
@@ -222,4 +225,44 @@ fn a_foreign_state_is_neither_pushed_nor_used() {
     fs::rename(two.join(".samovar"), home.dir("state-of-two")).unwrap();
     symlink(home.dir("state-of-two"), two.join(".samovar")).unwrap();
     assert_has(&home.exits(&two, &["push"], 1), "only by its owner");
+}
+
+#[test]
+fn mistyped_names_create_no_ref() {
+    let home = Home::new();
+    let directory = home.dir("one");
+    for name in [
+        "mr/app@x", "mr/app@0", "a@", "a@-1", "..", "..@1", "a//b", "/a", "#a",
+    ] {
+        let text = exits(home.command(&["open", name]).arg(&directory), 2);
+        assert_has(&text, "new");
+        assert!(!directory.exists(), "{name}");
+    }
+}
+
+#[test]
+fn a_removed_ref_is_created_again_by_a_forced_push_only() {
+    let home = Home::new();
+    let one = home.open("app", "one");
+    for words in [["log"], ["pull"]] {
+        assert_has(
+            &home.exits(&one, &words, 1),
+            "app does not exist: samovar workspace push creates",
+        );
+    }
+    write(&one, "a", "a");
+    home.push(&one);
+    let mut remove = samovar();
+    remove
+        .args(["ref", "remove", "app"])
+        .env("SAMOVAR_CACHE", home.server.url());
+    exits(remove.env("SAMOVAR_TOKEN", &home.token), 0);
+    write(&one, "b", "b");
+    for words in [["log"], ["pull"], ["push"]] {
+        let text = home.exits(&one, &words, 1);
+        assert_has(&text, "removed");
+        assert_has(&text, "samovar workspace push --force creates it again");
+    }
+    home.run(&one, &["push", "--force"]);
+    home.run(&one, &["log"]);
 }

@@ -99,6 +99,34 @@ fn a_killed_pull_is_completed_by_the_next_one() {
 }
 
 #[test]
+fn a_pull_reports_the_conflicts_of_a_killed_one() {
+    let home = Home::new();
+    let one = home.open("app", "one");
+    write(&one, "1/9", "base");
+    home.push(&one);
+    let other = home.open("app", "other");
+    // The state of a pull that is killed after it has made all changes of files.
+    let state = other.join(".samovar");
+    let before = tree(&state);
+    write(&one, "1/9", "theirs");
+    write(&one, "added", "added");
+    home.push(&one);
+    write(&other, "1/9", "ours");
+    let line = "conflict: 1/9 stays as it is";
+    assert_has(&home.exits(&other, &["pull"], 1), line);
+    let files = tree(&other);
+    fs::remove_dir_all(&state).unwrap();
+    for (name, content) in before {
+        write(&state, std::str::from_utf8(&name).unwrap(), content);
+    }
+    let text = home.exits(&other, &["pull"], 1);
+    assert_has(&text, line);
+    assert_has(&text, "is 1/9.conflict-");
+    assert_eq!(tree(&other), files);
+    assert_has(&home.run(&other, &["pull"]), "is the newest generation");
+}
+
+#[test]
 fn a_killed_opening_is_completed() {
     let home = Home::new();
     let one = home.open("app", "one");
@@ -161,6 +189,24 @@ fn one_command_at_a_time_changes_a_workspace() {
     home.exits(&one, &["status"], 1);
     drop(lock);
     home.push(&one);
+}
+
+#[test]
+fn automatic_pushes_end_when_the_workspace_is_closed() {
+    for options in [&["close"][..], &["close", "--delete"]] {
+        let home = Home::new();
+        let one = home.open("app", "one");
+        write(&one, "a", "a");
+        let mut command = home.command_in(&one, &["auto", "--idle", "10ms"]);
+        let mut auto = Process::spawn_for_stdout(&mut command);
+        auto.wait_for("app@1");
+        testkit::eventually("the workspace is closed", || {
+            let mut close = home.command_in(&one, options);
+            close.output().is_ok_and(|ended| ended.status.success())
+        });
+        auto.wait_for("was closed: stopping");
+        assert_eq!(auto.wait(), Some(0));
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
-use support_workspaces::{Home, assert_has, read, tree, write};
+use support_workspaces::{Home, assert_has, exits, read, tree, write};
 
 /// Two workspaces of the same ref, at the same generation.
 fn two(home: &Home) -> (PathBuf, PathBuf) {
@@ -232,4 +232,43 @@ fn read_only_directories_are_merged() {
     home.assert_clean(&two);
     mode(&one.join("b/deep"), 0o755);
     mode(&two.join("b/deep"), 0o755);
+}
+
+#[test]
+fn a_damaged_copy_on_the_server_is_named() {
+    // It cannot be compressed, so that the file of the NAR contains it.
+    let mut number = 1_u64;
+    let content: Vec<u8> = std::iter::repeat_with(|| {
+        number = number
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        number.to_be_bytes()[0]
+    })
+    .take(8192)
+    .collect();
+    let home = Home::new();
+    let (one, two) = two(&home);
+    fs::write(one.join("a/first"), &content).unwrap();
+    home.push(&one);
+    for name in home.site.files() {
+        let file = home.site.storage().join(name);
+        let mut bytes = fs::read(&file).unwrap();
+        let at = bytes
+            .windows(64)
+            .position(|part| part == &content[4096..4160]);
+        if let Some(at) = at {
+            bytes[at] ^= 1;
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+            fs::write(&file, bytes).unwrap();
+        }
+    }
+    let new = home.dir("new");
+    let mut open = home.command(&["open", "mr/app"]);
+    for text in [home.exits(&two, &["pull"], 1), exits(open.arg(&new), 1)] {
+        assert_has(&text, &format!("{}/upload/nar/", home.server.url()));
+        assert_has(&text, " is damaged on the server: ");
+        assert_has(&text, "a/first");
+        assert_has(&text, "its operator should run samovar fsck --deep");
+        assert!(!text.contains("incoming"), "{text}");
+    }
 }

@@ -4,12 +4,14 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use samovar_server::config::{ClientAddress, Configuration, LogForm, LogTarget, Tls, value};
+use samovar_server::config::{
+    ClientAddress, Configuration, LogForm, LogTarget, OptionSpec, Tls, VARIABLE_PREFIX, value,
+};
 use samovar_server::listener::{Host, ListenSpec, PORT_DEFAULT};
 
 use super::error::CliError;
 use super::nearest::nearest;
-use super::option::{Given, KnownOption, Takes, find};
+use super::option::{Given, KnownOption, PROTECTION, Takes, find};
 use super::scanner::{Item, Value, lossy};
 
 /// A configuration being read, with the options whose meaning depends on other options.
@@ -36,6 +38,8 @@ pub(super) struct Draft {
     pub(super) keepalive: Option<bool>,
     pub(super) keepalive_timeout: Option<Duration>,
     pub(super) timeout: Option<Duration>,
+    pub(super) stall_time: Option<Duration>,
+    pub(super) secret_key_files: Vec<PathBuf>,
     pub(super) access_log: Option<LogTarget>,
     pub(super) log_format: Option<LogFormat>,
     words: Vec<String>,
@@ -71,10 +75,6 @@ impl LogFormat {
         })
     }
 }
-
-/// Protective options that must not be dropped if their value is empty, as when it comes from an
-/// unset variable.
-const PROTECTION: [&str; 4] = ["ssl-cert", "ssl-key", "user", "group"];
 
 impl Draft {
     /// Creates a draft of `config`, which the options then change.
@@ -129,7 +129,7 @@ impl Draft {
     }
 
     fn take_empty(&mut self, option: &KnownOption, spelled: String) -> Result<(), CliError> {
-        if PROTECTION.contains(&option.names[0]) {
+        if option.is_protection() {
             return Err(CliError::Empty(spelled));
         }
         self.warn(format!("{spelled} is ignored: its value is empty"));
@@ -141,17 +141,30 @@ impl Draft {
         if let Some(name) = name.strip_prefix("net_server_") {
             return self.take_net_server(name, option, value.as_deref());
         }
-        if is_protection_of_samovar_serve(&name) {
+        let is_declared = matches!(&*name, "config" | "set" | "tls")
+            || OptionSpec::by_option(&name.replace('_', "-")).is_some();
+        let is_protection = is_protection_of_samovar_serve(&name);
+        if is_declared && is_protection {
             return Err(CliError::SamovarServe(option));
+        }
+        if is_declared {
+            self.no_effect(&option, "it is an option of `samovar serve`");
+            return Ok(());
+        }
+        if let Some(error) = misspelled_protection(&option) {
+            return Err(error);
         }
         if name.to_ascii_lowercase().starts_with("ssl_") {
             return Err(CliError::AccessRule(option));
+        }
+        if is_protection {
+            return Err(CliError::SamovarServe(option));
         }
         let mut warning = format!("unknown option {} is ignored", option.escape_debug());
         if let Some(value) = value {
             warning.push_str(&format!(", with its value {:?}", lossy(&value)));
         }
-        if let Some(nearest) = nearest(&option, super::option::names()) {
+        if let Some(nearest) = nearest(&option, &super::option::names()) {
             warning.push_str(&format!("; did you mean {nearest}?"));
         }
         self.warn(warning);
@@ -242,6 +255,9 @@ impl Draft {
         self.choose_listeners();
         self.choose_times();
         self.choose_log();
+        if !self.secret_key_files.is_empty() {
+            self.config.caches[0].secret_key_files = std::mem::take(&mut self.secret_key_files);
+        }
         if !self.words.is_empty() {
             let words: Vec<String> = self.words.iter().map(|word| format!("{word:?}")).collect();
             self.warn(format!(
@@ -319,8 +335,8 @@ impl Draft {
         }
     }
 
-    /// Sets the time limits. As in nix-serve-ng, `--timeout` also closes idle connections, unless
-    /// `--keepalive-timeout` sets another time for that.
+    /// Sets the time limits. As in nix-serve-ng, `--timeout` also closes idle connections. The
+    /// options for one of both times override it.
     fn choose_times(&mut self) {
         let limits = &mut self.config.limits;
         if let Some(time) = self.timeout {
@@ -329,6 +345,9 @@ impl Draft {
         }
         if let Some(time) = self.keepalive_timeout {
             limits.idle_time = time;
+        }
+        if let Some(time) = self.stall_time {
+            limits.stall_time = time;
         }
         if self.keepalive == Some(false) {
             limits.idle_time = Duration::ZERO;
@@ -344,7 +363,7 @@ impl Draft {
         };
         let target = self.access_log.take().or(by_format);
         if self.daemonize && target == Some(LogTarget::StandardOutput) {
-            let reason = "a daemon has no standard output (see --access-log FILE)";
+            let reason = "a daemon has no standard output (see --log-access FILE)";
             self.no_effect("the access log on standard output", reason);
         }
         let config = &mut self.config;
@@ -384,9 +403,76 @@ pub(crate) fn set(
     result
 }
 
+/// Returns an error if the unknown option is most similar to one that asks for protection.
+fn misspelled_protection(option: &str) -> Option<CliError> {
+    let mut names = super::option::names();
+    names.extend(
+        OptionSpec::all()
+            .map(OptionSpec::option)
+            .filter(|name| is_protection_of_samovar_serve(&name.replace('-', "_"))),
+    );
+    let meant = nearest(option, &names)?;
+    let name = meant.trim_start_matches('-');
+    let program = match (find(name), OptionSpec::by_option(name)) {
+        (Some((own, _)), _) if own.is_protection() => "nix-serve",
+        (None, Some(_)) => "samovar serve",
+        _ => return None,
+    };
+    Some(CliError::Misspelled {
+        option: option.to_owned(),
+        program,
+        meant,
+    })
+}
+
+/// Refuses environment variables that ask for protection: those of options of `samovar serve`, and
+/// misspelled ones.
+///
+/// # Errors
+///
+/// [`CliError::Variable`].
+pub fn refuse_variables(names: impl IntoIterator<Item = OsString>) -> Result<(), CliError> {
+    for variable in names {
+        let Some(variable) = variable.to_str() else {
+            continue;
+        };
+        let instead = if variable == "NIX_SECRET_KEY_FILES" {
+            "set NIX_SECRET_KEY_FILE".to_owned()
+        } else if let Some(option) = variable.strip_prefix(VARIABLE_PREFIX) {
+            let option = option.to_ascii_lowercase();
+            // The variable of one cache: CACHES__NAME__OPTION.
+            let of_cache = option.strip_prefix("caches__");
+            let of_cache = of_cache.and_then(|rest| Some(rest.split_once("__")?.1));
+            if !is_protection_of_samovar_serve(of_cache.unwrap_or(&option)) {
+                continue;
+            }
+            "run `samovar serve`".to_owned()
+        } else if let Some(option) = variable.strip_prefix("NIX_SERVE_") {
+            let option = option.to_ascii_lowercase();
+            let own = option.replace('_', "-");
+            let is_own = |spec: &OptionSpec| PROTECTION.contains(&spec.name);
+            if OptionSpec::by_option(&own).is_some_and(is_own) {
+                format!("use --{own}")
+            } else if is_protection_of_samovar_serve(&option) {
+                "run `samovar serve`".to_owned()
+            } else {
+                continue;
+            }
+        } else {
+            continue;
+        };
+        return Err(CliError::Variable {
+            variable: variable.to_owned(),
+            instead,
+        });
+    }
+    Ok(())
+}
+
 /// Returns whether `name`, with underscores for dashes, is an option of `samovar serve` for
 /// encryption, access, policies or signing. Compares prefixes, to include misspelled names.
 fn is_protection_of_samovar_serve(name: &str) -> bool {
     const PREFIXES: [&str; 5] = ["access_", "policy_", "secret_key", "signing_", "tls_"];
-    matches!(name, "config" | "set") || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    matches!(name, "config" | "set" | "tls")
+        || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }

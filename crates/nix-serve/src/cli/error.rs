@@ -25,8 +25,8 @@ pub enum CliError {
     },
     /// An option turns on TLS, but a certificate or a key is missing. Contains the option.
     #[error(
-        "{0} asks for TLS, which requires both --ssl-cert FILE and --ssl-key FILE; not starting \
-         without encryption"
+        "{0} asks for TLS, which requires both --tls-certificate FILE and --tls-key FILE; not \
+         starting without encryption"
     )]
     Tls(String),
     /// An option runs Perl code. Contains the option.
@@ -41,6 +41,29 @@ pub enum CliError {
          `samovar serve`, or remove the option)"
     )]
     SamovarServe(String),
+    /// An unknown option is similar to one that requests protection.
+    #[error(
+        "unknown option {option:?}; did you mean {meant} of `{program}`? not starting without it \
+         (correct the option, or remove it)"
+    )]
+    Misspelled {
+        /// The option as spelled on the command line.
+        option: String,
+        /// The option that was probably meant.
+        meant: String,
+        /// The program that has this option.
+        program: &'static str,
+    },
+    /// An environment variable requests protection, but has no effect.
+    #[error(
+        "${variable} has no effect on nix-serve; not starting without it ({instead}, or unset it)"
+    )]
+    Variable {
+        /// The name of the variable.
+        variable: String,
+        /// What to do instead.
+        instead: String,
+    },
     /// A protective option was given an empty value. Contains the option.
     #[error("{0} is empty; not starting without it (set a value, or remove the option)")]
     Empty(String),

@@ -22,6 +22,7 @@ mod option;
 mod parser;
 mod scanner;
 
+pub use draft::refuse_variables;
 pub(crate) use draft::set;
 pub use error::CliError;
 pub use help::{help, version};

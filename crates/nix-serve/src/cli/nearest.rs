@@ -4,9 +4,12 @@ use samovar_server::config::nearest as nearest_of;
 
 /// Returns the long name in `known` that is most similar to `name`, with its dashes; `None` if no
 /// name is similar.
-pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
+pub(super) fn nearest(name: &str, known: &[String]) -> Option<String> {
     let name = name.trim_start_matches('-').replace('_', "-");
-    let long = known.filter(|known| known.len() > 1);
+    let long = known
+        .iter()
+        .map(|known| &**known)
+        .filter(|known| known.len() > 1);
     nearest_of(&name, long)
         .map(|known| format!("--{known}"))
         // `-p8080` is not an option, but its intended meaning is clear.
@@ -30,7 +33,7 @@ mod tests {
 
     #[track_caller]
     fn check(name: &str, expected: Option<&str>) {
-        assert_eq!(nearest(name, option::names()).as_deref(), expected);
+        assert_eq!(nearest(name, &option::names()).as_deref(), expected);
     }
 
     #[test]
@@ -40,6 +43,10 @@ mod tests {
         check("--worker", Some("--workers"));
         check("--Workers", Some("--workers"));
         check("--max_request", Some("--max-requests"));
+        check("--prot", Some("--port"));
+        check("--stroe", Some("--store"));
+        check("--hots", Some("--host"));
+        check("--sokcet", Some("--socket"));
         check("--foo", None);
         check("--x", None);
         check("", None);

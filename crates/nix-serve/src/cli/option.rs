@@ -6,7 +6,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use samovar_server::config::{BACKLOG_MAX, PRIORITY_MAX, Pages, WORKERS_MAX, value};
+use samovar_server::config::{
+    BACKLOG_MAX, LogForm, OptionSpec, PRIORITY_MAX, Pages, WORKERS_MAX, value,
+};
 use samovar_server::listener::{Host, ListenSpec, PORT_DEFAULT};
 
 use super::draft::{Draft, LogFormat};
@@ -14,10 +16,47 @@ use super::draft::{Draft, LogFormat};
 /// An option that nix-serve knows: one row of [`OPTIONS`].
 #[derive(Debug)]
 pub(super) struct KnownOption {
-    /// Names without dashes; single letters are the short names. Suggestions use the first name.
+    /// Full name of an option of both programs. Its names on the command line are declared there.
+    pub(super) spec: Option<&'static str>,
+    /// Further names without dashes; single letters are the short names.
     pub(super) names: &'static [&'static str],
     pub(super) takes: Takes,
 }
+
+impl KnownOption {
+    /// Returns the declaration of an option of both programs.
+    fn declaration(&self) -> Option<&'static OptionSpec> {
+        self.spec.and_then(OptionSpec::find)
+    }
+
+    /// Returns all names, without dashes.
+    fn all_names(&self) -> Vec<String> {
+        let declared = self.declaration();
+        let aliases = declared.map_or(&[][..], |spec| spec.aliases);
+        let others = self.names.iter().chain(aliases);
+        let others = others.map(|name| (*name).to_owned());
+        declared
+            .map(OptionSpec::option)
+            .into_iter()
+            .chain(others)
+            .collect()
+    }
+
+    /// Returns whether the option must not be dropped if its value is empty, as when it comes from
+    /// an unset variable.
+    pub(super) fn is_protection(&self) -> bool {
+        self.spec.is_some_and(|name| PROTECTION.contains(&name))
+    }
+}
+
+/// Options of nix-serve that ask for protection.
+pub(super) const PROTECTION: [&str; 5] = [
+    "tls.certificate",
+    "tls.key",
+    "user",
+    "group",
+    "secret-key-files",
+];
 
 /// Whether an option takes a value, and how it changes the draft of the configuration.
 #[derive(Debug, Clone, Copy)]
@@ -56,22 +95,44 @@ pub(super) struct Given<'a> {
 
 impl PartialEq for KnownOption {
     fn eq(&self, other: &Self) -> bool {
-        self.names == other.names
+        (self.spec, self.names) == (other.spec, other.names)
     }
 }
 
 impl Eq for KnownOption {}
 
 const COUNT: &str = "a whole number, 0 for the default";
-const SECONDS: &str = "a number of seconds";
+const SECONDS: &str = "a number of seconds, or a time such as \"10 min\"";
+const SIZE: &str = "a number of bytes, such as 4096 or \"64 MiB\", or off";
 const NO_APPLICATION: &str = "there is no application to load";
 const NO_PERL: &str = "there is no Perl here";
 const LISTEN: &str = "HOST:PORT, :PORT, [IPV6]:PORT or the path of a Unix socket";
 
 use Takes::{File, Nothing, Perl, Toggle, Value};
 
+/// Creates the row of an option of nix-serve alone.
 const fn row(names: &'static [&'static str], takes: Takes) -> KnownOption {
-    KnownOption { names, takes }
+    KnownOption {
+        spec: None,
+        names,
+        takes,
+    }
+}
+
+/// Creates the row of an option of both programs, given by its full name.
+const fn both(name: &'static str, takes: Takes) -> KnownOption {
+    KnownOption {
+        spec: Some(name),
+        names: &[],
+        takes,
+    }
+}
+
+impl KnownOption {
+    const fn short(mut self, names: &'static [&'static str]) -> Self {
+        self.names = names;
+        self
+    }
 }
 
 const fn ignored(reason: &'static str) -> Takes {
@@ -91,15 +152,15 @@ const fn ignored_unless(usual: &'static str, reason: &'static str) -> Takes {
 /// All options, including those without effect.
 #[rustfmt::skip]
 pub(super) static OPTIONS: &[KnownOption] = &[
-    row(&["access-log"], File("a file, or - for standard output", |draft, path| {
+    both("log.access", File("a file, or - for standard output", |draft, path| {
         draft.access_log = Some(path.into());
     })),
-    row(&["admin"], Value(LISTEN, |draft, given| {
+    both("admin.listen", Value(LISTEN, |draft, given| {
         draft.config.admin.listeners = vec![ListenSpec::parse_strict(given.text)?];
         Some(())
     })),
     row(&["app", "a"], Perl(is_nix_serve)),
-    row(&["backlog"], Value(COUNT, |draft, given| {
+    both("backlog", Value(COUNT, |draft, given| {
         // As in Perl, 0 counts as false. So 0 means the default.
         if let Some(count) = NonZeroU32::new(draft.bounded(given, BACKLOG_MAX)?) {
             draft.config.backlog = count.get();
@@ -112,15 +173,32 @@ pub(super) static OPTIONS: &[KnownOption] = &[
     })),
     row(&["env", "E"], ignored_unless(
         "deployment",
-        "the environment is always deployment (see --access-log, --verbose)",
+        "the environment is always deployment (see --log-access, --log-verbose)",
     )),
-    row(&["error-log"], File("a file", |draft, path| draft.config.error_log = Some(path))),
+    both("log.access-format", Value("combined or json", |draft, given| {
+        draft.config.access_log_format = match given.text.to_str()? {
+            "combined" => LogForm::Combined,
+            "json" => LogForm::Json,
+            _ => return None,
+        };
+        Some(())
+    })),
+    both("log.verbose", Nothing(|draft, _, on| draft.config.is_verbose = on)),
+    both("secret-key-files", Value("the file of a secret key", |draft, given| {
+        draft.secret_key_files.push(given.text.into());
+        Some(())
+    })),
+    both("connections.stall-time", Value(SECONDS, |draft, given| {
+        draft.stall_time = Some(limit(given.text)?);
+        Some(())
+    })),
+    both("log.errors", File("a file", |draft, path| draft.config.error_log = Some(path))),
     row(&["e"], Perl(|_| false)),
-    row(&["gc-lease"], Value("a number of seconds, 1 or more, or off", |draft, given| {
+    both("gc-lease", Value("a time of at least 1 s, such as \"10 min\", or off", |draft, given| {
         draft.config.gc_lease = Some(value::gc_lease(given.text)?);
         Some(())
     })),
-    row(&["group"], Value("the name or number of a group", |draft, given| {
+    both("group", Value("the name or number of a group", |draft, given| {
         draft.config.group = Some(given.name()?);
         Some(())
     })),
@@ -134,11 +212,11 @@ pub(super) static OPTIONS: &[KnownOption] = &[
     )),
     row(&["I"], ignored(NO_PERL)),
     row(&["keepalive"], Toggle(|draft, _, on| draft.keepalive = Some(on))),
-    row(&["keepalive-timeout"], Value(SECONDS, |draft, given| {
+    both("connections.idle-time", Value(SECONDS, |draft, given| {
         draft.keepalive_timeout = Some(value::seconds(given.text)?);
         Some(())
     })),
-    row(&["listen", "l"], Value(LISTEN, Draft::take_listen)),
+    both("listen", Value(LISTEN, Draft::take_listen)).short(&["l"]),
     row(&["loader", "L"], ignored(NO_APPLICATION)),
     row(&["log-format"], Value(
         "one of quiet, default, normal, real-ip, json, verbose, debug",
@@ -147,24 +225,26 @@ pub(super) static OPTIONS: &[KnownOption] = &[
             Some(())
         },
     )),
-    row(&["max-requests"], Value(COUNT, |draft, given| {
+    both("connections.requests", Value(COUNT, |draft, given| {
         draft.config.limits.requests_per_connection_max = value::count(given.text)?;
         Some(())
     })),
     row(&["M"], ignored(NO_PERL)),
-    row(&["nar-cache"], File("a directory", |draft, path| draft.config.nar_cache = Some(path))),
-    row(&["nar-cache-size"], Value("a number of bytes, 0 for none", |draft, given| {
-        draft.config.nar_cache_size = Some(value::count(given.text)?);
+    both("nar-cache.directory", File("a directory", |draft, path| {
+        draft.config.nar_cache = Some(path);
+    })),
+    both("nar-cache.size", Value(SIZE, |draft, given| {
+        draft.config.nar_cache_size = Some(value::size(given.text)?);
         Some(())
     })),
-    row(&["pages"], Nothing(|draft, _, on| {
+    both("pages", Nothing(|draft, _, on| {
         draft.config.caches[0].pages = on.then(Pages::default);
     })),
-    row(&["path"], Value("a URL path that begins with a slash", |draft, given| {
+    both("prefix", Value("a URL path that begins with a slash", |draft, given| {
         draft.config.caches[0].prefix = value::url_prefix(given.text)?;
         Some(())
     })),
-    row(&["pid"], File("a file", |draft, path| draft.config.pid_file = Some(path))),
+    both("pid-file", File("a file", |draft, path| draft.config.pid_file = Some(path))),
     row(&["port", "p"], Value("a port number from 0 to 65535", |draft, given| {
         // As in Perl, 0 counts as false. So 0 means the default. `--listen HOST:0` lets the system
         // choose a port.
@@ -174,7 +254,7 @@ pub(super) static OPTIONS: &[KnownOption] = &[
     })),
     // nix-serve always passes this option to starman.
     row(&["preload-app"], Nothing(|_, _, _| {})),
-    row(&["priority"], Value("a whole number from 0 to 2147483647", |draft, given| {
+    both("priority", Value("a whole number from 0 to 2147483647", |draft, given| {
         let priority = value::whole(given.text).filter(|it| u64::from(*it) <= PRIORITY_MAX)?;
         draft.config.caches[0].priority = priority;
         Some(())
@@ -183,7 +263,7 @@ pub(super) static OPTIONS: &[KnownOption] = &[
         draft.no_effect(option, "the title of the process is never changed");
     })),
     row(&["quiet"], Nothing(|draft, _, on| draft.switch_log_format(LogFormat::Quiet, on))),
-    row(&["read-timeout"], Value(SECONDS, |draft, given| {
+    both("connections.head-time", Value(SECONDS, |draft, given| {
         draft.config.limits.head_time = limit(given.text)?;
         Some(())
     })),
@@ -191,8 +271,8 @@ pub(super) static OPTIONS: &[KnownOption] = &[
         draft.no_effect(option, "there is no application to reload");
     })),
     row(&["Reload", "R"], ignored(NO_APPLICATION)),
-    row(&["scrub"], Value("a number of bytes per second, 0 for none", |draft, given| {
-        draft.config.scrub_rate = NonZeroU64::new(value::count(given.text)?);
+    both("scrub", Value(SIZE, |draft, given| {
+        draft.config.scrub_rate = NonZeroU64::new(value::size(given.text)?);
         Some(())
     })),
     row(&["server", "s"], ignored_unless("Starman", "there is one server")),
@@ -204,18 +284,18 @@ pub(super) static OPTIONS: &[KnownOption] = &[
         draft.socket = Some(path);
     })),
     row(&["ssl"], Toggle(|draft, option, on| draft.tls = Some((option.to_owned(), on)))),
-    row(&["ssl-cert"], Value("a file", |draft, given| {
+    both("tls.certificate", Value("a file", |draft, given| {
         draft.tls_certificate = Some((given.option.to_owned(), given.text.into()));
         Some(())
     })),
-    row(&["ssl-key"], Value("a file", |draft, given| {
+    both("tls.key", Value("a file", |draft, given| {
         draft.tls_key = Some((given.option.to_owned(), given.text.into()));
         Some(())
     })),
-    row(&["state-directory"], File("a directory", |draft, path| {
+    both("state-directory", File("a directory", |draft, path| {
         draft.config.state_directory = Some(path);
     })),
-    row(&["store"], Value("a store URI", |draft, given| {
+    both("store", Value("a store URI", |draft, given| {
         draft.config.store = Some(given.name()?);
         Some(())
     })),
@@ -223,17 +303,17 @@ pub(super) static OPTIONS: &[KnownOption] = &[
         draft.timeout = Some(limit(given.text)?);
         Some(())
     })),
-    row(&["user"], Value("the name or number of a user", |draft, given| {
+    both("user", Value("the name or number of a user", |draft, given| {
         draft.config.user = Some(given.name()?);
         Some(())
     })),
     row(&["verbose"], Nothing(|draft, _, on| draft.switch_log_format(LogFormat::Verbose, on))),
-    row(&["verify"], Value("first or never", |draft, given| {
+    both("verify", Value("first or never", |draft, given| {
         draft.config.verifies_first = value::verifies_first(given.text)?;
         Some(())
     })),
     row(&["version", "v"], Nothing(|_, _, _| {})),
-    row(&["workers"], Value(COUNT, |draft, given| {
+    both("workers", Value(COUNT, |draft, given| {
         draft.config.workers = NonZeroU32::new(draft.bounded(given, WORKERS_MAX)?);
         Some(())
     })),
@@ -246,8 +326,7 @@ fn is_nix_serve(text: Option<&OsStr>) -> bool {
     name == Some("nix-serve.psgi".as_ref())
 }
 
-/// Parses a time limit in seconds; 0 means no limit. Returns `None` if the text is not a number of
-/// seconds.
+/// Parses a time limit; 0 means no limit. Returns `None` if the text is not a time.
 fn limit(text: &OsStr) -> Option<Duration> {
     let time = value::seconds(text)?;
     Some(if time.is_zero() { Duration::MAX } else { time })
@@ -277,13 +356,15 @@ pub(super) fn find(name: &str) -> Option<(&'static KnownOption, Option<bool>)> {
 }
 
 fn find_exact(name: &str) -> Option<&'static KnownOption> {
-    OPTIONS.iter().find(|option| option.names.contains(&name))
+    let spec = OptionSpec::by_option(name).map(|spec| spec.name);
+    OPTIONS
+        .iter()
+        .find(|option| option.names.contains(&name) || spec.is_some() && option.spec == spec)
 }
 
 /// Returns all names, without dashes.
-pub(super) fn names() -> impl Iterator<Item = &'static str> {
-    let names = OPTIONS.iter().flat_map(|option| option.names);
-    names.copied()
+pub(super) fn names() -> Vec<String> {
+    OPTIONS.iter().flat_map(KnownOption::all_names).collect()
 }
 
 /// Splits `enable-x`, `disable-x` and `no-x`. Accepts dashes only, not underscores.
@@ -335,11 +416,31 @@ mod tests {
 
     #[test]
     fn names_are_unique() {
-        let mut names: Vec<_> = OPTIONS.iter().flat_map(|option| option.names).collect();
+        let mut names = names();
         let count = names.len();
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), count);
+    }
+
+    /// The rows and the declarations agree.
+    #[test]
+    fn every_declared_option_of_nix_serve_is_known() {
+        for spec in OptionSpec::all() {
+            let rows = OPTIONS
+                .iter()
+                .filter(|option| option.spec == Some(spec.name));
+            assert_eq!(
+                rows.count(),
+                usize::from(spec.in_nix_serve),
+                "{}",
+                spec.name
+            );
+            for name in spec.replaces {
+                let option = find(name).map(|(option, _)| option).expect(name);
+                assert_eq!(option.spec, None, "{name}");
+            }
+        }
     }
 
     #[test]

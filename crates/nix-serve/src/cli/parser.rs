@@ -71,7 +71,7 @@ pub fn parse(
 fn is_given(items: &[Item], name: &str) -> bool {
     items.iter().any(|item| match item {
         Item::Known { option, value, .. } => {
-            option.names[0] == name && *value == Value::Switch(true)
+            option.names.contains(&name) && *value == Value::Switch(true)
         }
         _ => false,
     })

@@ -96,7 +96,11 @@ fn scan_option<I: Iterator<Item = OsString>>(
         // starman receives `--disable-keepalive=1` as a key of that name, which has no effect
         // there. The only sensible meaning is the switch.
         (_, Some(on)) => Value::Switch(on),
-        (Takes::Nothing(_), None) => Value::Switch(spelling.value.is_none_or(is_true)),
+        (Takes::Nothing(_), None) => Value::Switch(match spelling.value {
+            // For Perl, these are true. An option of both programs means the same in both.
+            Some(text) if option.spec.is_some() && is_off(text) => false,
+            text => text.is_none_or(is_true),
+        }),
         (Takes::Toggle(_), None) => match spelling.value.map(ToOwned::to_owned) {
             Some(text) => Value::Switch(is_true(&text)),
             None => Value::Switch(next_plain_word(rest).is_none_or(|text| is_true(&text))),
@@ -182,8 +186,13 @@ fn is_true(text: &OsStr) -> bool {
     !text.is_empty() && text != "0"
 }
 
+fn is_off(text: &OsStr) -> bool {
+    ["false", "no", "off"].iter().any(|off| text == *off)
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::option::find;
     use super::*;
 
     #[track_caller]
@@ -192,10 +201,7 @@ mod tests {
     }
 
     fn known(name: &str) -> &'static KnownOption {
-        let mut options = OPTIONS.iter();
-        options
-            .find(|option| option.names.contains(&name))
-            .expect("is known")
+        find(name).expect("is known").0
     }
 
     fn text(name: &str, spelled: &str, value: &str) -> Item {

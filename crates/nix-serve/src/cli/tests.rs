@@ -12,6 +12,8 @@ use samovar_server::listener::{Host, ListenSpec};
 use super::*;
 use crate::environment;
 
+mod protection;
+
 fn defaults() -> Configuration {
     environment::read(|_| None)
 }
@@ -231,8 +233,9 @@ fn gc_lease_times() {
     check(&["--gc-lease=0"], &leased(Duration::ZERO));
     let time = Duration::from_millis(1500);
     check(&["--gc-lease", "1.5"], &leased(time));
+    check(&["--gc-lease", "10 min"], &leased(Duration::from_secs(600)));
     for bad in ["0.9", "on", "-1", "OFF"] {
-        let expected = "--gc-lease must be a number of seconds, 1 or more, or off";
+        let expected = "--gc-lease must be a time of at least 1 s, such as \"10 min\", or off";
         let error = format!("{expected}, got {bad:?}");
         check_error(&[&format!("--gc-lease={bad}")], &error);
     }
@@ -386,7 +389,7 @@ fn values_that_mean_nothing() {
     );
     check_error(
         &["--read-timeout", "soon"],
-        r#"--read-timeout must be a number of seconds, got "soon""#,
+        "--read-timeout must be a number of seconds, or a time such as \"10 min\", got \"soon\"",
     );
     check_error(
         &["--listen", "host:http"],
@@ -482,106 +485,48 @@ fn a_bare_word_to_listen_on_is_a_socket() {
     );
 }
 
+/// Every option of both programs has the same name in both, and the old name of nix-serve.
 #[test]
-fn tls_without_a_certificate_is_refused() {
-    check_refused(&["--enable-ssl"], "--enable-ssl asks for TLS");
-    check_refused(&["--ssl=1"], "--ssl asks for TLS");
-    check_refused(&["--listen", ":443:ssl"], "--listen :443:ssl asks for TLS");
-    check_refused(
-        &["--net_server-proto", "SSLEAY"],
-        "--net_server-proto asks for TLS",
-    );
-    check_refused(&["--enable-ssl", "--ssl-cert", "c"], "--enable-ssl asks");
-    check_refused(&["-l", ":443:ssl", "--ssl-key", "k"], "--listen :443:ssl");
-    check_refused(&["--ssl-cert", "c"], "--ssl-cert asks for TLS");
-    check_refused(&["--ssl-key", "k"], "--ssl-key asks for TLS");
-}
-
-#[test]
-fn tls_is_on_where_starman_or_ng_turn_it_on() {
-    let pair = ["--ssl-cert", "c", "--ssl-key=k"];
-    let tls = |arguments: &[&str]| {
-        let (options, warnings) = serve(&[&pair[..], arguments].concat());
-        (options.tls, warnings.len())
+fn options_of_both_programs_have_the_same_names() {
+    let value = |name: &str| match name {
+        "listen" | "admin.listen" => "127.0.0.1:80",
+        "prefix" => "/cache",
+        "verify" => "never",
+        "log.access-format" => "json",
+        _ => "7",
     };
-    let everywhere = Tls {
-        clients: None,
-        certificate: "c".into(),
-        key: "k".into(),
-        only: None,
-    };
-    for arguments in [
-        &[][..],
-        &["--enable-ssl"],
-        &["--disable-ssl", "--enable-ssl"],
-        &["--net_server-proto", "SSLEAY"],
-        &["--enable-ssl", "--listen", ":443:ssl"],
-    ] {
-        assert_eq!(
-            tls(arguments),
-            (Some(everywhere.clone()), 0),
-            "{arguments:?}"
-        );
-    }
-    assert_eq!(tls(&["--disable-ssl"]), (None, 2));
-
-    let (one, _) = tls(&["--listen", ":443:ssl", "--listen", ":80", "--disable-ssl"]);
-    let one = one.expect("TLS");
-    let listener = |port| ListenSpec::Tcp {
-        host: Host::Any,
-        port,
-    };
-    assert!(one.covers(&listener(443)));
-    assert!(!one.covers(&listener(80)));
-    assert!(everywhere.covers(&listener(80)));
-    assert!(!everywhere.covers(&ListenSpec::Unix("s".into())));
-}
-
-#[test]
-fn protection_that_would_be_missing_is_refused() {
-    check_refused(&["-e", r#"enable "Auth::Basic""#], "-e runs Perl code");
-    check_refused(&["-eenable"], "-e runs Perl code");
-    check_refused(&["--app", "private.psgi"], "--app runs Perl code");
-    check_refused(
-        &["--net_server-cidr_allow=10.0.0.0/8"],
-        "--net_server-cidr_allow restricts",
-    );
-    check_refused(
-        &["--net-server-allow", "10.0.0.1"],
-        "--net-server-allow restricts",
-    );
-    check_refused(&["--net_server_deny=x"], "--net_server_deny restricts");
-    check_refused(&["--SSL_verify_mode=3"], "--SSL_verify_mode restricts");
-    for option in ["--ssl-cert", "--ssl-key", "--user", "--group"] {
-        check_refused(&[option, ""], &format!("{option} is empty"));
-    }
-}
-
-#[test]
-fn protection_that_only_samovar_serve_has_is_refused() {
-    for spec in OptionSpec::all() {
-        let is_protection = ["access", "policy", "secret-key-files", "signing", "tls"]
-            .iter()
-            .any(|group| spec.name.split('.').next() == Some(group));
-        if is_protection {
-            let option = format!("--{}", spec.option());
-            let expected = format!("{option} is an option of `samovar serve`");
-            check_refused(&[&option, "x"], &expected);
-            check_refused(&[&option], &expected);
+    for spec in OptionSpec::all().filter(|spec| spec.in_nix_serve) {
+        let of = |option: &str| {
+            let other = match spec.name {
+                "tls.certificate" => &["--tls-key=k"][..],
+                "tls.key" => &["--ssl-cert=c"],
+                _ => &[],
+            };
+            let given = format!("--{option}={}", value(spec.name));
+            let (config, warnings) = serve(&[&[&*given], other].concat());
+            assert_eq!(warnings, [""; 0], "{given}");
+            config
+        };
+        let canonical = of(&spec.option());
+        assert_ne!(canonical, defaults(), "{}", spec.name);
+        for alias in spec.aliases {
+            assert_eq!(of(alias), canonical, "{alias}");
         }
     }
-    let expected = "is an option of `samovar serve`";
-    for option in [
-        "--config",
-        "--set",
-        "--access-user-file",
-        "--secret-key-file",
-    ] {
-        check_refused(&[option, "x"], &format!("{option} {expected}"));
-    }
-    check_refused(
-        &["--tls_certificate=c", "--tls_key=k"],
-        &format!("--tls_certificate {expected}"),
+}
+
+#[test]
+fn values_of_both_programs() {
+    let keys = with(|config| config.caches[0].secret_key_files = vec!["a".into(), "b".into()]);
+    check(&["--secret-key-files", "a", "--secret-key-files=b"], &keys);
+    check(&["--pages=false", "--log-verbose=off"], &defaults());
+    let stall = with(|config| {
+        config.limits.stall_time = Duration::from_secs(120);
+        config.limits.idle_time = Duration::from_secs(5);
+    });
+    check(
+        &["--connections-stall-time", "2 min", "--timeout", "5"],
+        &stall,
     );
 }
 

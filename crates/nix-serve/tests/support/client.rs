@@ -5,17 +5,25 @@ use std::process::Command;
 
 pub use testkit::process::{fails, finish, output as succeeds, wait};
 
-use super::nix;
+use testkit::nix::Nix;
 
 /// A machine that substitutes: an empty store, no caches, no configuration.
 pub struct Client {
     dir: tempfile::TempDir,
+    pub nix: Nix,
 }
 
 impl Client {
+    /// Makes a client with the installed Nix.
     pub fn new() -> Self {
+        Self::of(&Nix::INSTALLED)
+    }
+
+    /// Makes a client with this version of Nix.
+    pub fn of(nix: &Nix) -> Self {
         Self {
             dir: tempfile::tempdir().unwrap(),
+            nix: nix.clone(),
         }
     }
 
@@ -41,7 +49,7 @@ impl Client {
 
     /// Returns [`Self::command`] with more experimental features.
     pub fn command_with(&self, program: &str, features: &str) -> Command {
-        let mut command = nix(program, self.dir.path());
+        let mut command = self.nix.command(program, self.dir.path());
         command.env(
             "NIX_CONFIG",
             format!(
@@ -74,6 +82,15 @@ impl Client {
             .args(["--option", "substituters", url])
             .args(["--option", "trusted-public-keys", keys]);
         command
+    }
+
+    /// Returns the argument of `nix` that names the outputs of a derivation.
+    pub fn outputs_of(&self, drv: &str) -> String {
+        match self.nix.release() {
+            // Nix 2.8 also takes the path of the derivation.
+            None => drv.to_owned(),
+            Some(_) => format!("{drv}^*"),
+        }
     }
 
     /// Returns the closure of `path` in the client's store.

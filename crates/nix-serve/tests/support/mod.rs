@@ -18,7 +18,7 @@ use std::process::{Command, Stdio};
 
 pub use testkit::http1::{Connection, Response, exchange as raw};
 pub use testkit::nix::{
-    OwnStore, hash_part, key_pair, local, nix, sample, sample_list, sample_root,
+    Nix, OwnStore, hash_part, key_pair, local, nix, sample, sample_list, sample_root,
 };
 use testkit::process::without_variables;
 pub use testkit::process::{Process, output};

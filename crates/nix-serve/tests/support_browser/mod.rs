@@ -176,10 +176,11 @@ impl Browser {
         self.ask("POST", &format!("{element}/click"), &json!({}));
     }
 
-    /// Waits until a script returns true.
+    /// Waits until a condition is true. It is false while it reads an element that does not exist
+    /// yet.
     #[track_caller]
-    pub fn wait_until(&self, script: &str) {
-        let script = format!("return !!({script})");
+    pub fn wait_until(&self, condition: &str) {
+        let script = format!("try {{ return !!({condition}) }} catch {{ return false }}");
         eventually(&script, || self.run(&script) == true);
     }
 
@@ -215,7 +216,16 @@ impl Browser {
             widths[1] <= widths[0],
             "{name} scrolls sideways: {widths:?}"
         );
-        let wanted = json!({ "format": "png", "captureBeyondViewport": true });
+        self.save_picture(name, true);
+    }
+
+    /// Takes a screenshot of the part of the page that the window shows.
+    pub fn picture_of_window(&self, name: &str) {
+        self.save_picture(name, false);
+    }
+
+    fn save_picture(&self, name: &str, is_whole: bool) {
+        let wanted = json!({ "format": "png", "captureBeyondViewport": is_whole });
         let png = self.tell("Page.captureScreenshot", wanted);
         let text = png["data"].as_str().unwrap();
         let png = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, text);

@@ -19,11 +19,12 @@ use std::time::{Duration, Instant};
 
 use testkit::nix::Daemon;
 use testkit::procfs;
+use testkit::sqlite::run as sqlite;
 use testkit::wait::holds_within;
 
 use crate::support::{OwnStore, eventually, hash_part, local, nix, nix_serve, output};
 use crate::support_process::{
-    Connection, Process, Response, Shell, make_public, once, public_store, sqlite,
+    Connection, Process, Response, Shell, make_public, once, public_store,
 };
 
 pub const FAILED: &str = "the store cannot be read, answering 503";

@@ -80,14 +80,6 @@ pub fn once(addr: SocketAddr, path: &str) -> Response {
     Connection::connect(addr).request("GET", path, &["Connection: close"])
 }
 
-/// Runs SQL on a database of the test; returns the rows.
-#[track_caller]
-pub fn sqlite(database: &Path, sql: &str) -> String {
-    output(Command::new("sqlite3").arg(database).arg(sql))
-        .trim()
-        .to_owned()
-}
-
 /// Returns whether the test runs as root; if not, prints why it is skipped.
 pub fn is_root() -> bool {
     let id = output(Command::new("id").arg("-u"));

@@ -25,17 +25,24 @@ use super::config::Forwarded;
 #[derive(Debug, Default)]
 pub(crate) struct Networks(Vec<IpNet>);
 
+/// Returns whether the text is a network such as `10.0.0.0/8`, or an address.
+pub fn is_network(text: &str) -> bool {
+    network(text).is_some()
+}
+
+fn network(text: &str) -> Option<IpNet> {
+    let text = text.trim();
+    let alone = || text.parse::<IpAddr>().map(IpNet::from);
+    text.parse::<IpNet>().ok().or_else(|| alone().ok())
+}
+
 impl Networks {
     /// Parses prefixes such as `10.0.0.0/8` and single addresses. The error is the first invalid
     /// entry.
     pub(crate) fn parse(entries: &[String]) -> Result<Self, &str> {
-        let network = |entry: &str| {
-            let alone = || entry.parse::<IpAddr>().map(IpNet::from);
-            entry.parse::<IpNet>().ok().or_else(|| alone().ok())
-        };
         let parsed = entries
             .iter()
-            .map(|entry| network(entry.trim()).ok_or(entry.as_str()));
+            .map(|entry| network(entry).ok_or(entry.as_str()));
         parsed.collect::<Result<_, _>>().map(Self)
     }
 

@@ -19,12 +19,20 @@ pub(crate) struct Certificates {
     names: HashSet<PeerName>,
 }
 
+/// Returns whether the text is a SHA-256 fingerprint, as openssl prints it.
+pub fn is_fingerprint(text: &str) -> bool {
+    fingerprint(text).is_some()
+}
+
+fn fingerprint(text: &str) -> Option<Digest> {
+    let digits: String = text.chars().filter(|sign| *sign != ':').collect();
+    digest_of_hex(digits.trim())
+}
+
 impl Certificates {
     pub(crate) fn new(config: &CertificateConfig) -> Result<Self, AccessError> {
-        let fingerprint = |text: &String| {
-            let digits: String = text.chars().filter(|sign| *sign != ':').collect();
-            digest_of_hex(digits.trim()).ok_or_else(|| AccessError::Fingerprint(text.clone()))
-        };
+        let fingerprint =
+            |text: &String| fingerprint(text).ok_or_else(|| AccessError::Fingerprint(text.clone()));
         let common_names = config.common_names.iter();
         let dns_names = config.dns_names.iter();
         let uris = config.uris.iter();

@@ -53,9 +53,12 @@ use std::time::{Duration, Instant};
 
 use samovar_http::{Head, Inline, Peer, Reply, Response};
 
+pub use self::address::is_network;
+pub use self::certificate::is_fingerprint;
 pub use self::config::{AccessConfig, CertificateConfig, Forwarded, RateLimit, RefuseWith};
 pub use self::error::{AccessError, FileKind, LineProblem};
 pub use self::refusal::Refusal;
+pub(crate) use self::refusal::TokenFault;
 pub use self::tokens::new_token;
 pub use self::users::hash_password;
 
@@ -290,17 +293,28 @@ impl Access {
         self.refused_because(refusal, None)
     }
 
-    /// Makes the response to a refused request, like [`refused`](Self::refused). `reason`: a
-    /// sentence about the client's credentials.
+    /// Makes the response to a refused request, like [`refused`](Self::refused). `fault`: that of
+    /// the client's token for uploads.
     pub(crate) fn refused_because(
         &self,
         refusal: Refusal,
-        reason: Option<&str>,
+        fault: Option<&TokenFault>,
     ) -> Option<Response> {
         match refusal {
-            Refusal::Denied => Some(self.denied.as_ref()?.response(reason)),
+            Refusal::Denied => Some(self.denied.as_ref()?.response(fault)),
             Refusal::TooMany(wait) => Some(too_many(wait)),
         }
+    }
+
+    /// Returns the value of `WWW-Authenticate` in the response to clients without credentials;
+    /// `None` if the cache does not ask for any.
+    pub(crate) fn challenge(&self) -> Option<&str> {
+        self.denied.as_ref()?.challenge.as_deref()
+    }
+
+    /// Whether the cache is hidden from clients that are not admitted.
+    pub(crate) fn is_hiding(&self) -> bool {
+        self.denied.is_none()
     }
 
     /// Identifies the client as far as that is possible without verifying a password, and decides

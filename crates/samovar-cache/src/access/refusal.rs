@@ -32,6 +32,16 @@ impl Refusal {
     }
 }
 
+/// The fault of a token for uploads that does not admit its request. Contains a sentence for the
+/// client.
+#[derive(Debug)]
+pub(crate) enum TokenFault {
+    /// The token is unknown, revoked, expired or for another cache.
+    Invalid(String),
+    /// The token is valid, but lacks the right.
+    LacksRight(String),
+}
+
 /// The response to clients that are not admitted.
 #[derive(Debug)]
 pub(super) struct Denied {
@@ -39,7 +49,7 @@ pub(super) struct Denied {
     body: &'static str,
     /// The value of `WWW-Authenticate`, which every 401 must have (RFC 9110, 11.6.1); `None` for a
     /// 403.
-    challenge: Option<String>,
+    pub(super) challenge: Option<String>,
     pub(super) prepared: Prepared,
 }
 
@@ -85,15 +95,21 @@ impl Denied {
         }))
     }
 
-    /// Returns the response that a worker sends. `reason`: a sentence for the client, which
-    /// replaces the general one.
-    pub(super) fn response(&self, reason: Option<&str>) -> Response {
-        let text = match reason {
-            Some(reason) => format!("{reason}\n").into(),
+    /// Returns the response that a worker sends. The sentence of `fault` replaces the general one.
+    pub(super) fn response(&self, fault: Option<&TokenFault>) -> Response {
+        let text = match fault {
+            Some(TokenFault::Invalid(text) | TokenFault::LacksRight(text)) => {
+                format!("{text}\n").into()
+            }
             None => Cow::Borrowed(self.body),
         };
-        let response = Response::text(self.status, text).header(NO_STORE.0, NO_STORE.1);
-        match &self.challenge {
+        let (status, challenge) = match fault {
+            // The client is authenticated.
+            Some(TokenFault::LacksRight(_)) => (Status::FORBIDDEN, None),
+            _ => (self.status, self.challenge.as_ref()),
+        };
+        let response = Response::text(status, text).header(NO_STORE.0, NO_STORE.1);
+        match challenge {
             Some(challenge) => response.header("WWW-Authenticate", challenge),
             None => response,
         }

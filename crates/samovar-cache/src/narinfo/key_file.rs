@@ -23,7 +23,7 @@ pub enum KeyFileError {
     /// The file does not exist.
     #[error(
         "the secret key file {0:?} does not exist: make one with \
-         `nix-store --generate-binary-cache-key NAME SECRET-FILE PUBLIC-FILE`, \
+         `nix-store --store dummy:// --generate-binary-cache-key NAME SECRET-FILE PUBLIC-FILE`, \
          or name none (NIX_SECRET_KEY_FILE, secret-key-files) to serve without a key"
     )]
     Missing(PathBuf),
@@ -33,7 +33,7 @@ pub enum KeyFileError {
     /// The file is empty.
     #[error(
         "the secret key file {0:?} is empty: make a new one with \
-         `nix-store --generate-binary-cache-key NAME SECRET-FILE PUBLIC-FILE`"
+         `nix-store --store dummy:// --generate-binary-cache-key NAME SECRET-FILE PUBLIC-FILE`"
     )]
     Empty(PathBuf),
     /// The file is not a Nix secret key.

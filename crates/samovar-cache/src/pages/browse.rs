@@ -16,7 +16,7 @@ use super::file::Sent;
 use super::frame::redirect;
 use super::link::destination;
 use super::text::{Count, Name, Size};
-use super::url::{encode, parameter};
+use super::url::parameter;
 use crate::refusal::Refusal;
 
 /// Maximum number of entries per page. Each costs a system call, and makes the page longer.
@@ -42,9 +42,9 @@ impl View<'_> {
         let registration = self.reader().servable(wanted.hash_part)?;
         let info = &registration.info;
         let tree = self.reader().store().tree(&info.path)?;
-        let after = parameter(head.query(), "after");
+        let page_index = page_index(head.query());
         let asked = PageRequest {
-            after: after.as_deref(),
+            skip: page_index.saturating_mul(ENTRY_COUNT_MAX),
             count_max: ENTRY_COUNT_MAX,
         };
         let found = tree.place(wanted.names, asked);
@@ -89,11 +89,17 @@ impl View<'_> {
             }
             Place::Directory(listed) => {
                 let index = [wanted.names, &[INDEX]].concat();
+                let index = match tree.place(&index, asked) {
+                    Ok(Some(Place::File { file, size, .. })) => Some((file, size)),
+                    _ => None,
+                };
+                if !registration.is_current()? {
+                    return Ok(self.no_path());
+                }
+                let has_index = index.is_some();
                 if !has("list")
-                    && after.is_none()
-                    && has_index(&listed)
-                    && let Ok(Some(Place::File { file, size, .. })) = tree.place(&index, asked)
-                    && registration.is_current()?
+                    && page_index == 0
+                    && let Some((file, size)) = index
                 {
                     let sent = Sent {
                         file,
@@ -108,7 +114,8 @@ impl View<'_> {
                     wanted,
                     info,
                     listed: &listed,
-                    is_whole: after.is_none(),
+                    page_index,
+                    has_index,
                 };
                 self.directory(&more)?
             }
@@ -170,21 +177,18 @@ impl View<'_> {
                     None => (info.path.name()),
                 }
             }
-            @if has_index(listing.listed) && listing.is_whole {
+            @if listing.has_index {
                 ul.actions { li { a href="./" { "Show index.html" } } }
             }
             @if listing.listed.entries.is_empty() {
                 p.soft {
-                    @if listing.is_whole { "This directory is empty." }
-                    @else { "No more entries." }
+                    @if listing.page_index == 0 { "This directory is empty." }
+                    @else { "No more entries. " a href="?list" { "First page" } }
                 }
             } @else {
+                (listing.pager("Pages"))
                 (self.table(listing)?)
-            }
-            @if let Some(last) = listing.listed.entries.last().filter(|_| listing.listed.has_more) {
-                ul.actions { li {
-                    a href={ "?list&after=" (encode(&last.name)) } rel="next" { "Next page" }
-                } }
+                (listing.pager("Pages, at the end"))
             }
         };
         Ok(self
@@ -202,11 +206,12 @@ impl View<'_> {
         Ok(html! {
             table.files {
                 caption {
-                    (Count(listed.count_in_all))
-                    @if listed.count_in_all == 1 { " entry" } @else { " entries" }
-                    @if (listed.entries.len() as u64) < listed.count_in_all {
-                        ", " (Count(listed.entries.len() as u64)) " shown"
+                    @let (first, last) = listing.range();
+                    @if last - first + 1 < listed.count_in_all {
+                        (Count(first)) " to " (Count(last)) " of "
                     }
+                    @if listed.count_in_all == 1 { "1 entry" }
+                    @else { (Count(listed.count_in_all)) " entries" }
                 }
                 thead { tr {
                     th scope="col" { "Name" }
@@ -313,13 +318,43 @@ struct Listing<'a> {
     wanted: Wanted<'a>,
     info: &'a PathInfo,
     listed: &'a Listed,
-    /// Whether the list starts with the first entry.
-    is_whole: bool,
+    /// Number of pages before this one.
+    page_index: usize,
+    /// Whether the directory has a file `index.html`.
+    has_index: bool,
 }
 
-/// Whether a regular file `index.html` is among the entries.
-fn has_index(listed: &Listed) -> bool {
-    let entries = &listed.entries;
-    let entry = entries.binary_search_by(|entry| (*entry.name).cmp(INDEX));
-    entry.is_ok_and(|index| matches!(entries[index].kind, EntryKind::File { .. }))
+impl Listing<'_> {
+    /// Returns the numbers of the first and the last entry, counted from 1.
+    fn range(&self) -> (u64, u64) {
+        let before = self.page_index.saturating_mul(ENTRY_COUNT_MAX) as u64;
+        (before + 1, before + self.listed.entries.len() as u64)
+    }
+
+    /// Renders links to other pages, if there are any.
+    fn pager(&self, label: &str) -> Markup {
+        let has_more = self.listed.has_more;
+        let page_count = self.listed.count_in_all.div_ceil(ENTRY_COUNT_MAX as u64);
+        // Pages are counted from 1 in URLs.
+        let number = self.page_index as u64 + 1;
+        html! {
+            @if self.page_index > 0 || has_more {
+                nav.pager aria-label=(label) {
+                    @if number == 2 { a href="?list" rel="prev" { "← Previous" } }
+                    @else if number > 2 {
+                        a href={ "?list&page=" (number - 1) } rel="prev" { "← Previous" }
+                    }
+                    span { "Page " (Count(number)) " of " (Count(page_count)) }
+                    @if has_more { a href={ "?list&page=" (number + 1) } rel="next" { "Next →" } }
+                }
+            }
+        }
+    }
+}
+
+/// Returns the number of pages before the requested one.
+fn page_index(query: Option<&[u8]>) -> usize {
+    let number = parameter(query, "page").and_then(|number| String::from_utf8(number).ok());
+    let number = number.and_then(|number| number.parse::<u32>().ok());
+    number.map_or(0, |number| number.saturating_sub(1) as usize)
 }

@@ -1,8 +1,8 @@
 //! The common frame of all pages, and their response headers.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
-use samovar_http::Response;
 use samovar_http::http::Status;
+use samovar_http::{Body, Response};
 
 use super::assets::{ICON, MARK, SCRIPT, STYLE};
 use super::url::Base;
@@ -23,8 +23,8 @@ pub(crate) struct Page<'a> {
     pub(crate) base: Base,
     /// The page's class in the style sheet.
     pub(crate) kind: &'static str,
-    /// Whether the page has a search form.
-    pub(crate) has_search: bool,
+    /// The text in the search form; `None` if the page has no such form.
+    pub(crate) search: Option<&'a str>,
     /// The main content of the page.
     pub(crate) main: Markup,
 }
@@ -32,7 +32,12 @@ pub(crate) struct Page<'a> {
 impl Page<'_> {
     /// Renders the page into a response.
     pub(crate) fn response(&self, status: Status) -> Response {
-        Response::new(status, self.render().0)
+        self.response_with(status, self.render().0)
+    }
+
+    /// Makes the response of a page from its HTML, all of it or piece by piece.
+    pub(crate) fn response_with(&self, status: Status, html: impl Into<Body>) -> Response {
+        Response::new(status, html)
             .header("Content-Type", "text/html; charset=utf-8")
             .header("Content-Security-Policy", POLICY)
             .header("X-Content-Type-Options", "nosniff")
@@ -43,7 +48,8 @@ impl Page<'_> {
             .header("Cache-Control", "no-cache")
     }
 
-    fn render(&self) -> Markup {
+    /// Renders the whole page.
+    pub(crate) fn render(&self) -> Markup {
         html! {
             (DOCTYPE)
             html lang="en" {
@@ -67,7 +73,7 @@ impl Page<'_> {
                             (PreEscaped(MARK))
                             span { (self.cache_name) }
                         }
-                        @if self.has_search { (search_form(self.base)) }
+                        @if let Some(text) = self.search { (search_form(self.base, text)) }
                     }
                     main id="main" { (self.main) }
                     footer {
@@ -83,12 +89,12 @@ impl Page<'_> {
 }
 
 /// Renders the search form, which works without JavaScript.
-fn search_form(base: Base) -> Markup {
+fn search_form(base: Base, text: &str) -> Markup {
     html! {
         form.search role="search" action=(base.to("search")) method="get" {
-            label.unseen for="q" { "Find a path by its hash or store path" }
-            input id="q" type="search" name="q" required maxlength="1000"
-                placeholder="Hash or store path" autocomplete="off" autocapitalize="off"
+            label.unseen for="q" { "Find a path by its name, hash or store path" }
+            input id="q" type="search" name="q" value=(text) required maxlength="1000"
+                placeholder="Name, hash or store path" autocomplete="off" autocapitalize="off"
                 spellcheck="false";
             button type="submit" { "Find" }
         }

@@ -3,6 +3,7 @@
 use maud::{Markup, PreEscaped, html};
 use samovar_http::Response;
 use samovar_http::http::Status;
+use samovar_nix::StorePath;
 
 use super::View;
 use super::assets::MARK;
@@ -53,6 +54,7 @@ impl View<'_> {
             }
             (keys_section(&keys))
             (self.use_section(&keys))
+            (self.recent_section())
         };
         self.page("", "landing", main).response(Status::OK)
     }
@@ -71,32 +73,41 @@ impl View<'_> {
                         "Replace " code { (PLACEHOLDER) } " with the address of this page."
                     }
                 }
-                h3 { "Nix" }
-                p { "In " code { "/etc/nix/nix.conf" } ":" }
-                (snippet("nix.conf", &html! {
-                    "extra-substituters = " (url) "\n"
-                    "extra-trusted-public-keys = " (keys.join(" "))
-                }))
-                h3 { "NixOS" }
-                (snippet("NixOS configuration", &html! {
-                    "nix.settings = {\n"
-                    "  substituters = [\n    \"" (url) "\"\n  ];\n"
-                    "  trusted-public-keys = [\n" (quoted) "  ];\n"
-                    "};"
-                }))
-                h3 { "Flake" }
-                (snippet("flake.nix", &html! {
-                    "nixConfig = {\n"
-                    "  extra-substituters = [\n    \"" (url) "\"\n  ];\n"
-                    "  extra-trusted-public-keys = [\n" (quoted) "  ];\n"
-                    "};"
-                }))
-                h3 { "One-off copy" }
-                (snippet("Command", &html! {
-                    "nix copy --from " (url) " " (self.reader().store().store_dir()) "/…"
-                }))
+                (tabs("Setup for", [
+                    ("Nix", "/etc/nix/nix.conf", html! {
+                        "extra-substituters = " (url) "\n"
+                        "extra-trusted-public-keys = " (keys.join(" "))
+                    }),
+                    ("NixOS", "NixOS configuration", html! {
+                        "nix.settings = {\n"
+                        "  substituters = [\n    \"" (url) "\"\n  ];\n"
+                        "  trusted-public-keys = [\n" (quoted) "  ];\n"
+                        "};"
+                    }),
+                    ("Flake", "flake.nix", html! {
+                        "nixConfig = {\n"
+                        "  extra-substituters = [\n    \"" (url) "\"\n  ];\n"
+                        "  extra-trusted-public-keys = [\n" (quoted) "  ];\n"
+                        "};"
+                    }),
+                    ("One-off copy", ONE_OFF_LABEL, self.copy("PATH")),
+                ]))
                 @if self.cache.config.has_passwords { (self.netrc()) }
             }
+        }
+    }
+
+    /// Renders the command that copies a path into the store of the client.
+    pub(super) fn copy_command(&self, path: &StorePath) -> Markup {
+        self.copy(&path.full(self.reader().store().store_dir()))
+    }
+
+    fn copy(&self, path: &str) -> Markup {
+        let keys = self.cache.narinfos.signing.public_keys().join(" ");
+        html! {
+            "nix --extra-experimental-features nix-command copy --from " (self.url())
+            @if !keys.is_empty() { " --option extra-trusted-public-keys " (shell_word(&keys)) }
+            " " (shell_word(path))
         }
     }
 
@@ -154,6 +165,9 @@ fn keys_section(keys: &[String]) -> Markup {
     }
 }
 
+/// Label of the command that copies one path.
+const ONE_OFF_LABEL: &str = "command, with a store path in place of PATH";
+
 /// Placeholder for an unknown URL. A script replaces it with the URL of the page.
 const PLACEHOLDER: &str = "http://ADDRESS";
 
@@ -178,6 +192,30 @@ pub(crate) fn snippet(label: &str, text: &Markup) -> Markup {
     }
 }
 
+/// Renders snippets of which one is shown at a time, each with the name of its tab and a label. The
+/// tabs are radio buttons, which need no script.
+fn tabs<const COUNT: usize>(name: &str, tabs: [(&str, &str, Markup); COUNT]) -> Markup {
+    html! {
+        fieldset.tabs {
+            legend.unseen { (name) }
+            @for (index, (tab, _, _)) in tabs.iter().enumerate() {
+                input type="radio" name="tab" id={ "tab-" (index) } checked[index == 0];
+                label for={ "tab-" (index) } { (tab) }
+            }
+            @for (_, label, text) in &tabs { (snippet(label, text)) }
+        }
+    }
+}
+
+/// Quotes a word for a shell, if it needs that.
+fn shell_word(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/.-_+:=".contains(&byte);
+    match text.bytes().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
+}
+
 /// Quotes a string in the Nix language.
 fn nix_string(text: &str) -> String {
     let escaped = text.replace('\\', "\\\\").replace('"', "\\\"");
@@ -193,6 +231,14 @@ mod tests {
         assert_eq!(host_of("https://a.example:8443/team"), "a.example");
         assert_eq!(host_of("http://[2001:db8::1]:5000"), "2001:db8::1");
         assert_eq!(host_of("http://user@b.example"), "b.example");
+    }
+
+    #[test]
+    fn words_of_a_command_are_quoted_if_necessary() {
+        assert_eq!(shell_word("/nix/store/x-a+b"), "/nix/store/x-a+b");
+        assert_eq!(shell_word("a?b"), "'a?b'");
+        assert_eq!(shell_word("k-1:A= k-2:B="), "'k-1:A= k-2:B='");
+        assert_eq!(shell_word("it's"), "'it'\\''s'");
     }
 
     #[test]

@@ -14,12 +14,18 @@
 mod admin;
 mod assets;
 mod browse;
+mod closure;
 mod file;
 mod frame;
 mod landing;
 mod link;
+mod log;
+mod log_text;
 mod overview;
 mod path;
+mod recent;
+mod search;
+mod sign_in;
 mod status;
 mod status_storage;
 mod text;
@@ -30,7 +36,7 @@ mod url;
 use maud::{Markup, html};
 use samovar_http::http::Status;
 use samovar_http::{Head, Response};
-use samovar_nix::{HashPart, StorePath};
+use samovar_nix::StorePath;
 use samovar_storage::StoredCache;
 
 use crate::narinfo::narinfos::Narinfos;
@@ -44,6 +50,7 @@ use url::{Base, parameter};
 pub use admin::admin;
 pub(crate) use assets::answer as asset;
 pub(crate) use overview::page as overview;
+pub(crate) use sign_in::page as sign_in;
 pub(crate) use url::encode as percent_encode;
 
 /// Configuration of the web interface of a cache.
@@ -58,6 +65,10 @@ pub struct PagesConfig {
     pub public_url: Option<String>,
     /// Whether clients need a user name and a password.
     pub has_passwords: bool,
+    /// Title of the list of all caches of the server; empty for a general one.
+    pub server_title: String,
+    /// Description above the list of all caches of the server; may be empty.
+    pub server_description: String,
 }
 
 /// The web interface of one cache, for one request.
@@ -65,6 +76,8 @@ pub struct PagesConfig {
 pub(crate) struct View<'a> {
     pub(crate) cache: PagedCache<'a>,
     pub(crate) base: Base,
+    /// The text to search for; empty on other pages.
+    pub(crate) asked: &'a str,
 }
 
 /// A cache with a web interface.
@@ -87,7 +100,12 @@ pub(crate) fn is_answered(head: Head<'_>, path: &[u8]) -> bool {
 /// Answers a request for which [`is_answered`] holds.
 pub(crate) fn answer(cache: PagedCache<'_>, head: Head<'_>, path: &[u8]) -> Response {
     let base = Base::of(path);
-    let view = View { cache, base };
+    let asked = match PageRoute::of(path) {
+        Some(PageRoute::Search) => parameter(head.query(), "q"),
+        _ => None,
+    };
+    let asked = &*String::from_utf8_lossy(asked.as_deref().unwrap_or_default());
+    let view = View { cache, base, asked };
     view.answer(head, path).unwrap_or_else(|refusal| {
         if let Refusal::Store(_) = refusal {
             let shared = &cache.narinfos.reader.shared;
@@ -99,7 +117,7 @@ pub(crate) fn answer(cache: PagedCache<'_>, head: Head<'_>, path: &[u8]) -> Resp
 
 /// Whether the client prefers HTML to plain text. Browsers send `text/html` in `Accept`, Nix does
 /// not.
-fn wants_page(head: Head<'_>) -> bool {
+pub(crate) fn wants_page(head: Head<'_>) -> bool {
     let accepted = head.header("Accept");
     accepted.is_some_and(|accepted| accepted.windows(9).any(|part| part == b"text/html"))
 }
@@ -115,6 +133,8 @@ impl View<'_> {
             Some(PageRoute::Search) => self.search(head),
             Some(PageRoute::Uploads) => Ok(self.uploads()),
             Some(PageRoute::Path(hash_part)) => self.path(hash_part),
+            Some(PageRoute::Closure(hash_part)) => self.closure(hash_part),
+            Some(PageRoute::BuildLog(path)) => self.log(&path),
             Some(PageRoute::Serve {
                 hash_part,
                 names,
@@ -142,7 +162,7 @@ impl View<'_> {
             cache_name: self.name(),
             base: self.base,
             kind,
-            has_search: true,
+            search: Some(self.asked),
             main,
         }
     }
@@ -162,29 +182,6 @@ impl View<'_> {
         let path = head.path();
         let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         format!("./{}/", String::from_utf8_lossy(last))
-    }
-
-    /// Redirects to the page of a path, given any text that contains its hash part: a store path, a
-    /// URL, or the hash part alone.
-    fn search(&self, head: Head<'_>) -> Result<Response, Refusal> {
-        let asked = parameter(head.query(), "q").unwrap_or_default();
-        let Some(hash_part) = hash_part_in(&String::from_utf8_lossy(&asked)) else {
-            let main = html! {
-                h1 { "No hash found" }
-                p {
-                    "Search finds paths by hash: the 32 letters and digits after "
-                    code { (self.reader().store().store_dir()) "/" }
-                    ". Enter a store path, its hash, or the URL of a narinfo."
-                }
-            };
-            return Ok(self
-                .page("Search", "message", main)
-                .response(Status::NOT_FOUND));
-        };
-        if self.uploaded(hash_part)?.is_none() {
-            self.reader().servable(hash_part)?;
-        }
-        Ok(redirect(&self.base.to_path(hash_part)))
     }
 
     /// Renders the page for a refused request. It is the same for an excluded path and an absent
@@ -255,36 +252,5 @@ impl View<'_> {
         let text = "The store cannot be read. Try again later.";
         self.message(Status::SERVICE_UNAVAILABLE, "Temporarily unavailable", text)
             .header("Retry-After", "5")
-    }
-}
-
-/// Finds the first hash part in pasted text; `None` if there is none.
-fn hash_part_in(text: &str) -> Option<HashPart> {
-    let mut words = text.split(|c: char| !c.is_ascii_lowercase() && !c.is_ascii_digit());
-    words.find_map(|word| HashPart::parse(word.as_bytes()).ok())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[track_caller]
-    fn check(text: &str, is_found: bool) {
-        let hash = "zs83x50c7jbs0hj70ivx7ykckxh2zzl5";
-        let expected = is_found.then(|| HashPart::parse(hash.as_bytes()).unwrap());
-        assert_eq!(hash_part_in(&text.replace("{H}", hash)), expected, "{text}");
-    }
-
-    #[test]
-    fn search_finds_a_hash_part_in_any_text() {
-        check("{H}", true);
-        check("  {H}\n", true);
-        check("/nix/store/{H}-hello-2.12/bin/hello", true);
-        check("http://cache.example/{H}.narinfo", true);
-        check("\"{H}-x\"", true);
-        check("", false);
-        check("hello", false);
-        check("{H}x", false);
-        check("e000000000000000000000000000000u", false);
     }
 }

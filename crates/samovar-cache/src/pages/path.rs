@@ -4,34 +4,15 @@ use maud::{Markup, html};
 use samovar_http::Response;
 use samovar_http::http::Status;
 use samovar_nix::{HashPart, PathInfo, StorePath};
-use samovar_store::Closure;
 
 use super::View;
+use super::closure::{CLOSURE_COUNT_MAX, Members, total_size};
 use super::landing::snippet;
 use super::text::{Count, Date, Size};
-use crate::answer::build_log;
 use crate::refusal::Refusal;
-
-/// Maximum number of paths in a closure whose sizes are added up, which takes 20 ms. The size of a
-/// larger closure is not shown.
-const CLOSURE_COUNT_MAX: usize = 2000;
 
 /// Maximum number of references that are looked up. Further ones are shown without a link.
 const LINK_COUNT_MAX: usize = 500;
-
-/// Number of rows read in one transaction.
-const ROWS_AT_ONCE: usize = 250;
-
-/// Size of the closure of a path.
-enum ClosureSize {
-    Known {
-        path_count: usize,
-        nar_size: u64,
-    },
-    Large,
-    /// Some path of the closure cannot be served from this cache.
-    Incomplete,
-}
 
 impl View<'_> {
     /// Renders the page of a path.
@@ -59,9 +40,11 @@ impl View<'_> {
             p.crumbs { "Store path" }
             h1 { (info.path.name()) }
             (snippet("Store path", &html! { (info.path.full(self.reader().store().store_dir())) }))
+            (snippet("Copy to this machine", &self.copy_command(&info.path)))
             (self.actions(info)?)
             (self.facts(info)?)
             (self.references(&references))
+            (self.referrers_section(info)?)
             @if let Some(uploaded) = &uploaded { (self.upload_section(uploaded)?) }
         };
         Ok(self
@@ -75,12 +58,11 @@ impl View<'_> {
             "nar/{hash_part}-{}.nar",
             info.nar_hash.to_hash().nixbase32()
         );
-        let log = match build_log::admit(self.reader(), &info.path) {
-            Ok(()) => self.reader().store().log(&info.path)?,
-            Err(refusal @ Refusal::Store(_)) => return Err(refusal),
-            Err(_) => None,
-        };
-        let log = log.map(|_| self.base.to(&format!("log/{}", info.path.base_name())));
+        let log = self.open_log(&info.path)?;
+        let log = log.map(|_| {
+            self.base
+                .to(&format!("build-log/{}", info.path.base_name()))
+        });
         let files = self.base.to_file(hash_part, &[], false);
         Ok(html! {
             ul.actions {
@@ -91,14 +73,15 @@ impl View<'_> {
                         "Download NAR, " (Size(info.nar_size).brief())
                     }
                 }
-                li { a href=(self.base.to(&format!("{hash_part}.narinfo"))) { "narinfo" } }
-                li { a href=(self.base.to(&format!("{hash_part}.ls"))) { "Listing" } }
             }
         })
     }
 
     fn facts(&self, info: &PathInfo) -> Result<Markup, Refusal> {
-        let closure = self.closure_size(info)?;
+        let closure = self.members(info)?;
+        let closure_url = self
+            .base
+            .to(&format!("path/{}/closure", info.path.hash_part()));
         let dir = self.reader().store().store_dir();
         let signatures = self.cache.narinfos.signing.names(info, dir);
         let deriver = match &info.deriver {
@@ -110,14 +93,15 @@ impl View<'_> {
                 div { dt { "NAR size" } dd { (Size(info.nar_size)) } }
                 div { dt { "Closure" } dd {
                     @match closure {
-                        ClosureSize::Known { path_count: 1, .. } => "this path only",
-                        ClosureSize::Known { path_count, nar_size } => {
-                            (Size(nar_size)) " in " (Count(path_count as u64).of("path"))
+                        Members::All(members) if members.len() == 1 => "this path only",
+                        Members::All(members) => a href=(closure_url) {
+                            (Size(total_size(&members))) " in "
+                            (Count(members.len() as u64).of("path"))
                         },
-                        ClosureSize::Large => {
+                        Members::TooMany => {
                             "more than " (Count(CLOSURE_COUNT_MAX as u64).of("path"))
                         },
-                        ClosureSize::Incomplete => "incomplete in this cache",
+                        Members::Incomplete => "incomplete in this cache",
                     }
                 } }
                 div { dt { "NAR hash" } dd { code { (info.nar_hash.to_string()) } } }
@@ -134,8 +118,19 @@ impl View<'_> {
                     @if signatures.is_empty() { span.soft { "none" } }
                     @else { ul { @for name in signatures { li { code { (name) } } } } }
                 } }
+                (self.metadata(info.path.hash_part()))
             }
         })
+    }
+
+    /// Renders links to what clients read about a path.
+    pub(super) fn metadata(&self, hash_part: HashPart) -> Markup {
+        html! {
+            div { dt { "For programs" } dd {
+                a href=(self.base.to(&format!("{hash_part}.narinfo"))) { "narinfo" } ", "
+                a href=(self.base.to(&format!("{hash_part}.ls"))) { "listing" }
+            } }
+        }
     }
 
     pub(super) fn references(&self, references: &[(&StorePath, bool)]) -> Markup {
@@ -165,32 +160,5 @@ impl View<'_> {
                 span title=(path.base_name()) { (path.name()) }
             }
         }
-    }
-
-    fn closure_size(&self, info: &PathInfo) -> Result<ClosureSize, Refusal> {
-        let store = self.reader().store();
-        let members = match store.closure(info.path.hash_part(), CLOSURE_COUNT_MAX)? {
-            Some(Closure::Members(members)) => members,
-            Some(Closure::TooLarge) => return Ok(ClosureSize::Large),
-            Some(Closure::Incomplete) | None => return Ok(ClosureSize::Incomplete),
-        };
-        let is_open = self.reader().policy.is_open();
-        if !is_open && !self.cache.narinfos.are_readable(&members)? {
-            return Ok(ClosureSize::Incomplete);
-        }
-        let hash_parts: Vec<HashPart> = members.iter().map(|member| member.hash_part).collect();
-        let mut nar_size = 0_u64;
-        for some in hash_parts.chunks(ROWS_AT_ONCE) {
-            for looked in store.lookup_many(some)? {
-                match looked {
-                    Ok(Some(member)) => nar_size = nar_size.saturating_add(member.nar_size),
-                    _ => return Ok(ClosureSize::Incomplete),
-                }
-            }
-        }
-        Ok(ClosureSize::Known {
-            path_count: hash_parts.len(),
-            nar_size,
-        })
     }
 }

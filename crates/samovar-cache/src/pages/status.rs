@@ -6,7 +6,7 @@
 use maud::{Markup, html};
 use samovar_http::Response;
 use samovar_http::http::Status as HttpStatus;
-use samovar_metrics::{CacheStatus, Moment, Status, TopPath, TransferStatus};
+use samovar_metrics::{CacheStatus, Moment, ServedCacheStatus, Status, TopPath, TransferStatus};
 
 use super::frame::Page;
 use super::status_storage;
@@ -25,6 +25,7 @@ pub(crate) fn page(status: &Status) -> Response {
         }
         (health(status))
         (now(status))
+        (served(&status.served_caches))
         (transfers(status))
         div.columns {
             (top("Top by requests", "requests", &status.top_served,
@@ -47,7 +48,7 @@ pub(crate) fn page(status: &Status) -> Response {
         cache_name: name,
         base: Base::of(b"/status"),
         kind: "wide",
-        has_search: false,
+        search: None,
         main,
     }
     .response(HttpStatus::OK)
@@ -78,7 +79,9 @@ fn health(status: &Status) -> Markup {
 
 fn now(status: &Status) -> Markup {
     let now = &status.now;
-    let chart = |of: fn(&Moment) -> u64| line(status.history.iter().map(of));
+    let chart = |of: fn(&Moment) -> u64, show| line(status.history.iter().map(of), show);
+    let count = |count| Count(count).grouped();
+    let percent = |percent: u64| format!("{percent} %");
     let last = status
         .latencies
         .iter()
@@ -87,15 +90,15 @@ fn now(status: &Status) -> Markup {
         section aria-label="Now" {
             dl.figures {
                 div { dt { "Requests per second" } dd { (rate(now.requests_per_s)) }
-                    dd { (chart(|moment| moment.request_count)) } }
+                    dd { (chart(|moment| moment.request_count, count)) } }
                 div { dt { "Traffic per second" } dd { (Size(whole(now.bytes_per_s)).brief()) }
-                    dd { (chart(|moment| moment.body_len)) } }
+                    dd { (chart(|moment| moment.body_len, |len| Size(len).brief())) } }
                 div { dt { "Hit ratio" } dd {
                     @match now.hit_ratio {
                         Some(ratio) => { (format!("{:.0} %", ratio * 100.0)) },
                         None => "–",
                     }
-                } dd { (line(hit_percents(&status.history))) } }
+                } dd { (line(hit_percents(&status.history), percent)) } }
                 div { dt { "Latency, 99th percentile" } dd {
                     @match last.filter(|latency| latency.count > 0) {
                         Some(latency) => (seconds(latency.p99_s)),
@@ -120,9 +123,10 @@ fn hit_percents(history: &[Moment]) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Draws a line chart. Screen readers skip it, because the text beside it has the value.
+/// Draws a line chart of one value per second, with its scale. Screen readers skip the line,
+/// because the text beside it has the value.
 #[expect(clippy::cast_precision_loss, reason = "a pixel is coarser")]
-fn line(values: impl Iterator<Item = u64>) -> Markup {
+fn line(values: impl Iterator<Item = u64>, show: fn(u64) -> String) -> Markup {
     let values: Vec<u64> = values.collect();
     let most = values.iter().copied().max().unwrap_or_default().max(1) as f64;
     let step = CHART.0 / (values.len().max(2) - 1) as f64;
@@ -134,9 +138,50 @@ fn line(values: impl Iterator<Item = u64>) -> Markup {
     }
     let view = format!("0 0 {} {}", CHART.0, CHART.1);
     html! {
+        @if !values.is_empty() {
+            span.scale { "peak " (show(values.iter().copied().max().unwrap_or_default()))
+                " in " (duration(values.len() as f64)) }
+        }
         svg.chart viewBox=(view) preserveAspectRatio="none" aria-hidden="true" {
             polyline points=(points.trim_end()) fill="none" stroke="currentColor"
                 stroke-width="2" vector-effect="non-scaling-stroke" {}
+        }
+    }
+}
+
+/// Renders the requests for each cache; nothing if there is only one.
+fn served(caches: &[ServedCacheStatus]) -> Markup {
+    let row = |cache: &ServedCacheStatus| {
+        let totals = &cache.totals;
+        let asked = totals.hit_count.saturating_add(totals.miss_count);
+        let ratio = totals.hit_count.saturating_mul(100).checked_div(asked);
+        html! {
+            tr {
+                th scope="row" { (cache.name) " " code.soft { (cache.path_prefix) "/" } }
+                td.number { (Count(totals.request_count)) }
+                td.number { (Size(totals.body_len).brief()) }
+                td.number { @match ratio { Some(ratio) => { (ratio) " %" }, None => "–" } }
+                td.number { (Count(totals.refused_count)) }
+                td.number { (Count(totals.error_count)) }
+            }
+        }
+    };
+    html! {
+        @if caches.len() > 1 {
+            section aria-labelledby="served" {
+                h2 id="served" { "Requests by cache" }
+                div.scrolls tabindex="0" role="group" aria-label="Requests by cache" { table {
+                    thead { tr {
+                        th scope="col" { "Cache" }
+                        th.number scope="col" { "Requests" }
+                        th.number scope="col" { "Traffic" }
+                        th.number scope="col" { "Hit ratio" }
+                        th.number scope="col" { "Refused" }
+                        th.number scope="col" { "Errors" }
+                    } }
+                    tbody { @for cache in caches { (row(cache)) } }
+                } }
+            }
         }
     }
 }
@@ -193,7 +238,7 @@ fn top(title: &str, unit: &str, paths: &[TopPath], show: fn(u64) -> Markup) -> M
                     tbody { @for path in paths.iter().take(10) { tr {
                         td { @match &path.name {
                             Some(name) => { span title=(path.hash_part) { (name) } },
-                            None => { span.path { (path.hash_part) } },
+                            None => { code.hash title=(path.hash_part) { (path.hash_part) } },
                         } }
                         td.number { (show(path.count)) }
                         td.number { (Count(path.client_count)) }
@@ -246,7 +291,7 @@ fn latencies(status: &Status) -> Markup {
 fn caches(caches: &[CacheStatus]) -> Markup {
     html! {
         section {
-            h2 { "Caches" }
+            h2 { "Memory and disk caches" }
             table {
                 thead { tr {
                     th scope="col" { "Cache" }

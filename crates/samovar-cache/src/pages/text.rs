@@ -84,7 +84,7 @@ impl Size {
     }
 }
 
-/// A number with grouped thousands.
+/// A number with groups of thousands, as in the book: 1,200.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Count(pub(crate) u64);
 
@@ -105,8 +105,7 @@ impl Count {
         let mut grouped = String::new();
         for (index, digit) in digits.chars().enumerate() {
             if index > 0 && (digits.len() - index).is_multiple_of(3) {
-                // U+202F, a narrow no-break space, separates groups of digits.
-                grouped.push('\u{202f}');
+                grouped.push(',');
             }
             grouped.push(digit);
         }
@@ -196,8 +195,8 @@ mod tests {
     fn thousands_are_grouped() {
         assert_eq!(Count(0).grouped(), "0");
         assert_eq!(Count(999).grouped(), "999");
-        assert_eq!(Count(1000).grouped(), "1\u{202f}000");
-        assert_eq!(Count(1_234_567).grouped(), "1\u{202f}234\u{202f}567");
+        assert_eq!(Count(1000).grouped(), "1,000");
+        assert_eq!(Count(1_234_567).grouped(), "1,234,567");
     }
 
     #[track_caller]

@@ -45,6 +45,7 @@ impl View<'_> {
             p.crumbs { "Store path" }
             h1 { (path.path.name()) }
             (snippet("Store path", &html! { (path.path.full(dir)) }))
+            (snippet("Copy to this machine", &self.copy_command(&path.path)))
             (self.downloads(details))
             (self.upload_facts(details))
             (self.references(&references))
@@ -56,7 +57,7 @@ impl View<'_> {
     }
 
     fn downloads(&self, details: &Details) -> Markup {
-        let (hash_part, nar) = (details.path.path.hash_part(), &details.path.nar);
+        let nar = &details.path.nar;
         html! {
             ul.actions {
                 li.first {
@@ -64,8 +65,6 @@ impl View<'_> {
                         "Download NAR, " (Size(nar.file_size).brief())
                     }
                 }
-                li { a href=(self.base.to(&format!("{hash_part}.narinfo"))) { "narinfo" } }
-                li { a href=(self.base.to(&format!("{hash_part}.ls"))) { "Listing" } }
             }
         }
     }
@@ -92,6 +91,7 @@ impl View<'_> {
                         li { code { (signature.key_name()) } }
                     } } }
                 } }
+                (self.metadata(path.path.hash_part()))
             }
         }
     }

@@ -11,7 +11,7 @@ use super::text::{Count, Date, Name, Size};
 use crate::refusal::Refusal;
 
 /// Maximum number of uploads on the page.
-const UPLOAD_COUNT_MAX: u32 = 100;
+const UPLOAD_COUNT_MAX: usize = 100;
 
 /// Maximum number of pins on the page.
 const PIN_COUNT_MAX: usize = 200;
@@ -31,7 +31,7 @@ impl View<'_> {
 
     fn uploads_of(&self, stored: &StoredCache) -> Result<Markup, Refusal> {
         let mut recent = Vec::new();
-        let newest = stored.recent(UPLOAD_COUNT_MAX);
+        let newest = stored.recent(&|_| true, UPLOAD_COUNT_MAX);
         for upload in newest.map_err(|error| self.failed(&error))? {
             if self.has_page(&upload.path)? {
                 recent.push(upload);

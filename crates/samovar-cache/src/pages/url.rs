@@ -13,7 +13,12 @@ pub(crate) fn parameter(query: Option<&[u8]>, name: &str) -> Option<Vec<u8>> {
     let value = pairs
         .filter_map(|pair| pair.strip_prefix(name.as_bytes()))
         .find_map(|rest| rest.strip_prefix(b"="))?;
-    percent::decode(value).map(Into::into)
+    // Forms encode a space as a plus sign, and a plus sign as `%2B`.
+    let value: Vec<u8> = value
+        .iter()
+        .map(|byte| if *byte == b'+' { b' ' } else { *byte })
+        .collect();
+    percent::decode(&value).map(Into::into)
 }
 
 /// The relative reference from a page to the root of its cache. It also works behind a proxy that

@@ -1,7 +1,7 @@
 //! Parses request URLs of the web interface.
 
 use samovar_http::http::percent;
-use samovar_nix::HashPart;
+use samovar_nix::{HashPart, StorePath};
 
 /// The page that a URL's path names, without the prefix of its cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +18,10 @@ pub(crate) enum PageRoute {
     Uploads,
     /// `/path/<hash part>`
     Path(HashPart),
+    /// `/path/<hash part>/closure`
+    Closure(HashPart),
+    /// `/build-log/<base name>`
+    BuildLog(StorePath),
     /// `/serve/<hash part>/…`
     Serve {
         hash_part: HashPart,
@@ -43,7 +47,15 @@ impl PageRoute {
             _ => {}
         }
         if let Some(rest) = path.strip_prefix(b"/path/") {
-            return Some(HashPart::parse(rest).map_or(Self::NoPath, Self::Path));
+            let (hash_part, page): (_, fn(HashPart) -> Self) = match rest.strip_suffix(b"/closure")
+            {
+                Some(hash_part) => (hash_part, Self::Closure),
+                None => (rest, Self::Path),
+            };
+            return Some(HashPart::parse(hash_part).map_or(Self::NoPath, page));
+        }
+        if let Some(rest) = path.strip_prefix(b"/build-log/") {
+            return Some(store_path(rest).map_or(Self::NoPath, Self::BuildLog));
         }
         if let Some(rest) = path.strip_prefix(b"/serve/") {
             return Some(serve(rest).unwrap_or(Self::NoPath));
@@ -52,6 +64,11 @@ impl PageRoute {
         let name = std::str::from_utf8(name).ok()?;
         Some(Self::Asset(name.to_owned()))
     }
+}
+
+fn store_path(base_name: &[u8]) -> Option<StorePath> {
+    let base_name = percent::decode(base_name)?;
+    StorePath::from_base_name(std::str::from_utf8(&base_name).ok()?).ok()
 }
 
 fn serve(rest: &[u8]) -> Option<PageRoute> {
@@ -106,7 +123,16 @@ mod tests {
         check("/uploads", Some(PageRoute::Uploads));
         check("/path/{H}", Some(PageRoute::Path(h())));
         check("/path/{H}/", Some(PageRoute::NoPath));
+        check("/path/{H}/closure", Some(PageRoute::Closure(h())));
+        check("/path/x/closure", Some(PageRoute::NoPath));
         check("/path/x", Some(PageRoute::NoPath));
+        let drv = StorePath::from_base_name(&format!("{H}-a+b.drv")).unwrap();
+        check(
+            "/build-log/{H}-a+b.drv",
+            Some(PageRoute::BuildLog(drv.clone())),
+        );
+        check("/build-log/{H}-a%2Bb.drv", Some(PageRoute::BuildLog(drv)));
+        check("/build-log/{H}", Some(PageRoute::NoPath));
         check("/serve/{H}", Some(files(&[], false)));
         check("/serve/{H}/", Some(files(&[], true)));
         check("/serve/{H}/a/b%20c", Some(files(&["a", "b c"], false)));

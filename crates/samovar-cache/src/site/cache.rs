@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use samovar_http::http::{Method, Status};
 use samovar_http::{Head, Inline, Prepared, Reply, Request, Response, Turn};
-use samovar_metrics::Event;
+use samovar_metrics::{Event, ServedCache};
 use samovar_nix::StorePath;
 use samovar_nix::narinfo::NarCoding;
 use samovar_storage::StoredCache;
@@ -39,6 +39,8 @@ const UPLOAD_INFO: &[u8] = b"/upload/nix-cache-info";
 /// The configuration of a cache.
 #[derive(Debug)]
 pub struct CacheConfig {
+    /// The cache's name in the metrics.
+    pub name: String,
     /// The URL prefix, percent-encoded, without a trailing slash. It is empty for the root.
     pub path_prefix: String,
     /// `Priority` in `nix-cache-info`: clients prefer caches with a lower number. nix-serve's is
@@ -59,6 +61,7 @@ pub struct CacheConfig {
 impl Default for CacheConfig {
     fn default() -> Self {
         Self {
+            name: "default".to_owned(),
             path_prefix: String::new(),
             priority: 30,
             signing: Signing::default(),
@@ -74,6 +77,7 @@ impl Default for CacheConfig {
 #[derive(Debug)]
 pub(crate) struct Cache {
     shared: Arc<SharedStore>,
+    name: String,
     pub(crate) path_prefix: Box<[u8]>,
     pub(crate) narinfos: Arc<Narinfos>,
     pub(crate) access: Option<Access>,
@@ -111,6 +115,7 @@ impl Cache {
         );
         Self {
             shared: Arc::clone(shared),
+            name: config.name,
             path_prefix: config.path_prefix.into_bytes().into_boxed_slice(),
             narinfos,
             access: config.access,
@@ -123,6 +128,14 @@ impl Cache {
 
     pub(crate) fn uploads(&self) -> Option<&Uploads> {
         self.uploads.as_ref()
+    }
+
+    /// Describes the cache for the metrics.
+    pub(crate) fn served(&self) -> ServedCache {
+        ServedCache {
+            name: self.name.clone(),
+            path_prefix: String::from_utf8_lossy(&self.path_prefix).into_owned(),
+        }
     }
 
     /// Writes the narinfos that are missing in the directory of the storage.
@@ -198,9 +211,17 @@ impl Cache {
                 Verdict::Refused(_) if self.uploads.is_some() && upload::has_token(head) => {
                     return Ok(reply.dispatch_slow());
                 }
+                Verdict::Refused(access::Refusal::Denied)
+                    if self.asks_for_token(access, head, path) =>
+                {
+                    return Ok(reply.dispatch_slow());
+                }
                 Verdict::Refused(refusal) => {
                     self.shared.observer.event(&refusal.event());
-                    return access.refuse(refusal, reply);
+                    return match self.sign_in(access, refusal, head) {
+                        Some(page) => Ok(reply.response(page)),
+                        None => access.refuse(refusal, reply),
+                    };
                 }
             }
         }
@@ -317,12 +338,19 @@ impl Cache {
         }
     }
 
+    /// Whether [`Uploads`] decide about the access of the request, because it needs a token also in
+    /// a public cache. They ask clients for a token, and so would show that a hidden cache exists.
+    fn asks_for_token(&self, access: &Access, head: Head<'_>, path: &[u8]) -> bool {
+        self.uploads.is_some() && !access.is_hiding() && upload::needs_token(head.method(), path)
+    }
+
     /// Answers a request on a worker; `None` if the cache is hidden from the client.
     pub(crate) fn handle(&self, request: &mut Request) -> Option<Response> {
         let head = request.head();
         let path = self.below_prefix(head.path()).unwrap_or_default();
         let uploads = self.uploads.as_ref();
         if let Some(access) = self.guard()
+            && !self.asks_for_token(access, head, path)
             && !uploads.is_some_and(|uploads| uploads.admits(head, path))
             && let Err(response) = self.ask(access, head, &route(path, head.query()))
         {
@@ -442,15 +470,31 @@ impl Cache {
             }
             Verdict::Refused(refusal) => {
                 observer.event(&refusal.event());
-                let reason = self
+                let fault = self
                     .uploads
                     .as_ref()
                     .and_then(|uploads| uploads.denial(head));
-                access.refused_because(refusal, reason.as_deref())
+                match self.sign_in(access, refusal, head) {
+                    Some(page) if fault.is_none() => Some(page),
+                    _ => access.refused_because(refusal, fault.as_ref()),
+                }
             }
             // Unreachable: `authenticate` never returns `Unverified`.
             Verdict::Unverified => access.refused(access::Refusal::Denied),
         })
+    }
+
+    /// Returns the page for a browser that must send credentials; `None` for other clients, and if
+    /// the cache does not ask for credentials.
+    fn sign_in(
+        &self,
+        access: &Access,
+        refusal: access::Refusal,
+        head: Head<'_>,
+    ) -> Option<Response> {
+        let is_asked = refusal == access::Refusal::Denied && self.pages.is_some();
+        let challenge = access.challenge().filter(|_| is_asked)?;
+        pages::wants_page(head).then(|| pages::sign_in(challenge))
     }
 
     /// Returns the cache's uploaded paths, for bulk responses; `None` if the cache is read-only.

@@ -9,6 +9,7 @@ use std::sync::{Arc, RwLock, Weak};
 use std::time::Instant;
 
 use samovar_http::Head;
+use samovar_metrics::Observer;
 
 use crate::access::Client;
 use crate::known::sharded::PathCache;
@@ -77,6 +78,11 @@ impl Caches {
             Arc::<RenderedCache>::clone(&narinfos.rendered)
         };
         self.narinfos().map(rendered)
+    }
+
+    /// Tells the observer which caches there are.
+    pub(crate) fn announce(&self, observer: &dyn Observer) {
+        observer.serves(&self.iter().map(Cache::served).collect::<Vec<_>>());
     }
 
     /// Returns the cache with exactly this prefix, if there is one.

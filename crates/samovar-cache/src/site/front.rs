@@ -6,9 +6,9 @@
 //! | `/healthz` | 200 if an I/O thread can answer |
 //! | `/readyz` | 200 if the store can be read and the roots of all policies are known, else 503 |
 //! | `/version` | name and version of the program, as JSON |
-//! | `/` | the caches that the client may read; 404 if there are none |
+//! | `/` | the caches that the client may read or that ask it for credentials, or 404 |
 //!
-//! A client that may read no cache sees only the server's health and version.
+//! Other clients see only the server's health and version.
 
 use std::time::Instant;
 
@@ -89,16 +89,22 @@ pub(crate) fn readyz(shared: &SharedStore, caches: &Caches) -> Response {
     Response::text(status, text).header("Cache-Control", "no-store")
 }
 
-/// Renders the list of caches that the client may read; `None` if there are none.
+/// Renders the list of caches that the client may read, or may ask for; `None` if there are none.
+///
+/// A cache that asks for credentials tells every client so at its own URL, and browsers send
+/// credentials only below that URL, so the list would never have it otherwise.
 fn overview(caches: &Caches, head: Head<'_>) -> Option<Response> {
-    let may_read = |cache: &&Cache| {
-        cache.guard().is_none_or(|access| {
-            let verdict = access.authenticate(head, Instant::now());
-            matches!(verdict, Verdict::Granted)
-        })
+    let is_locked = |cache: &Cache| match cache.guard() {
+        None => Some(false),
+        Some(access) => match access.authenticate(head, Instant::now()) {
+            Verdict::Granted => Some(false),
+            _ => access.challenge().map(|_| true),
+        },
     };
-    let readable = caches.iter().filter(may_read);
-    let mut caches: Vec<_> = readable.filter_map(Cache::paged).collect();
-    caches.sort_by_key(|cache| cache.path_prefix);
+    let entries = caches
+        .iter()
+        .filter_map(|cache| Some((cache.paged()?, is_locked(cache)?)));
+    let mut caches: Vec<_> = entries.collect();
+    caches.sort_by_key(|(cache, _)| cache.path_prefix);
     (!caches.is_empty()).then(|| pages::overview(&caches))
 }

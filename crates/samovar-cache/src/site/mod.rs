@@ -118,6 +118,7 @@ impl Site {
         let shared = Arc::new(SharedStore::new(store, settings, observer));
         let caches = Caches::build(&shared, config.caches, rendered_memory_len, None);
         shared.health.watch(caches.rendered().collect());
+        caches.announce(&*shared.observer);
         let background = Background::start(&caches);
         Self {
             shared,

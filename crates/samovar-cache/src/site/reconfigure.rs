@@ -38,6 +38,7 @@ impl Site {
             }
         };
         self.current.replace(Arc::clone(&caches));
+        caches.announce(&*self.shared.observer);
         self.shared.pin_watch.release();
         background.change(&caches, prepared);
         health.watch(caches.rendered().collect());

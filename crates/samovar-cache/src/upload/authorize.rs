@@ -10,6 +10,7 @@ use crate::access::credentials::Credentials;
 /// The right that a request about uploads needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Right {
+    Read,
     Push,
     Pin,
     /// Reading pins, which the rights to read and to pin both permit.
@@ -17,17 +18,27 @@ pub(super) enum Right {
 }
 
 impl Right {
-    /// Returns the verb and the participle of the action that the right permits.
-    const fn action(self) -> (&'static str, &'static str) {
+    const fn verb(self) -> &'static str {
         match self {
-            Self::Push => ("push", "uploading"),
-            Self::Pin => ("pin", "pinning"),
-            Self::ReadPins => ("read pins", "reading pins"),
+            Self::Read => "read",
+            Self::Push => "push",
+            Self::Pin => "pin",
+            Self::ReadPins => "read pins",
+        }
+    }
+
+    const fn participle(self) -> &'static str {
+        match self {
+            Self::Read => "reading",
+            Self::Push => "uploading",
+            Self::Pin => "pinning",
+            Self::ReadPins => "reading pins",
         }
     }
 
     const fn name(self) -> &'static str {
         match self {
+            Self::Read => "read",
             Self::Push => "push",
             Self::Pin => "pin",
             Self::ReadPins => "read or pin",
@@ -36,10 +47,23 @@ impl Right {
 
     const fn is_in(self, rights: Rights) -> bool {
         match self {
+            Self::Read => rights.read,
             Self::Push => rights.push,
             Self::Pin => rights.pin,
             Self::ReadPins => rights.read || rights.pin,
         }
+    }
+
+    /// Returns the sentence for a client whose token lacks the right.
+    pub(super) fn refusal(self, token: &Token) -> String {
+        format!(
+            "the token {:?} may not {}: it has the right {}; ask the operator of the cache for a \
+             token with the right {}",
+            token.name,
+            self.verb(),
+            token.rights,
+            self.name()
+        )
     }
 }
 
@@ -52,35 +76,23 @@ impl Uploads {
         right: Right,
     ) -> Result<Token, Response> {
         let token = with_token(head, |text| self.stored.authorize(text, now()));
-        match &token {
-            Some(Ok(Ok(token))) if right.is_in(token.rights) => {}
-            Some(Err(_)) => {}
-            _ => self.stored.count_unauthorized(),
-        }
-        let (verb, participle) = right.action();
-        match token {
-            Some(Ok(Ok(token))) if right.is_in(token.rights) => Ok(token),
-            Some(Ok(Ok(token))) => Err(refused(
-                Status::FORBIDDEN,
-                &format!(
-                    "the token {:?} may not {verb}: it has the right {}; ask the operator of the \
-                     cache for a token with the right {}",
-                    token.name,
-                    token.rights,
-                    right.name()
-                ),
-            )),
-            Some(Ok(Err(denied))) => Err(unauthorized(&denied.to_string())),
-            Some(Err(error)) => Err(unavailable(context, &error)),
-            None if Credentials::of(head.headers()).is_some() => Err(unauthorized(&format!(
+        let refusal = match token {
+            Some(Ok(Ok(token))) if right.is_in(token.rights) => return Ok(token),
+            Some(Ok(Ok(token))) => refused(Status::FORBIDDEN, &right.refusal(&token)),
+            Some(Ok(Err(denied))) => unauthorized(&denied.to_string()),
+            Some(Err(error)) => return Err(unavailable(context, &error)),
+            None if Credentials::of(head.headers()).is_some() => unauthorized(&format!(
                 "the password is not a token, which begins with {PREFIX}: ask the operator of the \
                  cache for one"
-            ))),
-            None => Err(unauthorized(&format!(
-                "{participle} needs a token as the password for this host in netrc: ask the \
-                 operator of the cache for one, who makes it with `samovar token create`"
-            ))),
-        }
+            )),
+            None => unauthorized(&format!(
+                "{} needs a token as the password for this host in netrc: ask the operator of the \
+                 cache for one, who makes it with `samovar token create`",
+                right.participle()
+            )),
+        };
+        self.stored.count_unauthorized();
+        Err(refusal)
     }
 }
 

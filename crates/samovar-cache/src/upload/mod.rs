@@ -54,12 +54,15 @@ use samovar_storage::token::{Token, now};
 use samovar_storage::verify::{FileName, decoded};
 use samovar_storage::{NARINFO_LEN_MAX, PATIENCE, PutError, Refusal, StorageError, StoredCache};
 
+use crate::access::TokenFault;
 use crate::narinfo::narinfos::Narinfos;
 use crate::narinfo::signing::Signing;
 use crate::reader::uploaded_info;
 use crate::refusal::Fixed;
 
 pub(crate) use self::bulk::Uploaded;
+#[cfg(fuzzing)]
+pub(crate) use self::pin::fuzzing;
 
 use self::authorize::{Right, with_token};
 use self::body::{SharedBody, encoding_of};
@@ -80,7 +83,7 @@ const DRAINED_LEN_MAX: u64 = 16 << 20;
 const LOG_LEN_MAX: u64 = 64 << 20;
 
 /// The uploads of one cache.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Uploads {
     pub(crate) stored: StoredCache,
 }
@@ -117,6 +120,12 @@ pub(crate) fn cost(method: Method, path: &[u8]) -> Option<Cost> {
 /// Returns whether a URL belongs to the push protocol. `path`: its path without the cache's prefix.
 pub(crate) fn is_push(path: &[u8]) -> bool {
     matches!(Target::of(path).kind, Kind::Push(_))
+}
+
+/// Returns whether a request needs a token also in a public cache. `path`: the URL's path without
+/// the cache's prefix.
+pub(crate) fn needs_token(method: Method, path: &[u8]) -> bool {
+    method == Method::Put || Target::of(path).kind.has_own_methods()
 }
 
 /// Returns whether the request carries a token. Only a worker can check the token, in the database.
@@ -157,34 +166,31 @@ impl Uploads {
     }
 
     /// Returns whether a token admits the request to a cache that is not public. Reading needs the
-    /// right to read. Without that right, a client may upload, and query which paths and files
-    /// exist below `upload/`, as it does before it uploads.
+    /// right to read. Without that right, a client may query which paths and files exist below
+    /// `upload/`, as it does before it uploads, and send the requests whose rights are checked with
+    /// the request.
     pub(crate) fn admits(&self, head: Head<'_>, path: &[u8]) -> bool {
         let token = with_token(head, |text| self.stored.authorize(text, now()));
-        let may_push = || match (head.method(), Target::of(path)) {
-            (Method::Put, _) => true,
-            (method, target) if target.is_below_upload => match target.kind {
-                Kind::CacheInfo | Kind::Narinfo(_) | Kind::Push(_) => true,
-                // The right to pin suffices, which is checked with the request.
-                Kind::Pins | Kind::PinEvents | Kind::Pin(_) => true,
-                Kind::Nar(_) => method == Method::Head,
-                _ => false,
-            },
-            _ => false,
+        let may_query = || {
+            let target = Target::of(path);
+            target.is_below_upload
+                && match target.kind {
+                    Kind::CacheInfo | Kind::Narinfo(_) => true,
+                    Kind::Nar(_) => head.method() == Method::Head,
+                    _ => false,
+                }
         };
-        matches!(token, Some(Ok(Ok(token))) if token.rights.read || may_push())
+        let may_ask = || needs_token(head.method(), path) || may_query();
+        matches!(token, Some(Ok(Ok(token))) if token.rights.read || may_ask())
     }
 
     /// Returns the reason why the request's token does not admit it to a cache that is not public.
     /// Returns `None` if the request has no token, or the token cannot be looked up.
-    pub(crate) fn denial(&self, head: Head<'_>) -> Option<String> {
+    pub(crate) fn denial(&self, head: Head<'_>) -> Option<TokenFault> {
         let token = with_token(head, |text| self.stored.authorize(text, now()))?;
         Some(match token.ok()? {
-            Ok(token) => format!(
-                "the token {:?} may not read: it has the right {}",
-                token.name, token.rights
-            ),
-            Err(denied) => denied.to_string(),
+            Ok(token) => TokenFault::LacksRight(Right::Read.refusal(&token)),
+            Err(denied) => TokenFault::Invalid(denied.to_string()),
         })
     }
 
@@ -199,12 +205,8 @@ impl Uploads {
         let head = request.head();
         let target = Target::of(head.path().get(prefix_len..).unwrap_or_default());
         let _patience = self.stored.start_patience();
-        let has_own_methods = matches!(
-            target.kind,
-            Kind::Push(_) | Kind::Pins | Kind::PinEvents | Kind::Pin(_)
-        );
         match head.method() {
-            method if method == Method::Put || has_own_methods => {
+            method if method == Method::Put || target.kind.has_own_methods() => {
                 let response = match target.kind {
                     Kind::Push(target) => self.push(context, request, target),
                     Kind::Pins => self.pins(context, request),

@@ -39,6 +39,16 @@ pub(crate) enum Kind {
     Unknown,
 }
 
+impl Kind {
+    /// Whether a request of any method is about a push or a pin, and needs a token.
+    pub(crate) fn has_own_methods(&self) -> bool {
+        matches!(
+            self,
+            Self::Push(_) | Self::Pins | Self::PinEvents | Self::Pin(_)
+        )
+    }
+}
+
 impl Target {
     /// Parses the path of a URL, without the cache's prefix. Clients that upload percent-encode no
     /// character but `!`.

@@ -1,5 +1,6 @@
 //! Checks of the storage for uploads.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use rustix::fs::{StatFs, statfs, statvfs};
@@ -37,16 +38,21 @@ const FUSE: u32 = 0x6573_5546;
 const TMPFS: u32 = 0x0102_1994;
 
 /// Checks the storage directory with the rights of the server's user. Returns the newest uploaded
-/// path of the first cache.
-pub(super) fn examine(config: &Configuration, findings: &mut Findings) -> Option<StorePath> {
-    let directory = config.storage.as_ref()?;
+/// path of each cache, by the cache's name in the storage.
+pub(super) fn examine(
+    config: &Configuration,
+    findings: &mut Findings,
+) -> HashMap<String, StorePath> {
+    let Some(directory) = &config.storage else {
+        return HashMap::new();
+    };
     clock(now(), None, findings);
     // A relative path ends at the working directory, not at the root.
     let directory = &std::path::absolute(directory).unwrap_or_else(|_| directory.clone());
     let existing = directory.ancestors().find(|path| path.exists());
     let existing = existing.unwrap_or(Path::new("/"));
     if !directory_is_usable(directory, existing, findings) {
-        return None;
+        return HashMap::new();
     }
     if let Ok(found) = statfs(existing) {
         file_system(directory, &found, findings);
@@ -75,7 +81,7 @@ pub(super) fn examine(config: &Configuration, findings: &mut Findings) -> Option
         }
         Err(error) => failed(directory, &error, findings),
     }
-    None
+    HashMap::new()
 }
 
 /// Checks that the server can create files in the storage directory. Returns whether it can.

@@ -34,7 +34,7 @@ pub use options::{Kind, OptionSpec, Scope, VARIABLE_PREFIX};
 pub use read::{read, show};
 pub use settings::{Setting, Settings};
 pub use toml::Value;
-pub use unit::time;
+pub use unit::{size, time};
 
 use crate::listener::{ADMIN_PORT_DEFAULT, Host, ListenSpec, PORT_DEFAULT};
 
@@ -100,6 +100,15 @@ pub struct Configuration {
     pub caches: Vec<CacheSettings>,
     /// Warnings about the configuration, one line each, to be logged once.
     pub remarks: Vec<String>,
+}
+
+impl Configuration {
+    /// Returns the number of worker threads. Default: eight for each core.
+    pub(crate) fn worker_count(&self) -> usize {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let given = self.workers.map(|count| usize::try_from(count.get()));
+        given.map_or(8 * cores, |count| count.unwrap_or(usize::MAX))
+    }
 }
 
 /// Maximum of `priority`: clients read it into a C `int`.
@@ -247,6 +256,10 @@ pub struct Pages {
     pub title: String,
     /// Description of the cache; may be empty.
     pub description: String,
+    /// Title that is set for all caches; empty if none is.
+    pub server_title: String,
+    /// Description that is set for all caches; empty if none is.
+    pub server_description: String,
     /// URL at which clients reach the cache; `None`: the URL under which the browser has reached
     /// it.
     pub public_url: Option<String>,
@@ -283,7 +296,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Names for nix-serve, with options such as `--ssl-cert`.
+    /// Names for nix-serve, with options such as `--tls-certificate`.
     pub const NIX_SERVE: Self = Self {
         program: "nix-serve",
         is_nix_serve: true,
@@ -291,9 +304,9 @@ impl Names {
 
     /// Spells an option as the program does.
     pub fn option(&self, name: &str) -> String {
-        let spec = OptionSpec::find(name).filter(|_| self.is_nix_serve);
-        match spec.and_then(|spec| spec.nix_serve) {
-            Some(option) => option.to_owned(),
+        let spec = OptionSpec::find(name).filter(|spec| self.is_nix_serve && spec.in_nix_serve);
+        match spec {
+            Some(spec) => format!("--{}", spec.option()),
             None => format!("`{name}`"),
         }
     }

@@ -120,6 +120,7 @@ fn caches(
         let mut cache = draft.finish(name.unwrap_or_default(), key_file, has_authorities)?;
         check_access(settings, name, &cache)?;
         append_prefix_to_common_url(settings, &mut cache);
+        separate_texts_of_server(settings, &mut cache);
         Ok(cache)
     };
     let names: Vec<&str> = settings.caches().collect();
@@ -183,6 +184,33 @@ fn append_prefix_to_common_url(settings: &Settings, cache: &mut CacheSettings) {
     }
 }
 
+/// Makes the title and the description that are set for all caches those of the list of caches. A
+/// named cache without texts of its own has its name as title, and no description.
+fn separate_texts_of_server(settings: &Settings, cache: &mut CacheSettings) {
+    let (name, Some(pages)) = (&cache.name, &mut cache.pages) else {
+        return;
+    };
+    if name.is_empty() {
+        return;
+    }
+    let text = |option: &str| match settings.exactly(option).map(|setting| &setting.value) {
+        Some(Value::Text(text)) => text.clone(),
+        _ => String::new(),
+    };
+    let is_own = |option: &str| {
+        settings
+            .exactly(&format!("{CACHES}.{name}.{option}"))
+            .is_some()
+    };
+    (pages.server_title, pages.server_description) = (text("title"), text("description"));
+    if !is_own("title") {
+        pages.title.clone_from(name);
+    }
+    if !is_own("description") {
+        pages.description.clear();
+    }
+}
+
 /// Resolves a configured path, which may name a credential of the service manager.
 fn path(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<PathBuf, String> {
     match text.strip_prefix(CREDENTIAL) {
@@ -210,13 +238,18 @@ fn invalid(option: String, setting: &Setting, expected: String) -> ConfigError {
     }
 }
 
-/// Formats the effective configuration as a file, with the origin of each value.
-pub fn show(settings: &Settings) -> String {
+/// Formats the effective configuration as a file, with the origin of each value. An option that is
+/// not set is a comment, `#NAME = VALUE`, if its default is a single value.
+pub fn show(settings: &Settings, config: &Configuration) -> String {
     let mut text = String::new();
     for spec in OptionSpec::all() {
         text.push_str(&match settings.exactly(spec.name) {
             Some(setting) => line(spec.name, setting),
-            None => format!("# {}: {}\n", spec.name, spec.default()),
+            None => match spec.effective(config) {
+                Some((value, "")) => format!("#{} = {value}\n", spec.name),
+                Some((value, remark)) => format!("#{} = {value}  # {remark}\n", spec.name),
+                None => format!("# {}: {}\n", spec.name, spec.default()),
+            },
         });
     }
     for cache in settings.caches() {

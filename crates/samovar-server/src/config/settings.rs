@@ -12,11 +12,14 @@ use rustix::fs::OFlags;
 
 use super::error::{CACHE_NAME_LEN_MAX, ConfigError, Origin};
 use super::nearest::nearest;
-use super::options::{CACHES, Kind, OptionSpec, Scope, VARIABLE_PREFIX, upper_case};
+use super::options::{CACHES, OptionSpec, Scope, VARIABLE_PREFIX, upper_case};
 use super::toml::{self, Value};
 
 /// Maximum size of a configuration file, bytes.
 const FILE_LEN_MAX: u64 = 1 << 20;
+
+/// The option with the files of the signing keys.
+const KEYS: &str = "secret-key-files";
 
 /// The value of an option, and where it was set.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,7 +107,11 @@ impl Settings {
                 let names: Vec<_> = OptionSpec::all()
                     .map(|spec| upper_case(spec.name))
                     .collect();
+                // The old names of nix-serve have no variables.
+                let alias = OptionSpec::by_option(&rest.to_ascii_lowercase().replace('_', "-"));
+                let alias = alias.map(|spec| upper_case(spec.name));
                 let near = nearest(rest, names.iter().map(|name| &**name));
+                let near = alias.as_deref().or(near);
                 return Err(ConfigError::Unknown {
                     origin,
                     name: variable.clone(),
@@ -128,24 +135,11 @@ impl Settings {
     ///
     /// [`ConfigError`] if the option is unknown or the text is not of its type.
     pub fn set(&mut self, name: &str, text: &str, origin: Origin) -> Result<(), ConfigError> {
-        let kind = check_name(name, &origin)?.kind;
-        let value = match kind {
-            Kind::Count(..) => text.trim().parse().ok().map(Value::Count),
-            Kind::Switch => match text.trim() {
-                "true" | "1" | "yes" | "on" => Some(Value::Switch(true)),
-                "false" | "0" | "no" | "off" => Some(Value::Switch(false)),
-                _ => None,
-            },
-            Kind::List => {
-                let words = text.split_ascii_whitespace();
-                let words = words.map(|word| Value::Text(word.to_owned()));
-                Some(Value::List(words.collect()))
-            }
-            Kind::Tables => toml::value(text),
-            Kind::Text | Kind::Path | Kind::Size(..) | Kind::Time | Kind::Word(_) => {
-                Some(Value::Text(text.to_owned()))
-            }
-        };
+        let spec = check_name(name, &origin)?;
+        let kind = spec.kind;
+        // An unset variable must not turn signing off.
+        let is_unset = spec.name == KEYS && text.trim().is_empty();
+        let value = kind.value(text).filter(|_| !is_unset);
         let Some(value) = value else {
             return Err(ConfigError::Value {
                 origin,
@@ -204,13 +198,29 @@ impl Settings {
         self.values.get(name)
     }
 
-    /// Returns the options whose value differs in `other` and that take effect only at start.
-    pub fn changed_at_start_only(&self, other: &Self) -> Vec<String> {
+    /// Returns the full names of the options of this scope whose value differs in `other`, and
+    /// `caches.NAME` for an added or removed cache without options of its own.
+    pub fn changed(&self, other: &Self, scope: Scope) -> Vec<String> {
         let value = |settings: &Self, name| settings.exactly(name).map(|it| it.value.clone());
-        let of_server = OptionSpec::all().filter(|spec| spec.scope == Scope::Server);
-        let names = of_server.map(|spec| spec.name);
-        let changed = names.filter(|name| value(self, name) != value(other, name));
-        changed.map(str::to_owned).collect()
+        let names: BTreeSet<&String> = self.values.keys().chain(other.values.keys()).collect();
+        let is_of_scope = |name: &str| {
+            let spec = OptionSpec::find(split(name).1);
+            spec.is_some_and(|spec| spec.scope == scope)
+        };
+        let mut changed: Vec<String> = names
+            .into_iter()
+            .filter(|name| is_of_scope(name) && value(self, name) != value(other, name))
+            .cloned()
+            .collect();
+        if scope == Scope::Cache {
+            for cache in self.caches.symmetric_difference(&other.caches) {
+                let has_options = |name: &String| split(name).0 == Some(cache);
+                if !changed.iter().any(has_options) {
+                    changed.push(format!("{CACHES}.{cache}"));
+                }
+            }
+        }
+        changed
     }
 }
 
@@ -254,11 +264,19 @@ fn check_name(name: &str, origin: &Origin) -> Result<&'static OptionSpec, Config
     if let Some(spec) = found.filter(fits) {
         return Ok(spec);
     }
-    let known = OptionSpec::all().filter(fits).map(|spec| spec.name);
+    let alias = OptionSpec::by_option(option).or_else(|| OptionSpec::replacing(option));
+    // A misspelled table is one unknown option.
+    let tables = |name: &'static str| name.match_indices('.').map(move |(at, _)| &name[..at]);
+    let names = OptionSpec::all().filter(fits).map(|spec| spec.name);
+    let names = names.flat_map(|name| tables(name).chain([name]));
+    let caches = cache.is_none().then_some(CACHES);
     Err(ConfigError::Unknown {
         origin: origin.clone(),
         name: name.to_owned(),
-        nearest: nearest(option, known).map(str::to_owned),
+        nearest: match alias.filter(fits) {
+            Some(spec) => Some(spec.name.to_owned()),
+            None => nearest(option, names.chain(caches)).map(str::to_owned),
+        },
         is_of_server: found.is_some(),
     })
 }

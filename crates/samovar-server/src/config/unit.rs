@@ -1,12 +1,12 @@
-//! Parses sizes and times with units.
+//! Parses sizes and times with units. `off` is 0.
 
 use std::time::Duration;
 
 use super::Value;
 
-/// Parses a number of bytes: a whole number, with or without a unit. Returns `None` for any other
-/// text.
-pub(super) fn size(text: &str) -> Option<u64> {
+/// Parses a number of bytes: a whole number, with or without a unit, as in `"64 MiB"`. Returns
+/// `None` for any other text.
+pub fn size(text: &str) -> Option<u64> {
     let (number, unit) = split(text)?;
     let factor: u64 = match unit {
         "" | "B" => 1,
@@ -52,6 +52,9 @@ pub(super) fn time_of(value: &Value) -> Option<Duration> {
 
 fn split(text: &str) -> Option<(u64, &str)> {
     let text = text.trim();
+    if text == "off" {
+        return Some((0, ""));
+    }
     let end = text
         .find(|c: char| !c.is_ascii_digit())
         .unwrap_or(text.len());
@@ -67,6 +70,7 @@ mod tests {
     fn sizes() {
         for (text, expected) in [
             ("0", Some(0)),
+            ("off", Some(0)),
             ("64 MiB", Some(64 << 20)),
             ("64MiB", Some(64 << 20)),
             ("2G", Some(2 << 30)),
@@ -88,6 +92,7 @@ mod tests {
     fn times() {
         for (text, expected) in [
             ("10", Some(Duration::from_secs(10))),
+            ("off", Some(Duration::ZERO)),
             ("10 min", Some(Duration::from_secs(600))),
             ("250ms", Some(Duration::from_millis(250))),
             ("2 h", Some(Duration::from_secs(7200))),

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::GC_LEASE_TIME_MIN;
+use super::{GC_LEASE_TIME_MIN, unit};
 
 /// Maximum time, seconds: a hundred years. Longer times are reduced to this.
 const SECONDS_MAX: f64 = 3_155_760_000.0;
@@ -24,21 +24,27 @@ pub fn count(text: &OsStr) -> Option<u64> {
     Some(digits.parse().unwrap_or(u64::MAX))
 }
 
-/// Parses seconds with an optional fraction, as starman passes to `select`.
+/// Parses a number of bytes: a count, or a number with a unit, as in `64 MiB`.
+pub fn size(text: &OsStr) -> Option<u64> {
+    count(text).or_else(|| unit::size(text.to_str()?))
+}
+
+/// Parses a time: seconds with an optional fraction, as starman passes to `select`, or a number
+/// with a unit, as in `10 min`.
 pub fn seconds(text: &OsStr) -> Option<Duration> {
-    let seconds: f64 = text.to_str()?.trim().parse().ok()?;
+    let text = text.to_str()?.trim();
+    let Ok(seconds) = text.parse::<f64>() else {
+        return unit::time(text);
+    };
     if seconds.is_nan() || seconds < 0.0 {
         return None;
     }
     Duration::try_from_secs_f64(seconds.min(SECONDS_MAX)).ok()
 }
 
-/// Parses the time of GC leases in seconds, at least 1. `off` and `0` give zero, which turns leases
+/// Parses the time of GC leases, at least one second. `off` and `0` give zero, which turns leases
 /// off.
 pub fn gc_lease(text: &OsStr) -> Option<Duration> {
-    if text == "off" {
-        return Some(Duration::ZERO);
-    }
     let time = seconds(text)?;
     (time.is_zero() || time >= GC_LEASE_TIME_MIN).then_some(time)
 }
@@ -67,14 +73,15 @@ pub fn url_prefix(text: &OsStr) -> Option<String> {
 }
 
 /// Parses the URL of a cache and removes its trailing slashes. Accepts only characters that need no
-/// quotes in `nix.conf` and in Nix expressions.
+/// quotes in `nix.conf` and in Nix expressions, and no login, because every visitor sees the URL.
 pub fn public_url(text: &str) -> Option<String> {
     let url = text.trim_end_matches('/');
     let rest = url
         .strip_prefix("https://")
         .or_else(|| url.strip_prefix("http://"))?;
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/[]%@".contains(&byte);
-    (!rest.is_empty() && rest.bytes().all(plain)).then(|| url.to_owned())
+    let host = rest.split('/').next().unwrap_or_default();
+    (!host.is_empty() && !host.contains('@') && rest.bytes().all(plain)).then(|| url.to_owned())
 }
 
 #[cfg(test)]
@@ -93,6 +100,8 @@ mod tests {
             "a.example",
             "https://",
             "javascript:x",
+            "https://user:password@a.example",
+            "https:///path",
             "http://a\"; b",
             "http://a${b}",
         ] {
@@ -112,6 +121,16 @@ mod tests {
     }
 
     #[test]
+    fn sizes() {
+        let check = |text: &str, expected| assert_eq!(size(OsStr::new(text)), expected, "{text}");
+        check("+5", Some(5));
+        check("99999999999999999999999", Some(u64::MAX));
+        check("10 MiB", Some(10 << 20));
+        check("off", Some(0));
+        check("5 s", None);
+    }
+
+    #[test]
     fn times() {
         let check =
             |text: &str, expected| assert_eq!(seconds(OsStr::new(text)), expected, "{text}");
@@ -121,7 +140,10 @@ mod tests {
         check("inf", Some(Duration::from_secs(3_155_760_000)));
         check("-1", None);
         check("nan", None);
-        check("5s", None);
+        check("5s", Some(Duration::from_secs(5)));
+        check("10 min", Some(Duration::from_secs(600)));
+        check("off", Some(Duration::ZERO));
+        check("5 fortnights", None);
     }
 
     #[test]

@@ -27,6 +27,7 @@ use super::json;
 use super::line_writer::{LineWriter, Sink};
 use super::utc::utc;
 use crate::config::{LogForm, LogTarget};
+use crate::logins::masked;
 
 /// One request and its response, to be logged.
 #[derive(Debug, Clone, Copy)]
@@ -154,7 +155,7 @@ impl Entry<'_> {
         if let Some(request) = self.request {
             escape(request.method, line);
             line.push(b' ');
-            escape(request.target, line);
+            escape(&masked(request.target), line);
             line.push(b' ');
             line.extend_from_slice(request.version.as_bytes());
         } else {
@@ -163,7 +164,7 @@ impl Entry<'_> {
         append(line, format_args!("\" {} ", self.status));
         append_or_dash(self.body_len, line);
         line.extend_from_slice(b" \"");
-        append_field(self.referer, line);
+        append_field(self.referer.map(masked).as_deref(), line);
         line.extend_from_slice(b"\" \"");
         append_field(self.user_agent, line);
         line.extend_from_slice(b"\"\n");

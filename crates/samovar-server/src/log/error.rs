@@ -16,6 +16,7 @@ use samovar_metrics::RecentError;
 use super::escape::escape;
 use super::line_writer::{LineWriter, Sink, Trouble};
 use super::utc::rfc_3339;
+use crate::logins::without_logins;
 
 /// Severity of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,7 +81,7 @@ impl ErrorLog {
     /// Writes one event. Never waits for the disk.
     pub(crate) fn write(&self, level: Level, message: impl Display) {
         if level <= self.verbosity {
-            let message = message.to_string();
+            let message = without_logins(&message.to_string());
             // The writer counts and reports lines that are dropped.
             self.writer.push(&line(self.form, level, &message));
             self.remember(level, message);

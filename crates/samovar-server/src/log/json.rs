@@ -28,6 +28,7 @@ use serde::Serialize;
 
 use super::access::Entry;
 use super::utc::rfc_3339;
+use crate::logins::masked;
 
 #[derive(Serialize)]
 struct Line<'a> {
@@ -53,6 +54,8 @@ struct Line<'a> {
 pub(super) fn append_line(entry: &Entry<'_>, line: &mut Vec<u8>) {
     let request = entry.request;
     let target = request.map(|request| request.target);
+    let shown = target.map(masked);
+    let shown_referer = entry.referer.map(masked);
     let (class, hash) = target.map(class_of).unzip();
     let since_1970 = entry.time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let milliseconds = since_1970.subsec_millis();
@@ -61,7 +64,7 @@ pub(super) fn append_line(entry: &Entry<'_>, line: &mut Vec<u8>) {
         client: entry.client.map(|client| client.to_string()),
         user: text(entry.user),
         method: text(request.map(|request| request.method)),
-        target: text(target),
+        target: text(shown.as_deref()),
         version: request.map(|request| request.version),
         route: class.map(Class::name),
         path: entry.path,
@@ -71,7 +74,7 @@ pub(super) fn append_line(entry: &Entry<'_>, line: &mut Vec<u8>) {
         duration_us: u64::try_from(entry.duration.as_micros()).unwrap_or(u64::MAX),
         complete: entry.is_complete,
         request_id: request_id(entry.request_id),
-        referer: text(entry.referer),
+        referer: text(shown_referer.as_deref()),
         user_agent: text(entry.user_agent),
     };
     serde_json::to_writer(&mut *line, &object).expect("a vector takes all bytes");

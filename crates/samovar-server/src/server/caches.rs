@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use anyhow::bail;
 use samovar_cache::access::{Access, AccessConfig, AccessError, CertificateConfig};
-use samovar_cache::{CacheConfig, PagesConfig, Signing, Site, load_key};
+use samovar_cache::{CacheConfig, PagesConfig, RootFault, Signing, Site, faulty_roots, load_key};
 use samovar_storage::metadata::CacheSummary;
 use samovar_storage::{Storage, counted};
+use samovar_store::Store;
 
 use crate::config::{CacheSettings, Configuration, Pages};
 use crate::log::ErrorLog;
@@ -50,7 +51,59 @@ pub(super) fn replace(
         warnings.extend(upload_warnings(&config.caches, storage)?);
     }
     site.reconfigure(caches)?;
+    warnings.extend(root_warnings(&config.caches, site.store()));
     Ok(warnings)
+}
+
+/// Returns warnings about roots in `policy.allow` that lead to no path, such as misspelled ones.
+pub(super) fn root_warnings(settings: &[CacheSettings], store: &dyn Store) -> Vec<String> {
+    let faults = root_faults(settings, store).into_iter();
+    let of_allow = faults.filter(|fault| !fault.denies);
+    of_allow
+        .map(|fault| format!("{}; {}", fault.text, fault.fix))
+        .collect()
+}
+
+/// A root of a policy that does not have the effect that its rule promises.
+#[derive(Debug)]
+pub struct PolicyRootFault {
+    /// The fault and its effect.
+    pub text: String,
+    /// How to fix it.
+    pub fix: String,
+    /// Whether the root is one of `policy.deny`, so that the cache serves no path.
+    pub denies: bool,
+}
+
+/// Finds the roots of policies that lead to no path.
+pub fn root_faults(settings: &[CacheSettings], store: &dyn Store) -> Vec<PolicyRootFault> {
+    let mut faults = Vec::new();
+    for cache in settings {
+        let prefix = &cache.prefix;
+        for (root, fault) in faulty_roots(&cache.policy.allow, store) {
+            faults.push(PolicyRootFault {
+                text: format!(
+                    "the root {root:?} in policy.allow {fault}: it adds no paths to {prefix}/"
+                ),
+                fix: format!("create {root:?}, or correct policy.allow"),
+                denies: false,
+            });
+        }
+        for (root, fault) in faulty_roots(&cache.policy.deny, store) {
+            // A path that is not in the store needs no denial.
+            if fault == RootFault::Missing {
+                faults.push(PolicyRootFault {
+                    text: format!(
+                        "the root {root:?} in policy.deny {fault}: until it exists, the denied \
+                         paths are unknown, and {prefix}/ answers 503"
+                    ),
+                    fix: format!("create {root:?}, or correct policy.deny"),
+                    denies: true,
+                });
+            }
+        }
+    }
+    faults
 }
 
 /// Returns warnings about uploaded paths that clients cannot use.
@@ -135,6 +188,7 @@ fn make(
         found.retain(|warning| !warnings.contains(warning));
         warnings.extend(found);
         caches.push(CacheConfig {
+            name: cache.storage_name().to_owned(),
             path_prefix: cache.prefix.clone(),
             priority: cache.priority,
             signing,
@@ -173,6 +227,8 @@ fn pages(settings: &Pages, access: &AccessConfig) -> PagesConfig {
     PagesConfig {
         title: settings.title.clone(),
         description: settings.description.clone(),
+        server_title: settings.server_title.clone(),
+        server_description: settings.server_description.clone(),
         public_url: settings.public_url.clone(),
         has_passwords: access.users_file.is_some(),
     }

@@ -26,10 +26,10 @@ use anyhow::Context as _;
 use crate::config::Configuration;
 use crate::daemon::{Background, Identity};
 use crate::log::{ErrorLog, Level};
-pub use caches::{signing, unserved};
+pub use caches::{PolicyRootFault, root_faults, signing, unserved};
 use events::Ended;
 pub use events::STOP_TIME;
-pub use reload::Again;
+pub use reload::{Again, Applied};
 use start::{FLUSH_TIME, Prepared, open_store};
 pub use upgrade::{Predecessor, START_TIME};
 
@@ -98,6 +98,9 @@ fn check_parts(config: &Configuration, errors: &ErrorLog) -> anyhow::Result<()> 
     if let Some(tls) = &config.tls {
         reload::read_certificate(tls, &config.names, errors)?;
     }
-    open_store(config, errors)?;
+    let store = open_store(config, errors)?;
+    for fault in root_faults(&config.caches, &*store) {
+        errors.warning(format_args!("{}; {}", fault.text, fault.fix));
+    }
     Ok(())
 }

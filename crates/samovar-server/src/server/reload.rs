@@ -12,18 +12,25 @@ use crate::config::{Configuration, Names, Tls};
 use crate::log::ErrorLog;
 
 /// Reads the configuration again, after HUP.
-pub type Again<'a> = dyn Fn() -> anyhow::Result<Configuration> + 'a;
+pub type Again<'a> = dyn Fn() -> anyhow::Result<(Configuration, Applied<'a>)> + 'a;
+
+/// Called once the configuration is in use. Returns the names of the options that differ from those
+/// in use before; `None` if there are only options of the command line, which stay the same.
+pub type Applied<'a> = Box<dyn FnOnce() -> Option<Vec<String>> + 'a>;
+
+/// Maximum number of options that the line about a reload names.
+const NAMED_COUNT: usize = 20;
 
 /// Reopens logs and reloads the caches. After an error the caches stay as they were.
 pub(super) fn reload(site: &Site, started: &Configuration, again: &Again<'_>, logs: &Logs) {
     logs.reopen();
-    let outcome = again().and_then(|config| {
+    let outcome = again().and_then(|(config, applied)| {
         let warnings = caches::replace(site, started, &config)?;
-        Ok((config, warnings))
+        Ok((config, warnings, applied()))
     });
     let errors = &logs.errors;
     match outcome {
-        Ok((config, warnings)) => {
+        Ok((config, warnings, changed)) => {
             let warnings = config.remarks.iter().chain(&warnings);
             warnings.for_each(|warning| errors.warning(warning));
             let key_count: usize = config
@@ -36,9 +43,23 @@ pub(super) fn reload(site: &Site, started: &Configuration, again: &Again<'_>, lo
                 1 => ", with its secret key",
                 _ => ", with its secret keys",
             };
-            errors.info(format_args!("the configuration was reloaded{keys}"));
+            let changed = changed.map_or_else(String::new, |names| changes(&names));
+            errors.info(format_args!(
+                "the configuration was reloaded{keys}{changed}"
+            ));
         }
         Err(error) => errors.error(format_args!("{error:#}; nothing was changed")),
+    }
+}
+
+/// Lists the options that a reload has changed.
+fn changes(names: &[String]) -> String {
+    match names.split_at_checked(NAMED_COUNT) {
+        _ if names.is_empty() => "; no option of a cache was changed".to_owned(),
+        Some((first, more)) if !more.is_empty() => {
+            format!("; changed: {} and {} more", first.join(", "), more.len())
+        }
+        _ => format!("; changed: {}", names.join(", ")),
     }
 }
 

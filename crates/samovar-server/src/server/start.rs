@@ -4,7 +4,6 @@
 //! read are read and sockets are bound. The store is opened after it, because the new user must be
 //! able to read it.
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -154,10 +153,8 @@ impl<'a> Bound<'a> {
         raise_descriptor_limit();
         let mut builder = Server::builder(site)
             .limits(config.limits.clone())
-            .io_threads(cores());
-        if let Some(workers) = config.workers.map(NonZeroU32::get) {
-            builder = builder.workers(usize::try_from(workers).unwrap_or(usize::MAX));
-        }
+            .io_threads(cores())
+            .workers(config.worker_count());
         let (mut kinds, mut urls) = (Vec::new(), Vec::new());
         for listener in std::mem::take(&mut self.listeners) {
             kinds.push(self.socket_files.kind(&listener));
@@ -198,6 +195,9 @@ impl<'a> Bound<'a> {
     fn site(&mut self) -> anyhow::Result<Site> {
         let (config, logs) = (self.prepared.config, &self.prepared.logs);
         let store = open_store(config, &logs.errors)?;
+        for warning in caches::root_warnings(&config.caches, &*store) {
+            logs.errors.warning(warning);
+        }
         let mut caches = std::mem::take(&mut self.prepared.caches);
         let storage = open_storage(config, store.store_dir())?;
         if let Some(storage) = &storage {

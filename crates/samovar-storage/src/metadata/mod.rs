@@ -33,7 +33,7 @@ pub use overview::{
 };
 pub use pin::{
     Condition, NewPin, PIN_COUNT_MAX, PIN_NAME_LEN_MAX, PIN_TEXT_LEN_MAX, Pin, PinName,
-    PinNameError, PinText, PinTextError, Pinned, Pins, Tags, Unpin, Unpinned,
+    PinNameError, PinPartError, PinText, PinTextError, Pinned, Pins, Tags, Unpin, Unpinned,
 };
 pub use push::{Need, PushLimits, PushMetadata};
 pub use sqlite::Sqlite;

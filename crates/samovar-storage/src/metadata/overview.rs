@@ -22,7 +22,12 @@ pub trait Overview {
     /// # Errors
     ///
     /// Any [`StorageError`].
-    fn recent(&self, cache: CacheId, count_max: u32) -> Result<Vec<RecentPath>, StorageError>;
+    fn recent(
+        &self,
+        cache: CacheId,
+        accepts: &dyn Fn(&StorePath) -> bool,
+        count_max: usize,
+    ) -> Result<Vec<RecentPath>, StorageError>;
 
     /// Returns the details of an uploaded path. Returns `None` if the cache does not have the path,
     /// or if its NAR is lost.

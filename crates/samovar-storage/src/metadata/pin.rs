@@ -87,7 +87,8 @@ pub trait Pins {
 /// Maximum length of the name of a pin, in bytes.
 pub const PIN_NAME_LEN_MAX: usize = 255;
 
-/// The name of a pin: 1 to 255 bytes without control characters.
+/// The name of a pin: 1 to 255 bytes without control characters. That of a new pin must also pass
+/// [`check_new`](Self::check_new).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PinName(String);
 
@@ -96,6 +97,20 @@ impl PinName {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Checks the name of a new pin or generation. Pins with other names, which earlier versions
+    /// accepted, can be read and removed.
+    ///
+    /// # Errors
+    ///
+    /// A part between slashes is empty, `.` or `..`.
+    pub fn check_new(&self) -> Result<(), PinPartError> {
+        let is_bad = |part: &str| matches!(part, "" | "." | "..");
+        match self.0.split('/').any(is_bad) {
+            true => Err(PinPartError),
+            false => Ok(()),
+        }
     }
 
     /// Returns whether the pattern of a token permits the name. `/` counts as `-`, as in the names
@@ -109,6 +124,11 @@ impl PinName {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the name of a pin must have 1 to {PIN_NAME_LEN_MAX} bytes and no control character")]
 pub struct PinNameError;
+
+/// Error: the name of a pin looks like a path that must be normalized.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("in the name of a new pin or ref, no part between slashes may be empty, \".\" or \"..\"")]
+pub struct PinPartError;
 
 impl FromStr for PinName {
     type Err = PinNameError;
@@ -315,6 +335,25 @@ mod tests {
         }
         for wrong in ["", "a\n", "\u{7f}", &format!("{longest}a")] {
             assert_eq!(wrong.parse::<PinName>(), Err(PinNameError), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn names_of_new_pins() {
+        for (name, expected) in [
+            ("a/b.c/..d", Ok(())),
+            ("...", Ok(())),
+            (".a", Ok(())),
+            (".", Err(PinPartError)),
+            ("..", Err(PinPartError)),
+            ("a/../b", Err(PinPartError)),
+            ("a//b", Err(PinPartError)),
+            ("/a", Err(PinPartError)),
+            ("a/", Err(PinPartError)),
+            ("/", Err(PinPartError)),
+        ] {
+            let parsed: PinName = name.parse().unwrap();
+            assert_eq!(parsed.check_new(), expected, "{name}");
         }
     }
 

@@ -17,6 +17,7 @@
 //! identify the file, because two clients may compress the same NAR differently.
 
 mod assemble;
+mod framed;
 pub(crate) mod joins;
 mod pack;
 mod parts;

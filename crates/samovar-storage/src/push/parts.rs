@@ -161,8 +161,18 @@ impl Push<'_> {
     ///
     /// Any [`StorageError`].
     pub fn parts(&self, nar_hash: &NarHash) -> Result<Vec<PartKey>, StorageError> {
-        let mut parts = self.cache.storage.parts()?;
-        parts.retain(|part| part.is_of(self.id, nar_hash));
+        let storage = &*self.cache.storage;
+        let mut parts = Vec::new();
+        for part in storage.parts()? {
+            // A power cut may leave the name of a part without its bytes, if it came before the
+            // sync.
+            if part.is_of(self.id, nar_hash)
+                && let Some(state) = storage.objects.state(&part.to_string())?
+                && state.len == part.len
+            {
+                parts.push(part);
+            }
+        }
         parts.sort_by_key(|part| part.number);
         // Two simultaneous requests may have stored two parts with the same number: use one of
         // them.

@@ -13,6 +13,7 @@
 
 use std::io::{self, BufRead, Read, Write};
 
+use super::framed::Framed;
 use super::wire::{number, words};
 
 /// Maximum number of operations in a recipe.
@@ -100,13 +101,11 @@ pub enum Operation {
 /// both contains a [`RecipeError`]; then the rest of the recipe must not be read.
 #[derive(Debug)]
 pub struct Reader<R> {
-    source: R,
+    body: Framed<R>,
     /// Number of operations whose line has been read.
     count: usize,
     /// Total length of these operations, in bytes.
     len: u64,
-    /// Number of unread bytes of the current operation.
-    left: u64,
     state: State,
 }
 
@@ -121,10 +120,9 @@ impl<R: BufRead> Reader<R> {
     /// Creates a reader of the recipe in `source`.
     pub fn new(source: R) -> Self {
         Self {
-            source,
+            body: Framed::new(source),
             count: 0,
             len: 0,
-            left: 0,
             state: State::Start,
         }
     }
@@ -159,7 +157,7 @@ impl<R: BufRead> Reader<R> {
         self.count += 1;
         self.len = self.len.checked_add(len).ok_or(RecipeError::TooLong)?;
         if let Operation::Data { len } = operation {
-            self.left = len;
+            self.body.set_left(len);
         }
         Ok(Some(operation))
     }
@@ -170,7 +168,7 @@ impl<R: BufRead> Reader<R> {
             let found = self.len;
             return Err(RecipeError::Size { stated, found }.into());
         }
-        if !self.source.fill_buf()?.is_empty() {
+        if !self.body.is_at_end()? {
             return Err(RecipeError::BytesAfterEnd.into());
         }
         self.state = State::End;
@@ -180,30 +178,14 @@ impl<R: BufRead> Reader<R> {
     /// Reads the next line. Returns it without its LF. `too_long`: the error for a line that is too
     /// long.
     fn read_line(&mut self, too_long: RecipeError) -> io::Result<Vec<u8>> {
-        let mut line = Vec::new();
-        // Read one byte more than allowed, for the LF.
-        let mut source = self.source.by_ref().take(LINE_LEN_MAX as u64 + 1);
-        source.read_until(b'\n', &mut line)?;
-        match line.pop() {
-            Some(b'\n') => Ok(line),
-            _ if line.len() >= LINE_LEN_MAX => Err(too_long.into()),
-            _ => Err(RecipeError::Truncated.into()),
-        }
+        let truncated = RecipeError::Truncated;
+        self.body.read_line(LINE_LEN_MAX, truncated, too_long)
     }
 }
 
 impl<R: BufRead> Read for Reader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let len = usize::try_from(self.left).map_or(buffer.len(), |left| left.min(buffer.len()));
-        if len == 0 {
-            return Ok(0);
-        }
-        let read = self.source.read(&mut buffer[..len])?;
-        if read == 0 {
-            return Err(RecipeError::Truncated.into());
-        }
-        self.left = self.left.saturating_sub(read as u64);
-        Ok(read)
+        self.body.read(buffer, RecipeError::Truncated)
     }
 }
 
@@ -232,6 +214,8 @@ pub struct Writer<W> {
     data: Vec<u8>,
     /// Total length of all operations, in bytes.
     len: u64,
+    /// Number of operations that are written.
+    count: usize,
 }
 
 impl<W: Write> Writer<W> {
@@ -247,6 +231,7 @@ impl<W: Write> Writer<W> {
             copy: (0, 0),
             data: Vec::new(),
             len: 0,
+            count: 0,
         })
     }
 
@@ -302,19 +287,25 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     ///
-    /// Any error of `out`.
+    /// Any error of `out`, or one that contains [`RecipeError::TooMany`].
     pub fn finish(mut self) -> io::Result<W> {
         self.write_copy()?;
         self.write_data()?;
         writeln!(self.out, "end {}", self.len)?;
-        Ok(self.out)
+        match self.count > OPERATION_COUNT_MAX {
+            true => Err(RecipeError::TooMany.into()),
+            false => Ok(self.out),
+        }
     }
 
     fn write_copy(&mut self) -> io::Result<()> {
         let (offset, len) = std::mem::take(&mut self.copy);
         match len {
             0 => Ok(()),
-            _ => writeln!(self.out, "copy {offset} {len}"),
+            _ => {
+                self.count += 1;
+                writeln!(self.out, "copy {offset} {len}")
+            }
         }
     }
 
@@ -330,6 +321,7 @@ impl<W: Write> Writer<W> {
     }
 
     fn write_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.count += 1;
         writeln!(self.out, "data {}", bytes.len())?;
         self.out.write_all(bytes)
     }
@@ -467,6 +459,16 @@ mod tests {
         let greatest = count(&recipe(OPERATION_COUNT_MAX)).unwrap();
         assert_eq!(greatest, OPERATION_COUNT_MAX);
         let refused = count(&recipe(OPERATION_COUNT_MAX + 1)).unwrap_err();
+        assert_eq!(RecipeError::of(&refused), Some(RecipeError::TooMany));
+        let written = |count: usize| {
+            let mut writer = Writer::new(io::sink()).unwrap();
+            for _ in 0..count {
+                writer.copy(0, 1).unwrap();
+            }
+            writer.finish()
+        };
+        assert!(written(OPERATION_COUNT_MAX).is_ok());
+        let refused = written(OPERATION_COUNT_MAX + 1).unwrap_err();
         assert_eq!(RecipeError::of(&refused), Some(RecipeError::TooMany));
     }
 

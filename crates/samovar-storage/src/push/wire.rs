@@ -19,6 +19,7 @@ use std::marker::PhantomData;
 use samovar_nix::narinfo::Compression;
 use samovar_nix::{HashPart, NarHash};
 
+use super::framed::Framed;
 use crate::publish::NARINFO_LEN_MAX;
 
 /// Maximum number of paths in the body of `open`.
@@ -224,11 +225,9 @@ impl RecordLine for NarinfoLine {
 /// [`WireError`]; then the rest of the body must not be read.
 #[derive(Debug)]
 pub struct Records<R, L> {
-    source: R,
+    body: Framed<R>,
     /// Number of records whose line has been read.
     count: usize,
-    /// Number of unread bytes of the current record.
-    left: u64,
     is_ended: bool,
     line: PhantomData<L>,
 }
@@ -237,9 +236,8 @@ impl<R: BufRead, L: RecordLine> Records<R, L> {
     /// Creates a reader of the body in `source`.
     pub fn new(source: R) -> Self {
         Self {
-            source,
+            body: Framed::new(source),
             count: 0,
-            left: 0,
             is_ended: false,
             line: PhantomData,
         }
@@ -256,12 +254,13 @@ impl<R: BufRead, L: RecordLine> Records<R, L> {
         if self.is_ended {
             return Ok(None);
         }
-        let line = self.read_line()?;
+        let (truncated, too_long) = (WireError::Truncated, self.no_record());
+        let line = self.body.read_line(LINE_LEN_MAX, truncated, too_long)?;
         if line == format!("end {}", self.count).into_bytes() {
             self.is_ended = true;
-            return match self.source.fill_buf()? {
-                [] => Ok(None),
-                _ => Err(WireError::BytesAfterEnd.into()),
+            return match self.body.is_at_end()? {
+                true => Ok(None),
+                false => Err(WireError::BytesAfterEnd.into()),
             };
         }
         let line = L::parse(&line).ok_or_else(|| self.no_record())?;
@@ -273,26 +272,13 @@ impl<R: BufRead, L: RecordLine> Records<R, L> {
         if len > limit {
             return Err(WireError::RecordTooLong { number, len, limit }.into());
         }
-        self.left = len;
+        self.body.set_left(len);
         Ok(Some(line))
     }
 
     /// Returns the number of the current record, from 1.
     pub fn number(&self) -> usize {
         self.count
-    }
-
-    /// Reads the next line. Returns it without its LF.
-    fn read_line(&mut self) -> io::Result<Vec<u8>> {
-        let mut line = Vec::new();
-        // Read one byte more than allowed, for the LF.
-        let mut source = self.source.by_ref().take(LINE_LEN_MAX as u64 + 1);
-        source.read_until(b'\n', &mut line)?;
-        match line.pop() {
-            Some(b'\n') => Ok(line),
-            _ if line.len() >= LINE_LEN_MAX => Err(self.no_record().into()),
-            _ => Err(WireError::Truncated.into()),
-        }
     }
 
     fn no_record(&self) -> WireError {
@@ -306,16 +292,7 @@ impl<R: BufRead, L: RecordLine> Records<R, L> {
 
 impl<R: BufRead, L> Read for Records<R, L> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let len = usize::try_from(self.left).map_or(buffer.len(), |left| left.min(buffer.len()));
-        if len == 0 {
-            return Ok(0);
-        }
-        let read = self.source.read(&mut buffer[..len])?;
-        if read == 0 {
-            return Err(WireError::Truncated.into());
-        }
-        self.left = self.left.saturating_sub(read as u64);
-        Ok(read)
+        self.body.read(buffer, WireError::Truncated)
     }
 }
 

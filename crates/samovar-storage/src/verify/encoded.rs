@@ -1,5 +1,5 @@
-//! [`decoded`]: decodes a body that has a `Content-Encoding`. [`decompressed`] decompresses any
-//! stream.
+//! [`decoded`]: decodes a body that has a `Content-Encoding`. [`decoded_nar`]: decompresses the
+//! file of a NAR. [`decompressed`] decompresses any stream.
 
 use std::io::{self, Read};
 
@@ -7,7 +7,7 @@ use samovar_nix::narinfo::Compression;
 
 use super::decompress::{self, Decompressor};
 use super::input::Input;
-use super::{Limits, Memory, Refusal, VerifyError};
+use super::{Limits, Memory, Refusal, Unlimited, VerifyError};
 use crate::error::PutError;
 
 /// Names of the supported encodings. Nix sends the name of its compression.
@@ -63,6 +63,31 @@ pub fn decoded<T>(
     };
     decompressed(source, encoding.0, &LIMITS, memory, &convert, read)
         .map_err(|failure| put_error(failure, encoding))?
+}
+
+/// Calls `read` with a reader of the NAR in a file of a binary cache. All compressions and windows
+/// are supported that [`Limits`] permits in uploads.
+///
+/// # Errors
+///
+/// The compression is not supported.
+pub fn decoded_nar<T>(
+    source: &mut dyn Read,
+    compression: Compression,
+    read: impl FnOnce(&mut dyn Read) -> T,
+) -> io::Result<T> {
+    let convert = |failure| match failure {
+        VerifyError::Source(error) | VerifyError::Sink(error) => error,
+        VerifyError::Memory(error) => io::Error::other(error),
+        VerifyError::Refused(refusal) => {
+            let name = compression.name();
+            let reason = reason(refusal);
+            io::Error::other(format!("it cannot be decompressed by {name}: {reason}"))
+        }
+    };
+    let (limits, memory) = (Limits::default(), &mut Unlimited);
+    let read = decompressed(source, compression, &limits, memory, &convert, read);
+    read.map_err(convert)
 }
 
 /// Calls `read` with a reader of the decompressed content of `source`. The reader does not limit
@@ -148,17 +173,21 @@ fn put_error(failure: VerifyError, Encoding(compression): Encoding) -> PutError 
         VerifyError::Memory(error) => return error.into(),
         VerifyError::Refused(refusal) => refusal,
     };
-    let reason = match refusal {
+    PutError::Encoding {
+        encoding: compression.name(),
+        reason: reason(refusal),
+    }
+}
+
+fn reason(refusal: Refusal) -> String {
+    match refusal {
         Refusal::Truncated { .. } => "it is cut short".to_owned(),
         Refusal::Corrupt { reason, .. } => reason,
         Refusal::BytesAfterStream { .. } => "bytes follow its end".to_owned(),
         Refusal::Window { limit, .. } => format!("it needs a window of more than {limit} bytes"),
         Refusal::Oversized { .. } => "it is much longer than its content".to_owned(),
+        Refusal::UnsupportedCompression { .. } => "this program has no decoder for it".to_owned(),
         other => other.to_string(),
-    };
-    PutError::Encoding {
-        encoding: compression.name(),
-        reason,
     }
 }
 
@@ -167,7 +196,7 @@ mod tests {
     use std::io::Write as _;
 
     use super::*;
-    use crate::verify::{MemoryError, Unlimited};
+    use crate::verify::MemoryError;
 
     /// Compresses with the encoding of this name.
     fn encode(name: &str, content: &[u8]) -> Vec<u8> {
@@ -181,6 +210,19 @@ mod tests {
             "xz" => {
                 let options = lzma_rust2::XzOptions::with_preset(6);
                 let mut writer = lzma_rust2::XzWriter::new(&mut out, options).unwrap();
+                writer.write_all(content).unwrap();
+                writer.finish().unwrap();
+            }
+            "xz, 16 MiB" => {
+                let mut options = lzma_rust2::XzOptions::with_preset(1);
+                options.lzma_options.dict_size = 16 << 20;
+                let mut writer = lzma_rust2::XzWriter::new(&mut out, options).unwrap();
+                writer.write_all(content).unwrap();
+                writer.finish().unwrap();
+            }
+            "bzip2" => {
+                let level = bzip2::Compression::best();
+                let mut writer = bzip2::write::BzEncoder::new(&mut out, level);
                 writer.write_all(content).unwrap();
                 writer.finish().unwrap();
             }
@@ -223,6 +265,32 @@ mod tests {
         for name in ["", "identity", "deflate", "bzip2", "zstd, gzip"] {
             assert_eq!(Encoding::from_name(name), None, "{name}");
         }
+    }
+
+    #[test]
+    fn each_compression_of_nix_is_decoded() {
+        let content: Vec<u8> = (0..300_000_u32).flat_map(u32::to_le_bytes).collect();
+        let mut zstd = zstd::Encoder::new(Vec::new(), 1).unwrap();
+        zstd.long_distance_matching(true).unwrap();
+        zstd.window_log(27).unwrap();
+        zstd.write_all(&content).unwrap();
+        let files = [
+            (Compression::None, content.clone()),
+            (Compression::Zstd, zstd.finish().unwrap()),
+            (Compression::Brotli, encode("br", &content)),
+            (Compression::Gzip, encode("gzip", &content)),
+            (Compression::Xz, encode("xz", &content)),
+            (Compression::Xz, encode("xz, 16 MiB", &content)),
+            (Compression::Bzip2, encode("bzip2", &content)),
+        ];
+        for (compression, file) in files {
+            let mut nar = Vec::new();
+            let read = decoded_nar(&mut &*file, compression, |file| file.read_to_end(&mut nar));
+            assert_eq!(read.unwrap().unwrap(), content.len());
+            assert!(nar == content, "{}", compression.name());
+        }
+        let lzma = decoded_nar(&mut io::empty(), Compression::Lzma, |_| ()).unwrap_err();
+        assert!(lzma.to_string().contains("lzma"), "{lzma}");
     }
 
     #[test]

@@ -78,7 +78,8 @@ impl Connection {
         let version = answer.integer()?;
         let minor = (version & 0xff).min(MINOR_MAX);
         if version & !0xff != MAJOR || minor < MINOR_MIN {
-            return Err(StoreError::Protocol(Irregularity::Version));
+            let (major, minor) = (version >> 8, version & 0xff);
+            return Err(StoreError::Protocol(Irregularity::Version { major, minor }));
         }
         connection.minor = minor;
         connection.finish_handshake()?;

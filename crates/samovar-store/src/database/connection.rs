@@ -6,11 +6,14 @@
 //! | --- | --- | --- |
 //! | some process has the database open | works, sees new commits | – |
 //! | idle, `-wal` and `-shm` persist (Nix 2.22 and later) | works | – |
-//! | idle, `-wal` and `-shm` gone (Nix before 2.22) | fails | the caller retries or asks the daemon |
-//! | file system mounted read-only, WAL empty | fails | `immutable=1` |
+//! | idle, `-wal` and `-shm` gone (Nix before 2.22), or `-wal` empty | fails | `immutable=1` |
+//! | `-wal` has commits, `-shm` is gone | fails | the caller retries or asks the daemon |
 //!
-//! `immutable=1` on a live store would ignore the WAL and return stale or torn data. It is used
-//! only on read-only file systems, or if the store's URI has `read-only=true`.
+//! `immutable=1` on a live store would ignore the WAL and return stale or torn data. So it is used
+//! only while the WAL is missing or empty and the file unchanged ([`TokenSource::unused_wal`]), or
+//! if the store's URI has `read-only=true`.
+//!
+//! [`TokenSource::unused_wal`]: super::token::TokenSource::unused_wal
 //!
 //! # Source
 //!
@@ -23,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
-use rustix::fs::{Access, StatVfsMountFlags};
+use rustix::fs::Access;
 
 use super::file_state::FileState;
 use crate::error::{Corruption, StoreError, Unavailable};
@@ -52,7 +55,7 @@ const STATEMENT_COUNT_MAX: usize = 16;
 /// Options for opening a database file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OpenMode {
-    /// Whether the database is never written to, so that locks and the WAL can be skipped.
+    /// Whether to skip locks and the WAL, because nothing is written to the database.
     pub(super) immutable: bool,
     /// Whether to lock by a dot file beside the database, as Nix does without WAL mode.
     pub(super) dotfile_locks: bool,
@@ -157,17 +160,17 @@ pub(super) fn is_wal(connection: &Connection) -> Result<bool, StoreError> {
     Ok(mode.eq_ignore_ascii_case("wal"))
 }
 
-/// Returns whether the database cannot change: its file system is read-only and the WAL is empty,
-/// so `immutable=1` misses nothing.
-pub(super) fn is_frozen(path: &Path) -> bool {
-    let read_only =
-        rustix::fs::statvfs(path).is_ok_and(|stat| stat.f_flag.contains(StatVfsMountFlags::RDONLY));
-    read_only && wal_is_empty(path)
+/// Returns whether the WAL is empty or missing, so that the database has no commits in it.
+pub(super) fn wal_is_empty(path: &Path) -> bool {
+    is_empty_or_missing(&beside(path, "-wal"))
 }
 
-/// Returns whether the WAL is empty or missing.
-pub(super) fn wal_is_empty(path: &Path) -> bool {
-    std::fs::metadata(beside(path, "-wal")).map_or(true, |metadata| metadata.len() == 0)
+/// Returns whether the file is empty or missing; `false` if that cannot be determined.
+pub(super) fn is_empty_or_missing(path: &Path) -> bool {
+    match std::fs::metadata(path) {
+        Ok(metadata) => metadata.len() == 0,
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    }
 }
 
 /// Appends a suffix to the file name.

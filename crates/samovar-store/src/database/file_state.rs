@@ -17,18 +17,23 @@ pub(super) struct FileState {
 
 impl FileState {
     pub(super) fn of(path: &Path) -> Result<Self, StoreError> {
-        let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => StoreError::Unavailable(Unavailable::DatabaseMissing),
-            std::io::ErrorKind::PermissionDenied => {
-                StoreError::Unavailable(Unavailable::PermissionDenied)
-            }
-            _ => StoreError::io("reading the database", &error),
-        })?;
+        let metadata = std::fs::metadata(path).map_err(|error| explain(&error))?;
         Ok(Self {
             file: (metadata.dev(), metadata.ino()),
             size: metadata.size(),
             changed: (metadata.ctime(), metadata.ctime_nsec()),
         })
+    }
+}
+
+/// Converts the error of opening the database file or reading its metadata.
+pub(super) fn explain(error: &std::io::Error) -> StoreError {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => StoreError::Unavailable(Unavailable::DatabaseMissing),
+        std::io::ErrorKind::PermissionDenied => {
+            StoreError::Unavailable(Unavailable::PermissionDenied)
+        }
+        _ => StoreError::io("reading the database", error),
     }
 }
 

@@ -50,19 +50,30 @@ pub(crate) fn outputs(
 }
 
 /// Reads the JSON document of a realisation; returns `None` if the realisation is absent.
+///
+/// # Errors
+///
+/// [`Corruption::RealisationTable`] if a table has lost a column. The rest of the database stays
+/// in use.
 pub(crate) fn realisation(
     connection: &Connection,
     dir: &StoreDir,
     id: &RealisationId,
 ) -> Result<Option<String>, StoreError> {
-    match id {
+    let found = match id {
         RealisationId::Hash { derivation, output } => {
             by_hash(connection, dir, id, &hash_key(derivation), output.as_str())
         }
         RealisationId::Derivation { derivation, output } => {
             by_derivation(connection, dir, derivation.base_name(), output.as_str())
         }
-    }
+    };
+    found.map_err(|error| match error {
+        StoreError::Corrupt(Corruption::Schema) => {
+            StoreError::Corrupt(Corruption::RealisationTable)
+        }
+        other => other,
+    })
 }
 
 fn by_hash(

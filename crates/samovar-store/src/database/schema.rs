@@ -16,7 +16,7 @@ use super::row;
 use crate::error::{StoreError, Unavailable};
 
 /// The supported schema version, used by every Nix since 2.0.
-const SCHEMA_KNOWN: u32 = 10;
+pub(crate) const SCHEMA_KNOWN: u32 = 10;
 
 /// Number of rows read to check an unknown schema version.
 const SAMPLE_COUNT: usize = 32;

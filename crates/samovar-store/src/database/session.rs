@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, Weak};
 use rusqlite::Connection;
 
 use super::connection::{self, OpenMode};
-use super::file_state::{Content, FileState};
+use super::file_state::{self, Content, FileState};
 use super::history::Observation;
 use super::shared_file::SharedFile;
 use super::token::{Progress, TokenSource};
@@ -41,6 +41,8 @@ pub(crate) struct Session {
     /// in place. Declared before `source`, whose descriptor must be closed last.
     idle: Mutex<Vec<Connection>>,
     source: Arc<TokenSource>,
+    /// Keeps the locks of the connections: see [`SharedFile`].
+    _database: SharedFile,
     /// A token that tells a [`RetiredSession`] that this session still exists. Declared last, so
     /// that it is dropped after all connections are closed.
     presence: Arc<()>,
@@ -72,13 +74,17 @@ impl RetiredSession {
 }
 
 /// Opens the source of the freshness token for a connection to the database at `path`.
+/// `read_only`: whether the database never changes.
 fn token_source(
     path: &Path,
     connection: &Connection,
     mode: OpenMode,
+    read_only: bool,
 ) -> Result<TokenSource, StoreError> {
-    let source = if mode.immutable {
+    let source = if mode.immutable && read_only {
         Ok(TokenSource::constant())
+    } else if mode.immutable {
+        TokenSource::unused_wal(path)
     } else if connection::is_wal(connection)? {
         TokenSource::wal_index(&connection::beside(path, "-shm"))
     } else {
@@ -106,8 +112,9 @@ impl Session {
             return Err(StoreError::Corrupt(Corruption::Malformed));
         }
         let file = identity.file;
-        // Keep a descriptor of the WAL index open: if the last descriptor were closed in between,
-        // the connection would lose its locks on the index.
+        // Keep a descriptor of both files open: if the last one were closed while the session is in
+        // use, the connections would lose their locks. An earlier session may have one of them.
+        let database = SharedFile::open(path).map_err(|error| file_state::explain(&error))?;
         let index = SharedFile::open(&connection::beside(path, "-shm"));
         let mut mode = OpenMode {
             immutable: read_only && connection::wal_is_empty(path),
@@ -115,14 +122,14 @@ impl Session {
         };
         let connection = match connection::open(path, file, mode) {
             Err(StoreError::Unavailable(Unavailable::WalIndexMissing))
-                if connection::is_frozen(path) =>
+                if connection::wal_is_empty(path) =>
             {
                 mode.immutable = true;
                 connection::open(path, file, mode)?
             }
             other => other?,
         };
-        let source = token_source(path, &connection, mode)?;
+        let source = token_source(path, &connection, mode, read_only)?;
         if let Ok(index) = &index
             && source.is_wal()
             && source.file_key() != Some(index.key())
@@ -157,6 +164,7 @@ impl Session {
             schema_file: None,
             idle: Mutex::new(vec![connection]),
             source: Arc::new(source),
+            _database: database,
             presence: Arc::default(),
         })
     }
@@ -182,8 +190,8 @@ impl Session {
         &self.source
     }
 
-    /// Returns whether the session is not retired, and the path still leads to the same file with
-    /// the same size and change time.
+    /// Returns whether the session is not retired, the path still leads to the same file with the
+    /// same size and change time, and a WAL that was unused still is.
     ///
     /// Commits to the WAL do not change the file. A checkpoint does, and so does a commit in
     /// rollback mode. Both make this return `false`, so that the caller opens the database again,
@@ -191,6 +199,7 @@ impl Session {
     /// invalid. Both are rare.
     pub(crate) fn is_current(&self) -> bool {
         !self.source.is_retired()
+            && self.source.is_usable()
             && FileState::of(&self.path).is_ok_and(|identity| identity == self.identity)
     }
 

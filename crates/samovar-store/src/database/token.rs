@@ -15,6 +15,11 @@
 //! over the file sets it back too, and as many commits restore its value: so the file's change time
 //! is part of the token.
 //!
+//! **WAL mode without a WAL.** A reader that may not create the WAL index reads the file alone,
+//! while the WAL is missing or empty. The next commit fills the WAL, and there is no token from
+//! then on. A checkpoint may empty the WAL again, but changes the file: the token is that of a
+//! rollback mode.
+//!
 //! **Immutable database.** The token is a constant.
 //!
 //! **Blocking.** Every process that has the database open maps the WAL index into memory, so its
@@ -42,11 +47,12 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::{Errno, ReadWriteFlags};
 
+use super::connection::{beside, is_empty_or_missing};
 use super::shared_file::SharedFile;
 
 const HEADER_LEN: usize = 48;
@@ -93,6 +99,7 @@ pub(crate) struct TokenSource {
 enum Kind {
     WalIndex { file: SharedFile, lockable: bool },
     ChangeCounter { file: SharedFile },
+    UnusedWal { file: SharedFile, wal: PathBuf },
     Constant,
 }
 
@@ -133,6 +140,15 @@ impl TokenSource {
         }))
     }
 
+    /// Creates the source of a database in WAL mode whose WAL is missing or empty, and whose file
+    /// is read without it.
+    pub(crate) fn unused_wal(path: &Path) -> io::Result<Self> {
+        Ok(Self::new(Kind::UnusedWal {
+            file: SharedFile::open(path)?,
+            wal: beside(path, "-wal"),
+        }))
+    }
+
     /// Creates the source of an immutable database.
     pub(crate) fn constant() -> Self {
         Self::new(Kind::Constant)
@@ -141,7 +157,9 @@ impl TokenSource {
     fn new(kind: Kind) -> Self {
         Self {
             nonblocking: match &kind {
-                Kind::WalIndex { file, .. } | Kind::ChangeCounter { file } => {
+                Kind::WalIndex { file, .. }
+                | Kind::ChangeCounter { file }
+                | Kind::UnusedWal { file, .. } => {
                     file.get().map_or(Nonblocking::Unsupported, nonblocking)
                 }
                 Kind::Constant => Nonblocking::Direct,
@@ -188,7 +206,11 @@ impl TokenSource {
                     token.changed_ns = changed_ns(file)?;
                 }
             }
-            Kind::ChangeCounter { file } => {
+            Kind::ChangeCounter { file } | Kind::UnusedWal { file, .. } => {
+                // Check the WAL first: a checkpoint that empties it changes the file before.
+                if !self.is_usable() {
+                    return None;
+                }
                 read(file.get()?, &mut token.bytes[..4], CHANGE_COUNTER)?;
                 token.changed_ns = changed_ns(file)?;
             }
@@ -224,7 +246,19 @@ impl TokenSource {
 
     /// Returns whether a token read before SQL must be confirmed by one read after it.
     pub(crate) fn needs_confirmation(&self) -> bool {
-        matches!(self.kind, Kind::ChangeCounter { .. })
+        matches!(
+            self.kind,
+            Kind::ChangeCounter { .. } | Kind::UnusedWal { .. }
+        )
+    }
+
+    /// Returns whether the database may be read in the way of this source. Returns `false` from the
+    /// first commit to a WAL that was unused.
+    pub(super) fn is_usable(&self) -> bool {
+        match &self.kind {
+            Kind::UnusedWal { wal, .. } => is_empty_or_missing(wal),
+            _ => true,
+        }
     }
 
     /// Returns whether the database is in WAL mode.
@@ -236,7 +270,9 @@ impl TokenSource {
     /// database, whose token is a constant.
     pub(crate) fn file_key(&self) -> Option<(u64, u64)> {
         match &self.kind {
-            Kind::WalIndex { file, .. } | Kind::ChangeCounter { file } => Some(file.key()),
+            Kind::WalIndex { file, .. }
+            | Kind::ChangeCounter { file }
+            | Kind::UnusedWal { file, .. } => Some(file.key()),
             Kind::Constant => None,
         }
     }

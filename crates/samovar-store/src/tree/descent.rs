@@ -4,8 +4,11 @@
 //! directory, it is reopened as `..` of its child, and must have the same device and inode as
 //! before.
 
+use std::ffi::CStr;
+
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 use rustix::path::Arg;
 
 use super::TreeError;
@@ -93,10 +96,35 @@ impl Level {
     }
 }
 
+const OPEN_DIRECTORY: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
+
 /// Opens a directory; fails on a symbolic link.
 pub(super) fn open_directory(parent: BorrowedFd<'_>, name: impl Arg) -> Result<OwnedFd, TreeError> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(rustix::fs::openat(parent, name, flags, Mode::empty())?)
+    Ok(rustix::fs::openat(
+        parent,
+        name,
+        OPEN_DIRECTORY,
+        Mode::empty(),
+    )?)
+}
+
+/// Opens a directory; fails on a symbolic link. Returns `None` for a mount point, also of a bind
+/// mount, which has the device number of its source.
+///
+/// Without `openat2` (before Linux 5.6, in some containers) mount points are opened.
+pub(super) fn open_on_same_mount(
+    parent: BorrowedFd<'_>,
+    name: &CStr,
+) -> Result<Option<OwnedFd>, TreeError> {
+    let resolve = ResolveFlags::NO_XDEV;
+    match rustix::fs::openat2(parent, name, OPEN_DIRECTORY, Mode::empty(), resolve) {
+        Err(Errno::XDEV) => Ok(None),
+        Err(Errno::NOSYS | Errno::PERM) => open_directory(parent, name).map(Some),
+        opened => Ok(Some(opened?)),
+    }
 }
 
 fn identity(directory: &OwnedFd) -> Result<(u64, u64), TreeError> {

@@ -88,18 +88,13 @@ impl Entries {
         directory: BorrowedFd<'_>,
         dents: &mut Dents,
     ) -> Result<(), TreeError> {
-        self.read_after(directory, dents, None).map(drop)
+        self.count_in_all = self.scan(directory, dents, None)?;
+        Ok(())
     }
 
-    /// Reads only the entries after `after`; returns the number of entries in the directory.
-    pub(super) fn read_after(
-        &mut self,
-        directory: BorrowedFd<'_>,
-        dents: &mut Dents,
-        after: Option<&[u8]>,
-    ) -> Result<u64, TreeError> {
-        self.count_in_all = self.scan(directory, dents, after)?;
-        Ok(self.count_in_all)
+    /// Returns the number of entries of the whole directory.
+    pub(super) fn count_in_all(&self) -> u64 {
+        self.count_in_all
     }
 
     /// Replaces the current part by the entries that follow it, as far as the budget allows.

@@ -132,11 +132,7 @@ impl Tree {
     /// # Errors
     ///
     /// [`TreeError::Vanished`] if the root does not exist; any other [`TreeError`].
-    pub fn place(
-        &self,
-        names: &[&[u8]],
-        wanted: PageRequest<'_>,
-    ) -> Result<Option<Place>, TreeError> {
+    pub fn place(&self, names: &[&[u8]], wanted: PageRequest) -> Result<Option<Place>, TreeError> {
         place::find(&self.path, names, wanted)
     }
 

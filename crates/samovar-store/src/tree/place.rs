@@ -12,6 +12,7 @@
 //! | open descriptors | 2 | a parent is closed when its child is open |
 //! | entries per directory page | `PageRequest::count_max` | each costs a system call |
 
+use std::cmp::Ordering;
 use std::fs::File;
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -47,7 +48,8 @@ pub enum Place {
     },
 }
 
-/// A part of a directory, sorted by name.
+/// A part of a directory: directories first, then by name, with numbers in names compared as
+/// numbers. A directory that exceeds the memory budget of walks is sorted by bytes alone.
 #[derive(Debug)]
 pub struct Page {
     /// The entries of the page.
@@ -90,9 +92,9 @@ pub enum EntryKind {
 
 /// Selects the part of a directory to read.
 #[derive(Debug, Clone, Copy)]
-pub struct PageRequest<'a> {
-    /// Selects only entries that sort after this name; `None` starts with the first entry.
-    pub after: Option<&'a [u8]>,
+pub struct PageRequest {
+    /// Number of entries before the first selected one.
+    pub skip: usize,
     /// Maximum number of entries.
     pub count_max: usize,
 }
@@ -101,7 +103,7 @@ pub struct PageRequest<'a> {
 pub(super) fn find(
     path: &std::path::Path,
     names: &[&[u8]],
-    wanted: PageRequest<'_>,
+    wanted: PageRequest,
 ) -> Result<Option<Place>, TreeError> {
     let root_type = file_type(CWD, path)?;
     let Some((last, above)) = names.split_last() else {
@@ -149,7 +151,7 @@ fn node(
     name: impl Arg + Copy,
     found: FileType,
     depth: usize,
-    wanted: PageRequest<'_>,
+    wanted: PageRequest,
 ) -> Result<Place, TreeError> {
     match found {
         FileType::Directory => page(&open_directory(parent, name)?, wanted).map(Place::Directory),
@@ -176,21 +178,82 @@ fn link(parent: BorrowedFd<'_>, name: impl Arg, depth: usize) -> Result<Place, T
     Ok(Place::Symlink { target, depth })
 }
 
-fn page(directory: &OwnedFd, wanted: PageRequest<'_>) -> Result<Page, TreeError> {
-    let mut names = Entries::default();
-    let count_in_all = names.read_after(directory.as_fd(), &mut Dents::default(), wanted.after)?;
-    let count = names.count().min(wanted.count_max);
-    let entries = (0..count).map(|index| {
-        Ok(PageEntry {
-            name: names.name(index).to_vec(),
-            kind: entry_kind(directory.as_fd(), names.c_name(index)?)?,
-        })
-    });
+fn page(directory: &OwnedFd, wanted: PageRequest) -> Result<Page, TreeError> {
+    let (mut names, mut dents) = (Entries::default(), Dents::default());
+    names.read(directory.as_fd(), &mut dents)?;
+    let mut skip = wanted.skip;
+    let mut entries = Vec::new();
+    let mut order: Vec<usize> = (0..names.count()).collect();
+    if !names.has_more() {
+        let key = |index: usize| {
+            (
+                names.file_type(index) != FileType::Directory,
+                names.name(index),
+            )
+        };
+        order.sort_by(|left, right| {
+            let ((left_kind, left), (right_kind, right)) = (key(*left), key(*right));
+            left_kind
+                .cmp(&right_kind)
+                .then_with(|| compare_naturally(left, right))
+        });
+    }
+    loop {
+        for index in order
+            .iter()
+            .skip(skip)
+            .take(wanted.count_max - entries.len())
+        {
+            entries.push(PageEntry {
+                name: names.name(*index).to_vec(),
+                kind: entry_kind(directory.as_fd(), names.c_name(*index)?)?,
+            });
+        }
+        if entries.len() == wanted.count_max || !names.has_more() {
+            break;
+        }
+        skip = skip.saturating_sub(names.count());
+        names.read_on(directory.as_fd(), &mut dents)?;
+        order = (0..names.count()).collect();
+    }
+    let end = wanted.skip.saturating_add(entries.len());
     Ok(Page {
-        entries: entries.collect::<Result<_, TreeError>>()?,
-        count_in_all,
-        has_more: count < names.count() || names.has_more(),
+        has_more: !entries.is_empty() && (end as u64) < names.count_in_all(),
+        count_in_all: names.count_in_all(),
+        entries,
     })
+}
+
+/// Compares names so that `page-2` comes before `page-10`. Names that differ only in leading zeros
+/// are compared by bytes.
+fn compare_naturally(left: &[u8], right: &[u8]) -> Ordering {
+    let (mut one, mut other) = (left, right);
+    while let ([first, ..], [second, ..]) = (one, other) {
+        let order = if first.is_ascii_digit() && second.is_ascii_digit() {
+            let (number, rest) = split_number(one);
+            let (other_number, other_rest) = split_number(other);
+            (one, other) = (rest, other_rest);
+            let lens = number.len().cmp(&other_number.len());
+            lens.then_with(|| number.cmp(other_number))
+        } else {
+            let order = first.cmp(second);
+            (one, other) = (&one[1..], &other[1..]);
+            order
+        };
+        if order.is_ne() {
+            return order;
+        }
+    }
+    let lens = one.len().cmp(&other.len());
+    lens.then_with(|| left.cmp(right))
+}
+
+/// Splits text after the digits at its start, which are returned without leading zeros.
+fn split_number(text: &[u8]) -> (&[u8], &[u8]) {
+    let end = text.iter().position(|byte| !byte.is_ascii_digit());
+    let (digits, rest) = text.split_at(end.unwrap_or(text.len()));
+    let zeros = digits.iter().take_while(|digit| **digit == b'0').count();
+    (&digits[zeros..], rest)
 }
 
 fn entry_kind(directory: BorrowedFd<'_>, name: impl Arg + Copy) -> Result<EntryKind, TreeError> {
@@ -217,8 +280,8 @@ mod tests {
 
     use super::*;
 
-    const ALL: PageRequest<'_> = PageRequest {
-        after: None,
+    const ALL: PageRequest = PageRequest {
+        skip: 0,
         count_max: usize::MAX,
     };
 
@@ -278,8 +341,8 @@ mod tests {
             panic!("no directory");
         };
         let names: Vec<_> = page.entries.iter().map(|entry| &*entry.name).collect();
-        assert_eq!(names, [&b"a..b"[..], b"bin", b"out", b"sbin", b"up"]);
-        assert_eq!(page.entries[1].kind, EntryKind::Directory);
+        assert_eq!(names, [&b"bin"[..], b"a..b", b"out", b"sbin", b"up"]);
+        assert_eq!(page.entries[0].kind, EntryKind::Directory);
         let target = b"../secret".to_vec();
         assert_eq!(page.entries[2].kind, EntryKind::Symlink { target });
         assert_eq!((page.count_in_all, page.has_more), (5, false));
@@ -324,9 +387,8 @@ mod tests {
         }
         let mut seen: Vec<Vec<u8>> = Vec::new();
         loop {
-            let after = seen.last().cloned();
             let wanted = PageRequest {
-                after: after.as_deref(),
+                skip: seen.len(),
                 count_max: 10,
             };
             let found = find(dir.path(), &[], wanted).unwrap();
@@ -342,5 +404,47 @@ mod tests {
         }
         let expected = (0..25).map(|number| format!("{number:02}").into_bytes());
         assert!(seen.into_iter().eq(expected));
+    }
+
+    #[test]
+    fn directories_come_first_and_numbers_are_compared_as_numbers() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in [
+            "page-10", "page-2", "page-02", "Zebra", "apple", "1.10", "1.9", "page-", "x9y",
+        ] {
+            std::fs::write(dir.path().join(name), "").unwrap();
+        }
+        for name in ["sub-10", "sub-9"] {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        let Some(Place::Directory(page)) = find(dir.path(), &[], ALL).unwrap() else {
+            panic!("no directory");
+        };
+        let names = page
+            .entries
+            .iter()
+            .map(|entry| std::str::from_utf8(&entry.name).unwrap());
+        let expected = [
+            "sub-9", "sub-10", "1.9", "1.10", "Zebra", "apple", "page-", "page-02", "page-2",
+            "page-10", "x9y",
+        ];
+        assert_eq!(names.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_page_beyond_the_end_is_empty() {
+        let dir = tree();
+        let wanted = PageRequest {
+            skip: 5,
+            count_max: 10,
+        };
+        let found = find(&dir.path().join("root"), &[], wanted).unwrap();
+        let Some(Place::Directory(page)) = found else {
+            panic!("no directory");
+        };
+        assert_eq!(
+            (page.entries.len(), page.count_in_all, page.has_more),
+            (0, 5, false)
+        );
     }
 }

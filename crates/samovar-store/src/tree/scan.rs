@@ -14,7 +14,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Stat};
 
 use super::TreeError;
-use super::descent::{Descent, open_directory};
+use super::descent::{Descent, open_directory, open_on_same_mount};
 use super::directory::{Dents, Entries};
 use super::walk::{Node, OWNER_EXECUTE, open_file};
 
@@ -25,7 +25,7 @@ pub struct Scan {
     descent: Descent,
     levels: Vec<Level>,
     dents: Dents,
-    /// The device to stay on; `None` to enter the file systems that are mounted in the tree.
+    /// The device to stay on; `None` to enter mount points.
     device: Option<u64>,
 }
 
@@ -40,7 +40,8 @@ struct Level {
 /// A step of a [`Scan`].
 #[derive(Debug)]
 pub enum Visit<'scan> {
-    /// An entry that the scan does not enter: any file, or a directory on another file system.
+    /// An entry that the scan does not enter: any file, a mount point, or a directory on another
+    /// device, such as a subvolume.
     Entry {
         /// Name in the current directory.
         name: &'scan [u8],
@@ -164,8 +165,8 @@ fn nanoseconds(number: impl TryInto<u32>) -> u32 {
 }
 
 impl Scan {
-    /// Opens the directory at `root`. `crosses_mounts`: also enter the file systems that are
-    /// mounted in the tree.
+    /// Opens the directory at `root`. `crosses_mounts`: also enter mount points (of other file
+    /// systems and bind mounts) and directories on other devices.
     ///
     /// # Errors
     ///
@@ -271,9 +272,16 @@ impl Scan {
         let name = level.entries.c_name(level.next - 1)?;
         let stat = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let metadata = Metadata(stat);
-        let is_mount = self.device.is_some_and(|device| device != stat.st_dev);
-        if metadata.entry_type() == EntryType::Directory && !is_mount {
-            let directory = open_directory(parent, name)?;
+        if metadata.entry_type() != EntryType::Directory {
+            return Ok(metadata);
+        }
+        let directory = match self.device {
+            None => Some(open_directory(parent, name)?),
+            Some(device) if device != stat.st_dev => None,
+            // The device number of a bind mount may be that of the tree.
+            Some(_) => open_on_same_mount(parent, name)?,
+        };
+        if let Some(directory) = directory {
             self.enter(directory)?;
         }
         Ok(metadata)

@@ -31,12 +31,13 @@ impl Root {
     }
 
     /// Removes an entry, and all entries below it if it is a directory. Directories whose mode does
-    /// not permit this get another mode first.
+    /// not permit this get another mode first. The files of mount points stay.
     ///
     /// # Errors
     ///
-    /// Those of `unlink(2)`, `rmdir(2)`, `open(2)` and `getdents64(2)`. Some entries may have been
-    /// removed then.
+    /// Those of `unlink(2)`, `rmdir(2)`, `open(2)` and `getdents64(2)`;
+    /// [`io::ErrorKind::CrossesDevices`] for a mount point. Some entries may have been removed
+    /// then.
     pub fn remove_all(&self, path: &[u8]) -> io::Result<()> {
         match self.remove_file(path) {
             Err(error) if is_directory(&error) => {}

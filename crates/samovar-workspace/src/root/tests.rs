@@ -227,3 +227,28 @@ fn trees_are_removed() {
     let missing = root.remove_all(b"f").unwrap_err();
     assert_eq!(missing.kind(), std::io::ErrorKind::NotFound);
 }
+
+/// The files behind a bind mount are elsewhere, too.
+#[test]
+fn mount_points_are_not_entered() {
+    let (dir, root) = root();
+    let elsewhere = tempfile::tempdir_in(dir.path()).unwrap();
+    fs::write(elsewhere.path().join("f"), "x").unwrap();
+    let on = dir.path().join("a/b");
+    fs::create_dir_all(&on).unwrap();
+    if let Err(error) = rustix::mount::mount_bind(elsewhere.path(), &on) {
+        eprintln!("SKIPPED: no directory can be mounted here: {error}");
+        return;
+    }
+    let removed = root.remove_all(b"a").map_err(|error| error.kind());
+    let opened = root.file(b"a/b/f").map_err(|error| error.kind());
+    let walked = root.walk(b"a/b/f", OFlags::RDONLY, Mode::empty());
+    rustix::mount::unmount(&on, rustix::mount::UnmountFlags::DETACH).unwrap();
+    assert_eq!(removed, Err(std::io::ErrorKind::CrossesDevices));
+    assert_eq!(opened.unwrap_err(), std::io::ErrorKind::CrossesDevices);
+    assert_eq!(
+        walked.unwrap_err().kind(),
+        std::io::ErrorKind::CrossesDevices
+    );
+    assert_eq!(count(elsewhere.path()), 1);
+}

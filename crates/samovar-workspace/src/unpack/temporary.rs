@@ -77,11 +77,15 @@ impl<'a> Destination<'a> {
         }
         let entries = self.parent.directory(&self.name);
         let entries = entries.and_then(|directory| read_names(&directory));
-        let entries = entries.map_err(|source| self.error("read", b"", source))?;
+        let entries = entries.map_err(|source| match source.kind() {
+            io::ErrorKind::CrossesDevices => UnpackError::MountPoint { path: path() },
+            _ => self.error("read", b"", source),
+        })?;
         if !entries.is_empty() {
             return Err(UnpackError::Exists { path: path() });
         }
-        // A bind mount is found when it is to be replaced.
+        // A subvolume; and any mounted file system where mount points are opened. There a bind
+        // mount is found when it is to be replaced.
         let parent = rustix::fs::fstat(&self.parent);
         if parent.is_ok_and(|parent| parent.st_dev != found.st_dev) {
             return Err(UnpackError::MountPoint { path: path() });

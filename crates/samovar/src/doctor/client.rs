@@ -12,7 +12,7 @@ use samovar_nix::PublicKey;
 use samovar_server::checkup::Findings;
 use samovar_store::Conf;
 
-use super::texts;
+use super::{CacheAt, texts};
 use crate::remote::Remote;
 
 const SUBJECT: &str = "client";
@@ -31,9 +31,9 @@ impl Client {
         Some(Self(Conf::read(path)))
     }
 
-    /// Checks the settings for the cache at `url`. A login in the URL is never printed.
-    pub(super) fn examine(&self, url: &str, keys: &[PublicKey], findings: &mut Findings) {
-        let url = &*without_login(url);
+    /// Checks the settings for those of the caches that the client names, or for the first one if
+    /// it names none.
+    pub(super) fn examine(&self, caches: &[CacheAt<'_>], findings: &mut Findings) {
         if self.0.flag("substitute") == Some(false) {
             findings.error(
                 SUBJECT,
@@ -41,6 +41,28 @@ impl Client {
                 "remove `substitute = false`",
             );
         }
+        let entries = [
+            self.words("substituters"),
+            self.words("trusted-substituters"),
+        ]
+        .concat();
+        let is_named = |url: &str| {
+            entries
+                .iter()
+                .any(|entry| is_same(entry, &without_login(url)))
+        };
+        let named: Vec<&CacheAt<'_>> = caches.iter().filter(|(url, _)| is_named(url)).collect();
+        let checked = match named.is_empty() {
+            true => caches.iter().take(1).collect(),
+            false => named,
+        };
+        for (url, cache) in checked {
+            self.examine_cache(&without_login(url), &cache.keys, findings);
+        }
+    }
+
+    /// Checks the settings for the cache at `url`, which has no login.
+    fn examine_cache(&self, url: &str, keys: &[PublicKey], findings: &mut Findings) {
         let asked = self.words("substituters");
         let entry = asked.iter().find(|entry| is_same(entry, url));
         match entry {

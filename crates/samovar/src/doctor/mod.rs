@@ -10,12 +10,13 @@ use std::path::PathBuf;
 
 use clap::ArgMatches;
 use samovar_nix::PublicKey;
-use samovar_server::checkup::{Findings, Severity, examine};
+use samovar_server::checkup::{ExaminedCache, Findings, Severity, examine};
 use samovar_server::config::Configuration;
 use samovar_server::listener::{Host, ListenSpec};
+use samovar_server::logins::without_logins;
 
 use crate::outcome::Outcome;
-use crate::remote::without_logins;
+use crate::remote::Remote;
 use crate::serve;
 use crate::size::counted;
 
@@ -24,24 +25,40 @@ pub(crate) use verify::verify_paths;
 /// Runs `samovar doctor` without `--verify`: checks the set-up, and prints the findings.
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<Outcome> {
     let config = serve::configuration(&serve::settings(matches)?)?;
+    let given: Option<&String> = matches.get_one("url");
+    given.map(|url| Remote::parse(url)).transpose()?;
     let mut findings = Findings::default();
     // Read the client's configuration first: `examine` switches to the server's user, who may not
     // be permitted to read it.
     let client: Option<&PathBuf> = matches.get_one("client-config");
     let client = client.map(|path| client::Client::read(path, &mut findings));
     let examined = examine(&config, &mut findings);
-    let url = matches.get_one::<String>("url").cloned();
-    let url = url.or_else(|| url_of(&config));
-    match &url {
-        Some(url) => round_trip::make(url, &examined, &mut findings),
-        None => findings.warning(
+    let caches = match given {
+        Some(url) => caches_at(url, &examined.caches),
+        None => match server_url(&config) {
+            Some(server) => caches_of(&server, &examined.caches),
+            None => Vec::new(),
+        },
+    };
+    let public = match given {
+        Some(_) => Vec::new(),
+        None => public_urls(&examined.caches),
+    };
+    if caches.is_empty() && public.is_empty() {
+        findings.warning(
             "round trip",
             "not checked: the server listens on Unix sockets only",
             "give the URL of the proxy in front of it with --url",
-        ),
+        );
     }
-    if let (Some(Some(client)), Some(url)) = (client, &url) {
-        client.examine(url, &examined.keys, &mut findings);
+    for (caches, is_public) in [(&caches, false), (&public, true)] {
+        for (url, cache) in caches {
+            let store = examined.store.as_deref();
+            round_trip::make(url, cache, is_public, store, &mut findings);
+        }
+    }
+    if let Some(Some(client)) = client {
+        client.examine(&[public, caches].concat(), &mut findings);
     }
     print(&findings, out)?;
     Ok(match findings.worst() {
@@ -78,14 +95,42 @@ fn print(findings: &Findings, out: &mut dyn Write) -> std::io::Result<()> {
     writeln!(out, "{errors}, {warnings}")
 }
 
-/// Returns the URL at which this machine can request the first cache of the configuration. Returns
-/// `None` if no listener has a known TCP port.
-fn url_of(config: &Configuration) -> Option<String> {
-    let prefix = config.caches.first().map_or("", |cache| &*cache.prefix);
-    let scheme = match config.tls {
-        Some(_) => "https",
-        None => "http",
-    };
+/// A cache with its URL.
+type CacheAt<'a> = (String, &'a ExaminedCache);
+
+/// Returns the caches that `url` names: the only cache of the server, the one whose prefix ends the
+/// URL, or all caches if it is the URL of a server with several caches.
+fn caches_at<'a>(url: &str, caches: &'a [ExaminedCache]) -> Vec<CacheAt<'a>> {
+    let url = url.trim_end_matches('/');
+    let (_, rest) = url.split_once("://").unwrap_or_default();
+    let path = rest.find('/').map_or("", |at| &rest[at..]);
+    let is_named =
+        |cache: &&ExaminedCache| !cache.prefix.is_empty() && path.ends_with(&cache.prefix);
+    let mut named: Vec<_> = caches.iter().filter(is_named).collect();
+    named.sort_by_key(|cache| cache.prefix.len());
+    match (caches, named.last()) {
+        ([only], _) => vec![(url.to_owned(), only)],
+        (_, Some(named)) => vec![(url.to_owned(), named)],
+        (_, None) => caches_of(url, caches),
+    }
+}
+
+/// Returns the caches that have a public URL.
+fn public_urls(caches: &[ExaminedCache]) -> Vec<CacheAt<'_>> {
+    let public = |cache: &ExaminedCache| cache.public_url.clone();
+    let at = |cache| Some((public(cache)?, cache));
+    caches.iter().filter_map(at).collect()
+}
+
+/// Returns the caches of the server at `url`, which has no trailing slash.
+fn caches_of<'a>(url: &str, caches: &'a [ExaminedCache]) -> Vec<CacheAt<'a>> {
+    let at = |cache: &'a ExaminedCache| (format!("{url}{}", cache.prefix), cache);
+    caches.iter().map(at).collect()
+}
+
+/// Returns the URL at which this machine can reach the server. Returns `None` if no listener has a
+/// known TCP port.
+fn server_url(config: &Configuration) -> Option<String> {
     config.listeners.iter().find_map(|spec| {
         let ListenSpec::Tcp { host, port } = spec else {
             return None;
@@ -96,7 +141,11 @@ fn url_of(config: &Configuration) -> Option<String> {
             Host::PreferIpv6 | Host::OnlyIpv6 => "[::1]".to_owned(),
             _ => "127.0.0.1".to_owned(),
         };
-        (*port != 0).then(|| format!("{scheme}://{host}:{port}{prefix}"))
+        let scheme = match config.tls {
+            Some(_) => "https",
+            None => "http",
+        };
+        (*port != 0).then(|| format!("{scheme}://{host}:{port}"))
     })
 }
 

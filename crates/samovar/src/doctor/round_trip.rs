@@ -1,15 +1,30 @@
-//! Checks the running server: requests a path from it, as a client does.
+//! Checks the caches of the running server: requests a path from each, as a client does.
 
 use samovar_nix::StorePath;
-use samovar_server::checkup::{Examined, Findings};
+use samovar_server::checkup::{ExaminedCache, Findings};
+use samovar_store::Store;
 
 use crate::cache::Cache;
+use crate::http::CHECK_SERVER;
 use crate::private::Private;
 
 const SUBJECT: &str = "round trip";
 
-/// Requests the newest path of the store, and the newest uploaded path, from the server at `url`.
-pub(super) fn make(url: &str, examined: &Examined, findings: &mut Findings) {
+/// How to make a server reachable.
+const UNREACHABLE_FIX: &str = "start the server, or give its URL with --url (with socket \
+                               activation, the socket unit sets its address); if it does not \
+                               start, see the errors above and its log";
+
+/// Requests the newest path of the store that the cache allows, and the newest uploaded path, from
+/// the cache at `url`. `is_public`: `url` is the URL for clients, which this machine may be unable
+/// to reach.
+pub(super) fn make(
+    url: &str,
+    expected: &ExaminedCache,
+    is_public: bool,
+    store: Option<&dyn Store>,
+    findings: &mut Findings,
+) {
     let cache = match Cache::open(url) {
         Ok(cache) => cache,
         Err(error) if matches!(error.downcast_ref(), Some(Private::NoLogin(_))) => {
@@ -22,16 +37,20 @@ pub(super) fn make(url: &str, examined: &Examined, findings: &mut Findings) {
             return;
         }
         Err(error) => {
-            findings.error(
-                SUBJECT,
-                format!("{error:#}"),
-                "start the server, or give its URL with --url; if it does not start, see the \
-                 errors above and its log",
-            );
+            let text = format!("{error:#}");
+            match fault_and_fix(&text, error.is::<Private>()) {
+                (fault, UNREACHABLE_FIX) if is_public => findings.warning(
+                    SUBJECT,
+                    fault,
+                    "check public-url, its host name and the proxy in front of the server; none \
+                     needed if only this machine cannot reach it",
+                ),
+                (fault, fix) => findings.error(SUBJECT, fault, fix),
+            }
             return;
         }
     };
-    match check(&cache, examined) {
+    match check(&cache, expected, store) {
         Ok(texts) => texts
             .into_iter()
             .for_each(|text| findings.ok(SUBJECT, text)),
@@ -39,11 +58,32 @@ pub(super) fn make(url: &str, examined: &Examined, findings: &mut Findings) {
     }
 }
 
+/// Splits the message about a cache that cannot be opened into the fault and its fix.
+fn fault_and_fix(text: &str, is_private: bool) -> (&str, &str) {
+    if is_private {
+        let fix = "use the login of a user or token of this cache: `samovar password NAME` and \
+                   `samovar token NAME` make new ones";
+        return (text, fix);
+    }
+    match text.rsplit_once(": ") {
+        Some((fault, CHECK_SERVER)) => (fault, UNREACHABLE_FIX),
+        Some((fault, fix)) if !fix.ends_with('?') => (fault, fix),
+        _ => (
+            text,
+            "give the URL of the server, or of one of its caches, with --url",
+        ),
+    }
+}
+
 /// Returns sentences about what works, or a problem with its fix.
-fn check(cache: &Cache, examined: &Examined) -> Result<Vec<String>, (String, &'static str)> {
+fn check(
+    cache: &Cache,
+    expected: &ExaminedCache,
+    store: Option<&dyn Store>,
+) -> Result<Vec<String>, (String, &'static str)> {
     let url = cache.url();
     let is_cache = || Ok(vec![format!("{url} is a binary cache")]);
-    let Some(store) = &examined.store else {
+    let Some(store) = store else {
         return is_cache();
     };
     let (theirs, ours) = (cache.store_dir(), store.store_dir());
@@ -52,14 +92,14 @@ fn check(cache: &Cache, examined: &Examined) -> Result<Vec<String>, (String, &'s
         let fix = "give the server's URL with --url, or the server's store with --store";
         return Err((text, fix));
     }
-    let newest = store.newest(None, 1).unwrap_or_default();
-    let newest = newest.first().map(|info| (&info.path, "path of the store"));
-    let uploaded = examined
+    let newest = expected.newest.as_ref();
+    let newest = newest.map(|path| (path, "path of the store"));
+    let uploaded = expected
         .uploaded
         .as_ref()
         .map(|path| (path, "uploaded path"));
     let paths = newest.into_iter().chain(uploaded);
-    let texts = paths.map(|(path, kind)| check_path(cache, examined, path, kind));
+    let texts = paths.map(|(path, kind)| check_path(cache, expected, path, kind));
     match texts.collect::<Result<Vec<_>, _>>()? {
         none if none.is_empty() => is_cache(),
         texts => Ok(texts),
@@ -70,7 +110,7 @@ fn check(cache: &Cache, examined: &Examined) -> Result<Vec<String>, (String, &'s
 /// is the newest.
 fn check_path(
     cache: &Cache,
-    examined: &Examined,
+    expected: &ExaminedCache,
     path: &StorePath,
     kind: &str,
 ) -> Result<String, (String, &'static str)> {
@@ -87,7 +127,10 @@ fn check_path(
             "uploaded path" => {
                 "check that it serves this storage and that its policy allows the path"
             }
-            _ => "check that it serves this store and that its policy allows the path",
+            _ => {
+                "check that it runs with this configuration: send HUP to the server, and give the \
+                 URL of this cache with --url"
+            }
         };
         return Err((text, fix));
     };
@@ -96,12 +139,24 @@ fn check_path(
         let mut signatures = narinfo.signatures.iter();
         signatures.any(|signature| key.verify(fingerprint.as_bytes(), signature))
     };
-    match examined.keys.iter().find(|key| !is_signed(key)) {
-        Some(key) => Err((
+    let mut keys = expected.keys.iter().filter(|_| expected.signs_all);
+    if let Some(key) = keys.find(|key| !is_signed(key)) {
+        return Err((
             format!("{url} does not sign {shown} with {}", key.name()),
             "send HUP to the server to reload its keys, and check that it runs with this \
              configuration",
+        ));
+    }
+    let nar = cache.http().head(&format!("/{}", narinfo.url));
+    match nar.map(|response| response.status()) {
+        Ok(status) if status == 200 => Ok(format!("{url} serves {shown}")),
+        Ok(status) => Err((
+            format!("{url} has {shown}, but answers {status} for its NAR"),
+            "look for the cause in the log of the server: it may be unable to read the files",
         )),
-        None => Ok(format!("{url} serves {shown}")),
+        Err(error) => Err((
+            format!("{error:#}"),
+            "look for the cause in the log of the server",
+        )),
     }
 }

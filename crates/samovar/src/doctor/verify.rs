@@ -29,7 +29,7 @@ pub(crate) fn verify_paths(matches: &ArgMatches, out: &mut dyn Write) -> anyhow:
     let paths = matches.get_many("paths").into_iter().flatten();
     let wanted = wanted(&*store, &paths.cloned().collect::<Vec<_>>())?;
     let mut progress = Progress::new(&wanted);
-    let mut pace = Pace::new(matches.get_one("rate").copied());
+    let mut pace = Pace::new(matches.get_one("rate").copied().flatten());
     for one in &wanted {
         let len_done = progress.len_done;
         one.examine(&*store, &mut pace, &mut progress, out)?;

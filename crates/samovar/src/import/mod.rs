@@ -96,7 +96,7 @@ pub(crate) fn command() -> Command {
                 .num_args(0..)
                 .help("Paths to import, with their closures [default: all paths of a directory]"),
         );
-    serve::with_options(command, "")
+    serve::with_options(command, |name| name == "storage")
 }
 
 /// Runs `samovar import`.

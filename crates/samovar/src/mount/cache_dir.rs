@@ -21,7 +21,7 @@ const VARIABLE: &str = "SAMOVAR_CACHE_DIR";
 pub(super) const SIZE_DEFAULT: u64 = 20 << 30;
 
 /// The directory with the files of all snapshots that were mounted, a folder for each.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct CacheDir {
     path: PathBuf,
     /// In bytes.
@@ -59,6 +59,11 @@ impl CacheDir {
         self.path.join(name)
     }
 
+    /// Returns the path of the folder of a snapshot.
+    pub(super) fn folder(&self, name: &str) -> PathBuf {
+        self.path.join("snapshots").join(name)
+    }
+
     /// Opens the folder of a snapshot. Calls `prepare` with the folder while no other process uses
     /// it; so if others do, they have called it before. Returns the folder with its shared lock.
     ///
@@ -70,7 +75,7 @@ impl CacheDir {
         name: &str,
         mut prepare: impl FnMut(&Path) -> anyhow::Result<()>,
     ) -> anyhow::Result<(PathBuf, File)> {
-        let dir = self.path.join("snapshots").join(name);
+        let dir = self.folder(name);
         let failed = || format!("cannot open the cache directory {dir:?}");
         loop {
             create_private(&dir).with_context(failed)?;
@@ -110,7 +115,7 @@ impl CacheDir {
         for folder in folders.into_iter().flatten().flatten() {
             let dir = folder.path();
             let used = fs::metadata(dir.join("lock")).and_then(|lock| lock.modified());
-            let size = fs::metadata(dir.join("nar")).map_or(0, |nar| nar.blocks() * 512);
+            let size = size(&dir);
             if folder.file_name() != name {
                 found.push((used.unwrap_or(SystemTime::UNIX_EPOCH), size, dir));
             }
@@ -144,6 +149,13 @@ fn locate() -> anyhow::Result<PathBuf> {
     let dir = user_dirs::cache()
         .with_context(|| format!("there is no HOME for a cache: set {VARIABLE}"))?;
     Ok(dir.join("samovar/mount"))
+}
+
+/// Returns the size of the files in a folder on the disk, also of unfinished downloads.
+fn size(dir: &Path) -> u64 {
+    let files = fs::read_dir(dir).into_iter().flatten().flatten();
+    let blocks = files.filter_map(|file| Some(file.metadata().ok()?.blocks()));
+    blocks.sum::<u64>() * 512
 }
 
 fn open_lock(dir: &Path) -> io::Result<File> {

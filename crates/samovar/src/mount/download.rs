@@ -1,20 +1,19 @@
-//! [`download`]: fetches a store path that has no manifest, verifies it, and makes a manifest.
+//! [`download`]: fetches the NAR of a store path that has no manifest, and verifies it.
 
-use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{self, Read, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context as _, anyhow, bail, ensure};
-use samovar_nix::NarHash;
+use anyhow::{Context as _, anyhow, ensure};
 use samovar_nix::nar::{Decoder, Event};
 use samovar_nix::narinfo::NarInfo;
+use samovar_nix::{NarHash, StorePath};
 use samovar_workspace::entries::Builder;
-use samovar_workspace::{Entries, Manifest, Mtime};
+use samovar_workspace::{Entries, Mtime};
 use sha2::{Digest as _, Sha256};
+use tempfile::NamedTempFile;
 
 use crate::outcome::Failed;
-use crate::progress::Progress;
 use crate::snapshot::Snapshots;
 
 /// Length of a read, in bytes.
@@ -30,61 +29,81 @@ const MTIME: Mtime = Mtime {
 const MODE_EXECUTABLE: u16 = 0o555;
 const MODE: u16 = 0o444;
 
-/// Downloads the NAR of a path into the file `nar` of `dir`. Returns the entries with digests.
+/// Downloads the NAR of a path into the file `nar` of `dir`, and verifies it. Returns its entries,
+/// with digests. `received`: called with the length of each piece of the NAR that arrives.
 ///
 /// # Errors
 ///
-/// The NAR cannot be downloaded, does not match its hash, or is not that of a directory.
+/// The NAR cannot be downloaded, or is damaged.
 pub(super) fn download(
     snapshots: &Snapshots,
     info: &NarInfo,
     dir: &Path,
-) -> anyhow::Result<Manifest> {
-    let partial = dir.join("nar.partial");
-    let failed = || format!("cannot write {partial:?}");
-    let mut file = File::create(&partial).with_context(failed)?;
+    received: &mut dyn FnMut(u64),
+) -> anyhow::Result<Entries> {
+    let failed = || format!("cannot write to {dir:?}");
+    let mut file = NamedTempFile::new_in(dir).with_context(failed)?;
+    let path = &info.store_path;
+    let entries = snapshots.read_nar(info, &Arc::default(), |nar| {
+        read_verified(nar, path, info.nar_size, &info.nar_hash, &mut |piece| {
+            received(piece.len() as u64);
+            file.write_all(piece).with_context(failed)
+        })
+    })?;
+    file.persist(dir.join("nar")).with_context(failed)?;
+    Ok(entries)
+}
+
+/// Reads a whole NAR and verifies it. Returns its entries, with digests. `write`: called with each
+/// piece.
+///
+/// # Errors
+///
+/// The NAR cannot be read, or is damaged. Errors of `write`.
+pub(super) fn read_verified(
+    nar: &mut dyn Read,
+    path: &StorePath,
+    nar_size: u64,
+    nar_hash: &NarHash,
+    write: &mut dyn FnMut(&[u8]) -> anyhow::Result<()>,
+) -> anyhow::Result<Entries> {
+    let damaged = |reason: String| {
+        Failed::Refused.because(anyhow!("{path} is damaged on the server: {reason}"))
+    };
     let mut hasher = Sha256::new();
     let mut indexer = Indexer::default();
-    let path = &info.store_path;
-    let progress = Progress::start("fetched", info.nar_size);
+    let mut piece = vec![0; PIECE_LEN];
     let mut len = 0;
-    let read = snapshots.read_nar(info, &Arc::default(), |nar| {
-        let mut piece = vec![0; PIECE_LEN];
-        loop {
-            let count = nar.read(&mut piece)?;
-            let data = piece.get(..count).unwrap_or_default();
-            len += count as u64;
-            if count == 0 || len > info.nar_size {
-                return Ok(());
-            }
-            hasher.update(data);
-            file.write_all(data).with_context(failed)?;
-            let pushed = indexer.push(data);
-            pushed.with_context(|| format!("cannot mount {path}"))?;
-            progress.add(count as u64, count as u64);
-        }
-    });
-    progress.end();
-    read?;
-    let found = NarHash::from_bytes(hasher.finalize().into());
-    if found != info.nar_hash || len != info.nar_size {
-        let error = anyhow!("{path} is damaged on the server: its NAR does not match its hash");
-        return Err(Failed::Refused.because(error));
+    // An invalid NAR may have the right hash, so it is read to its end.
+    let mut indexed = Ok(());
+    while len <= nar_size {
+        let count = match nar.read(&mut piece) {
+            Ok(0) => break,
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(damaged(error.to_string())),
+        };
+        let data = piece.get(..count).unwrap_or_default();
+        len += count as u64;
+        hasher.update(data);
+        write(data)?;
+        indexed = indexed.and_then(|()| indexer.push(data));
     }
-    let entries = indexer.finish()?;
-    fs::rename(&partial, dir.join("nar")).with_context(failed)?;
-    Ok(Manifest {
-        tree: path.clone(),
-        nar_hash: info.nar_hash,
-        entries,
-    })
+    if NarHash::from_bytes(hasher.finalize().into()) != *nar_hash || len != nar_size {
+        return Err(damaged("its NAR does not match its hash".to_owned()));
+    }
+    let entries = indexed.and_then(|()| indexer.finish());
+    entries.map_err(|error| Failed::Refused.because(anyhow!("cannot mount {path}: {error:#}")))
 }
 
 /// Collects the entries of a NAR and their digests.
 #[derive(Default)]
 struct Indexer {
     decoder: Decoder,
+    /// The root, if it is a directory.
     tree: Option<Builder>,
+    /// The entries, if the root is a file or a link.
+    single: Option<Entries>,
     name: Vec<u8>,
     mode: u16,
     size: u64,
@@ -94,38 +113,44 @@ struct Indexer {
 impl Indexer {
     fn push(&mut self, mut data: &[u8]) -> anyhow::Result<()> {
         while let Some(event) = self.decoder.decode(&mut data)? {
-            let Some(tree) = &mut self.tree else {
-                match event {
-                    Event::DirectoryBegin => {
-                        self.tree = Some(Builder::new(MODE_EXECUTABLE, MTIME));
-                        continue;
-                    }
-                    _ => bail!(
-                        "it is a file or a link, not a directory: fetch it with nix copy instead"
-                    ),
+            let Self {
+                tree, single, name, ..
+            } = self;
+            match (event, tree) {
+                (Event::Entry { name: new }, _) => {
+                    name.clear();
+                    name.extend_from_slice(new);
                 }
-            };
-            match event {
-                Event::Entry { name } => {
-                    self.name.clear();
-                    self.name.extend_from_slice(name);
+                (Event::DirectoryBegin, None) => {
+                    self.tree = Some(Builder::new(MODE_EXECUTABLE, MTIME));
                 }
-                Event::DirectoryBegin => tree.enter(&self.name, MODE_EXECUTABLE, MTIME)?,
-                Event::DirectoryEnd => drop(tree.leave()?),
-                Event::File {
-                    executable, size, ..
-                } => {
+                (Event::DirectoryBegin, Some(tree)) => tree.enter(name, MODE_EXECUTABLE, MTIME)?,
+                (Event::DirectoryEnd, Some(tree)) => drop(tree.leave()?),
+                (
+                    Event::File {
+                        executable, size, ..
+                    },
+                    _,
+                ) => {
                     self.mode = if executable { MODE_EXECUTABLE } else { MODE };
                     self.size = size;
                     self.hasher = Sha256::new();
                 }
-                Event::Contents(contents) => self.hasher.update(contents),
-                Event::FileEnd => {
-                    let digest = std::mem::take(&mut self.hasher).finalize().into();
-                    tree.file(&self.name, self.mode, MTIME, self.size, Some(digest))?;
+                (Event::Contents(contents), _) => self.hasher.update(contents),
+                (Event::FileEnd, tree) => {
+                    let digest = Some(std::mem::take(&mut self.hasher).finalize().into());
+                    match tree {
+                        Some(tree) => tree.file(name, self.mode, MTIME, self.size, digest)?,
+                        None => {
+                            *single = Some(Entries::of_file(self.mode, MTIME, self.size, digest)?);
+                        }
+                    }
                 }
-                Event::Symlink { target } => tree.symlink(&self.name, MTIME, target)?,
-                Event::EntryEnd => {}
+                (Event::Symlink { target }, Some(tree)) => tree.symlink(name, MTIME, target)?,
+                (Event::Symlink { target }, None) => {
+                    *single = Some(Entries::of_symlink(MTIME, target)?);
+                }
+                (Event::EntryEnd | Event::DirectoryEnd, _) => {}
             }
         }
         ensure!(data.is_empty(), "bytes follow the end of its NAR");
@@ -134,8 +159,10 @@ impl Indexer {
 
     fn finish(self) -> anyhow::Result<Entries> {
         self.decoder.finish()?;
-        let tree = self.tree.context("its NAR is empty")?;
-        Ok(tree.finish()?)
+        match (self.tree, self.single) {
+            (Some(tree), _) => Ok(tree.finish()?),
+            (None, single) => single.context("its NAR is empty"),
+        }
     }
 }
 
@@ -171,8 +198,39 @@ mod tests {
         }
         nar.push(0);
         assert!(Indexer::default().push(&nar).is_err());
-        let file = samovar_workspace::file_nar(b"x");
-        let error = Indexer::default().push(&file).unwrap_err().to_string();
-        assert!(error.contains("not a directory"), "{error}");
+        let mut indexer = Indexer::default();
+        indexer.push(&samovar_workspace::file_nar(b"x")).unwrap();
+        let file = Entries::of_file(MODE, MTIME, 1, digest(b"x")).unwrap();
+        assert_eq!(indexer.finish().unwrap(), file);
+    }
+
+    #[test]
+    fn a_nar_is_verified() {
+        let nar = samovar_workspace::file_nar(b"x");
+        let name = "zs83x50c7jbs0hj70ivx7ykckxh2zzl5-app";
+        let path = StorePath::from_base_name(name).unwrap();
+        let hash = NarHash::from_bytes(Sha256::digest(&nar).into());
+        let read = |mut nar: &[u8], size: usize, hash| {
+            let mut written = 0;
+            let read = read_verified(&mut nar, &path, size as u64, hash, &mut |piece| {
+                written += piece.len();
+                Ok(())
+            });
+            read.map(|_entries| written)
+        };
+        assert_eq!(read(&nar, nar.len(), &hash).unwrap(), nar.len());
+        assert!(read(&nar, nar.len() - 1, &hash).is_err());
+        assert!(read(&nar[1..], nar.len() - 1, &hash).is_err());
+        let other = NarHash::from_bytes([0; 32]);
+        let error = read(&nar, nar.len(), &other).unwrap_err();
+        assert!(
+            error.to_string().contains("does not match its hash"),
+            "{error}"
+        );
+        assert_eq!(Failed::of(&error), Some(Failed::Refused));
+        // A valid hash, but not a NAR.
+        let other = NarHash::from_bytes(Sha256::digest(b"x").into());
+        let error = read(b"x", 1, &other).unwrap_err();
+        assert!(error.to_string().contains("cannot mount"), "{error}");
     }
 }

@@ -14,10 +14,11 @@ use std::time::{Duration, Instant};
 
 use sha2::{Digest as _, Sha256};
 
+use super::arrivals::Arrivals;
 use super::local::Local;
 use super::queue::{DAMAGED_TIME, Job, Outage, Queue};
 use super::transfer::{Origin, Piece, Stopped};
-use super::view::{BLOCK_LEN, bytes_of};
+use super::view::bytes_of;
 use crate::notice::notice;
 
 /// Number of requests at the same time.
@@ -191,6 +192,11 @@ impl Fetcher {
         }
     }
 
+    /// Returns the number of requests for parts of the NAR so far.
+    pub(super) fn request_count(&self) -> u64 {
+        self.0.origin.as_ref().map_or(0, Origin::request_count)
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -278,7 +284,7 @@ impl Fetcher {
     fn fetch(&self, job: &Job) {
         let (Job::Request(blocks) | Job::Stream(blocks)) = job;
         let bytes = bytes_of(blocks, self.0.local.nar_size());
-        let mut collected = Blocks::default();
+        let mut arrivals = Arrivals::default();
         let mut failure = None;
         let is_stream = matches!(job, Job::Stream(_));
         let ended = self.transfer(&bytes, &mut |piece| {
@@ -286,7 +292,7 @@ impl Fetcher {
                 Piece::Progress => {}
                 Piece::Damaged(bytes) => self.is_damaged(&bytes),
                 Piece::Data(at, data) => {
-                    let stored = collected.push(&self.0.local, at, data, &mut |block| {
+                    let stored = arrivals.push(&self.0.local, at, data, &mut |block| {
                         self.is_stored();
                         let mut state = self.state();
                         state.queue.arrived(block);
@@ -467,14 +473,15 @@ impl Fetcher {
         repaired.map(|()| true).map_err(|error| error.to_string())
     }
 
-    /// Verifies the whole NAR.
+    /// Verifies the files that were not verified when they arrived.
     fn verify(&self) {
-        match self.0.local.verify_whole() {
+        match self.0.local.verify_all() {
             Ok(true) => {}
             Ok(false) => notice(
-                "the whole snapshot does not match its hash; each file is verified on its own",
+                "some files do not match their digests in the manifest; they are fetched again \
+                 when they are read",
             ),
-            Err(error) => notice(&format!("cannot verify the whole snapshot: {error}")),
+            Err(error) => notice(&format!("cannot verify the snapshot: {error}")),
         }
     }
 
@@ -544,53 +551,5 @@ impl Fetcher {
             state.outage.expired(now);
         }
         Ok(Arrived::Unreachable)
-    }
-}
-
-/// Collects data to whole blocks.
-#[derive(Default)]
-struct Blocks {
-    /// The start of a block.
-    buffer: Vec<u8>,
-    /// Offset in the NAR after the last data.
-    end: u64,
-}
-
-impl Blocks {
-    /// Adds data of the NAR, stores each block that is complete, and calls `stored` with it. After
-    /// a gap, collection goes on at the start of the next block.
-    fn push(
-        &mut self,
-        local: &Local,
-        at: u64,
-        mut data: &[u8],
-        stored: &mut dyn FnMut(usize),
-    ) -> io::Result<()> {
-        if at != self.end {
-            self.buffer.clear();
-            self.end = at;
-        }
-        while !data.is_empty() {
-            let block = usize::try_from(self.end / BLOCK_LEN).unwrap_or(usize::MAX);
-            let within = usize::try_from(self.end % BLOCK_LEN).unwrap_or_default();
-            let left = local.block_len(block).saturating_sub(within);
-            if left == 0 {
-                break;
-            }
-            let (piece, rest) = data.split_at(left.min(data.len()));
-            if within == self.buffer.len() {
-                self.buffer.extend_from_slice(piece);
-            }
-            self.end += piece.len() as u64;
-            data = rest;
-            if self.buffer.len() == local.block_len(block) {
-                local.store(block, &self.buffer)?;
-                stored(block);
-            }
-            if piece.len() == left {
-                self.buffer.clear();
-            }
-        }
-        Ok(())
     }
 }

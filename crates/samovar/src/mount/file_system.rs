@@ -1,15 +1,21 @@
-//! [`FileSystem`]: answers the kernel's requests about a mounted snapshot.
+//! [`FileSystem`]: answers the kernel's requests about a mounted tree, or a directory of trees.
 //!
 //! Opening files and directories costs no request, because `ENOSYS` turns these requests off in the
-//! kernel, and the kernel may cache everything, because a snapshot never changes.
+//! kernel, and the kernel may cache everything, because a tree never changes. What remains is a
+//! request for each directory that is listed, and for each file that is read for the first time.
+//!
+//! # Inode numbers
+//!
+//! The upper 32 bits of an inode number are the number of a tree, the lower ones the index of the
+//! entry + 1. A mounted tree has the number 0. A [`Store`] numbers its trees from 1, and never uses
+//! a number again. So inode numbers never change, on which overlays rely.
 
-use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{
     AccessFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, Generation, INodeNo, InitFlags,
@@ -19,10 +25,10 @@ use fuser::{
 use samovar_workspace::{Entry, Kind};
 
 use super::End;
-use super::fetch::{Arrived, Fetcher};
-use super::local::{Local, Read};
+use super::counts::{Counts, count};
+use super::store::{Found, Store};
+use super::tree::Tree;
 use super::view::system_time;
-use crate::notice::notice;
 
 /// Lifetime of names, attributes and absent names in the kernel's cache.
 const TTL: Duration = Duration::from_secs(24 * 3600);
@@ -33,76 +39,147 @@ const READ_AHEAD: u32 = 1 << 20;
 /// Maximum number of read-ahead requests that the kernel sends at once.
 const BACKGROUND_MAX: u16 = 64;
 
+/// Lifetime of the attributes of a store, whose list of paths grows.
+const STORE_TTL: Duration = Duration::from_secs(1);
+
+/// Permissions of a store.
+const STORE_MODE: u16 = 0o555;
+
+/// An empty directory that Nix requires in the store below a local-overlay-store.
+const LINKS: &[u8] = b".links";
+const LINKS_INODE: INodeNo = INodeNo(2);
+
 const GENERATION: Generation = Generation(0);
 
-/// A mounted snapshot.
+/// A mounted file system.
 pub(super) struct FileSystem {
-    shared: Arc<Shared>,
+    root: Root,
+    style: Style,
+    counts: Arc<Counts>,
     /// Told when the file system is unmounted.
     ended: Sender<End>,
 }
 
-struct Shared {
-    local: Arc<Local>,
-    fetcher: Fetcher,
-    /// Owner of all entries: the user who has mounted the snapshot.
+/// What is mounted.
+pub(super) enum Root {
+    /// One tree.
+    Tree(Arc<Tree>),
+    /// A directory with a tree for each store path.
+    Store(Store),
+}
+
+/// An entry of a mounted file system.
+struct Node {
+    tree: Arc<Tree>,
+    /// Number of the tree.
+    number: u32,
+    /// Index of the entry in the tree.
+    index: usize,
+}
+
+/// How attributes differ from those of the entries.
+#[derive(Debug, Clone, Copy)]
+struct Style {
+    /// Owner of all entries: the user who has mounted the file system.
     owner: (u32, u32),
-    /// Permissions that all directories have besides those of the snapshot.
+    /// Permissions that all directories have besides their own.
     directory_mode: u16,
-    /// Entries whose errors were logged.
-    logged: Mutex<HashSet<usize>>,
 }
 
 impl FileSystem {
-    /// `directory_mode`: permissions that all directories have besides those of the snapshot.
-    pub(super) fn new(
-        local: Arc<Local>,
-        fetcher: Fetcher,
-        ended: Sender<End>,
-        directory_mode: u16,
-    ) -> Self {
+    /// `directory_mode`: permissions that all directories have besides their own.
+    pub(super) fn new(root: Root, ended: Sender<End>, directory_mode: u16) -> Self {
         let owner = (
             rustix::process::getuid().as_raw(),
             rustix::process::getgid().as_raw(),
         );
+        let style = Style {
+            owner,
+            directory_mode,
+        };
         Self {
-            shared: Arc::new(Shared {
-                local,
-                fetcher,
-                owner,
-                directory_mode,
-                logged: Mutex::default(),
-            }),
+            root,
+            style,
+            counts: Arc::default(),
             ended,
         }
     }
 
-    fn entry(&self, inode: INodeNo) -> Option<(usize, &Entry)> {
-        self.shared.local.view().by_inode(inode.0)
+    pub(super) fn counts(&self) -> Arc<Counts> {
+        Arc::clone(&self.counts)
     }
 
-    fn attributes(&self, index: usize, entry: &Entry) -> FileAttr {
+    /// Returns the entry with this inode number. Returns `None` for the root of a store.
+    fn node(&self, inode: INodeNo) -> Option<Node> {
+        let number = u32::try_from(inode.0 >> 32).ok()?;
+        let tree = match (&self.root, number) {
+            (Root::Tree(tree), 0) => Arc::clone(tree),
+            (Root::Tree(_), _) => return None,
+            (Root::Store(store), _) => store.tree(number)?,
+        };
+        let (index, _) = tree.view().by_inode(inode.0 & u64::from(u32::MAX))?;
+        Some(Node {
+            tree,
+            number,
+            index,
+        })
+    }
+
+    /// Returns the store, if this is the inode number of its root or of [`LINKS`].
+    fn store(&self, inode: INodeNo) -> Option<&Store> {
+        match &self.root {
+            Root::Store(store) if matches!(inode, INodeNo::ROOT | LINKS_INODE) => Some(store),
+            _ => None,
+        }
+    }
+}
+
+impl Style {
+    fn attributes(self, node: &Node) -> Option<FileAttr> {
+        let entry = node.entry()?;
         let (kind, size) = match &entry.kind {
             Kind::Directory { .. } => (FileType::Directory, 0),
             Kind::File { size, .. } => (FileType::RegularFile, *size),
             Kind::Symlink { target } => (FileType::Symlink, target.len() as u64),
         };
-        let time = system_time(entry.mtime);
-        let (uid, gid) = self.shared.owner;
-        FileAttr {
-            ino: inode(index),
+        let perm = match kind {
+            FileType::Directory => entry.mode | self.directory_mode,
+            _ => entry.mode,
+        };
+        Some(FileAttr {
+            ino: node.inode(),
             size,
             blocks: size.div_ceil(512),
+            nlink: node.tree.view().link_count(node.index),
+            perm,
+            ..self.empty(kind, system_time(entry.mtime))
+        })
+    }
+
+    /// Returns the attributes of the root of a store, or of [`LINKS`].
+    fn of_store(self, store: &Store, ino: INodeNo) -> FileAttr {
+        FileAttr {
+            ino,
+            perm: STORE_MODE | self.directory_mode,
+            // The number of directories is not known.
+            nlink: 1,
+            ..self.empty(FileType::Directory, store.modified())
+        }
+    }
+
+    fn empty(self, kind: FileType, time: SystemTime) -> FileAttr {
+        let (uid, gid) = self.owner;
+        FileAttr {
+            ino: INodeNo::ROOT,
+            size: 0,
+            blocks: 0,
             atime: time,
             mtime: time,
             ctime: time,
             crtime: time,
             kind,
-            perm: match kind {
-                FileType::Directory => entry.mode | self.shared.directory_mode,
-                _ => entry.mode,
-            },
-            nlink: self.shared.local.view().link_count(index),
+            perm: 0,
+            nlink: 2,
             uid,
             gid,
             rdev: 0,
@@ -110,30 +187,44 @@ impl FileSystem {
             flags: 0,
         }
     }
+}
+
+impl Node {
+    fn entry(&self) -> Option<&Entry> {
+        self.tree.view().entries().get(self.index)
+    }
+
+    fn inode(&self) -> INodeNo {
+        INodeNo((u64::from(self.number) << 32) + self.index as u64 + 1)
+    }
+
+    /// Returns another entry of the tree.
+    fn at(&self, index: usize) -> Self {
+        Self {
+            tree: Arc::clone(&self.tree),
+            number: self.number,
+            index,
+        }
+    }
 
     /// Calls `add` with the entries of a directory after `offset`, until it returns true. Returns
-    /// `None` if there is no such directory.
-    fn list(
-        &self,
-        directory: INodeNo,
-        offset: u64,
-        mut add: impl FnMut(u64, &[u8], usize, &Entry) -> bool,
-    ) -> Option<()> {
-        let view = self.shared.local.view();
-        let (index, entry) = self.entry(directory)?;
+    /// `None` for other entries.
+    fn list(&self, offset: u64, mut add: impl FnMut(u64, &[u8], &Self) -> bool) -> Option<()> {
+        let view = self.tree.view();
+        let entry = self.entry()?;
         let Kind::Directory { .. } = entry.kind else {
             return None;
         };
-        let dots = [(&b"."[..], index), (b"..", entry.parent)].into_iter();
-        let children = view.children(index).iter().map(|child| *child as usize);
+        let dots = [(&b"."[..], self.index), (b"..", entry.parent)].into_iter();
+        let children = view.children(self.index).iter();
         let named = children.map(|child| {
+            let child = *child as usize;
             let name = view.entries().get(child).map(|child| &*child.name);
             (name.unwrap_or_default(), child)
         });
         let skipped = usize::try_from(offset).unwrap_or(usize::MAX);
         for (at, (name, index)) in dots.chain(named).enumerate().skip(skipped) {
-            let entry = view.entries().get(index)?;
-            if add(at as u64 + 1, name, index, entry) {
+            if add(at as u64 + 1, name, &self.at(index)) {
                 break;
             }
         }
@@ -141,67 +232,46 @@ impl FileSystem {
     }
 }
 
-fn inode(index: usize) -> INodeNo {
-    INodeNo(index as u64 + 1)
-}
-
-fn kind(entry: &Entry) -> FileType {
-    match entry.kind {
-        Kind::Directory { .. } => FileType::Directory,
-        Kind::File { .. } => FileType::RegularFile,
-        Kind::Symlink { .. } => FileType::Symlink,
-    }
-}
-
-impl Shared {
-    /// Answers a read. If blocks are missing, the answer comes later from another thread.
-    fn read(self: &Arc<Self>, entry: usize, at: u64, len: usize, reply: ReplyData) {
-        match self.local.read(entry, at, len) {
-            Ok(Read::Data(data)) => reply.data(&data),
-            Ok(Read::Missing(blocks)) => {
-                let shared = Arc::clone(self);
-                let answer = move |arrived| match arrived {
-                    Arrived::Here => shared.read_again(entry, at, len, reply),
-                    Arrived::Damaged => shared.fail(entry, reply, "is damaged on the server"),
-                    // The outage itself was logged.
-                    Arrived::Unreachable => reply.error(Errno::EIO),
-                };
-                self.fetcher.wait(blocks, Box::new(answer));
-            }
-            Ok(Read::Damaged) => self.repair(entry, at, len, reply),
-            Err(error) => self.fail(entry, reply, &error.to_string()),
-        }
-    }
-
-    /// Answers a read whose blocks have arrived.
-    fn read_again(self: &Arc<Self>, entry: usize, at: u64, len: usize, reply: ReplyData) {
-        match self.local.read(entry, at, len) {
-            Ok(Read::Data(data)) => reply.data(&data),
-            Ok(Read::Damaged) => self.repair(entry, at, len, reply),
-            Ok(Read::Missing(_)) => self.fail(entry, reply, "is incomplete"),
-            Err(error) => self.fail(entry, reply, &error.to_string()),
-        }
-    }
-
-    /// Answers a read from a file whose contents on this machine are damaged.
-    fn repair(self: &Arc<Self>, entry: usize, at: u64, len: usize, reply: ReplyData) {
-        let shared = Arc::clone(self);
-        let answer = move |arrived| match (arrived, shared.local.read(entry, at, len)) {
-            (Arrived::Here, Ok(Read::Data(data))) => reply.data(&data),
-            _ => shared.fail(entry, reply, "does not match its digest in the manifest"),
+impl FileSystem {
+    /// Calls `add` with the attributes of the entries of a directory after `offset`, until it
+    /// returns true. Returns `None` if there is no such directory.
+    fn list(
+        &self,
+        directory: INodeNo,
+        offset: u64,
+        mut add: impl FnMut(u64, &[u8], &FileAttr, Option<&Tree>) -> bool,
+    ) -> Option<()> {
+        let style = self.style;
+        let Some(store) = self.store(directory) else {
+            let node = self.node(directory)?;
+            return node.list(offset, |next, name, node| {
+                // The kernel counts no reference to these.
+                let tree = (!matches!(name, b"." | b"..")).then_some(&*node.tree);
+                let attributes = style.attributes(node);
+                attributes.is_some_and(|attributes| add(next, name, &attributes, tree))
+            });
         };
-        self.fetcher.repair(entry, Box::new(answer));
-    }
-
-    /// Answers a read with an error, and logs the first one of each file.
-    fn fail(&self, entry: usize, reply: ReplyData, reason: &str) {
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
-        if logged.insert(entry) {
-            let path = self.local.view().entries().path(entry);
-            let path = String::from_utf8_lossy(&path);
-            notice(&format!("{path:?} {reason}: reading it gives an I/O error"));
+        let own = style.of_store(store, directory);
+        for (at, name) in [(0, &b"."[..]), (1, b"..")] {
+            if at >= offset && add(at + 1, name, &own, None) {
+                return Some(());
+            }
         }
-        reply.error(Errno::EIO);
+        if directory == LINKS_INODE {
+            return Some(());
+        }
+        store.list(offset.saturating_sub(2), |number, path, tree| {
+            let node = Node {
+                tree: Arc::clone(tree),
+                number,
+                index: 0,
+            };
+            let name = path.base_name().as_bytes();
+            let attributes = style.attributes(&node);
+            let next = u64::from(number) + 2;
+            attributes.is_some_and(|attributes| add(next, name, &attributes, Some(tree)))
+        });
+        Some(())
     }
 }
 
@@ -215,7 +285,12 @@ impl Filesystem for FileSystem {
             InitFlags::FUSE_NO_OPENDIR_SUPPORT,
             InitFlags::FUSE_PARALLEL_DIROPS,
         ];
-        for capability in wanted {
+        let of_store = match self.root {
+            Root::Tree(_) => None,
+            // The kernel notices that a store has more paths than it has listed.
+            Root::Store(_) => Some(InitFlags::FUSE_AUTO_INVAL_DATA),
+        };
+        for capability in wanted.into_iter().chain(of_store) {
             // Old kernels lack some: the mount is slower then.
             config.add_capabilities(capability).ok();
         }
@@ -232,16 +307,52 @@ impl Filesystem for FileSystem {
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let view = self.shared.local.view();
-        let found = self
-            .entry(parent)
-            .and_then(|(parent, _)| view.lookup(parent, name.as_bytes()));
-        let found = found.and_then(|index| Some((index, view.entries().get(index)?)));
-        let attributes = match found {
-            Some((index, entry)) => self.attributes(index, entry),
-            None => absent(),
-        };
-        reply.entry(&TTL, &attributes, GENERATION);
+        count(&self.counts.lookups);
+        let style = self.style;
+        if let Some(store) = self.store(parent) {
+            if parent == LINKS_INODE {
+                return reply.entry(&TTL, &absent(), GENERATION);
+            }
+            if name.as_bytes() == LINKS {
+                let attributes = style.of_store(store, LINKS_INODE);
+                return reply.entry(&TTL, &attributes, GENERATION);
+            }
+            let answer = move |found| match found {
+                Found::Tree(number, tree) => {
+                    let index = 0;
+                    let node = Node {
+                        tree,
+                        number,
+                        index,
+                    };
+                    let attributes = style.attributes(&node).unwrap_or_else(absent);
+                    reply.entry(&TTL, &attributes, GENERATION);
+                }
+                Found::Absent(time) => reply.entry(&time, &absent(), GENERATION),
+                Found::Failed => reply.error(Errno::EIO),
+            };
+            return store.look_up(name.as_bytes(), Box::new(answer));
+        }
+        let found = self.node(parent).and_then(|parent| {
+            let index = parent.tree.view().lookup(parent.index, name.as_bytes())?;
+            let attributes = style.attributes(&parent.at(index))?;
+            parent.tree.refer();
+            Some(attributes)
+        });
+        reply.entry(&TTL, &found.unwrap_or_else(absent), GENERATION);
+    }
+
+    fn forget(&self, _request: &Request, inode: INodeNo, count: u64) {
+        if let Root::Store(store) = &self.root
+            && let Some(node) = self.node(inode)
+        {
+            let is_unused = node.tree.forget(count);
+            let number = node.number;
+            drop(node);
+            if is_unused {
+                store.close(number);
+            }
+        }
     }
 
     fn getattr(
@@ -251,14 +362,20 @@ impl Filesystem for FileSystem {
         _handle: Option<FileHandle>,
         reply: ReplyAttr,
     ) {
-        match self.entry(inode) {
-            Some((index, entry)) => reply.attr(&TTL, &self.attributes(index, entry)),
+        count(&self.counts.attributes);
+        if let Some(store) = self.store(inode) {
+            return reply.attr(&STORE_TTL, &self.style.of_store(store, inode));
+        }
+        let node = self.node(inode);
+        match node.and_then(|node| self.style.attributes(&node)) {
+            Some(attributes) => reply.attr(&TTL, &attributes),
             None => reply.error(Errno::ENOENT),
         }
     }
 
     fn readlink(&self, _request: &Request, inode: INodeNo, reply: ReplyData) {
-        match self.entry(inode).map(|(_, entry)| &entry.kind) {
+        let node = self.node(inode);
+        match node.as_ref().and_then(|node| Some(&node.entry()?.kind)) {
             Some(Kind::Symlink { target }) => reply.data(target),
             Some(_) => reply.error(Errno::EINVAL),
             None => reply.error(Errno::ENOENT),
@@ -266,10 +383,12 @@ impl Filesystem for FileSystem {
     }
 
     fn open(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        count(&self.counts.others);
         reply.error(Errno::ENOSYS);
     }
 
     fn opendir(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        count(&self.counts.others);
         reply.error(Errno::ENOSYS);
     }
 
@@ -284,10 +403,12 @@ impl Filesystem for FileSystem {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        match self.entry(inode) {
-            Some((index, entry)) if matches!(entry.kind, Kind::File { .. }) => {
-                self.shared.read(index, offset, size as usize, reply);
-            }
+        count(&self.counts.reads);
+        let Some(node) = self.node(inode) else {
+            return reply.error(Errno::EINVAL);
+        };
+        match node.entry().map(|entry| &entry.kind) {
+            Some(Kind::File { .. }) => node.tree.read(node.index, offset, size as usize, reply),
             _ => reply.error(Errno::EINVAL),
         }
     }
@@ -300,13 +421,10 @@ impl Filesystem for FileSystem {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let listed = self.list(inode, offset, |next, name, index, entry| {
-            reply.add(
-                self::inode(index),
-                next,
-                kind(entry),
-                OsStr::from_bytes(name),
-            )
+        count(&self.counts.listings);
+        let listed = self.list(inode, offset, |next, name, attributes, _tree| {
+            let name = OsStr::from_bytes(name);
+            reply.add(attributes.ino, next, attributes.kind, name)
         });
         match listed {
             Some(()) => reply.ok(),
@@ -322,10 +440,14 @@ impl Filesystem for FileSystem {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let listed = self.list(inode, offset, |next, name, index, entry| {
-            let attributes = self.attributes(index, entry);
+        count(&self.counts.listings);
+        let listed = self.list(inode, offset, |next, name, attributes, tree| {
             let name = OsStr::from_bytes(name);
-            reply.add(attributes.ino, next, name, &TTL, &attributes, GENERATION)
+            let is_full = reply.add(attributes.ino, next, name, &TTL, attributes, GENERATION);
+            if let Some(tree) = tree.filter(|_| !is_full) {
+                tree.refer();
+            }
+            is_full
         });
         match listed {
             Some(()) => reply.ok(),
@@ -334,21 +456,38 @@ impl Filesystem for FileSystem {
     }
 
     fn statfs(&self, _request: &Request, _inode: INodeNo, reply: ReplyStatfs) {
-        let view = self.shared.local.view();
-        let blocks = self.shared.local.nar_size().div_ceil(4096);
-        let entries = view.entries().list().len() as u64;
+        let (size, entries) = match &self.root {
+            Root::Tree(tree) => (tree.nar_size(), tree.view().entries().list().len()),
+            Root::Store(_) => (0, 0),
+        };
+        let (blocks, entries) = (size.div_ceil(4096), entries as u64);
         reply.statfs(blocks, 0, 0, entries, 0, 4096, 255, 4096);
     }
 
     fn getxattr(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, reply: ReplyXattr) {
+        count(&self.counts.others);
         reply.error(Errno::ENOSYS);
     }
 
     fn listxattr(&self, _: &Request, _: INodeNo, _: u32, reply: ReplyXattr) {
+        count(&self.counts.others);
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn flush(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        _handle: FileHandle,
+        _lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        count(&self.counts.others);
         reply.error(Errno::ENOSYS);
     }
 
     fn access(&self, _: &Request, _: INodeNo, _: AccessFlags, reply: ReplyEmpty) {
+        count(&self.counts.others);
         reply.error(Errno::ENOSYS);
     }
 }

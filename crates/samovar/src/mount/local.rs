@@ -11,14 +11,14 @@
 //! | `write-lock` | locked while a block is written |
 //! | `stream-lock` | locked by the mount that streams missing blocks |
 //!
-//! Several mounts share the files. Marks are single bytes that are only set, so their writes never
+//! Several mounts share the files. Marks are bytes that are only set, so their writes never
 //! collide. A block is written once, before its mark, so verified contents do not change.
 //!
 //! # Power cuts
 //!
 //! The files are not synced while blocks arrive. So after a restart of the machine, contents may be
 //! lost although they are marked. The header has the ID of the boot in which the marks were made:
-//! in another boot, every file is verified again, unless the whole NAR was verified and synced.
+//! in another boot, every file is verified again, unless all were verified and synced.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -29,23 +29,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context as _, ensure};
-use samovar_nix::NarHash;
-use samovar_workspace::{Entries, Kind, Manifest};
+use samovar_workspace::{Kind, Manifest};
 use sha2::{Digest as _, Sha256};
 
 use super::view::{BLOCK_LEN, View, block_count, bytes_of};
 
 const MAGIC: &[u8; 16] = b"samovar-mount 1\n";
 
-/// Offset in `marks` of the byte that states whether the whole NAR was verified.
+/// Offset in `marks` of the byte that states whether all files were verified.
 const WHOLE_AT: usize = 56;
 
 /// Length of the header of `marks`, in bytes: the magic, the boot ID and [`WHOLE_AT`].
 const HEADER_LEN: usize = 64;
 
-/// The whole NAR was verified in the boot of the header.
+/// All files were verified in the boot of the header.
 const WHOLE: u8 = 1;
-/// The whole NAR was verified and synced.
+/// All files were verified and synced.
 const WHOLE_DURABLE: u8 = 2;
 
 /// Maximum length of a file that is read into memory to verify it, in bytes.
@@ -55,7 +54,6 @@ const SMALL_LEN: u64 = 1 << 20;
 #[derive(Debug)]
 pub(super) struct Local {
     view: View,
-    nar_hash: NarHash,
     nar_size: u64,
     dir: PathBuf,
     nar: File,
@@ -65,7 +63,7 @@ pub(super) struct Local {
     present: Vec<AtomicBool>,
     /// Entries whose contents were verified.
     verified: Vec<AtomicBool>,
-    /// Whether the whole NAR was verified, with the places of all files.
+    /// Whether all files were verified.
     is_whole: AtomicBool,
     /// The shared lock.
     _lock: File,
@@ -139,6 +137,15 @@ pub(super) fn mark_whole(dir: &Path, manifest: &Manifest) -> anyhow::Result<()> 
         .with_context(failed)
 }
 
+/// Returns whether the whole NAR in `dir` was verified, and no power cut can have damaged it since.
+/// The caller has called [`prepare`].
+pub(super) fn is_whole(dir: &Path) -> bool {
+    let mut byte = [0];
+    let read = File::open(dir.join("marks"));
+    let read = read.and_then(|marks| marks.read_exact_at(&mut byte, WHOLE_AT as u64));
+    read.is_ok() && matches!(byte, [WHOLE | WHOLE_DURABLE])
+}
+
 /// Returns the header of `marks` in this boot.
 fn header() -> [u8; HEADER_LEN] {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -185,7 +192,6 @@ impl Local {
         );
         Ok(Self {
             view,
-            nar_hash: manifest.nar_hash,
             nar_size,
             dir: dir.to_owned(),
             nar,
@@ -210,7 +216,7 @@ impl Local {
         self.present.len()
     }
 
-    /// Returns whether the whole NAR is here and verified.
+    /// Returns whether all files are here and verified.
     pub(super) fn is_whole(&self) -> bool {
         self.is_whole.load(Ordering::Acquire)
     }
@@ -272,21 +278,22 @@ impl Local {
         }
     }
 
-    /// Writes a block, unless it is here.
+    /// Writes a block, unless it is here. Returns whether it was written.
     ///
     /// # Errors
     ///
     /// The file system is full, or another error of it.
-    pub(super) fn store(&self, block: usize, bytes: &[u8]) -> io::Result<()> {
+    pub(super) fn store(&self, block: usize, bytes: &[u8]) -> io::Result<bool> {
         let _guard = self.write_lock()?;
-        if !self.has(block) {
-            self.nar.write_all_at(bytes, block as u64 * BLOCK_LEN)?;
-            self.marks.write_all_at(&[1], (HEADER_LEN + block) as u64)?;
-            if let Some(present) = self.present.get(block) {
-                present.store(true, Ordering::Release);
-            }
+        if self.has(block) {
+            return Ok(false);
         }
-        Ok(())
+        self.nar.write_all_at(bytes, block as u64 * BLOCK_LEN)?;
+        self.marks.write_all_at(&[1], (HEADER_LEN + block) as u64)?;
+        if let Some(present) = self.present.get(block) {
+            present.store(true, Ordering::Release);
+        }
+        Ok(true)
     }
 
     /// Replaces the contents of a file by verified ones. `contents`: the whole contents, from the
@@ -311,7 +318,7 @@ impl Local {
             self.nar.write_all_at(piece, start + at)?;
             at += len as u64;
         }
-        self.set_verified(entry);
+        self.set_verified(entry..entry + 1);
         Ok(())
     }
 
@@ -328,8 +335,7 @@ impl Local {
         if at >= end {
             return Ok(Read::Data(Vec::new()));
         }
-        let flag = self.verified.get(entry);
-        if !self.is_whole() && !flag.is_some_and(|flag| flag.load(Ordering::Acquire)) {
+        if !self.is_whole() && !self.is_verified(entry) {
             let blocks = self.view.blocks(entry);
             if !blocks.clone().all(|block| self.has(block)) {
                 return Ok(Read::Missing(blocks));
@@ -339,7 +345,7 @@ impl Local {
                 if digest != Some(Sha256::digest(&contents).into()) {
                     return Ok(Read::Damaged);
                 }
-                self.set_verified(entry);
+                self.set_verified(entry..entry + 1);
                 let range = usize::try_from(at).ok().zip(usize::try_from(end).ok());
                 let part = range.and_then(|(at, end)| contents.get(at..end));
                 return Ok(Read::Data(part.unwrap_or_default().to_vec()));
@@ -347,7 +353,7 @@ impl Local {
             if digest != Some(self.digest(&(start..start + size))?) {
                 return Ok(Read::Damaged);
             }
-            self.set_verified(entry);
+            self.set_verified(entry..entry + 1);
         }
         self.bytes(&(start + at..start + end)).map(Read::Data)
     }
@@ -365,18 +371,29 @@ impl Local {
         }
     }
 
-    /// Verifies the whole NAR, whose blocks are all here. Returns whether it is the one of the
-    /// manifest. Then no file is verified on its own any more.
+    /// Verifies all files that were not verified yet. All blocks are here. Returns whether all
+    /// files match their digests. If so, they are synced, and not verified any more.
     ///
     /// # Errors
     ///
     /// An error of the file system.
-    pub(super) fn verify_whole(&self) -> io::Result<bool> {
+    pub(super) fn verify_all(&self) -> io::Result<bool> {
         if self.is_whole() {
             return Ok(true);
         }
-        let digest = self.digest(&(0..self.nar_size))?;
-        if digest != *self.nar_hash.as_bytes() || !self.has_framing(self.view.entries())? {
+        let mut are_verified = true;
+        for entry in 0..self.verified.len() {
+            if let Some((start, size, digest)) = self.file(entry)
+                && size > 0
+                && !self.is_verified(entry)
+            {
+                match digest == Some(self.digest(&(start..start + size))?) {
+                    true => self.set_verified(entry..entry + 1),
+                    false => are_verified = false,
+                }
+            }
+        }
+        if !are_verified {
             return Ok(false);
         }
         self.is_whole.store(true, Ordering::Release);
@@ -387,30 +404,10 @@ impl Local {
         Ok(true)
     }
 
-    /// Returns whether the NAR has these entries at their offsets. A manifest may have the hash of
-    /// a NAR with other entries.
-    fn has_framing(&self, entries: &Entries) -> io::Result<bool> {
-        let mut framing = entries.framing();
-        let mut expected: Vec<u8> = Vec::new();
-        let mut at = 0;
-        loop {
-            expected.clear();
-            let file = framing.next_file(&mut expected);
-            let file = file.map_err(io::Error::other)?;
-            let end = at + expected.len() as u64;
-            if end > self.nar_size || self.bytes(&(at..end))? != expected {
-                return Ok(false);
-            }
-            let Some((offset, size, _)) = file.and_then(|file| self.file(file)) else {
-                return Ok(end == self.nar_size);
-            };
-            at = offset + size;
-        }
-    }
-
     fn digest(&self, range: &Range<u64>) -> io::Result<[u8; 32]> {
         let mut hasher = Sha256::new();
-        let mut piece = vec![0; 256 << 10];
+        let len = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+        let mut piece = vec![0; len.min(256 << 10)];
         let mut at = range.start;
         while at < range.end {
             let left = usize::try_from(range.end - at).unwrap_or(usize::MAX);
@@ -430,13 +427,20 @@ impl Local {
         Ok(bytes)
     }
 
-    fn set_verified(&self, entry: usize) {
-        if let Some(verified) = self.verified.get(entry) {
+    fn is_verified(&self, entry: usize) -> bool {
+        let verified = self.verified.get(entry);
+        verified.is_some_and(|verified| verified.load(Ordering::Acquire))
+    }
+
+    /// Marks these entries as verified. They are files that match their digests, or no files.
+    pub(super) fn set_verified(&self, entries: Range<usize>) {
+        let marks = vec![1; entries.len()];
+        let at = HEADER_LEN + self.present.len() + entries.start;
+        for verified in self.verified.get(entries).unwrap_or_default() {
             verified.store(true, Ordering::Release);
-            let at = HEADER_LEN + self.present.len() + entry;
-            // Without the mark, the file is verified again by the next mount.
-            self.marks.write_all_at(&[1], at as u64).ok();
         }
+        // Without the marks, the files are verified again by the next mount.
+        self.marks.write_all_at(&marks, at as u64).ok();
     }
 
     fn write_lock(&self) -> io::Result<WriteGuard<'_>> {

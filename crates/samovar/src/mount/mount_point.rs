@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -14,6 +13,7 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use super::file_system::FileSystem;
+use crate::mounts::mounts;
 use crate::outcome::Failed;
 
 /// Start of the names of our mounts in the list of mounted file systems.
@@ -92,12 +92,11 @@ impl MountPoint {
     /// Another snapshot is mounted, or the directory is not empty.
     pub(super) fn mounted(&self, name: &str) -> anyhow::Result<Mounted> {
         let path = &self.path;
-        let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
-        let source = source_of(&mounts, path);
-        if let Some(other) = source
-            .as_deref()
-            .and_then(|source| source.strip_prefix(PREFIX))
-        {
+        let mounts = mounts().unwrap_or_default();
+        let last = mounts.iter().rfind(|mount| mount.point == *path);
+        let source = last.map(|mount| mount.source.to_string_lossy());
+        let other = source.as_deref().and_then(|it| it.strip_prefix(PREFIX));
+        if let Some(other) = other {
             if other == name {
                 return Ok(Mounted::Same);
             }
@@ -158,6 +157,7 @@ impl MountPoint {
     }
 
     /// Unmounts at once. Programs that have files open may go on reading what the kernel has.
+    /// Does nothing if another process has unmounted it already.
     ///
     /// # Errors
     ///
@@ -165,6 +165,8 @@ impl MountPoint {
     pub(super) fn unmount(&self) -> io::Result<()> {
         match rustix::mount::unmount(&self.path, UnmountFlags::DETACH) {
             Err(Errno::PERM) => {}
+            // Nothing is mounted. A stale mount that this process may not remove fails likewise.
+            Err(Errno::INVAL) if !is_stale(&self.path) => return Ok(()),
             unmounted => return Ok(unmounted?),
         }
         for helper in HELPERS {
@@ -232,68 +234,22 @@ fn escaped(name: &str) -> String {
     name.replace('\\', "\\\\").replace(',', "\\,")
 }
 
-/// Returns the source of the file system that is mounted on a path. `mounts`: the text of
-/// `/proc/self/mountinfo`.
-fn source_of(mounts: &[u8], path: &Path) -> Option<String> {
-    let mut found = None;
-    for line in mounts.split(|byte| *byte == b'\n') {
-        let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
-        let point = words.get(4).map(|word| decoded(word));
-        if point.is_some_and(|point| point == path.as_os_str().as_bytes()) {
-            let end = words.iter().position(|word| *word == b"-");
-            let source = end.and_then(|end| words.get(end + 2));
-            found = source.map(|source| String::from_utf8_lossy(&decoded(source)).into_owned());
-        }
-    }
-    found
-}
-
-/// Decodes a word of `mountinfo`, in which white space is `\` and three octal digits.
-fn decoded(word: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(word.len());
-    let mut rest = word;
-    while let Some((byte, after)) = rest.split_first() {
-        rest = after;
-        let digits = after.get(..3).filter(|_| *byte == b'\\');
-        let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
-        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(decoded) => {
-                out.push(decoded);
-                rest = after.get(3..).unwrap_or_default();
-            }
-            None => out.push(*byte),
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const MOUNTS: &[u8] = b"22 1 0:20 / / rw - ext4 /dev/sda rw\n\
-          40 22 0:40 / /a\\040b rw,nosuid shared:1 master:2 - fuse samovar:x-app ro,user_id=0\n\
-          41 22 0:41 / /c rw - tmpfs none rw\n\
-          42 22 0:42 / /c rw - fuse.samovar samovar:y rw\n";
-
-    #[test]
-    fn the_last_mount_on_a_directory_counts() {
-        let source = |path: &str| source_of(MOUNTS, Path::new(path));
-        assert_eq!(source("/a b").as_deref(), Some("samovar:x-app"));
-        assert_eq!(source("/c").as_deref(), Some("samovar:y"));
-        assert_eq!(source("/d"), None);
-    }
-
-    #[test]
-    fn words_of_the_list_of_mounts_are_decoded() {
-        assert_eq!(decoded(b"a\\040b\\134\\012"), b"a b\\\n");
-        assert_eq!(decoded(b"\\04"), b"\\04");
-        assert_eq!(decoded(b"\\999"), b"\\999");
-    }
-
     #[test]
     fn separators_of_mount_options_are_escaped() {
         assert_eq!(escaped("a,b\\c"), "a\\,b\\\\c");
+    }
+
+    #[test]
+    fn unmounting_what_is_not_mounted_does_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let unmounted = rustix::mount::unmount(dir.path(), UnmountFlags::DETACH);
+        if unmounted != Err(Errno::PERM) {
+            MountPoint::open(dir.path()).unwrap().unmount().unwrap();
+        }
     }
 
     #[test]

@@ -6,7 +6,6 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, ensure};
-use samovar_nix::narinfo::NarInfo;
 use samovar_nix::{PublicKey, StorePath, nixbase32};
 use samovar_workspace::Manifest;
 use sha2::{Digest as _, Sha256};
@@ -16,7 +15,6 @@ use crate::credentials::Sources;
 use crate::outcome::Failed;
 use crate::refs::{PathOrRef, RefName, is_manifest};
 use crate::snapshot::Snapshots;
-use crate::trust::is_signed;
 
 /// A store path that is mounted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +27,7 @@ pub(super) struct Resolved {
 
 impl Resolved {
     /// Finds the store path on the server, and remembers it for [`offline`](Self::offline). `keys`:
-    /// if there are any, one of them must have signed a ref.
+    /// if there are any, one of them must have signed it.
     ///
     /// # Errors
     ///
@@ -40,19 +38,18 @@ impl Resolved {
         keys: &[PublicKey],
         cache: &CacheDir,
     ) -> anyhow::Result<(Snapshots, Self)> {
-        match wanted {
-            PathOrRef::Ref(name) => {
-                let snapshots = Snapshots::open(name.remote.clone(), credentials)?;
-                let found = snapshots.trusted_generation(&name.name, name.generation, keys)?;
-                remember(name, found.number, &found.manifest, cache);
-                let resolved = Self::of_ref(name, found.number, found.manifest)?;
-                Ok((snapshots, resolved))
+        let (snapshots, path, generation) = Snapshots::find(wanted, credentials, keys)?;
+        let resolved = match (wanted, generation) {
+            (PathOrRef::Ref(name), Some(number)) => {
+                remember(name, number, &path, cache);
+                Self::of_ref(name, number, path)?
             }
-            PathOrRef::Path(remote, text) => {
-                let snapshots = Snapshots::open_any(remote.clone(), credentials)?;
-                Ok((snapshots, Self::of_path(text)?))
-            }
-        }
+            _ => Self {
+                shown: path.base_name().to_owned(),
+                path,
+            },
+        };
+        Ok((snapshots, resolved))
     }
 
     /// Finds the store path without the server.
@@ -135,26 +132,6 @@ fn remember(name: &RefName, number: u64, path: &StorePath, cache: &CacheDir) {
     let text: String = known.iter().map(line).collect();
     // A mount does not depend on what is remembered.
     replace(&file, text.as_bytes()).ok();
-}
-
-/// Requests the narinfo of a path without a manifest. `keys`: if there are any, one of them must
-/// have signed it.
-///
-/// # Errors
-///
-/// The cache does not have the path, or no key has signed it.
-pub(super) fn narinfo(
-    snapshots: &Snapshots,
-    path: &StorePath,
-    keys: &[PublicKey],
-) -> anyhow::Result<NarInfo> {
-    let info = snapshots.any_narinfo(path)?;
-    let keys: Vec<&PublicKey> = keys.iter().collect();
-    if !is_signed(&keys, &info, snapshots.store_dir()) {
-        let error = anyhow!("{path} is not signed by a key of --trusted-public-keys");
-        return Err(Failed::Refused.because(error));
-    }
-    Ok(info)
 }
 
 /// Writes a file so that readers see the old or the new contents.

@@ -2,28 +2,16 @@
 
 use std::io::{self, Read};
 use std::ops::Range;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use samovar_nix::narinfo::{Compression, NarInfo};
 use samovar_nix::seek_table::Frames;
-use samovar_storage::PutError;
-use samovar_storage::verify::{Encoding, Unlimited, decoded};
+use samovar_storage::verify::decoded_nar;
 use ureq::Body;
 use ureq::http::Response;
 
-use crate::http::{Http, first_line};
-
-/// Maximum wait for a response, and for each read of its body.
-const SILENCE: Duration = Duration::from_secs(15);
-
-/// Length of the end of a file that is read first, in bytes: enough for 8,000 frames.
-const TAIL_LEN: u64 = 64 << 10;
-
-/// Maximum length of a seek table, in bytes.
-const TABLE_LEN_MAX: u64 = 16 << 20;
-
-/// Maximum window of a zstd frame, as a power of two: the maximum that Nix decodes.
-const WINDOW_LOG_MAX: u32 = 27;
+use crate::http::{Http, content_range, first_line};
+use crate::snapshot::frames;
 
 /// Length of a read of a body, in bytes.
 const PIECE_LEN: usize = 128 << 10;
@@ -36,6 +24,7 @@ pub(super) struct Origin {
     path: String,
     layout: Layout,
     nar_size: u64,
+    request_count: AtomicU64,
 }
 
 /// How the NAR is found in the file.
@@ -84,11 +73,12 @@ impl Origin {
             path: format!("/{}", info.url),
             layout: Layout::Stream(info.compression),
             nar_size: info.nar_size,
+            request_count: AtomicU64::new(0),
         };
         match info.compression {
             Compression::None => origin.layout = Layout::Plain,
             Compression::Zstd => {
-                if let Some(frames) = origin.frames()? {
+                if let Some(frames) = frames(&origin.http, &origin.path, info.nar_size)? {
                     origin.layout = Layout::Frames(frames);
                 }
             }
@@ -102,38 +92,14 @@ impl Origin {
         !matches!(self.layout, Layout::Stream(_))
     }
 
+    /// Returns the number of requests so far.
+    pub(super) fn request_count(&self) -> u64 {
+        self.request_count.load(Ordering::Relaxed)
+    }
+
     /// Returns the URL of the file.
     pub(super) fn url(&self) -> String {
         self.http.url(&self.path)
-    }
-
-    fn frames(&self) -> Result<Option<Frames>, String> {
-        let read = |len: u64| -> Result<Option<(Vec<u8>, u64)>, String> {
-            let response = self.request(Some(&format!("bytes=-{len}")))?;
-            let total = content_range(&response).map(|(_, total)| total);
-            let Some(total) = total.filter(|_| response.status() == 206) else {
-                // The file is shorter, or the server has no ranges.
-                return Ok(None);
-            };
-            let mut tail = Vec::new();
-            let body = response.into_body().into_reader();
-            let read = body.take(len).read_to_end(&mut tail);
-            read.map_err(|error| error.to_string())?;
-            Ok(Some((tail, total)))
-        };
-        let Some((mut tail, mut total)) = read(TAIL_LEN)? else {
-            return Ok(None);
-        };
-        let Some(table_len) = Frames::table_len(&tail).filter(|len| *len <= TABLE_LEN_MAX) else {
-            return Ok(None);
-        };
-        if table_len > tail.len() as u64 && table_len <= total {
-            match read(table_len)? {
-                Some(longer) => (tail, total) = longer,
-                None => return Ok(None),
-            }
-        }
-        Ok(Frames::parse(&tail, total, self.nar_size))
     }
 
     /// Transfers these bytes of the NAR, in their order. More may be transferred before and after
@@ -227,7 +193,7 @@ impl Origin {
         let mut at = 0;
         let mut is_stopped = false;
         let nar_size = self.nar_size;
-        let read = decompressed(&mut body, compression, &mut |content| {
+        let decoded = decoded_nar(&mut body, compression, |content| -> io::Result<()> {
             let mut piece = vec![0; PIECE_LEN];
             while at < nar_size {
                 let left = usize::try_from(nar_size - at).unwrap_or(PIECE_LEN);
@@ -244,7 +210,7 @@ impl Origin {
             }
             Ok(())
         });
-        match (body.failure, read) {
+        match (body.failure, decoded.flatten()) {
             (_, Ok(())) if is_stopped => Err(Stopped::ByCaller),
             (_, Ok(())) => Ok(()),
             (Some(failure), _) => Err(Stopped::Unreachable(failure)),
@@ -266,7 +232,8 @@ impl Origin {
     }
 
     fn request(&self, range: Option<&str>) -> Result<Response<Body>, String> {
-        self.http.get_part(&self.path, range, SILENCE)
+        self.request_count.fetch_add(1, Ordering::Relaxed);
+        self.http.get_part(&self.path, range)
     }
 }
 
@@ -286,43 +253,6 @@ impl<R: Read> Read for Watched<R> {
         }
         read
     }
-}
-
-/// Calls `read` with the decompressed content of `source`.
-///
-/// # Errors
-///
-/// The compression is not supported, or the content is not valid. Errors of `read`.
-fn decompressed(
-    source: &mut dyn Read,
-    compression: Compression,
-    read: &mut dyn FnMut(&mut dyn Read) -> io::Result<()>,
-) -> io::Result<()> {
-    match compression {
-        Compression::None => read(source),
-        Compression::Zstd => {
-            let mut decoder = zstd::Decoder::new(source)?;
-            decoder.window_log_max(WINDOW_LOG_MAX)?;
-            read(&mut decoder)
-        }
-        other => {
-            let unsupported = || format!("the compression {} is not supported", other.name());
-            let encoding = Encoding::from_name(other.name());
-            let encoding = encoding.ok_or_else(|| io::Error::other(unsupported()))?;
-            let decoded = decoded(source, encoding, &mut Unlimited, |content| {
-                read(content).map_err(PutError::of_source)
-            });
-            decoded.map_err(io::Error::other)
-        }
-    }
-}
-
-/// Returns the first position and the length of the file in a `Content-Range` header.
-fn content_range(response: &Response<Body>) -> Option<(u64, u64)> {
-    let value = response.headers().get("Content-Range")?.to_str().ok()?;
-    let (positions, total) = value.strip_prefix("bytes ")?.split_once('/')?;
-    let (first, _) = positions.split_once('-')?;
-    Some((first.parse().ok()?, total.parse().ok()?))
 }
 
 fn refusal(response: Response<Body>) -> String {

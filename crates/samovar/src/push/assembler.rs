@@ -13,6 +13,9 @@ use super::wire;
 /// verifies at once.
 const PACK_COUNT_MAX: usize = 2048;
 
+/// Maximum length of a pack, in bytes, for the same reason.
+const PACK_LEN_MAX: usize = 16 << 20;
+
 /// Collects compressed NARs in packs and parts, and hands each full one to the senders.
 pub(super) struct Assembler<'a> {
     shared: &'a Shared<'a>,
@@ -43,7 +46,7 @@ impl<'a> Assembler<'a> {
             uploads,
             events,
             buffers,
-            pack_len_max: len_max(opened.pack_len_max),
+            pack_len_max: len_max(opened.pack_len_max).min(PACK_LEN_MAX),
             part_len_max: len_max(opened.part_len_max),
             shared,
             pack: Vec::new(),

@@ -23,7 +23,8 @@ use std::io::{self, Read};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Mutex, PoisonError};
 
-use samovar_nix::{PathInfo, SeekTable};
+use samovar_nix::PathInfo;
+use samovar_nix::seek_table::{SeekTable, pad};
 use samovar_store::{NarReader, Store};
 use sha2::{Digest as _, Sha256};
 use zstd::bulk::Compressor;
@@ -381,9 +382,11 @@ impl Job {
         buffer: &mut Vec<u8>,
     ) -> anyhow::Result<Vec<Output>> {
         let mut frame = |nar, buffer: &[u8], is_last| -> anyhow::Result<Output> {
+            let mut bytes = compressor.compress(buffer)?;
+            pad(&mut bytes, buffer.len());
             Ok(Output::Frame {
                 nar,
-                bytes: compressor.compress(buffer)?,
+                bytes,
                 content_len: buffer.len() as u64,
                 is_last,
             })

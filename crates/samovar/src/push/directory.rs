@@ -76,7 +76,7 @@ impl<'a> Options<'a> {
         };
         Ok(Self {
             directory: Path::new(directory),
-            name: RefName::parse(name)?.without_generation()?,
+            name: RefName::parse_new(name)?.without_generation()?,
             message: matches.get_one::<String>("message").map(String::as_str),
             keep: matches.get_one("keep").copied().unwrap_or(KEEP),
             is_forced: matches.get_flag("force"),
@@ -97,7 +97,7 @@ pub(super) fn run(
     out: &mut dyn Write,
 ) -> anyhow::Result<ExitCode> {
     let started_at = Instant::now();
-    let snapshots = Snapshots::open(options.name.remote.clone(), sources)?;
+    let snapshots = Snapshots::open(options.name.remote.clone(), sources, &[])?;
     if !options.is_public {
         refuse_public(&snapshots)?;
     }
@@ -108,7 +108,8 @@ pub(super) fn run(
     let scanned =
         Scanned::scan(options.directory).map_err(|error| Failed::Refused.because(error))?;
     report_skipped(&scanned);
-    let tree = LocalTree::new(scanned, base.is_none())?;
+    let tree = LocalTree::new(scanned, base.is_none());
+    let tree = tree.map_err(|error| Failed::Refused.because(error))?;
     let uploaded = snapshots.upload(name, &tree, base.as_ref(), options.is_json)?;
     let update = Update {
         manifest: &uploaded.snapshot.path,
@@ -166,7 +167,7 @@ fn base(snapshots: &Snapshots, newest: &crate::refs::Generation) -> Option<Downl
     downloaded
         .inspect_err(|error| {
             notice(&format!(
-                "the whole tree is sent, because the last one is unusable: {error:#}"
+                "the whole tree is sent, because the newest generation cannot be read: {error:#}"
             ));
         })
         .ok()

@@ -142,11 +142,17 @@ fn selection() -> [Arg; 5] {
     ]
 }
 
+fn pin_name(text: &str) -> anyhow::Result<PinName> {
+    let name: PinName = text.parse()?;
+    name.check_new()?;
+    Ok(name)
+}
+
 /// Defines the options for pins.
 fn pin() -> [Arg; 3] {
     [
         option("pin", "NAME")
-            .value_parser(|text: &str| text.parse::<PinName>())
+            .value_parser(pin_name)
             .conflicts_with_all(["exec", "spool", "watch", "dry-run"])
             .help("Pin the path under this name after it was pushed; needs exactly one PATH"),
         option("keep", "NUMBER")

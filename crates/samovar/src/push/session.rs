@@ -8,10 +8,10 @@
 //!                             joiners ──────┘
 //! ```
 //!
-//! The [`Assembler`] collects small NARs in packs, and the frames of a large NAR in parts, of up to
-//! 16 MiB each. It hands each full buffer to the next free sender. After the last part of a NAR was
-//! sent, a joiner requests that the server join the parts. The publisher publishes paths as soon as
-//! more of them are ready than one request may have, and the rest at the end.
+//! The [`Assembler`] collects small NARs in packs of up to 16 MiB, and the frames of a large NAR in
+//! parts of up to 32 MiB. It hands each full buffer to the next free sender. After the last part of
+//! a NAR was sent, a joiner requests that the server join the parts. The publisher publishes paths
+//! as soon as more of them are ready than one request may have, and the rest at the end.
 //!
 //! # Failures
 //!
@@ -22,7 +22,7 @@
 //!
 //! | limit | value | reason |
 //! | --- | --- | --- |
-//! | buffers for packs and parts | 4 of 16 MiB | one is filled while three are sent |
+//! | buffers for packs and parts | 4 of 32 MiB | one is filled while three are sent |
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,8 +45,9 @@ use super::wire::{self, Opened};
 use crate::http::{Http, Payload, read_body};
 use crate::progress::Progress;
 
-/// Length of a buffer for a pack or a part, in bytes, unless the server allows less.
-pub(super) const BUFFER_LEN: usize = 16 << 20;
+/// Length of a buffer for a pack or a part, in bytes, unless the server allows less. The server
+/// flushes its disk twice for each part.
+pub(super) const BUFFER_LEN: usize = 32 << 20;
 
 /// Number of packs and parts that are sent at once.
 const SENDER_COUNT: usize = 3;

@@ -14,7 +14,7 @@ use std::io::{self, Cursor, Read, Write};
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use samovar_nix::{ContentAddress, Method, NarHash, PathInfo, StoreDir, StorePath};
-use samovar_storage::push::recipe;
+use samovar_storage::push::recipe::{self, RecipeError};
 use samovar_storage::{PinName, path_of_nar};
 use samovar_workspace::delta::{Delta, Op};
 use samovar_workspace::{Entries, Manifest, pack};
@@ -30,7 +30,7 @@ use crate::http::Http;
 use crate::outcome::Failed;
 use crate::progress::Progress;
 use crate::refs::path_names;
-use crate::snapshot::{Downloaded, Snapshots};
+use crate::snapshot::{Downloaded, Snapshots, WINDOW_LOG_MAX};
 
 /// Level of zstd: a push is limited by the compressor, not by the network, at 1 Gbit/s.
 const LEVEL: i32 = 1;
@@ -44,9 +44,6 @@ const FRAME_LEN: usize = 1 << 20;
 /// Length of a recipe in bytes from which repetitions are sought in the whole recipe. A new version
 /// of a program often has several files that are nearly the same.
 const LONG_LEN_MIN: u64 = 8 << 20;
-
-/// Largest window for that, as a power of two. Servers accept no larger one.
-const WINDOW_LOG_MAX: u32 = 27;
 
 /// Largest share of the new NAR that a recipe may send, in percent. Above it, the whole NAR is
 /// sent, which continues after an interruption.
@@ -254,7 +251,10 @@ impl Upload<'_> {
         delta: &Delta,
         nar_size: u64,
     ) -> anyhow::Result<Option<NarHash>> {
-        let body = self.recipe(delta)?;
+        let body = match self.recipe(delta) {
+            Err(error) if is_too_long(&error) => return Ok(None),
+            body => body?,
+        };
         if body.len() as u64 > recipes.opened.part_len_max {
             return Ok(None);
         }
@@ -272,7 +272,8 @@ impl Upload<'_> {
                 hash.map(Some)
                     .with_context(|| format!("invalid answer from {}", self.protocol.url(&url)))
             }
-            (400 | 404 | 405 | 409 | 413 | 422, _) => Ok(None),
+            // The whole NAR would exceed the quota (413), too.
+            (400 | 404 | 405 | 409 | 422, _) => Ok(None),
             _ => Err(self.protocol.refused("a recipe", response)),
         }
     }
@@ -344,6 +345,12 @@ impl Upload<'_> {
         }
         Ok(summary.sent_len)
     }
+}
+
+/// Returns whether a recipe has more operations than a server accepts.
+fn is_too_long(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<io::Error>();
+    error.and_then(RecipeError::of) == Some(RecipeError::TooMany)
 }
 
 /// Adds bytes to a recipe.

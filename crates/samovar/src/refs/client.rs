@@ -4,11 +4,13 @@ use std::fmt::Write as _;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
-use samovar_nix::{PublicKey, Signature, StoreDir, StorePath};
+use samovar_nix::{PublicKey, Signature, StorePath};
 use samovar_storage::PinName;
 
+use crate::cache::{Cache, INFO_PATH};
 use crate::http::{Http, Payload, read_body};
 use crate::outcome::Failed;
+use crate::trust::Trust;
 
 /// Maximum length of a response, in bytes: a ref may have 10,000 generations.
 const ANSWER_LEN_MAX: u64 = 64 << 20;
@@ -21,6 +23,8 @@ pub(crate) const TEXT_LEN_MAX: usize = 1024;
 pub(crate) struct Refs {
     /// Client for the URL to which stock Nix clients push.
     http: Http,
+    /// `None`: no signature is required.
+    trust: Option<Trust>,
 }
 
 /// A generation of a ref.
@@ -113,25 +117,19 @@ impl Log {
         })
     }
 
-    /// Returns whether one of `keys` has signed the newest generation. With no keys, every ref
-    /// counts as signed.
-    pub(crate) fn is_signed(&self, name: &PinName, keys: &[PublicKey], dir: &StoreDir) -> bool {
-        let Some(newest) = self.generations.first().filter(|_| !keys.is_empty()) else {
-            return keys.is_empty();
-        };
-        let fingerprint = format!(
-            "samovar-ref;1;{};{};{};{};{}",
-            dir.as_str(),
-            encoded(name.as_str()),
-            newest.number,
-            newest.manifest.base_name(),
-            newest.created_at
-        );
-        let is_signed_by = |key: &PublicKey| {
-            let mut signatures = self.signatures.iter();
-            signatures.any(|signature| key.verify(fingerprint.as_bytes(), signature))
-        };
-        keys.iter().any(is_signed_by)
+    /// Refuses a ref whose newest generation has no required signature.
+    fn check(&self, name: &PinName, trust: &Trust) -> anyhow::Result<()> {
+        let fingerprint = self.generations.first().map(|newest| {
+            format!(
+                "{};{};{};{}",
+                encoded(name.as_str()),
+                newest.number,
+                newest.manifest.base_name(),
+                newest.created_at
+            )
+        });
+        let fingerprint = fingerprint.unwrap_or_default();
+        trust.check_ref(name.as_str(), &fingerprint, &self.signatures)
     }
 }
 
@@ -140,10 +138,40 @@ impl Refs {
     pub(crate) fn new(http: &Http) -> Self {
         Self {
             http: http.at(format!("{}/upload", http.remote())),
+            trust: None,
+        }
+    }
+
+    /// Like [`new`](Self::new), for refs whose newest generation one of `keys` must have signed, if
+    /// there are any: keys that a workspace remembers. Then requests the store directory, which
+    /// signatures include.
+    ///
+    /// # Errors
+    ///
+    /// The cache cannot be reached, or refuses the login.
+    pub(crate) fn trusting(http: &Http, keys: &[PublicKey]) -> anyhow::Result<Self> {
+        let refs = Self::new(http);
+        if keys.is_empty() {
+            return Ok(refs);
+        }
+        let response = refs.http.get(INFO_PATH)?;
+        let cache = Cache::with_info(refs.http.clone(), response)?;
+        Ok(refs.with_trust(Trust::new(keys, cache.store_dir()).remembered()))
+    }
+
+    /// Requires signatures of all refs that are read.
+    pub(crate) fn with_trust(self, trust: Trust) -> Self {
+        Self {
+            trust: Some(trust),
+            ..self
         }
     }
 
     /// Returns the generations of a ref, the newest first. Returns `None` if there is no such ref.
+    ///
+    /// # Errors
+    ///
+    /// The cache is unavailable, or the ref lacks a required signature.
     pub(crate) fn get(&self, name: &PinName) -> anyhow::Result<Option<Log>> {
         let url = url(name);
         let response = self.http.get(&url)?;
@@ -156,6 +184,9 @@ impl Refs {
         let text = String::from_utf8_lossy(&text);
         let log = parse_log(&text);
         let log = log.with_context(|| format!("invalid answer from {}", self.http.url(&url)))?;
+        if let Some(trust) = &self.trust {
+            log.check(name, trust)?;
+        }
         Ok(Some(log))
     }
 

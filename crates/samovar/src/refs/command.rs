@@ -7,13 +7,13 @@ use anyhow::{Context as _, anyhow, ensure};
 use clap::{Arg, ArgMatches, Command};
 use serde_json::json;
 
-use super::{Expected, RefName, Refs, Update, Updated};
+use super::{Expected, Generation, RefName, Refs, Update, Updated};
 use crate::arguments::{json, required};
 use crate::credentials::{self, Sources};
 use crate::http::{Http, Patience, printable};
 use crate::outcome::Failed;
 use crate::remote::Remote;
-use crate::token::date;
+use crate::token::{date, date_and_time};
 
 /// Defines the command `samovar ref`.
 pub(crate) fn command() -> Command {
@@ -161,16 +161,27 @@ fn log(refs: &Refs, name: &RefName, is_json: bool, out: &mut dyn Write) -> anyho
         let document = json!({ "ref": name.name.as_str(), "generations": generations });
         return Ok(writeln!(out, "{document}")?);
     }
+    write_log(&log, |_| "", out)
+}
+
+/// Writes generations of a ref as a table. `mark`: returns what precedes the line of a generation;
+/// for 0, that of the heading.
+pub(crate) fn write_log(
+    log: &[Generation],
+    mark: impl Fn(u64) -> &'static str,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let (generation, created, host) = ("GENERATION", "CREATED", "HOST");
     writeln!(
         out,
-        "{:>10} {:10} {:16} MESSAGE",
-        "GENERATION", "CREATED", "HOST"
+        "{}{generation:>10} {created:20} {host:16} MESSAGE",
+        mark(0)
     )?;
     for one in log {
         let host = printable(one.host.as_deref().unwrap_or("-"));
         let message = printable(one.message.as_deref().unwrap_or_default());
-        let created = date(one.created_at);
-        let line = format!("{:>10} {created:10} {host:16} {message}", one.number);
+        let (mark, created) = (mark(one.number), date_and_time(one.created_at));
+        let line = format!("{mark}{:>10} {created:20} {host:16} {message}", one.number);
         writeln!(out, "{}", line.trim_end())?;
     }
     Ok(())

@@ -5,5 +5,5 @@ mod command;
 mod name;
 
 pub(crate) use client::{Expected, Generation, Refs, TEXT_LEN_MAX, Update, Updated};
-pub(crate) use command::{command, run};
+pub(crate) use command::{command, run, write_log};
 pub(crate) use name::{PathOrRef, RefName, URL_VARIABLE, is_manifest, path_names};

@@ -84,6 +84,29 @@ impl RefName {
         })
     }
 
+    /// Like [`parse`](Self::parse), for commands that may create the ref.
+    ///
+    /// # Errors
+    ///
+    /// Those of `parse`, and the name is not permitted for new refs.
+    pub(crate) fn parse_new(text: &str) -> anyhow::Result<Self> {
+        let name = Self::parse(text)?;
+        name.name.check_new()?;
+        Ok(name)
+    }
+
+    /// Refuses the name of a ref that does not exist if it is probably a mistyped `URL#` or
+    /// `@GENERATION`.
+    pub(crate) fn check_absent(&self) -> anyhow::Result<()> {
+        let name = self.name.as_str();
+        ensure!(
+            !name.starts_with('#') && !name.contains('@'),
+            "there is no ref {name}, and the name of a new ref must not start with \"#\" or \
+             contain \"@\": write refs as URL#NAME or URL#NAME@GENERATION"
+        );
+        Ok(())
+    }
+
     /// Refuses a ref with a generation, for commands that change the ref.
     pub(crate) fn without_generation(self) -> anyhow::Result<Self> {
         ensure!(
@@ -163,6 +186,16 @@ mod tests {
     fn other_texts_are_no_refs() {
         for text in ["http://h", "http://h#", "ftp://h#a", "http://h?x#a"] {
             assert!(RefName::parse(text).is_err(), "{text}");
+        }
+        // Refs with such names can be removed.
+        for text in [
+            "http://h#..",
+            "http://h#a//b",
+            "http://h#/a@3",
+            "http://h#a/",
+        ] {
+            assert!(RefName::parse(text).is_ok(), "{text}");
+            assert!(RefName::parse_new(text).is_err(), "{text}");
         }
     }
 

@@ -2,17 +2,22 @@
 
 mod ahead;
 mod nar_stream;
+mod parts;
+mod seek_table;
+mod spool;
 
 use std::io::Read;
-use std::sync::Arc;
+use std::ops::Range;
+use std::path::Path;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context as _, anyhow, ensure};
 use samovar_nix::nar::{Decoder, Event};
 use samovar_nix::narinfo::{Compression, NarInfo};
 use samovar_nix::{NarHash, PublicKey, StoreDir, StorePath};
-use samovar_storage::verify::{Encoding, Unlimited, decoded};
-use samovar_storage::{PinName, path_of_nar};
+use samovar_storage::path_of_nar;
+use samovar_storage::verify::decoded_nar;
 use samovar_workspace::Manifest;
 use sha2::{Digest as _, Sha256};
 
@@ -20,11 +25,14 @@ use crate::cache::{Cache, INFO_PATH};
 use crate::credentials::Sources;
 use crate::http::{Http, Patience};
 use crate::outcome::Failed;
-use crate::refs::{Generation, Refs};
+use crate::refs::{PathOrRef, Refs};
 use crate::remote::Remote;
+use crate::trust::Trust;
 
 use ahead::Ahead;
-pub(crate) use nar_stream::NarStream;
+use nar_stream::NarStream;
+pub(crate) use seek_table::frames;
+use spool::Spool;
 
 /// Maximum length of a manifest, in bytes: about 5 million entries.
 const MANIFEST_LEN_MAX: u64 = 512 << 20;
@@ -37,6 +45,8 @@ pub(crate) struct Snapshots {
     /// The cache of uploaded paths.
     cache: Cache,
     refs: Refs,
+    /// The signatures that manifests and refs must have.
+    trust: Trust,
 }
 
 /// A downloaded manifest.
@@ -52,15 +62,18 @@ pub(crate) struct Downloaded {
 }
 
 impl Snapshots {
-    /// Opens the cache at `remote`, whose URL is without `/upload`.
+    /// Opens the cache at `remote`, whose URL is without `/upload`. `keys`: if there are any, one
+    /// of them must have signed each ref and each manifest that is read.
     ///
     /// # Errors
     ///
     /// The cache cannot be reached, refuses the login, or takes no uploads.
-    pub(crate) fn open(mut remote: Remote, sources: &Sources) -> anyhow::Result<Self> {
-        let authorized = sources.authorize(&mut remote);
-        authorized.map_err(|error| Failed::Usage.because(error))?;
-        let http = Http::new(remote, Patience::UPLOAD)?;
+    pub(crate) fn open(
+        remote: Remote,
+        sources: &Sources,
+        keys: &[PublicKey],
+    ) -> anyhow::Result<Self> {
+        let http = client(remote, sources)?;
         let below = http.at(format!("{}/upload", http.remote()));
         let response = below.get(INFO_PATH)?;
         if matches!(response.status().as_u16(), 404 | 405) {
@@ -70,12 +83,7 @@ impl Snapshots {
             );
             return Err(Failed::Refused.because(error));
         }
-        let refs = Refs::new(&http);
-        Ok(Self {
-            cache: Cache::with_info(below, response)?,
-            http,
-            refs,
-        })
+        Ok(Self::new(http, Cache::with_info(below, response)?, keys))
     }
 
     /// Opens any binary cache at `remote`, also one without snapshots.
@@ -83,36 +91,81 @@ impl Snapshots {
     /// # Errors
     ///
     /// The cache cannot be reached, or refuses the login.
-    pub(crate) fn open_any(mut remote: Remote, sources: &Sources) -> anyhow::Result<Self> {
-        let authorized = sources.authorize(&mut remote);
-        authorized.map_err(|error| Failed::Usage.because(error))?;
-        let http = Http::new(remote, Patience::UPLOAD)?;
+    pub(crate) fn open_any(
+        remote: Remote,
+        sources: &Sources,
+        keys: &[PublicKey],
+    ) -> anyhow::Result<Self> {
+        let http = client(remote, sources)?;
         let response = http.get(INFO_PATH)?;
-        Ok(Self {
-            cache: Cache::with_info(http.clone(), response)?,
-            refs: Refs::new(&http),
-            http,
-        })
+        let cache = Cache::with_info(http.clone(), response)?;
+        Ok(Self::new(http, cache, keys))
     }
 
-    /// Returns one generation of a ref. `number`: `None` for the newest one. `keys`: if there are
-    /// any, one of them must have signed the newest generation of the ref.
+    fn new(http: Http, cache: Cache, keys: &[PublicKey]) -> Self {
+        let trust = Trust::new(keys, cache.store_dir());
+        Self {
+            refs: Refs::new(&http).with_trust(trust.clone()),
+            http,
+            cache,
+            trust,
+        }
+    }
+
+    /// Changes the errors for keys that a workspace remembers.
+    pub(crate) fn with_remembered_keys(self) -> Self {
+        let trust = self.trust.remembered();
+        Self {
+            refs: self.refs.with_trust(trust.clone()),
+            trust,
+            ..self
+        }
+    }
+
+    /// Returns a client for the same cache that sends each request once.
+    pub(crate) fn once(&self) -> Self {
+        let cache = self.cache.http().once();
+        let http = self.http.once();
+        Self {
+            cache: Cache::with_store_dir(cache, self.store_dir().clone()),
+            refs: Refs::new(&http).with_trust(self.trust.clone()),
+            http,
+            trust: self.trust.clone(),
+        }
+    }
+
+    /// Finds the store path that the command line names, and opens its cache. If it names a ref,
+    /// also returns the generation. `keys`: if there are any, one of them must have signed the path
+    /// and, because the path of an older generation is signed alone, the newest generation.
     ///
     /// # Errors
     ///
-    /// There is no such ref or generation, or no key has signed it.
-    pub(crate) fn trusted_generation(
-        &self,
-        name: &PinName,
-        number: Option<u64>,
+    /// There is no such ref, generation or path, or no key has signed it.
+    pub(crate) fn find(
+        wanted: &PathOrRef,
+        sources: &Sources,
         keys: &[PublicKey],
-    ) -> anyhow::Result<Generation> {
-        let log = self.refs.log(name)?;
-        if !log.is_signed(name, keys, self.store_dir()) {
-            let error = anyhow!("the ref {name} is not signed by a key of --trusted-public-keys");
-            return Err(Failed::Refused.because(error));
+    ) -> anyhow::Result<(Self, StorePath, Option<u64>)> {
+        let (snapshots, path, generation) = match wanted {
+            PathOrRef::Ref(name) => {
+                let snapshots = Self::open(name.remote.clone(), sources, keys)?;
+                let log = snapshots.refs.log(&name.name)?;
+                let one = log.generation(&name.name, name.generation)?;
+                (snapshots, one.manifest, Some(one.number))
+            }
+            PathOrRef::Path(remote, text) => {
+                let snapshots = Self::open_any(remote.clone(), sources, keys)?;
+                let path = StorePath::parse(snapshots.store_dir(), text).map_err(|error| {
+                    Failed::Usage.because(anyhow!("{text:?} is not a store path: {error}"))
+                })?;
+                (snapshots, path, None)
+            }
+        };
+        if !snapshots.trust.is_empty() {
+            let narinfo = snapshots.signed_narinfo(&path)?;
+            narinfo.ok_or_else(|| snapshots.lacks(&path))?;
         }
-        log.generation(name, number)
+        Ok((snapshots, path, generation))
     }
 
     /// Returns the client for the URL of the cache, without `/upload`.
@@ -137,9 +190,11 @@ impl Snapshots {
     ///
     /// # Errors
     ///
-    /// The cache lacks the manifest, or has another one than its store path states.
+    /// The cache lacks the manifest, or has another one than its store path states, or the manifest
+    /// lacks a required signature.
     pub(crate) fn manifest(&self, path: &StorePath) -> anyhow::Result<Downloaded> {
         let narinfo = self.narinfo(path)?;
+        self.trust.check_path(&narinfo)?;
         let mut nar = Vec::new();
         ensure!(
             narinfo.nar_size <= MANIFEST_LEN_MAX,
@@ -184,11 +239,40 @@ impl Snapshots {
     /// Requests the narinfo of any path. Unlike [`narinfo`](Self::narinfo), does not check that the
     /// path is that of the content: its signatures vouch for it.
     pub(crate) fn any_narinfo(&self, path: &StorePath) -> anyhow::Result<NarInfo> {
+        self.one(path)?.ok_or_else(|| self.lacks(path))
+    }
+
+    /// Returns the error about a path that the cache does not have.
+    pub(crate) fn lacks(&self, path: &StorePath) -> anyhow::Error {
+        Failed::Refused.because(anyhow!("{} does not have {path}", self.cache.url()))
+    }
+
+    /// Requests the narinfo of any path. Returns `None` if the cache does not have the path.
+    ///
+    /// # Errors
+    ///
+    /// The narinfo lacks a required signature, or the cache does not answer.
+    pub(crate) fn signed_narinfo(&self, path: &StorePath) -> anyhow::Result<Option<NarInfo>> {
+        let narinfo = self.one(path)?;
+        if let Some(narinfo) = &narinfo {
+            self.trust.check_path(narinfo)?;
+        }
+        Ok(narinfo)
+    }
+
+    fn one(&self, path: &StorePath) -> anyhow::Result<Option<NarInfo>> {
         let narinfo = self.cache.one(path.hash_part())?;
-        let narinfo = narinfo.filter(|narinfo| narinfo.store_path == *path);
-        narinfo.ok_or_else(|| {
-            Failed::Refused.because(anyhow!("{} does not have {path}", self.cache.url()))
-        })
+        Ok(narinfo.filter(|narinfo| narinfo.store_path == *path))
+    }
+
+    /// Returns the error about a NAR with a file that differs from the manifest. `path`: that in
+    /// the tree.
+    pub(crate) fn damaged(&self, narinfo: &NarInfo, path: &str, reason: &str) -> anyhow::Error {
+        let url = self.cache.http().url(&format!("/{}", narinfo.url));
+        Failed::Refused.because(anyhow!(
+            "{url} is damaged on the server: {path} differs from the manifest: {reason}; its \
+             operator should run samovar fsck --deep"
+        ))
     }
 
     /// Checks that a store path is that of its content, so that no signature is needed to trust it.
@@ -219,38 +303,122 @@ impl Snapshots {
         received: &Arc<AtomicU64>,
         read: impl FnOnce(&mut dyn Read) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
+        self.read_file(narinfo, None, received, read)
+    }
+
+    /// Downloads the file of a NAR, or these bytes of it, which must be whole frames, and calls
+    /// `read` with a reader of the decompressed content.
+    fn read_file<T>(
+        &self,
+        narinfo: &NarInfo,
+        range: Option<Range<u64>>,
+        received: &Arc<AtomicU64>,
+        read: impl FnOnce(&mut dyn Read) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
         let url = format!("/{}", narinfo.url);
-        let mut stream = NarStream::start(self.cache.http(), url, Arc::clone(received))?;
-        match narinfo.compression {
-            Compression::None => read(&mut stream),
-            Compression::Zstd => {
-                let mut decoder = zstd::Decoder::new(stream)?;
-                decoder.window_log_max(WINDOW_LOG_MAX)?;
-                read(&mut Ahead::start(decoder)?)
+        let stream = NarStream::start(self.cache.http(), url, range, Arc::clone(received))?;
+        let failure = stream.failure();
+        let read = read_decompressed(stream, narinfo, read);
+        read.map_err(|error| network_error(&failure, narinfo).unwrap_or(error))
+    }
+
+    /// Like [`read_nar`](Self::read_nar), but keeps the received bytes of a large download in the
+    /// file at `path` until it is complete: a call after this process was killed, or after the
+    /// network has failed, continues the download.
+    pub(crate) fn read_nar_resumably<T>(
+        &self,
+        narinfo: &NarInfo,
+        path: &Path,
+        received: &Arc<AtomicU64>,
+        mut read: impl FnMut(&mut dyn Read) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let Some(mut spool) = Spool::open(path, narinfo) else {
+            return self.read_nar(narinfo, received, read);
+        };
+        let is_continued = spool.len > 0;
+        let (mut outcome, mut is_cut_off) = self.read_spool(&spool, narinfo, received, &mut read);
+        if outcome.is_err() && is_continued && !is_cut_off {
+            // The bytes in the file may be damaged, as after a power cut.
+            spool.clear()?;
+            (outcome, is_cut_off) = self.read_spool(&spool, narinfo, received, &mut read);
+        }
+        if !is_cut_off || spool.is_empty() {
+            spool.remove();
+        }
+        outcome
+    }
+
+    /// Reads a NAR from its spool and from the server. Also returns whether the network has failed.
+    fn read_spool<T>(
+        &self,
+        spool: &Spool,
+        narinfo: &NarInfo,
+        received: &Arc<AtomicU64>,
+        read: &mut dyn FnMut(&mut dyn Read) -> anyhow::Result<T>,
+    ) -> (anyhow::Result<T>, bool) {
+        let mut rest = None;
+        if spool.len < spool.file_size {
+            let url = format!("/{}", narinfo.url);
+            let range = (spool.len > 0).then_some(spool.len..spool.file_size);
+            match NarStream::start(self.cache.http(), url, range, Arc::clone(received)) {
+                Ok(stream) => rest = Some(stream),
+                Err(error) => {
+                    let is_cut_off = Failed::of(&error) == Some(Failed::Unavailable);
+                    return (Err(error), is_cut_off);
+                }
             }
-            other => {
-                let encoding = Encoding::from_name(other.name());
-                let encoding = encoding.ok_or_else(|| {
-                    anyhow!(
-                        "{} is compressed with {}, which is not supported",
-                        narinfo.store_path,
-                        other.name()
-                    )
-                })?;
-                let mut outcome = None;
-                let decoded = decoded(&mut stream, encoding, &mut Unlimited, |nar| {
-                    outcome = Some(read(nar));
-                    Ok(())
-                });
-                decoded?;
-                outcome.context("the NAR was not read")?
-            }
+        }
+        let failure = rest.as_ref().map(NarStream::failure).unwrap_or_default();
+        let outcome = spool
+            .reader(rest)
+            .map_err(anyhow::Error::from)
+            .and_then(|reader| read_decompressed(reader, narinfo, read));
+        match network_error(&failure, narinfo).filter(|_| outcome.is_err()) {
+            Some(error) => (Err(error), true),
+            None => (outcome, false),
         }
     }
 }
 
+/// Returns the error of a download that was cut off, whatever its reader made of it.
+fn network_error(failure: &OnceLock<String>, narinfo: &NarInfo) -> Option<anyhow::Error> {
+    let failure = failure.get()?;
+    let path = &narinfo.store_path;
+    Some(Failed::Unavailable.because(anyhow!("cannot download {path}: {failure}")))
+}
+
+/// Calls `read` with a reader of the decompressed NAR.
+fn read_decompressed<T>(
+    mut stream: impl Read + Send + 'static,
+    narinfo: &NarInfo,
+    read: impl FnOnce(&mut dyn Read) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    match narinfo.compression {
+        Compression::None => read(&mut stream),
+        Compression::Zstd => {
+            let mut decoder = zstd::Decoder::new(stream)?;
+            decoder.window_log_max(WINDOW_LOG_MAX)?;
+            read(&mut Ahead::start(decoder)?)
+        }
+        other => {
+            let unsupported = |error| {
+                let path = &narinfo.store_path;
+                Failed::Refused.because(anyhow!("cannot read the NAR of {path}: {error}"))
+            };
+            decoded_nar(&mut stream, other, read).map_err(unsupported)?
+        }
+    }
+}
+
+/// Returns a client for a cache.
+fn client(mut remote: Remote, sources: &Sources) -> anyhow::Result<Http> {
+    let authorized = sources.authorize(&mut remote);
+    authorized.map_err(|error| Failed::Usage.because(error))?;
+    Http::new(remote, Patience::UPLOAD)
+}
+
 /// Maximum window of a zstd frame, as a power of two: the maximum that servers accept.
-const WINDOW_LOG_MAX: u32 = 27;
+pub(crate) const WINDOW_LOG_MAX: u32 = 27;
 
 /// Returns the contents of a NAR that is a single regular file with UTF-8 text.
 fn contents(nar: &[u8]) -> anyhow::Result<String> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use clap::ArgMatches;
-use samovar_metrics::{Status, TopPath, VERSION};
+use samovar_metrics::{ServedCacheStatus, Status, TopPath, VERSION};
 
 use self::uploads::Spool;
 use crate::http::{Http, Patience, read_body};
@@ -125,6 +125,7 @@ fn write_all(out: &mut String, status: &Status) -> std::fmt::Result {
         None => writeln!(out)?,
     }
     rates(out, status)?;
+    served(out, &status.served_caches)?;
     latencies(out, status)?;
     load(out, status)?;
     transfers(out, status)?;
@@ -182,6 +183,37 @@ fn rates(out: &mut String, status: &Status) -> std::fmt::Result {
             .saturating_sub(totals.client_aborted_count),
         totals.client_aborted_count
     )
+}
+
+/// Writes the requests for each cache; nothing if there is only one.
+fn served(out: &mut String, caches: &[ServedCacheStatus]) -> std::fmt::Result {
+    if caches.len() < 2 {
+        return Ok(());
+    }
+    let names = caches.iter().map(|cache| plain(&cache.name));
+    let names: Vec<String> = names.collect();
+    let width = names.iter().map(|name| name.chars().count()).max();
+    let width = width.unwrap_or(0).max("cache".len());
+    writeln!(
+        out,
+        "\n  {:<width$}   requests    traffic   hits  refused   errors",
+        "cache"
+    )?;
+    for (name, cache) in names.iter().zip(caches) {
+        let totals = &cache.totals;
+        let asked = totals.hit_count.saturating_add(totals.miss_count);
+        let ratio = totals.hit_count.saturating_mul(100).checked_div(asked);
+        let ratio = ratio.map_or("-".to_owned(), |ratio| format!("{ratio} %"));
+        writeln!(
+            out,
+            "  {name:<width$} {:>10} {:>10} {ratio:>6} {:>8} {:>8}",
+            totals.request_count,
+            human(totals.body_len),
+            totals.refused_count,
+            totals.error_count
+        )?;
+    }
+    Ok(())
 }
 
 fn latencies(out: &mut String, status: &Status) -> std::fmt::Result {
@@ -334,6 +366,9 @@ mod tests {
             "nix-serve 0.1.0, up 1 h 0 min, ready\n",
             "/nix/store: 214532 paths\n",
             "812 requests/s   50.0 MiB/s   hits 34 %   0.1 errors/s\n",
+            "\n  cache     requests    traffic   hits  refused   errors\n",
+            "  release    2800000  175.8 GiB   34 %        0       12\n",
+            "  team-a       99000    4.0 MiB   30 %        7        0\n",
             "  narinfo    10 s       7900     11 us     16 us    250 us\n",
             "connections 412/16384   workers 3/33, 0 waiting   I/O threads 18 % 21 %\n",
             "   25 % of  393.2 MiB       3 s  192.0.2.7  /nix/store/n6fh",

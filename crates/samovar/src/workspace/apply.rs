@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, anyhow};
-use rustix::fs::{CWD, RenameFlags};
+use rustix::fs::{CWD, FileType, RenameFlags};
 use rustix::io::Errno;
 use samovar_workspace::merge::{Action, ActionKind};
 use samovar_workspace::root::Attributes;
@@ -21,7 +21,7 @@ use samovar_workspace::{Entry, Kind, Manifest, Mtime, Root, Scanned};
 
 use super::fetch::{Staged, file};
 use super::open::set_root_mode;
-use super::state::{Workspace, printable};
+use super::state::{Workspace, shown_path};
 use crate::outcome::Failed;
 use crate::snapshot::Snapshots;
 
@@ -78,7 +78,7 @@ impl<'a> Apply<'a> {
         };
         for action in actions {
             let applied = apply.apply(&workspace.root, action);
-            applied.with_context(|| format!("cannot update {}", printable(&action.path)))?;
+            applied.with_context(|| format!("cannot update {}", shown_path(&action.path)))?;
         }
         let synced = apply.root.sync();
         synced.context("cannot write the files to stable storage")?;
@@ -113,7 +113,20 @@ impl<'a> Apply<'a> {
             mode,
             mtime: Some(mtime),
         };
-        match self.root.set_attributes(path, attributes) {
+        // Another link to a file, as in the store of a package manager, keeps its attributes.
+        let is_shared = self.root.stat(path).is_ok_and(|found| {
+            FileType::from_raw_mode(found.st_mode).is_file() && found.st_nlink > 1
+        });
+        let copy = || {
+            let mut content = self.root.file(path)?;
+            self.root.write_file(path, &mut content, attributes)?;
+            Ok(())
+        };
+        let set = match is_shared {
+            true => self.permitted(path, &copy),
+            false => self.root.set_attributes(path, attributes),
+        };
+        match set {
             // A symbolic link, whose time has no meaning; or an entry that a program has removed.
             Err(error)
                 if matches!(
@@ -280,7 +293,7 @@ impl<'a> Apply<'a> {
 fn changed(path: &[u8]) -> anyhow::Error {
     Failed::Refused.because(anyhow!(
         "{} was changed by another program meanwhile, and stays as it is: run the command again",
-        printable(path)
+        shown_path(path)
     ))
 }
 

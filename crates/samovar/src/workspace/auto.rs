@@ -15,7 +15,7 @@ use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::push::{Options, Pushed, conflict, push};
-use super::state::Workspace;
+use super::state::{Workspace, is_workspace};
 use crate::credentials::Sources;
 use crate::notice::notice;
 use crate::outcome::Failed;
@@ -31,7 +31,7 @@ const INTERVAL_SCANS: u32 = 20;
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// Pushes until a signal arrives, then once more.
+/// Pushes until a signal arrives, then once more; or until the workspace is closed.
 ///
 /// # Errors
 ///
@@ -63,7 +63,12 @@ pub(super) fn auto(
     let mut retry_at = quiet_since;
     loop {
         let started_at = Instant::now();
-        let found = fingerprint(workspace)?;
+        let found = fingerprint(workspace);
+        if !is_workspace(&workspace.root) {
+            writeln!(out, "{:?} was closed: stopping", workspace.root)?;
+            return Ok(());
+        }
+        let found = found?;
         let scan_time = started_at.elapsed();
         if found != seen {
             seen = found;

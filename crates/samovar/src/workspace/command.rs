@@ -9,6 +9,10 @@ use super::overlay;
 use crate::arguments::{json, option, required, switch};
 use crate::credentials;
 use crate::push::{KEEP, message};
+use crate::trust::trusted_keys;
+
+/// Value of `open --mode` for a mounted workspace.
+pub(super) const OVERLAY: &str = "overlay";
 
 /// Defines the command `samovar workspace`.
 pub(crate) fn command() -> Command {
@@ -36,7 +40,7 @@ fn in_workspace(name: &'static str, about: &'static str) -> Command {
         .help("Use the workspace that contains DIR [default: the current directory]");
     let command = Command::new(name).about(about).arg(directory);
     match name {
-        "diff" | "close" => command,
+        "diff" => command,
         _ => command.args(credentials::options()),
     }
 }
@@ -49,9 +53,19 @@ fn open() -> Command {
              SAMOVAR_CACHE. If the ref exists, its newest or the given generation is downloaded \
              into the directory, which must not exist or be empty. If it does not exist, the \
              first push creates it from the files of the directory. Opening a workspace again \
-             has no effect.",
+             changes none of its files. With --mode overlay, nothing is downloaded first: files \
+             are read from the server when they are used, and changes are written to a directory \
+             in $SAMOVAR_STATE_DIR. This mounts the files for all processes of the machine, which \
+             only root may do. Opening again mounts the files again if they are not mounted, as \
+             after a reboot.",
+        )
+        .arg(
+            option("mode", "MODE")
+                .value_parser(["dir", OVERLAY])
+                .help("Download the files (dir), or mount them (overlay) [default: dir]"),
         )
         .args(credentials::options())
+        .arg(remembered_keys())
         .arg(
             switch("adopt")
                 .help("Accept a directory with files, which stay as they are and count as changes"),
@@ -109,10 +123,18 @@ fn keep() -> Arg {
 
 fn pull() -> Command {
     let about = "Merges the newest generation of the ref into the files";
-    in_workspace("pull", about).after_help(
-        "If both sides changed a file, the local one stays, and the other one becomes \
+    in_workspace("pull", about)
+        .after_help(
+            "If both sides changed a file, the local one stays, and the other one becomes \
          NAME.conflict-HOST-DATE beside it. Files that a program changes meanwhile are not \
          overwritten. Exit code 0: merged; 1: merged with conflicts, or refused.",
+        )
+        .arg(remembered_keys())
+}
+
+fn remembered_keys() -> Arg {
+    trusted_keys().help(
+        "Require a signature by one of these keys, separated by spaces, now and in later commands",
     )
 }
 
@@ -163,7 +185,11 @@ fn discard() -> Command {
 
 fn close() -> Command {
     in_workspace("close", "Makes a workspace an ordinary directory")
-        .after_help("Refuses while there are unpushed changes. The files stay.")
+        .after_help(
+            "Refuses while there are unpushed changes. The files stay. In overlay mode, the files \
+             are unmounted, so that the directory is empty, and --discard keeps unpushed changes \
+             in another directory, which it prints.",
+        )
         .arg(switch("discard").help("Close even if there are unpushed changes"))
         .arg(switch("delete").help("Delete the files"))
 }
@@ -172,7 +198,9 @@ fn repair() -> Command {
     let about = "Repairs the state of a workspace after crashes";
     in_workspace("repair", about).after_help(
         "Removes temporary files of killed processes. Downloads the manifest of the last push or \
-         pull if it is damaged. Never changes the user's files.",
+         pull if it is damaged. In overlay mode, mounts the files if they are not mounted, after a \
+         reboot for example, or if the process that serves them has ended. Never changes the \
+         user's files.",
     )
 }
 
@@ -196,6 +224,7 @@ fn auto() -> Command {
                 .help("Time without changes before a push, as 500ms, 5s or 2m"),
         )
         .arg(keep())
+        .arg(remembered_keys())
 }
 
 fn idle(text: &str) -> Result<Duration, &'static str> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Write as _};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +12,7 @@ use anyhow::{Context as _, anyhow, ensure};
 use samovar_workspace::{Entries, Kind, Manifest};
 use sha2::{Digest as _, Sha256};
 
-use super::state::{INCOMING, Workspace, printable};
+use super::state::{INCOMING, Workspace, shown_path};
 use crate::outcome::Failed;
 use crate::snapshot::Snapshots;
 
@@ -37,7 +38,7 @@ impl Staged {
     /// # Errors
     ///
     /// The cache is unavailable or sends other contents, or the disk is full. No file outside of
-    /// `.samovar` was changed.
+    /// `.samovar` was changed. If the disk is full, nothing of the contents stays.
     pub(super) fn download(
         workspace: &Workspace,
         snapshots: &Snapshots,
@@ -64,17 +65,20 @@ impl Staged {
         }
         let narinfo = snapshots.narinfo(&manifest.tree)?;
         let received = Arc::new(AtomicU64::new(0));
-        snapshots.read_nar(&narinfo, &received, |nar| {
-            let mut at = 0;
-            for (offset, index) in &missing {
-                skip(nar, offset - at)?;
-                let (digest, size, _) = file(&manifest.entries, *index)?;
-                staged.receive(nar, &digest, size).with_context(|| {
-                    let path = printable(&manifest.entries.path(*index));
-                    format!("cannot receive {path}")
-                })?;
-                at = offset + size;
-            }
+        let indices: Vec<usize> = missing.values().copied().collect();
+        let ends = missing.iter().map(|(offset, index)| {
+            let (_, size, _) = file(&manifest.entries, *index)?;
+            Ok(*offset..offset + size)
+        });
+        let parts = ends.collect::<anyhow::Result<Vec<Range<u64>>>>()?;
+        snapshots.read_parts(&narinfo, &parts, &received, &mut |number, content| {
+            let index = *indices.get(number).context("a file is missing")?;
+            let (digest, size, _) = file(&manifest.entries, index)?;
+            let path = shown_path(&manifest.entries.path(index));
+            let is_intact = staged.receive(content, &digest, size);
+            let is_intact = is_intact.with_context(|| format!("cannot receive {path}"))?;
+            let reason = "the contents have another hash";
+            ensure!(is_intact, snapshots.damaged(&narinfo, &path, reason));
             Ok(())
         })?;
         staged.received_len = received.load(Ordering::Relaxed);
@@ -91,10 +95,16 @@ impl Staged {
         copied.is_ok_and(|len| len == size) && <[u8; 32]>::from(hasher.finalize()) == *digest
     }
 
-    fn receive(&self, nar: &mut dyn Read, digest: &[u8; 32], size: u64) -> anyhow::Result<()> {
+    /// Writes a content. Returns false, and writes none, if it has another digest.
+    fn receive(&self, nar: &mut dyn Read, digest: &[u8; 32], size: u64) -> anyhow::Result<bool> {
         let path = self.path(digest);
         let partial = path.with_extension(&PARTIAL[1..]);
-        let mut file = File::create(&partial)?;
+        let failed = |error: io::Error| {
+            // Other programs need the room on a full disk.
+            fs::remove_dir_all(&self.directory).unwrap_or_default();
+            anyhow!("cannot write {partial:?}: {error}")
+        };
+        let mut file = File::create(&partial).map_err(failed)?;
         let mut hasher = Sha256::new();
         let mut buffer = vec![0; BUFFER_LEN];
         let mut rest = nar.take(size);
@@ -107,14 +117,13 @@ impl Staged {
             };
             let bytes = buffer.get(..count).unwrap_or_default();
             hasher.update(bytes);
-            file.write_all(bytes).context("cannot write the file")?;
+            file.write_all(bytes).map_err(failed)?;
         }
         let is_intact = rest.limit() == 0 && <[u8; 32]>::from(hasher.finalize()) == *digest;
-        ensure!(
-            is_intact,
-            Failed::Refused.because(anyhow!("its contents are not those of the manifest"))
-        );
-        Ok(fs::rename(&partial, &path)?)
+        if is_intact {
+            fs::rename(&partial, &path).map_err(failed)?;
+        }
+        Ok(is_intact)
     }
 
     /// Takes a file with a content, to be renamed.
@@ -158,13 +167,6 @@ pub(super) fn file(entries: &Entries, index: usize) -> anyhow::Result<([u8; 32],
             "entry {index} of the manifest is not a file with a digest"
         )),
     }
-}
-
-fn skip(nar: &mut dyn Read, len: u64) -> anyhow::Result<()> {
-    let skipped = io::copy(&mut nar.take(len), &mut io::sink());
-    let skipped = skipped.map_err(|error| Failed::Unavailable.because(error))?;
-    ensure!(skipped == len, "the NAR is shorter than its manifest");
-    Ok(())
 }
 
 struct Hashing<'a>(&'a mut Sha256);

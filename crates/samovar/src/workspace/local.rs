@@ -7,6 +7,7 @@ use samovar_workspace::pack::{default_threads, hash};
 use samovar_workspace::{Entries, Index, Kind, Mtime, ReadError, Scanned};
 use serde_json::{Value, json};
 
+use super::overlay;
 use super::state::Workspace;
 use crate::outcome::Failed;
 
@@ -22,16 +23,20 @@ const ATTEMPT_COUNT: usize = 3;
 pub(super) fn read(workspace: &Workspace) -> anyhow::Result<Scanned> {
     let mut attempt = 1;
     loop {
-        match try_read(workspace) {
+        match try_read(workspace).map_err(anyhow::Error::downcast) {
             Ok(scanned) => return Ok(scanned),
-            Err(ReadError::Changed(_)) if attempt < ATTEMPT_COUNT => attempt += 1,
-            Err(error) => return Err(read_error(error)),
+            Err(Ok(ReadError::Changed(_))) if attempt < ATTEMPT_COUNT => attempt += 1,
+            Err(Ok(error)) => return Err(read_error(error)),
+            Err(Err(error)) => return Err(error),
         }
     }
 }
 
-fn try_read(workspace: &Workspace) -> Result<Scanned, ReadError> {
-    let mut scanned = Scanned::scan(&workspace.root)?;
+fn try_read(workspace: &Workspace) -> anyhow::Result<Scanned> {
+    let mut scanned = match workspace.overlay() {
+        None => Scanned::scan(&workspace.root)?,
+        Some(overlay) => overlay::scan(workspace, overlay)?,
+    };
     // Without a usable index, all files are hashed.
     let index = Index::read(&workspace.root).ok().flatten();
     let missing_count = match index {
@@ -71,18 +76,31 @@ pub(super) fn empty() -> Entries {
 }
 
 /// Returns the differences that matter: not the times of directories, which change whenever a
-/// program creates a temporary file, and not the attributes of the root.
+/// program creates a temporary file, nor those of symbolic links, which a merge does not set, and
+/// not the attributes of the root.
 pub(super) fn changes(base: &Entries, new: &Entries) -> Vec<Change> {
-    let is_directory = |change: &Change| {
+    let is_file = |change: &Change| {
         let entry = change.new.and_then(|index| new.get(index));
-        entry.is_some_and(|entry| matches!(entry.kind, Kind::Directory { .. }))
+        entry.is_some_and(|entry| matches!(entry.kind, Kind::File { .. }))
     };
     let mut changes = diff(base, new);
     changes.retain(|change| {
-        let is_time = change.kind == ChangeKind::Touched && is_directory(change);
+        let is_time = change.kind == ChangeKind::Touched && !is_file(change);
         !is_time && !change.path.is_empty()
     });
     changes
+}
+
+/// Returns the differences between the files of a workspace and its base.
+///
+/// # Errors
+///
+/// The files or the state cannot be read.
+pub(super) fn local_changes(workspace: &Workspace) -> anyhow::Result<Vec<Change>> {
+    let scanned = read(workspace)?;
+    let base = workspace.base()?;
+    let base = base.map_or_else(empty, |base| base.manifest.entries);
+    Ok(changes(&base, &scanned.entries))
 }
 
 /// Returns the word for a kind of change.

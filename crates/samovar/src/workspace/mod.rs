@@ -21,6 +21,7 @@ mod auto;
 mod command;
 mod fetch;
 mod local;
+mod mode;
 mod open;
 mod overlay;
 mod pull;
@@ -39,12 +40,15 @@ use anyhow::Context as _;
 use clap::ArgMatches;
 use samovar_storage::token::now;
 
+use command::OVERLAY;
 pub(crate) use command::command;
 
 use crate::credentials::Sources;
 use crate::outcome::Failed;
 use crate::push::KEEP;
 use crate::refs::RefName;
+use crate::remote::Remote;
+use crate::trust::keys_of;
 use state::Workspace;
 
 /// Runs one subcommand of `samovar workspace`.
@@ -59,11 +63,15 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<E
             let text: &String = matches.get_one("ref").context("a ref is missing")?;
             let directory: &PathBuf = matches.get_one("directory").context("DIR is missing")?;
             let opening = open::Opening {
-                name: RefName::parse(text).map_err(|error| Failed::Usage.because(error))?,
+                name: RefName::parse_new(text).map_err(|error| Failed::Usage.because(error))?,
                 directory,
                 adopts: matches.get_flag("adopt"),
                 may_be_on_network: matches.get_flag("on-network-disk"),
                 is_public: matches.get_flag("public"),
+                keys: keys_of(matches),
+                is_overlay: matches
+                    .get_one::<String>("mode")
+                    .is_some_and(|mode| mode == OVERLAY),
             };
             return open::open(&opening, &Sources::of(matches), out);
         }
@@ -104,7 +112,10 @@ fn run_in(
             };
             push::run(workspace, options, &Sources::of(matches), out)?;
         }
-        "pull" => return pull::run(workspace, &Sources::of(matches), out),
+        "pull" => {
+            trust(matches, workspace)?;
+            return pull::run(workspace, &Sources::of(matches), out);
+        }
         "restore" => {
             let generation = matches.get_one("generation").copied().unwrap_or_default();
             let path = matches.get_one::<PathBuf>("path").map(PathBuf::as_path);
@@ -119,6 +130,7 @@ fn run_in(
         }
         "repair" => repair::repair(workspace, &Sources::of(matches), out)?,
         "auto" => {
+            trust(matches, workspace)?;
             let options = push::Options {
                 message: None,
                 keep: matches.get_one("keep").copied().unwrap_or(KEEP),
@@ -131,10 +143,17 @@ fn run_in(
         "log" => status::log(workspace, &Sources::of(matches), out)?,
         _ => {
             let discards = matches.get_flag("discard");
-            open::close(workspace, discards, matches.get_flag("delete"), out)?;
+            let deletes = matches.get_flag("delete");
+            open::close(workspace, discards, deletes, &Sources::of(matches), out)?;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Stores the keys of the command line, if there are any, in the workspace.
+fn trust(matches: &ArgMatches, workspace: &mut Workspace) -> anyhow::Result<()> {
+    let remote = Remote::of_cache(&workspace.state.url)?;
+    open::trust(workspace, remote, &keys_of(matches), &Sources::of(matches))
 }
 
 /// Formats the time since `seconds` after 1970, as `5 min ago`.

@@ -5,20 +5,26 @@ use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Instant;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
-use samovar_workspace::{Root, STATE_DIRECTORY};
+use samovar_nix::PublicKey;
+use samovar_workspace::diff::Change;
+use samovar_workspace::{Kind, Root, STATE_DIRECTORY};
 
-use super::local::{changes, empty, read, summary};
+use super::local::{changes, empty, local_changes, read, summary};
+use super::mode::Mode;
 use super::pull::pull;
 use super::state::{Base, State, Workspace, is_workspace};
-use super::{age, registry};
+use super::{age, overlay, registry};
 use crate::credentials::Sources;
 use crate::disk::{Use, unsuitable};
 use crate::notice::notice;
 use crate::outcome::Failed;
 use crate::push::refuse_public;
 use crate::refs::{Generation, RefName, Refs};
+use crate::remote::Remote;
+use crate::size::counted;
 use crate::snapshot::Snapshots;
 use samovar_storage::PinName;
 
@@ -31,6 +37,11 @@ pub(super) struct Opening<'a> {
     pub(super) adopts: bool,
     pub(super) may_be_on_network: bool,
     pub(super) is_public: bool,
+    /// Keys of which one must have signed the ref. Empty: those of the workspace, if it is open
+    /// already.
+    pub(super) keys: Vec<PublicKey>,
+    /// Whether the files are those of the snapshot, with the changes in another directory.
+    pub(super) is_overlay: bool,
 }
 
 /// Makes a directory a workspace.
@@ -44,15 +55,35 @@ pub(super) fn open(
     out: &mut dyn Write,
 ) -> anyhow::Result<ExitCode> {
     let root = absolute(options.directory)?;
-    if is_workspace(&root) {
+    if is_workspace(&root) || (options.is_overlay && overlay::restore_removed(&root)?) {
         return reopen(options, &root, sources, out);
     }
     check_place(options, &root)?;
-    let snapshots = Snapshots::open(options.name.remote.clone(), sources)?;
+    if options.is_overlay {
+        overlay::check_machine()?;
+    }
+    let snapshots = Snapshots::open(options.name.remote.clone(), sources, &options.keys)?;
     if !options.is_public {
         refuse_public(&snapshots)?;
     }
     let newest = find(options, &snapshots)?;
+    if newest.is_none() {
+        let checked = options.name.check_absent();
+        checked.map_err(|error| Failed::Usage.because(error))?;
+    }
+    match options.is_overlay {
+        true => open_overlay(options, root, &snapshots, newest.as_ref(), sources, out),
+        false => open_directory(options, root, &snapshots, newest, out),
+    }
+}
+
+fn open_directory(
+    options: &Opening<'_>,
+    root: PathBuf,
+    snapshots: &Snapshots,
+    newest: Option<Generation>,
+    out: &mut dyn Write,
+) -> anyhow::Result<ExitCode> {
     let has_files = has_files(&root)?;
     if has_files && newest.is_some() && !options.adopts {
         bail!(Failed::Refused.because(anyhow!(
@@ -63,12 +94,7 @@ pub(super) fn open(
     fs::create_dir_all(&root).with_context(|| format!("cannot create {root:?}"))?;
     let mut workspace = Workspace {
         root,
-        state: State {
-            url: options.name.remote.url().to_owned(),
-            name: options.name.name.clone(),
-            is_public: options.is_public,
-            base: None,
-        },
+        state: state(options),
     };
     workspace.create_state_directory()?;
     let _lock = workspace.lock()?;
@@ -88,7 +114,7 @@ pub(super) fn open(
         // Whenever this process is killed, a pull completes the workspace.
         workspace.set_state(workspace.state.clone())?;
         registry::add(root);
-        return pull(&mut workspace, &snapshots, &newest, out);
+        return pull(&mut workspace, snapshots, &newest, out);
     }
     let snapshot = snapshots.manifest(&newest.manifest)?;
     workspace.write_base(&snapshot)?;
@@ -104,6 +130,72 @@ pub(super) fn open(
         "{root:?} is a workspace of {}; compared with it: {}",
         workspace.title(),
         summary(&changes)
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn state(options: &Opening<'_>) -> State {
+    State {
+        url: options.name.remote.url().to_owned(),
+        name: options.name.name.clone(),
+        mode: Mode::Directory,
+        is_public: options.is_public,
+        keys: options.keys.clone(),
+        base: None,
+    }
+}
+
+/// Makes an empty directory a workspace in overlay mode.
+fn open_overlay(
+    options: &Opening<'_>,
+    root: PathBuf,
+    snapshots: &Snapshots,
+    newest: Option<&Generation>,
+    sources: &Sources,
+    out: &mut dyn Write,
+) -> anyhow::Result<ExitCode> {
+    let started_at = Instant::now();
+    ensure!(
+        !has_files(&root)?,
+        Failed::Refused.because(anyhow!(
+            "{root:?} is not empty, and the mount would hide its files: choose another directory, \
+             or use --mode dir"
+        ))
+    );
+    fs::create_dir_all(&root).with_context(|| format!("cannot create {root:?}"))?;
+    let base = newest.map(|newest| snapshots.manifest(&newest.manifest));
+    let base = base.transpose()?;
+    let state = State {
+        base: newest
+            .zip(base.as_ref())
+            .map(|(newest, base)| Base::now(newest.number, base)),
+        ..state(options)
+    };
+    let lower = base.as_ref().map(|base| (base, snapshots.store_dir()));
+    let workspace = overlay::create(root, state, lower)?;
+    if let Err(error) = overlay::mount(&workspace, sources) {
+        overlay::remove(&workspace)?;
+        return Err(error);
+    }
+    registry::add(&workspace.root);
+    let root = &workspace.root;
+    let Some(base) = base else {
+        writeln!(
+            out,
+            "{root:?} is a workspace of {}, which does not exist yet: samovar workspace push \
+             creates it",
+            options.name
+        )?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let entries = base.manifest.entries.list().iter();
+    let files = entries.filter(|entry| matches!(entry.kind, Kind::File { .. }));
+    writeln!(
+        out,
+        "mounted {} on {root:?} in {:.1} s: {}, received when they are read",
+        workspace.title(),
+        started_at.elapsed().as_secs_f64(),
+        counted(files.count() as u64, "file")
     )?;
     Ok(ExitCode::SUCCESS)
 }
@@ -130,11 +222,26 @@ fn reopen(
             state.url
         ))
     );
+    ensure!(
+        !options.is_overlay || workspace.overlay().is_some(),
+        Failed::Refused.because(anyhow!(
+            "{root:?} is a workspace without an overlay already: close it first"
+        ))
+    );
+    trust(
+        &mut workspace,
+        options.name.remote.clone(),
+        &options.keys,
+        sources,
+    )?;
     registry::add(root);
+    overlay::mount(&workspace, sources)?;
     if workspace.state.base.is_none() {
         // An earlier process may have been killed before it was complete.
         let _lock = workspace.lock()?;
-        let snapshots = Snapshots::open(options.name.remote.clone(), sources)?;
+        let remote = options.name.remote.clone();
+        let snapshots = Snapshots::open(remote, sources, &workspace.state.keys)?;
+        let snapshots = snapshots.with_remembered_keys();
         if let Some(newest) = find(options, &snapshots)? {
             return pull(&mut workspace, &snapshots, &newest, out);
         }
@@ -145,6 +252,28 @@ fn reopen(
         workspace.title()
     )?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Requires signatures by one of these keys, if there are any, from now on: if one of them has
+/// signed the newest generation.
+pub(super) fn trust(
+    workspace: &mut Workspace,
+    remote: Remote,
+    keys: &[PublicKey],
+    sources: &Sources,
+) -> anyhow::Result<()> {
+    if keys.is_empty() || keys == workspace.state.keys {
+        return Ok(());
+    }
+    let snapshots = Snapshots::open(remote, sources, keys)?;
+    if let Some(newest) = newest(snapshots.refs(), &workspace.state.name)? {
+        snapshots.signed_narinfo(&newest.manifest)?;
+    }
+    let _lock = workspace.lock()?;
+    workspace.set_state(State {
+        keys: keys.to_vec(),
+        ..workspace.state.clone()
+    })
 }
 
 /// Returns the generation to open. Returns `None` if the ref does not exist.
@@ -165,6 +294,18 @@ pub(super) fn newest(refs: &Refs, name: &PinName) -> anyhow::Result<Option<Gener
     Ok(log.and_then(|log| log.generations.into_iter().next()))
 }
 
+/// Returns the error about the ref of a workspace that does not exist.
+pub(super) fn missing(state: &State) -> anyhow::Error {
+    let name = &state.name;
+    Failed::Refused.because(match state.base {
+        None => anyhow!("the ref {name} does not exist: samovar workspace push creates it"),
+        Some(_) => anyhow!("the ref {name} was removed: {RECREATE}"),
+    })
+}
+
+/// Advice about a ref that was removed.
+pub(super) const RECREATE: &str = "samovar workspace push --force creates it again";
+
 /// Returns the absolute path, without symbolic links as far as it exists.
 fn absolute(directory: &Path) -> anyhow::Result<PathBuf> {
     let path = std::path::absolute(directory)?;
@@ -180,7 +321,7 @@ fn absolute(directory: &Path) -> anyhow::Result<PathBuf> {
     })
 }
 
-/// Refuses directories that cannot be workspaces.
+/// Refuses directories that cannot be workspaces, and prints a notice about unsuitable ones.
 fn check_place(options: &Opening<'_>, root: &Path) -> anyhow::Result<()> {
     let refuse = |reason: String| Err(Failed::Refused.because(anyhow!(reason)));
     if let Some(outer) = root.ancestors().skip(1).find(|one| is_workspace(one)) {
@@ -197,12 +338,19 @@ fn check_place(options: &Opening<'_>, root: &Path) -> anyhow::Result<()> {
     let kind = existing.and_then(|path| unsuitable(path, Use::Workspace).ok().flatten());
     if let Some(kind) = kind
         && !options.may_be_on_network
+        && !options.is_overlay
     {
         return refuse(format!(
             "{root:?} is on a network file system ({kind}), where programs would not have the \
              speed of a local disk: choose a directory on a local disk, or confirm by \
              --on-network-disk"
         ));
+    }
+    if root.file_name().is_some_and(|name| name == "node_modules") {
+        notice(
+            "npm ci removes everything in node_modules, also the state of a workspace there: the \
+             directory that contains node_modules is a better workspace",
+        );
     }
     Ok(())
 }
@@ -221,8 +369,8 @@ pub(super) fn has_files(directory: &Path) -> anyhow::Result<bool> {
     Ok(false)
 }
 
-/// Makes a workspace an ordinary directory. `discards`: unpushed changes do not matter.
-/// `deletes`: the files are removed.
+/// Makes a workspace an ordinary directory. `discards`: unpushed changes do not matter. `deletes`:
+/// the files are removed.
 ///
 /// # Errors
 ///
@@ -231,8 +379,12 @@ pub(super) fn close(
     workspace: &mut Workspace,
     discards: bool,
     deletes: bool,
+    sources: &Sources,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
+    if let Some(overlay) = workspace.overlay().cloned() {
+        return overlay::close(workspace, &overlay, discards, deletes, sources, out);
+    }
     let _lock = workspace.lock()?;
     let root = workspace.root.clone();
     let mut mounts = 0;
@@ -242,14 +394,7 @@ pub(super) fn close(
         let base = workspace.base()?;
         let base = base.map_or_else(empty, |base| base.manifest.entries);
         let changes = changes(&base, &scanned.entries);
-        ensure!(
-            discards || changes.is_empty(),
-            Failed::Refused.because(anyhow!(
-                "{root:?} has unpushed changes ({}): run samovar workspace push first, or use \
-                 --discard",
-                summary(&changes)
-            ))
-        );
+        ensure!(discards || changes.is_empty(), unpushed(&root, &changes));
     }
     ensure!(
         !deletes || mounts == 0,
@@ -268,6 +413,14 @@ pub(super) fn close(
     Ok(())
 }
 
+/// Returns the error of a workspace with unpushed changes.
+pub(super) fn unpushed(root: &Path, changes: &[Change]) -> anyhow::Error {
+    Failed::Refused.because(anyhow!(
+        "{root:?} has unpushed changes ({}): run samovar workspace push first, or use --discard",
+        summary(changes)
+    ))
+}
+
 fn delete(root: &Path) -> anyhow::Result<()> {
     use std::os::unix::ffi::OsStrExt as _;
     let directory = Root::open(root)?;
@@ -283,33 +436,18 @@ fn delete(root: &Path) -> anyhow::Result<()> {
 pub(super) fn list(is_json: bool, out: &mut dyn Write) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     for root in registry::list() {
-        let row = if is_workspace(&root) {
-            match describe(&root) {
-                Ok((workspace, state)) => Row {
-                    title: workspace.title(),
-                    age: workspace
-                        .state
-                        .base
-                        .as_ref()
-                        .map(|base| age(base.synced_at)),
-                    state,
-                    root,
-                },
-                Err(error) => Row {
-                    title: "-".to_owned(),
-                    age: None,
-                    state: format!("{error:#}"),
-                    root,
-                },
-            }
-        } else {
-            Row {
-                title: "-".to_owned(),
-                age: None,
-                state: "vanished".to_owned(),
-                root,
-            }
+        let mut row = Row {
+            root,
+            title: "-".to_owned(),
+            is_mounted: None,
+            age: None,
+            state: "vanished".to_owned(),
         };
+        if !is_workspace(&row.root) {
+            describe_removed(&mut row);
+        } else if let Err(error) = describe(&mut row) {
+            row.state = format!("{error:#}");
+        }
         rows.push(row);
     }
     if is_json {
@@ -317,6 +455,8 @@ pub(super) fn list(is_json: bool, out: &mut dyn Write) -> anyhow::Result<()> {
             serde_json::json!({
                 "directory": row.root.to_string_lossy(),
                 "ref": row.title,
+                "mode": if row.is_mounted.is_some() { "overlay" } else { "dir" },
+                "isMounted": row.is_mounted,
                 "state": row.state,
                 "age": row.age,
             })
@@ -326,8 +466,13 @@ pub(super) fn list(is_json: bool, out: &mut dyn Write) -> anyhow::Result<()> {
     }
     for row in rows {
         let age = row.age.unwrap_or_else(|| "never".to_owned());
+        let mode = match row.is_mounted {
+            None => "",
+            Some(true) => ", overlay",
+            Some(false) => ", overlay, not mounted",
+        };
         let line = format!(
-            "{}  {}, last push or pull: {age}",
+            "{}  {}{mode}, last push or pull: {age}",
             row.root.display(),
             row.title
         );
@@ -341,17 +486,37 @@ struct Row {
     root: PathBuf,
     /// The ref with the generation.
     title: String,
+    /// Whether the files can be read, in overlay mode.
+    is_mounted: Option<bool>,
     /// Time since the last push or pull.
     age: Option<String>,
     state: String,
 }
 
-fn describe(root: &Path) -> anyhow::Result<(Workspace, String)> {
-    let workspace = Workspace::read(root)?;
-    let scanned = read(&workspace)?;
-    let base = workspace.base()?;
-    let base = base.map_or_else(empty, |base| base.manifest.entries);
-    Ok((workspace, summary(&changes(&base, &scanned.entries))))
+fn describe(row: &mut Row) -> anyhow::Result<()> {
+    let workspace = Workspace::read(&row.root)?;
+    row.title = workspace.title();
+    let synced = workspace.state.base.as_ref();
+    row.age = synced.map(|base| age(base.synced_at));
+    row.is_mounted = overlay::is_mounted(&workspace);
+    row.state = summary(&local_changes(&workspace)?);
+    Ok(())
+}
+
+/// Describes a workspace whose directory was removed. In overlay mode, its changes are elsewhere.
+fn describe_removed(row: &mut Row) {
+    let Some(removed) = overlay::find_removed(&row.root) else {
+        return;
+    };
+    let (changes, root) = (&removed.root, row.root.display());
+    let State { url, name, .. } = &removed.state;
+    row.title = removed.title();
+    row.age = removed.state.base.as_ref().map(|base| age(base.synced_at));
+    row.is_mounted = Some(false);
+    row.state = format!(
+        "vanished, with its changes in {changes:?}: samovar workspace open --mode overlay \
+         {url}#{name} {root} mounts them again"
+    );
 }
 
 /// Sets the mode of the root of a workspace.

@@ -12,14 +12,15 @@ use std::time::Instant;
 use anyhow::{Context as _, anyhow};
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
-use samovar_workspace::merge::{Action, ActionKind, merge};
-use samovar_workspace::{Entries, Index, Kind, Root, Scanned, Walk};
+use samovar_workspace::merge::{ActionKind, merge};
+use samovar_workspace::{Entries, Entry, Kind, Root, Scanned, Walk};
 
 use super::apply::Apply;
 use super::local::{empty, read, write_index};
-use super::open::{has_files, newest, set_root_mode};
-use super::state::{Base, INCOMING, State, Workspace, printable};
+use super::open::{has_files, missing, newest, set_root_mode};
+use super::state::{Base, INCOMING, State, Workspace, shown_path};
 use crate::credentials::Sources;
+use crate::http::printable;
 use crate::outcome::Failed;
 use crate::pull::download;
 use crate::refs::Generation;
@@ -39,13 +40,9 @@ pub(super) fn run(
     out: &mut dyn Write,
 ) -> anyhow::Result<ExitCode> {
     let _lock = workspace.lock()?;
-    let snapshots = Snapshots::open(workspace.remote()?, sources)?;
-    let newest = newest(snapshots.refs(), &workspace.state.name)?.ok_or_else(|| {
-        Failed::Refused.because(anyhow!(
-            "the ref {} does not exist: samovar workspace push creates it",
-            workspace.state.name
-        ))
-    })?;
+    let snapshots = workspace.snapshots(sources)?;
+    let newest = newest(snapshots.refs(), &workspace.state.name)?;
+    let newest = newest.ok_or_else(|| missing(&workspace.state))?;
     pull(workspace, &snapshots, &newest, out)
 }
 
@@ -78,26 +75,35 @@ pub(super) fn pull(
     let host = newest.host.as_deref().unwrap_or("server");
     let label = format!("{host}-{}", date(newest.created_at));
     let mut actions = merge(&base, &ours.entries, &theirs.entries, &label);
-    actions.retain(|action| !is_conflict_known(action, &ours.entries, &theirs.entries));
-    let applied = Apply::run(workspace, snapshots, &ours, theirs, &actions)?;
-    finish(workspace, newest, &snapshot)?;
-    update_index(workspace, &ours, &theirs.entries);
-    let conflicts: Vec<&Action> = actions
-        .iter()
-        .filter(|action| matches!(action.kind, ActionKind::Conflict { .. }))
-        .collect();
-    for action in &conflicts {
-        let ActionKind::Conflict { ours: index, .. } = action.kind else {
-            continue;
+    // Paths of our files in conflict, and of their copies.
+    let mut conflicts = Vec::new();
+    actions.retain(|action| {
+        let ActionKind::Conflict {
+            ours: kept,
+            theirs: index,
+        } = action.kind
+        else {
+            return true;
         };
+        let copy = existing_copy(&ours.entries, kept, theirs.entries.get(index));
+        let is_new = copy.is_none();
+        let copy = copy.unwrap_or_else(|| action.path.clone());
+        conflicts.push((ours.entries.path(kept), copy));
+        is_new
+    });
+    let applied = Apply::run(workspace, snapshots, &ours, theirs, &actions)?;
+    // Before the base changes: the next pull reports no conflict of this one.
+    for (kept, copy) in &conflicts {
         writeln!(
             out,
             "conflict: {} stays as it is; that of {} is {}",
-            printable(&ours.entries.path(index)),
-            printable(host.as_bytes()),
-            printable(&action.path)
+            shown_path(kept),
+            printable(host),
+            shown_path(copy)
         )?;
     }
+    out.flush()?;
+    finish(workspace, newest, &snapshot)?;
     writeln!(
         out,
         "merged {}: {} changed, {} received in {:.1} s",
@@ -112,34 +118,19 @@ pub(super) fn pull(
     })
 }
 
-/// Returns whether an earlier pull, which was killed, has made this conflict copy.
-fn is_conflict_known(action: &Action, ours: &Entries, theirs: &Entries) -> bool {
-    let ActionKind::Conflict {
-        ours: at,
-        theirs: index,
-    } = action.kind
-    else {
-        return false;
-    };
-    let (Some(kept), Some(copy)) = (ours.get(at), theirs.get(index)) else {
-        return false;
-    };
+/// Returns the path of the conflict copy of `copied` that an earlier pull, which was killed, has
+/// made beside our entry.
+fn existing_copy(ours: &Entries, kept: usize, copied: Option<&Entry>) -> Option<Vec<u8>> {
+    let (kept, copied) = (ours.get(kept)?, copied?);
+    // The copy of a directory may be incomplete.
+    if matches!(copied.kind, Kind::Directory { .. }) {
+        return None;
+    }
     let prefix = [&kept.name[..], b".conflict-"].concat();
-    let mut siblings = ours
-        .children(kept.parent)
-        .filter_map(|index| ours.get(index));
-    !matches!(copy.kind, Kind::Directory { .. })
-        && siblings.any(|one| one.name.starts_with(&prefix) && one.has_same_data(copy))
-}
-
-/// Stores the digests after a change of files to those of a manifest.
-pub(super) fn update_index(workspace: &Workspace, before: &Scanned, new: &Entries) {
-    let Ok(mut scanned) = Scanned::scan(&workspace.root) else {
-        return;
-    };
-    Index::of(before).apply(&mut scanned);
-    copy_digests(new, &mut scanned);
-    write_index(workspace, &scanned);
+    let is_copy = |entry: &Entry| entry.name.starts_with(&prefix) && entry.has_same_data(copied);
+    let mut siblings = ours.children(kept.parent);
+    let copy = siblings.find(|index| ours.get(*index).is_some_and(is_copy))?;
+    Some(ours.path(copy))
 }
 
 /// Name of the directory of a whole tree that was received.
@@ -184,16 +175,18 @@ pub(super) fn fill(
     Ok(())
 }
 
-/// Creates the empty directory for files that are received.
+/// Creates the directory for files that are received. It may have the download of a command that
+/// was killed, but no tree.
 fn new_incoming(workspace: &Workspace) -> anyhow::Result<std::path::PathBuf> {
     let incoming = workspace.path(INCOMING);
-    match fs::remove_dir_all(&incoming) {
+    let tree = incoming.join(TREE);
+    match fs::remove_dir_all(&tree) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(error).with_context(|| format!("cannot remove {incoming:?}"));
+            return Err(error).with_context(|| format!("cannot remove {tree:?}"));
         }
         _ => {}
     }
-    fs::create_dir(&incoming).with_context(|| format!("cannot create {incoming:?}"))?;
+    fs::create_dir_all(&incoming).with_context(|| format!("cannot create {incoming:?}"))?;
     Ok(incoming)
 }
 
@@ -251,7 +244,7 @@ pub(super) fn finish(
 
 /// Sets the digests of files that were just written from a manifest, and are unchanged since: size
 /// and time are those of the manifest.
-pub(super) fn copy_digests(entries: &Entries, scanned: &mut Scanned) {
+fn copy_digests(entries: &Entries, scanned: &mut Scanned) {
     let mut known = Vec::new();
     for [old, new] in Walk::new([entries, &scanned.entries]) {
         let (Some(old), Some(new)) = (old, new) else {

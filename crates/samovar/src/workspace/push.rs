@@ -7,9 +7,10 @@ use anyhow::anyhow;
 use serde_json::json;
 
 use super::local::{changes, empty, read, summary, write_index};
-use super::open::newest;
-use super::state::{Base, Lock, State, Workspace, printable};
+use super::open::{RECREATE, newest};
+use super::state::{Base, Lock, State, Workspace};
 use crate::credentials::Sources;
+use crate::http::printable;
 use crate::outcome::Failed;
 use crate::push::{LocalTree, host, refuse_public, report_skipped};
 use crate::refs::{Expected, Generation, Update, Updated};
@@ -95,7 +96,7 @@ pub(super) fn run(
 /// Returns the error of a push that came too late.
 pub(super) fn conflict(workspace: &Workspace, newest: &Generation) -> anyhow::Error {
     let by = newest.host.as_deref().map(|host| {
-        let host = printable(host.as_bytes());
+        let host = printable(host);
         format!(" by {host}")
     });
     Failed::Refused.because(anyhow!(
@@ -123,7 +124,7 @@ pub(super) fn push(
         return Ok(Pushed::Unchanged);
     }
     report_skipped(&scanned);
-    let snapshots = Snapshots::open(workspace.remote()?, sources)?;
+    let snapshots = workspace.snapshots(sources)?;
     if !workspace.state.is_public {
         refuse_public(&snapshots)?;
     }
@@ -186,8 +187,7 @@ fn publish(
         let Some(newest) = newest(snapshots.refs(), &workspace.state.name)? else {
             workspace.remove_base(snapshot);
             return Err(Failed::Refused.because(anyhow!(
-                "the cache refused the push, because the ref was removed ({sentence}): use --force \
-                 to create it again"
+                "the cache refused the push, because the ref was removed ({sentence}): {RECREATE}"
             )));
         };
         // If the response to an earlier push of this workspace was lost, the files are based on it.

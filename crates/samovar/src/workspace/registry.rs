@@ -78,10 +78,7 @@ fn try_change(path: &Path, edit: impl FnOnce(&mut Vec<PathBuf>)) -> io::Result<(
     file.read_to_string(&mut text)?;
     let mut paths = parse(&text);
     edit(&mut paths);
-    let lines = paths.iter().map(|path| {
-        let line = percent_encode(path.as_os_str().as_bytes(), ENCODED);
-        format!("{line}\n")
-    });
+    let lines = paths.iter().map(|path| format!("{}\n", encoded(path)));
     let new: String = lines.collect();
     if new != text {
         file.rewind()?;
@@ -92,14 +89,19 @@ fn try_change(path: &Path, edit: impl FnOnce(&mut Vec<PathBuf>)) -> io::Result<(
 }
 
 fn parse(text: &str) -> Vec<PathBuf> {
-    let decode = |line: &str| {
-        let bytes: Vec<u8> = percent_decode_str(line).collect();
-        PathBuf::from(std::ffi::OsString::from_vec(bytes))
-    };
-    text.lines()
-        .filter(|line| line.starts_with('/'))
-        .map(decode)
-        .collect()
+    let lines = text.lines().filter(|line| line.starts_with('/'));
+    lines.map(decoded).collect()
+}
+
+/// Encodes a path for one line of text.
+pub(super) fn encoded(path: &Path) -> String {
+    percent_encode(path.as_os_str().as_bytes(), ENCODED).to_string()
+}
+
+/// Decodes a path that [`encoded`] returned.
+pub(super) fn decoded(text: &str) -> PathBuf {
+    let bytes: Vec<u8> = percent_decode_str(text).collect();
+    PathBuf::from(std::ffi::OsString::from_vec(bytes))
 }
 
 #[cfg(test)]

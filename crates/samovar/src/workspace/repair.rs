@@ -6,14 +6,14 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use anyhow::anyhow;
 use samovar_workspace::root::is_temporary;
-use samovar_workspace::{Index, Kind, Root};
+use samovar_workspace::{Index, Kind, Root, Scanned};
 
 use super::local::read;
+use super::overlay;
 use super::state::Workspace;
 use crate::credentials::Sources;
 use crate::outcome::Failed;
 use crate::size::counted;
-use crate::snapshot::Snapshots;
 
 /// Removes what killed processes have left, and restores damaged files of the state. Changes none
 /// of the user's files.
@@ -27,10 +27,13 @@ pub(super) fn repair(
     sources: &Sources,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
+    if overlay::mount(workspace, sources)? {
+        writeln!(out, "mounted {:?} again", workspace.root)?;
+    }
     let _lock = workspace.lock()?;
     let root = workspace.root.clone();
     if let (Some(base), Err(error)) = (workspace.state.base.clone(), workspace.base()) {
-        let snapshots = Snapshots::open(workspace.remote()?, sources)?;
+        let snapshots = workspace.snapshots(sources)?;
         let snapshot = snapshots.manifest(&base.manifest).map_err(|download| {
             Failed::of(&download)
                 .unwrap_or(Failed::Unavailable)
@@ -48,25 +51,43 @@ pub(super) fn repair(
             workspace.title()
         )?;
     }
+    let lower = workspace
+        .overlay()
+        .and_then(|overlay| overlay.lower.as_ref());
+    if let Some(lower) = lower
+        && workspace.snapshot(&lower.manifest).is_err()
+    {
+        let snapshot = workspace.snapshots(sources)?.manifest(&lower.manifest)?;
+        workspace.write_base(&snapshot)?;
+        writeln!(out, "downloaded the manifest of the mounted files again")?;
+    }
     if !matches!(Index::read(&root), Ok(Some(_))) {
         // All files are hashed below.
         fs::remove_file(workspace.path("index")).unwrap_or_default();
         writeln!(out, "made the index of the files again")?;
     }
     let scanned = read(workspace)?;
-    let directory = Root::open(&root)?;
-    let mut count = workspace.remove_leftovers();
-    // Scans leave them out.
+    let count = workspace.remove_leftovers() + remove_temporary_files(&scanned)?;
+    if count > 0 {
+        let files = counted(count as u64, "temporary file");
+        writeln!(out, "removed {files} of processes that were killed")?;
+    }
+    writeln!(out, "{root:?} is a workspace of {}", workspace.title())?;
+    Ok(())
+}
+
+/// Removes the temporary files of killed processes in all directories of a scan, which leaves them
+/// out. Returns their number.
+fn remove_temporary_files(scanned: &Scanned) -> anyhow::Result<usize> {
+    let directory = Root::open(&scanned.root)?;
+    let mut count = 0;
     for (index, entry) in scanned.entries.list().iter().enumerate() {
         if !matches!(entry.kind, Kind::Directory { .. }) {
             continue;
         }
         let parent = scanned.entries.path(index);
-        for found in fs::read_dir(scanned.path(index))
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
+        let found = fs::read_dir(scanned.path(index)).into_iter().flatten();
+        for found in found.flatten() {
             let name = found.file_name();
             let path = match &parent[..] {
                 b"" => name.as_bytes().to_vec(),
@@ -76,10 +97,5 @@ pub(super) fn repair(
             count += usize::from(is_temporary(name.as_bytes()) && is_removed());
         }
     }
-    if count > 0 {
-        let files = counted(count as u64, "temporary file");
-        writeln!(out, "removed {files} of processes that were killed")?;
-    }
-    writeln!(out, "{root:?} is a workspace of {}", workspace.title())?;
-    Ok(())
+    Ok(count)
 }

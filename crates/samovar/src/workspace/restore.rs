@@ -11,12 +11,11 @@ use samovar_workspace::{Entries, Walk};
 
 use super::apply::Apply;
 use super::local::{changes, empty, read, summary};
-use super::pull::update_index;
-use super::state::{Workspace, printable};
+use super::state::{Workspace, shown_path};
 use crate::credentials::Sources;
 use crate::outcome::Failed;
 use crate::size::{counted, human};
-use crate::snapshot::{Downloaded, Snapshots};
+use crate::snapshot::Downloaded;
 
 /// Maximum number of paths that an error names.
 const NAMED_COUNT: usize = 5;
@@ -37,7 +36,7 @@ pub(super) fn restore(
 ) -> anyhow::Result<()> {
     let _lock = workspace.lock()?;
     let path = path.map(|path| below(workspace, path)).transpose()?;
-    let snapshots = Snapshots::open(workspace.remote()?, sources)?;
+    let snapshots = workspace.snapshots(sources)?;
     let name = &workspace.state.name;
     let found = snapshots.refs().log(name)?;
     let found = found.generation(name, Some(generation))?;
@@ -55,7 +54,7 @@ pub(super) fn restore(
             is_known,
             Failed::Refused.because(anyhow!(
                 "generation {generation} of {name} has no {}",
-                printable(path)
+                shown_path(path)
             ))
         );
     }
@@ -73,7 +72,7 @@ pub(super) fn restore(
         _ => false,
     });
     let lost: Vec<&Action> = lost.collect();
-    let names: Vec<String> = lost.iter().map(|action| printable(&action.path)).collect();
+    let names: Vec<String> = lost.iter().map(|action| shown_path(&action.path)).collect();
     let shown = names.get(..NAMED_COUNT).unwrap_or(&names).join(", ");
     ensure!(
         is_forced || lost.is_empty(),
@@ -84,7 +83,6 @@ pub(super) fn restore(
         ))
     );
     let applied = Apply::run(workspace, &snapshots, &ours, target, &actions)?;
-    update_index(workspace, &ours, &target.entries);
     writeln!(
         out,
         "restored {} from {name}@{generation}, {} received",
@@ -137,9 +135,8 @@ fn apply_base(
     actions: &[Action],
     sources: &Sources,
 ) -> anyhow::Result<u64> {
-    let snapshots = Snapshots::open(workspace.remote()?, sources)?;
+    let snapshots = workspace.snapshots(sources)?;
     let applied = Apply::run(workspace, &snapshots, ours, &base.manifest, actions)?;
-    update_index(workspace, ours, &base.manifest.entries);
     Ok(applied.changed_count)
 }
 

@@ -15,14 +15,24 @@
 //!
 //! ```text
 //! samovar-workspace 1
-//! mode dir
+//! mode dir                      or mode overlay, then these two lines:
+//! layers <percent-encoded path of the directory with the layers>
+//! lower <store path of the manifest of the lower layer, or -, if it is empty>
 //! url <URL of the cache, without a login>
 //! ref <name>
 //! public                        if the tree may be in a cache that everybody can read
+//! trust <public key>            a line for each key of --trusted-public-keys
 //! base <generation> <base name of the manifest> <hash of its NAR> <seconds since 1970>
 //! ```
 //!
 //! Without the last line, nothing was pushed or pulled yet.
+//!
+//! # Overlays
+//!
+//! In overlay mode, the state directory is in the upper layer, so that it is in its place, and on
+//! the file system of the files, while the overlay is mounted on the workspace. The directory below
+//! the mount has a symbolic link to it. So the state is found also while nothing is mounted, and
+//! the link shows that nothing is mounted. `base-HASH` exists for the lower layer as well.
 //!
 //! # Crashes
 //!
@@ -39,16 +49,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, ensure};
 use rustix::fs::OFlags;
-use samovar_nix::{NarHash, StorePath};
+use samovar_nix::{NarHash, PublicKey, StorePath};
 use samovar_storage::PinName;
 use samovar_storage::token::now;
 use samovar_workspace::{Manifest, STATE_DIRECTORY, file_nar};
 use sha2::{Digest as _, Sha256};
 
+use super::mode::{Mode, Overlay, cannot_open, field, missing_target};
 use super::registry;
+use crate::credentials::Sources;
+use crate::http::{Http, Patience};
 use crate::outcome::Failed;
 use crate::remote::Remote;
-use crate::snapshot::Downloaded;
+use crate::snapshot::{Downloaded, Snapshots};
 
 const MAGIC: &str = "samovar-workspace 1";
 const STATE: &str = "workspace";
@@ -76,8 +89,12 @@ pub(super) struct State {
     /// URL of the cache, without `/upload` and without a login.
     pub(super) url: String,
     pub(super) name: PinName,
+    pub(super) mode: Mode,
     /// Whether the tree may be in a cache that everybody can read.
     pub(super) is_public: bool,
+    /// Keys of which one must have signed what is read from the cache. Empty: no signature is
+    /// required.
+    pub(super) keys: Vec<PublicKey>,
     /// `None`: nothing was pushed or pulled yet.
     pub(super) base: Option<Base>,
 }
@@ -107,9 +124,13 @@ impl State {
     }
 
     pub(super) fn text(&self) -> String {
-        let mut text = format!("{MAGIC}\nmode dir\nurl {}\nref {}\n", self.url, self.name);
+        let mode = self.mode.text();
+        let mut text = format!("{MAGIC}\n{mode}url {}\nref {}\n", self.url, self.name);
         if self.is_public {
             text.push_str("public\n");
+        }
+        for key in &self.keys {
+            text.push_str(&format!("trust {key}\n"));
         }
         if let Some(base) = &self.base {
             text.push_str(&format!(
@@ -125,17 +146,22 @@ impl State {
 
     /// Parses a text that [`text`](Self::text) returned.
     fn parse(text: &str) -> anyhow::Result<Self> {
-        let lines = text
-            .strip_prefix(MAGIC)
-            .and_then(|rest| rest.strip_prefix("\nmode dir\n"));
-        let lines =
-            lines.context("it has another format: use the version of samovar that wrote it")?;
-        let (url, rest) = field(lines, "url ")?;
+        let another = "it has another format: use the version of samovar that wrote it";
+        let rest = text.strip_prefix(MAGIC).context(another)?;
+        let rest = rest.strip_prefix('\n').context(another)?;
+        let (mode, rest) = Mode::parse(rest)?.context(another)?;
+        let (url, rest) = field(rest, "url ")?;
         let (name, rest) = field(rest, "ref ")?;
-        let (is_public, rest) = match rest.strip_prefix("public\n") {
+        let (is_public, mut rest) = match rest.strip_prefix("public\n") {
             Some(rest) => (true, rest),
             None => (false, rest),
         };
+        let mut keys = Vec::new();
+        while rest.starts_with("trust ") {
+            let (key, after) = field(rest, "trust ")?;
+            keys.push(PublicKey::parse(key).context("a trusted key is malformed")?);
+            rest = after;
+        }
         let base = match rest {
             "" => None,
             rest => {
@@ -149,7 +175,9 @@ impl State {
             name: name
                 .parse()
                 .map_err(|_error| anyhow!("the name of the ref is invalid"))?,
+            mode,
             is_public,
+            keys,
             base,
         })
     }
@@ -180,17 +208,9 @@ impl Base {
     }
 }
 
-/// Splits off a line that begins with a word.
-fn field<'a>(text: &'a str, word: &str) -> anyhow::Result<(&'a str, &'a str)> {
-    let rest = text
-        .strip_prefix(word)
-        .and_then(|rest| rest.split_once('\n'));
-    rest.with_context(|| format!("the line of {:?} is missing", word.trim_end()))
-}
-
 /// Returns whether a directory has the state of a workspace.
 pub(super) fn is_workspace(directory: &Path) -> bool {
-    state_file(directory).symlink_metadata().is_ok()
+    state_file(directory).symlink_metadata().is_ok() || missing_target(directory).is_some()
 }
 
 /// Refuses a state that another user has made, or that is elsewhere: it could name the server of an
@@ -198,17 +218,21 @@ pub(super) fn is_workspace(directory: &Path) -> bool {
 fn check_owner(root: &Path) -> anyhow::Result<()> {
     use std::os::unix::fs::MetadataExt as _;
     let directory = root.join(STATE_DIRECTORY);
-    let found = directory.symlink_metadata();
-    let found = found.with_context(|| format!("cannot open {directory:?}"))?;
-    let is_own = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
-    ensure!(
-        is_own,
-        Failed::Refused.because(anyhow!(
-            "{directory:?} is not a directory of the user who runs this command: a workspace can \
-             be used only by its owner"
-        ))
-    );
+    let link = directory.symlink_metadata();
+    let found = link.and_then(|link| Ok([link, directory.metadata()?]));
+    let found = found.map_err(|error| cannot_open(root, error))?;
+    let user = rustix::process::geteuid().as_raw();
+    let is_own = found.iter().all(|found| found.uid() == user);
+    ensure!(is_own && found[1].is_dir(), foreign(root));
     Ok(())
+}
+
+fn foreign(root: &Path) -> anyhow::Error {
+    let directory = root.join(STATE_DIRECTORY);
+    Failed::Refused.because(anyhow!(
+        "{directory:?} is not a directory of the user who runs this command: a workspace can be \
+         used only by its owner"
+    ))
 }
 
 fn state_file(root: &Path) -> PathBuf {
@@ -243,10 +267,35 @@ impl Workspace {
                 root.display()
             )
         })?;
-        Ok(Self {
+        let workspace = Self {
             root: root.to_owned(),
             state,
-        })
+        };
+        let is_elsewhere = match &workspace.state.mode {
+            Mode::Directory => !workspace.is_mounted(),
+            // Commands remove the layers: they must be those of this workspace. Another command may
+            // replace the file between two reads, but not three times.
+            Mode::Overlay(overlay) => {
+                let own = state_file(&overlay.upper());
+                let is_same = |_| fs::read(&file).ok() == fs::read(&own).ok();
+                !(0..3).any(is_same)
+            }
+        };
+        ensure!(!is_elsewhere, foreign(root));
+        Ok(workspace)
+    }
+
+    /// Returns the layers in overlay mode.
+    pub(super) fn overlay(&self) -> Option<&Overlay> {
+        match &self.state.mode {
+            Mode::Directory => None,
+            Mode::Overlay(overlay) => Some(overlay),
+        }
+    }
+
+    /// Returns whether the overlay is mounted, in overlay mode.
+    pub(super) fn is_mounted(&self) -> bool {
+        !self.root.join(STATE_DIRECTORY).is_symlink()
     }
 
     /// Returns the path of a file in the state directory.
@@ -254,9 +303,19 @@ impl Workspace {
         self.root.join(STATE_DIRECTORY).join(name)
     }
 
-    /// Returns the cache of the workspace, without credentials.
-    pub(super) fn remote(&self) -> anyhow::Result<Remote> {
-        Remote::of_cache(&self.state.url)
+    /// Opens the cache of the workspace.
+    pub(super) fn snapshots(&self, sources: &Sources) -> anyhow::Result<Snapshots> {
+        let remote = Remote::of_cache(&self.state.url)?;
+        let snapshots = Snapshots::open(remote, sources, &self.state.keys)?;
+        Ok(snapshots.with_remembered_keys())
+    }
+
+    /// Returns a client for the cache of the workspace, without a request.
+    pub(super) fn http(&self, sources: &Sources, patience: Patience) -> anyhow::Result<Http> {
+        let mut remote = Remote::of_cache(&self.state.url)?;
+        let authorized = sources.authorize(&mut remote);
+        authorized.map_err(|error| Failed::Usage.because(error))?;
+        Http::new(remote, patience)
     }
 
     /// Returns the ref with the generation of the base, for messages.
@@ -321,9 +380,7 @@ impl Workspace {
     pub(super) fn set_state(&mut self, state: State) -> anyhow::Result<()> {
         self.write(STATE, state.text().as_bytes())?;
         self.state = state;
-        self.remove_files(|name| {
-            name.starts_with(BASE) && Some(name) != self.base_name().as_deref()
-        });
+        self.remove_files(|name| name.starts_with(BASE) && !self.needs_base(name));
         Ok(())
     }
 
@@ -335,7 +392,7 @@ impl Workspace {
     /// Removes the base file of a snapshot that is not the base.
     pub(super) fn remove_base(&self, snapshot: &Downloaded) {
         let file = base_file(&snapshot.path);
-        if self.base_name().as_ref() != Some(&file) {
+        if !self.needs_base(&file) {
             // It is removed with the next change of the state.
             fs::remove_file(self.path(&file)).unwrap_or_default();
         }
@@ -362,11 +419,13 @@ impl Workspace {
         Ok(true)
     }
 
-    fn base_name(&self) -> Option<String> {
-        self.state
-            .base
-            .as_ref()
-            .map(|base| base_file(&base.manifest))
+    /// Returns whether the state refers to the base file with this name.
+    fn needs_base(&self, name: &str) -> bool {
+        let base = self.state.base.as_ref().map(|base| &base.manifest);
+        let lower = self.overlay().and_then(|overlay| overlay.lower.as_ref());
+        base.into_iter()
+            .chain(lower.map(|lower| &lower.manifest))
+            .any(|path| base_file(path) == name)
     }
 
     /// Reads the snapshot on which the workspace is based.
@@ -374,13 +433,23 @@ impl Workspace {
         let Some(base) = &self.state.base else {
             return Ok(None);
         };
-        let file = self.path(&base_file(&base.manifest));
-        let advice = || format!("{file:?} is missing or damaged: run samovar workspace repair");
-        let text = fs::read_to_string(&file).with_context(advice)?;
-        let snapshot = downloaded(&base.manifest, text).with_context(advice)?;
+        let snapshot = self.snapshot(&base.manifest)?;
         let is_intact = snapshot.nar_hash == base.nar_hash;
-        ensure!(is_intact, Failed::Unavailable.because(anyhow!(advice())));
+        let error = || Failed::Unavailable.because(anyhow!(self.damaged(&base.manifest)));
+        ensure!(is_intact, error());
         Ok(Some(snapshot))
+    }
+
+    /// Reads the snapshot with this manifest from its base file.
+    pub(super) fn snapshot(&self, manifest: &StorePath) -> anyhow::Result<Downloaded> {
+        let text = fs::read_to_string(self.path(&base_file(manifest)));
+        let text = text.with_context(|| self.damaged(manifest))?;
+        downloaded(manifest, text).with_context(|| self.damaged(manifest))
+    }
+
+    fn damaged(&self, manifest: &StorePath) -> String {
+        let file = self.path(&base_file(manifest));
+        format!("{file:?} is missing or damaged: run samovar workspace repair")
     }
 
     /// Removes the state of the workspace. Keeps files of others in the state directory.
@@ -401,9 +470,8 @@ impl Workspace {
         let incoming = self.path(INCOMING);
         let has_incoming = incoming.exists();
         fs::remove_dir_all(incoming).unwrap_or_default();
-        let own = self.base_name();
         let is_left = |name: &str| {
-            name.ends_with(TEMPORARY) || name.starts_with(BASE) && Some(name) != own.as_deref()
+            name.ends_with(TEMPORARY) || name.starts_with(BASE) && !self.needs_base(name)
         };
         self.remove_files(is_left) + usize::from(has_incoming)
     }
@@ -450,7 +518,7 @@ fn downloaded(path: &StorePath, text: String) -> anyhow::Result<Downloaded> {
 }
 
 /// Formats a path in one line, without control characters.
-pub(super) fn printable(path: &[u8]) -> String {
+pub(super) fn shown_path(path: &[u8]) -> String {
     match std::str::from_utf8(path) {
         Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
         _ => format!("{:?}", Path::new(std::ffi::OsStr::from_bytes(path))),
@@ -459,6 +527,7 @@ pub(super) fn printable(path: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::mode::Lower;
     use super::*;
 
     const MANIFEST: &str = "vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-app.manifest";
@@ -467,7 +536,15 @@ mod tests {
         State {
             url: "http://localhost:5000/a".to_owned(),
             name: "mr/app \u{e4}".parse().unwrap(),
+            mode: Mode::Overlay(Overlay {
+                layers: "/a\n b".into(),
+                lower: Some(Lower {
+                    store_dir: "/gnu/store".to_owned(),
+                    manifest: StorePath::from_base_name(MANIFEST).unwrap(),
+                }),
+            }),
             is_public: true,
+            keys: vec![PublicKey::parse(&format!("a-1:{}=", "A".repeat(43))).unwrap(); 2],
             base: Some(Base {
                 generation: 3,
                 manifest: StorePath::from_base_name(MANIFEST).unwrap(),
@@ -483,6 +560,8 @@ mod tests {
         assert_eq!(State::parse(&state.text()).unwrap(), state);
         state.base = None;
         state.is_public = false;
+        state.keys.clear();
+        state.mode = Mode::Directory;
         assert_eq!(State::parse(&state.text()).unwrap(), state);
     }
 
@@ -500,8 +579,8 @@ mod tests {
 
     #[test]
     fn paths_are_printed_in_one_line() {
-        assert_eq!(printable("a/\u{e4} b".as_bytes()), "a/\u{e4} b");
-        assert_eq!(printable(b"a\nb"), "\"a\\nb\"");
-        assert_eq!(printable(b"a\xff"), "\"a\\xFF\"");
+        assert_eq!(shown_path("a/\u{e4} b".as_bytes()), "a/\u{e4} b");
+        assert_eq!(shown_path(b"a\nb"), "\"a\\nb\"");
+        assert_eq!(shown_path(b"a\xff"), "\"a\\xFF\"");
     }
 }

@@ -7,20 +7,16 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use samovar_storage::PinName;
 use samovar_workspace::diff::{Change, ChangeKind};
 use serde_json::json;
 
 use super::age;
-use super::local::{changes, counts, empty, read, summary, word};
-use super::open::newest;
-use super::state::{Workspace, printable};
+use super::local::{changes, counts, empty, local_changes, read, summary, word};
+use super::open::{missing, newest};
+use super::state::{State, Workspace, shown_path};
 use crate::credentials::Sources;
-use crate::http::{Http, Patience};
-use crate::outcome::Failed;
-use crate::refs::{Generation, Refs};
-use crate::remote::Remote;
-use crate::token::date;
+use crate::http::{Http, Patience, printable};
+use crate::refs::{Generation, Refs, write_log};
 
 /// Maximum wait for the server. The state of the files does not depend on it.
 const SERVER_TIME: Duration = Duration::from_secs(1);
@@ -30,11 +26,11 @@ const SERVER_TIME: Duration = Duration::from_secs(1);
 struct Query(mpsc::Receiver<anyhow::Result<Option<Generation>>>);
 
 impl Query {
-    fn start(remote: Remote, name: PinName) -> Self {
+    fn start(http: Http, state: State) -> Self {
         let (sender, receiver) = mpsc::channel();
         thread::spawn(move || {
-            let newest = Http::new(remote, Patience::QUERY)
-                .and_then(|http| newest(&Refs::new(&http), &name));
+            let refs = Refs::trusting(&http, &state.keys);
+            let newest = refs.and_then(|refs| newest(&refs, &state.name));
             // Nobody may wait any more.
             sender.send(newest).unwrap_or_default();
         });
@@ -62,10 +58,8 @@ pub(super) fn status(
     let query = match is_offline {
         true => None,
         false => {
-            let mut remote = workspace.remote()?;
-            let authorized = sources.authorize(&mut remote);
-            authorized.map_err(|error| Failed::Usage.because(error))?;
-            Some(Query::start(remote, workspace.state.name.clone()))
+            let http = workspace.http(sources, Patience::QUERY)?;
+            Some(Query::start(http, workspace.state.clone()))
         }
     };
     let changes = local_changes(workspace)?;
@@ -110,13 +104,7 @@ pub(super) fn status(
             out,
             "the server has generation {}, pushed by {}: run samovar workspace pull",
             newest.number,
-            printable(
-                newest
-                    .host
-                    .as_deref()
-                    .unwrap_or("an unknown machine")
-                    .as_bytes()
-            )
+            printable(newest.host.as_deref().unwrap_or("an unknown machine"))
         )?,
     }
     Ok(code)
@@ -133,10 +121,10 @@ pub(super) fn diff(workspace: &Workspace, out: &mut dyn Write) -> anyhow::Result
     let scanned = read(workspace)?;
     let changes = changes(&base, &scanned.entries);
     for change in &changes {
-        let path = printable(&change.path);
+        let path = shown_path(&change.path);
         match (change.kind, change.old) {
             (ChangeKind::Renamed, Some(old)) => {
-                let old = printable(&base.path(old));
+                let old = shown_path(&base.path(old));
                 writeln!(out, "{:8} {old} -> {path}", word(change.kind))?;
             }
             _ => writeln!(out, "{:8} {path}", word(change.kind))?,
@@ -146,13 +134,6 @@ pub(super) fn diff(workspace: &Workspace, out: &mut dyn Write) -> anyhow::Result
         writeln!(out, "{}", summary(&changes))?;
     }
     Ok(exit_code(&changes))
-}
-
-fn local_changes(workspace: &Workspace) -> anyhow::Result<Vec<Change>> {
-    let scanned = read(workspace)?;
-    let base = workspace.base()?;
-    let base = base.map_or_else(empty, |base| base.manifest.entries);
-    Ok(changes(&base, &scanned.entries))
 }
 
 fn exit_code(changes: &[Change]) -> ExitCode {
@@ -172,25 +153,14 @@ pub(super) fn log(
     sources: &Sources,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    let mut remote = workspace.remote()?;
-    let authorized = sources.authorize(&mut remote);
-    authorized.map_err(|error| Failed::Usage.because(error))?;
-    let refs = Refs::new(&Http::new(remote, Patience::SETUP)?);
-    let log = refs.get(&workspace.state.name)?.ok_or_else(|| {
-        Failed::Refused.because(anyhow!(
-            "the ref {} does not exist: samovar workspace push creates it",
-            workspace.state.name
-        ))
-    })?;
-    writeln!(out, "  GENERATION CREATED    HOST             MESSAGE")?;
-    for one in log.generations {
-        let is_base = one.number == workspace.state.generation();
-        let mark = if is_base { '*' } else { ' ' };
-        let host = printable(one.host.as_deref().unwrap_or("-").as_bytes());
-        let message = printable(one.message.as_deref().unwrap_or_default().as_bytes());
-        let created = date(one.created_at);
-        let line = format!("{mark} {:>10} {created:10} {host:16} {message}", one.number);
-        writeln!(out, "{}", line.trim_end())?;
-    }
-    Ok(())
+    let http = workspace.http(sources, Patience::SETUP)?;
+    let refs = Refs::trusting(&http, &workspace.state.keys)?;
+    let log = refs.get(&workspace.state.name)?;
+    let log = log.ok_or_else(|| missing(&workspace.state))?;
+    let base = workspace.state.generation();
+    let mark = |number| match number > 0 && number == base {
+        true => "* ",
+        false => "  ",
+    };
+    write_log(&log.generations, mark, out)
 }

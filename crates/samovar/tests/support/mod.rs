@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use testkit::http1::Connection;
-use testkit::nix::local;
+use testkit::nix::{Nix, local};
 pub(crate) use testkit::nix::{hash_part as hash, manifest, sample, sample_root};
 pub(crate) use testkit::process::Process as Server;
 use testkit::process::without_variables;
@@ -30,7 +30,12 @@ pub(crate) fn samovar() -> Command {
 
 /// Returns a command of Nix that requires no signatures and ignores this machine's settings.
 pub(crate) fn nix(program: &str, home: &Path) -> Command {
-    let mut command = testkit::nix::nix(program, home);
+    of_version(&Nix::INSTALLED, program, home)
+}
+
+/// Returns [`nix`] for this version.
+pub(crate) fn of_version(nix: &Nix, program: &str, home: &Path) -> Command {
+    let mut command = nix.command(program, home);
     command.env(
         "NIX_CONFIG",
         "build-users-group =\nsandbox = false\nrequire-sigs = false\n\
@@ -42,10 +47,15 @@ pub(crate) fn nix(program: &str, home: &Path) -> Command {
 /// Runs a new client that substitutes a path from these substituters. `netrc`: text of its netrc
 /// file.
 pub(crate) fn realise(substituters: &str, path: &str, netrc: &str) -> Output {
+    realise_with(&Nix::INSTALLED, substituters, path, netrc)
+}
+
+/// Returns [`realise`] with a client of this version.
+pub(crate) fn realise_with(nix: &Nix, substituters: &str, path: &str, netrc: &str) -> Output {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     let netrc = secret_file(dir.path(), "netrc", netrc);
-    let mut command = nix("nix-store", dir.path());
+    let mut command = of_version(nix, "nix-store", dir.path());
     command.arg("--store").arg(&store);
     command.args(["--realise", path, "--option", "max-jobs", "0"]);
     command.args(["--option", "substituters", substituters]);

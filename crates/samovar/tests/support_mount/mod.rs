@@ -344,6 +344,8 @@ struct LineState {
     server: Option<SocketAddr>,
     /// Number of bytes of responses that may still be forwarded.
     left: usize,
+    /// Number of bytes of responses forwarded so far.
+    forwarded: usize,
     streams: Vec<TcpStream>,
     connection_count: usize,
 }
@@ -356,6 +358,7 @@ impl Line {
         let state = LineState {
             server: Some(server),
             left,
+            forwarded: 0,
             streams: Vec::new(),
             connection_count: 0,
         };
@@ -378,9 +381,19 @@ impl Line {
         self.state.0.lock().unwrap().connection_count
     }
 
+    /// Returns the number of bytes of responses forwarded so far.
+    pub(crate) fn forwarded(&self) -> usize {
+        self.state.0.lock().unwrap().forwarded
+    }
+
     /// Forwards all further bytes.
     pub(crate) fn release(&self) {
-        self.state.0.lock().unwrap().left = usize::MAX;
+        self.limit(usize::MAX);
+    }
+
+    /// Forwards this number of further bytes.
+    pub(crate) fn limit(&self, left: usize) {
+        self.state.0.lock().unwrap().left = left;
         self.state.1.notify_all();
     }
 
@@ -422,6 +435,7 @@ fn accept(client: TcpStream, shared: &Arc<(Mutex<LineState>, Condvar)>) -> io::R
                 let is_empty = |state: &mut LineState| state.left == 0 && state.server.is_some();
                 let mut state = shared.1.wait_while(state, is_empty).unwrap();
                 let part = state.left.min(len - at);
+                state.forwarded += part;
                 if state.left != usize::MAX {
                     state.left -= part;
                 }

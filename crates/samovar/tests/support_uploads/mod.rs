@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(
     dead_code,
+    clippy::print_stdout,
     clippy::allow_attributes,
     reason = "each test file uses a part of this"
 )]
@@ -23,8 +24,9 @@ use testkit::http1::{Connection, Response, exchange};
 use testkit::nar::Node;
 use testkit::nix::{OwnStore, hash_part, key_pair, local, nix};
 use testkit::process::{Process, output};
+use testkit::sqlite;
 
-use crate::support::samovar;
+use crate::support::{bare, samovar};
 
 /// The directories, configuration and signing key of a server that accepts uploads. Tests start and
 /// stop the server.
@@ -54,6 +56,14 @@ impl Site {
         };
         site.configure_empty("");
         site
+    }
+
+    /// Creates a site and starts its server. Also returns a token with the default rights.
+    pub(crate) fn serving() -> (Self, Running, String) {
+        let site = Self::new();
+        let server = site.start();
+        let token = site.token(&[]);
+        (site, server, token)
     }
 
     /// Writes a configuration with the site's own, empty live store. `more`: more options.
@@ -136,6 +146,11 @@ impl Site {
         token
     }
 
+    /// Runs statements on the database of the storage. Returns the rows.
+    pub(crate) fn sql(&self, statements: &str) -> String {
+        sqlite::run(&self.storage().join(DATABASE), statements)
+    }
+
     /// Returns the uploaded files in the storage, without the database. Names are relative to the
     /// storage.
     pub(crate) fn files(&self) -> BTreeSet<String> {
@@ -200,6 +215,59 @@ pub(crate) fn files_below(storage: &Path) -> BTreeSet<String> {
     files
 }
 
+/// A server under strace.
+pub(crate) struct Traced {
+    strace: Process,
+}
+
+impl Traced {
+    /// Starts the server. `arguments`: of strace. `more`: of the server.
+    pub(crate) fn start(site: &Site, arguments: &[String], more: &[&str]) -> Self {
+        let mut command = bare("strace");
+        command.args(["-f", "-qqq"]).args(arguments);
+        command.arg(samovar().get_program());
+        command.args(site.arguments()).args(more);
+        let strace = Process::spawn(&mut command);
+        Self { strace }
+    }
+
+    /// Waits until the server is ready. Returns `None` if it is killed before.
+    pub(crate) fn address(&mut self) -> Option<SocketAddr> {
+        address_of(&mut self.strace)
+    }
+
+    /// Kills the server, if it is alive.
+    pub(crate) fn kill(&mut self) {
+        let tracer = self.strace.pid();
+        let children = fs::read_to_string(format!("/proc/{tracer}/task/{tracer}/children"));
+        let mut kill = Command::new("kill");
+        kill.args(["-s", "KILL", children.unwrap_or_default().trim()]);
+        kill.stderr(Stdio::null()).status().unwrap();
+        self.strace.wait();
+    }
+}
+
+impl Drop for Traced {
+    fn drop(&mut self) {
+        // If only strace were killed, the server would go on.
+        if self.strace.is_alive() {
+            self.kill();
+        }
+    }
+}
+
+/// Returns whether strace works on this machine. In CI it must.
+pub(crate) fn can_trace() -> bool {
+    let mut command = Command::new("strace");
+    let status = command.args(["-qqq", "-o", "/dev/null", "true"]).status();
+    let can = status.is_ok_and(|status| status.success());
+    if !can {
+        assert!(std::env::var_os("CI").is_none(), "no strace");
+        println!("NOT TESTED: faults of system calls. There is no strace here");
+    }
+    can
+}
+
 /// Asserts that a response is a refusal of one line that contains all these texts.
 #[track_caller]
 pub(crate) fn assert_refused(response: &Response, status: u16, parts: &[&str]) {
@@ -209,6 +277,7 @@ pub(crate) fn assert_refused(response: &Response, status: u16, parts: &[&str]) {
         (status, 1),
         "{text}"
     );
+    assert!(text.ends_with('\n') && text.len() < 1024, "{text:?}");
     for part in parts {
         assert!(text.contains(part), "{part:?} is not in {text:?}");
     }

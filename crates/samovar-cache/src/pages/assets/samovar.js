@@ -22,11 +22,23 @@ async function take(button, text) {
     getSelection().selectAllChildren(text);
     said = document.execCommand("copy") ? "Copied" : "Selected";
   }
-  button.textContent = said;
-  setTimeout(() => { button.textContent = "Copy"; }, 1600);
+  const label = button.parentElement.parentElement.dataset.label;
+  const show = (word) => {
+    button.textContent = word;
+    button.setAttribute("aria-label", `${word} ${label}`);
+  };
+  show(said);
+  announcements.textContent = `${said} ${label}`;
+  setTimeout(() => { show("Copy"); announcements.textContent = ""; }, 1600);
 }
 
+// Screen readers speak what changes here.
+const announcements = document.createElement("p");
+announcements.className = "unseen";
+announcements.setAttribute("role", "status");
+
 for (const snippet of document.querySelectorAll(".snippet")) {
+  if (!announcements.isConnected) document.querySelector("main").append(announcements);
   const button = document.createElement("button");
   button.type = "button";
   button.className = "copy";

@@ -13,6 +13,7 @@
 //! While the closures of the roots are unknown, the cache cannot tell readable paths from excluded
 //! ones, and answers all requests for paths with 503.
 
+mod inspect;
 mod roots;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use samovar_nix::{Glob, HashPart, PathInfo, PublicKey, StoreDir};
 
 use crate::refusal::Refusal;
+pub use inspect::{RootFault, faulty_roots, newest_readable};
 use roots::Roots;
 pub(crate) use roots::{FIRST_CHECK_TIME, RootsCheck, RootsCheckError, RootsWatch};
 

@@ -98,6 +98,19 @@ impl Roots {
         }
     }
 
+    /// Computes the closures once. They are not kept up to date.
+    pub(super) fn compute(&self, store: &dyn Store) -> Result<(), RootsCheckError> {
+        let closure = |rule: &RuleRoots| {
+            let targets = rule.store_paths(store.store_dir());
+            let targets = targets.map_err(RootsCheckError::Roots)?;
+            let closure = Closure::default().now(store, targets);
+            Ok(closure.map_err(RootsCheckError::Store)?.sorted())
+        };
+        let sets: Result<_, RootsCheckError> = self.rules.iter().map(closure).collect();
+        self.publish(Some(Arc::new(Sets(sets?))));
+        Ok(())
+    }
+
     /// Returns the closures; `None` while they are unknown.
     pub(super) fn sets(&self) -> Option<Arc<Sets>> {
         let sets = unpoisoned(self.sets.read());
@@ -426,7 +439,7 @@ impl RuleRoots {
 }
 
 /// The final target of a chain of links.
-enum LinkTarget {
+pub(super) enum LinkTarget {
     StorePath(StorePath),
     Directory(PathBuf),
     Other,
@@ -434,7 +447,7 @@ enum LinkTarget {
 
 /// Follows a chain of links up to a path in the logical store directory. The files of the store may
 /// be in another directory.
-fn follow(start: &Path, dir: &StoreDir) -> io::Result<LinkTarget> {
+pub(super) fn follow(start: &Path, dir: &StoreDir) -> io::Result<LinkTarget> {
     let mut path = start.to_owned();
     for _ in 0..=HOP_COUNT_MAX {
         if let Some(found) = within(&path, dir) {

@@ -33,37 +33,54 @@ pub(super) fn of(head: Head<'_>) -> Result<Condition, String> {
 
 /// The treatment of weak entity tags, into which a proxy may have changed strong ones.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Weak {
+pub(super) enum Weak {
     /// A weak tag matches no generation, as RFC 9110 requires for `If-Match`.
     MatchNothing,
     /// A weak tag matches like the strong one.
     AreStrong,
 }
 
-/// Parses a list of entity tags. Tags that are no generation match nothing, and are omitted.
-fn parse(text: &[u8], weak: Weak) -> Option<Tags> {
-    let text = std::str::from_utf8(text).ok()?;
-    if text.trim_ascii() == "*" {
+/// Parses a list of entity tags, which may have empty elements (RFC 9110, 5.6.1). Tags that are no
+/// generation match nothing, and are omitted.
+pub(super) fn parse(text: &[u8], weak: Weak) -> Option<Tags> {
+    if text.trim_ascii() == b"*" {
         return Some(Tags::Any);
     }
     let mut tags = Vec::new();
-    for tag in text.split(',').map(str::trim_ascii) {
-        let strong = tag.strip_prefix("W/");
-        let opaque = strong.unwrap_or(tag).strip_prefix('"')?.strip_suffix('"')?;
-        if opaque.contains('"') {
+    let mut is_empty = true;
+    let mut rest = text.trim_ascii_start();
+    while let Some(first) = rest.first() {
+        if *first == b',' {
+            rest = rest[1..].trim_ascii_start();
+            continue;
+        }
+        let strong = rest.strip_prefix(b"W/");
+        let quoted = strong.unwrap_or(rest).strip_prefix(b"\"")?;
+        let end = quoted.iter().position(|byte| *byte == b'"')?;
+        let (opaque, after) = (&quoted[..end], &quoted[end + 1..]);
+        rest = after.trim_ascii_start();
+        let is_ended = rest.first().is_none_or(|next| *next == b',');
+        if !is_ended || opaque.iter().any(|byte| *byte <= b' ' || *byte == 0x7f) {
             return None;
         }
-        let generation: Option<i64> = opaque.parse().ok();
-        // Refuse other forms of the number, such as "+1" and "01".
-        let generation = generation.filter(|generation| generation.to_string() == opaque);
+        is_empty = false;
         let is_omitted = strong.is_some() && weak == Weak::MatchNothing;
-        tags.extend(generation.filter(|_| !is_omitted));
+        tags.extend(generation(opaque).filter(|_| !is_omitted));
     }
-    Some(Tags::Listed(tags))
+    (!is_empty).then_some(Tags::Listed(tags))
+}
+
+/// Parses a generation. Returns `None` for other forms of the number, such as "+1" and "01".
+fn generation(text: &[u8]) -> Option<i64> {
+    let text = std::str::from_utf8(text).ok()?;
+    let generation: i64 = text.parse().ok()?;
+    (generation.to_string() == text).then_some(generation)
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -72,7 +89,10 @@ mod tests {
         let listed = |tags: &[i64]| Some(Tags::Listed(tags.to_vec()));
         assert_eq!(strong("*"), Some(Tags::Any));
         assert_eq!(strong("\"1\""), listed(&[1]));
-        assert_eq!(strong("\"1\" , \"23\""), listed(&[1, 23]));
+        for list in ["\"1\" , \"23\"", ",\"1\",, \t,\"a,b\",\"23\" ,"] {
+            assert_eq!(strong(list), listed(&[1, 23]), "{list}");
+        }
+        assert_eq!(parse(b"\"\xff\"", Weak::AreStrong), listed(&[]));
         for other in [
             "\"\"",
             "\"a\"",
@@ -91,11 +111,40 @@ mod tests {
             "1\"",
             "\"",
             "\"1\"\"2\"",
-            "\"1\",",
+            "\"1\" 2",
+            "\"a b\"",
+            ",",
             "*, \"1\"",
+            "\"1\", *",
             "w/\"1\"",
         ] {
             assert_eq!(strong(wrong), None, "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn written_lists_are_parsed(
+            generations in prop::collection::vec((1_i64.., any::<bool>()), 1..6),
+            space in "[ \t]{0,2}",
+        ) {
+            let tag = |(number, is_weak): &(i64, bool)| {
+                format!("{}\"{number}\"", if *is_weak { "W/" } else { "" })
+            };
+            let tags: Vec<String> = generations.iter().map(tag).collect();
+            let text = tags.join(&format!("{space},{space}"));
+            let numbers = |weak: bool| {
+                let kept = generations.iter().filter(|(_, is_weak)| weak || !is_weak);
+                Some(Tags::Listed(kept.map(|(number, _)| *number).collect()))
+            };
+            prop_assert_eq!(parse(text.as_bytes(), Weak::AreStrong), numbers(true));
+            prop_assert_eq!(parse(text.as_bytes(), Weak::MatchNothing), numbers(false));
+        }
+
+        #[test]
+        fn any_text_is_parsed_or_refused(text in "[*W/\"0-9, -]{0,20}") {
+            let strong = parse(text.as_bytes(), Weak::MatchNothing);
+            prop_assert_eq!(parse(text.as_bytes(), Weak::AreStrong).is_some(), strong.is_some());
         }
     }
 }

@@ -54,7 +54,7 @@ impl Uploads {
 
     fn follower(&self, context: Context<'_>, token: Token, socket: Socket) -> Follower {
         let narinfos = Arc::clone(context.narinfos);
-        let uploads = Self::new(self.stored.clone());
+        let uploads = self.clone();
         Follower {
             stored: self.stored.clone(),
             token,

@@ -79,7 +79,7 @@ impl Uploads {
         }
         let mut writer = Writer {
             narinfos: Arc::clone(context.narinfos),
-            uploads: Self::new(self.stored.clone()),
+            uploads: self.clone(),
             name: name.clone(),
             count: 0,
             signatures,

@@ -2,6 +2,8 @@
 
 mod condition;
 mod events;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
 mod generations;
 mod put;
 mod read;
@@ -68,17 +70,13 @@ impl Uploads {
         let removed = self.stored.unpin(&token, name, generation, condition);
         let count = removed.map_err(|error| refusal(context, head, error))?;
         if count > 0 {
-            context.narinfos.reader.shared.pin_watch.change();
-            context
-                .narinfos
-                .reader
-                .shared
-                .observer
-                .event(&Event::PinRemoved {
-                    pin: name.as_str(),
-                    count,
-                    token: &token.name,
-                });
+            let shared = &context.narinfos.reader.shared;
+            shared.pin_watch.change();
+            shared.observer.event(&Event::PinRemoved {
+                pin: name.as_str(),
+                count,
+                token: &token.name,
+            });
         }
         let text = format!("removed {count}\nend 1\n");
         Ok(Response::text(Status::OK, text))
@@ -116,7 +114,11 @@ fn busy(error: &WaitError) -> Response {
 }
 
 fn valid(name: Option<&PinName>) -> Result<&PinName, Response> {
-    name.ok_or_else(|| bad_request(&PinNameError.to_string()))
+    name.ok_or_else(|| {
+        bad_request(&format!(
+            "{PinNameError}; in the URL, the name is percent-encoded UTF-8, also its slashes"
+        ))
+    })
 }
 
 /// Reports an error, and returns the response to it.
@@ -187,6 +189,9 @@ fn parse<const COUNT: usize>(
             return Err(format!("unknown parameter {name:?}: use {known}"));
         };
         let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+        if values[at].is_some() {
+            return Err(format!("the parameter {name} occurs twice: send it once"));
+        }
         let number: Option<i64> = value.parse().ok().filter(|number| is_number && *number > 0);
         values[at] = number;
         if number.is_none() {
@@ -228,6 +233,7 @@ mod tests {
             "expires=0",
             "keeep=1",
             "expires=1&x",
+            "keep=1&keep=1",
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }

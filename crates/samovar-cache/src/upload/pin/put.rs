@@ -12,7 +12,7 @@ use samovar_storage::{PIN_TEXT_LEN_MAX, PinError, PinName, PinOptions, PinText, 
 
 use super::{bad_request, condition, number_needed, parameters, refusal, valid};
 use crate::upload::authorize::Right;
-use crate::upload::{Context, Uploads, failed};
+use crate::upload::{Context, Uploads, failed, refused};
 
 /// Maximum length of a body, in bytes: a base name of at most 244 bytes, and two lines with texts
 /// of which each byte may be percent-encoded.
@@ -20,10 +20,10 @@ const BODY_LEN_MAX: u64 = 1024 + 2 * 3 * PIN_TEXT_LEN_MAX as u64;
 
 /// The body of a request.
 #[derive(Debug, PartialEq, Eq)]
-struct Content {
-    path: StorePath,
-    host: Option<PinText>,
-    message: Option<PinText>,
+pub(super) struct Content {
+    pub(super) path: StorePath,
+    pub(super) host: Option<PinText>,
+    pub(super) message: Option<PinText>,
 }
 
 impl Uploads {
@@ -36,6 +36,8 @@ impl Uploads {
     ) -> Result<Response, Response> {
         let token = self.client(context, request.head(), Right::Pin)?;
         let name = valid(name)?;
+        name.check_new()
+            .map_err(|error| bad_request(&error.to_string()))?;
         let mut options = options(request.head())?;
         let content = content(request)?;
         let path = content.path;
@@ -98,10 +100,13 @@ fn content(request: &mut Request) -> Result<Content, Response> {
         return Err(failed(request.head(), &PutError::Source(error)));
     }
     match body.len() as u64 > BODY_LEN_MAX {
-        true => Err(bad_request(&format!(
-            "the body has more than {BODY_LEN_MAX} bytes: send the base name of a store path, a \
-             host and a message"
-        ))),
+        true => Err(refused(
+            Status::CONTENT_TOO_LARGE,
+            &format!(
+                "the body has more than {BODY_LEN_MAX} bytes: send the base name of a store path, \
+                 a host and a message"
+            ),
+        )),
         false => parse(&body).map_err(|fault| bad_request(&fault)),
     }
 }
@@ -111,7 +116,7 @@ fn content(request: &mut Request) -> Result<Content, Response> {
 /// # Errors
 ///
 /// The error names the line and the fix.
-fn parse(body: &[u8]) -> Result<Content, String> {
+pub(super) fn parse(body: &[u8]) -> Result<Content, String> {
     let text = std::str::from_utf8(body).unwrap_or_default();
     let text = text.strip_suffix('\n').unwrap_or(text);
     let mut lines = text.split('\n');
@@ -159,7 +164,10 @@ fn decode(value: &str) -> Option<PinText> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::pages::percent_encode;
 
     const PATH: &str = "zs83x50c7jbs0hj70ivx7ykckxh2zzl5-app";
 
@@ -207,6 +215,40 @@ mod tests {
             &format!("\nhost {longest}a"),
         ] {
             assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn encoded_texts_are_decoded(
+            host in prop::option::of(".{1,80}"),
+            message in prop::option::of(".{1,80}"),
+            is_reversed: bool,
+        ) {
+            let line = |name: &str, text: &Option<String>| {
+                let text = text.as_ref();
+                text.map(|text| format!("\n{name} {}", percent_encode(text.as_bytes())))
+            };
+            let mut lines = vec![line("host", &host), line("message", &message)];
+            if is_reversed {
+                lines.reverse();
+            }
+            let lines: String = lines.into_iter().flatten().collect();
+            let content = parse(format!("{PATH}{lines}\n").as_bytes()).unwrap();
+            prop_assert_eq!(content.host.as_ref().map(PinText::as_str), host.as_deref());
+            prop_assert_eq!(content.message.as_ref().map(PinText::as_str), message.as_deref());
+        }
+
+        #[test]
+        fn any_body_is_parsed_or_refused_in_one_line(
+            start in prop_oneof![Just(PATH), Just("")],
+            rest in prop::collection::vec(any::<u8>(), 0..40),
+            word in prop_oneof![Just("\nhost "), Just("\nmessage "), Just("\n")],
+        ) {
+            let body = [start.as_bytes(), word.as_bytes(), &rest].concat();
+            if let Err(fault) = parse(&body) {
+                prop_assert!(!fault.is_empty() && !fault.contains('\n'), "{fault}");
+            }
         }
     }
 }

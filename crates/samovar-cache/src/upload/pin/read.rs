@@ -53,7 +53,7 @@ impl Uploads {
             deadline: Instant::now() + wait,
             question: Box::new(Reading {
                 narinfos: Arc::clone(context.narinfos),
-                uploads: Self::new(self.stored.clone()),
+                uploads: self.clone(),
                 token,
                 name: name.clone(),
                 condition,

@@ -2,13 +2,13 @@
 
 use std::ffi::OsStr;
 
-use samovar_cache::access::{Forwarded, RefuseWith};
+use samovar_cache::access::{Forwarded, RefuseWith, is_fingerprint, is_network};
 use samovar_cache::{NarCoding, PublicKey, Sign, Stored};
 use samovar_nix::Glob;
 use samovar_storage::collect::RetentionRule;
 
 use super::Set::{Count, Each, Parsed, Path, Paths, Rules, Size, Switch, Text, Texts, Word};
-use super::Shown::{Value, Words};
+use super::Shown::{Effective, Value, Words};
 use super::{Row, cache};
 use crate::config::draft::CacheDraft;
 use crate::config::{PRIORITY_MAX, RATE_MAX, Value as Toml, unit, value};
@@ -26,7 +26,8 @@ pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
         "URL path of the cache. Cannot be set for all caches at once if some are named.",
     )
     .defaults_to(Words("/, and /NAME for a named cache"))
-    .nix_serve("--path"),
+    .nix_serve(&["path"])
+    .nix_serve_default("/"),
     cache(
         "priority",
         Count(0, PRIORITY_MAX, |draft, count| {
@@ -36,15 +37,19 @@ pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
          cache.nixos.org is 40.",
     )
     .defaults_to(Value(|config| config.caches[0].priority.to_string()))
-    .nix_serve("--priority"),
+    .nix_serve(&[]),
     cache(
         "secret-key-files",
         Paths(|draft, paths| draft.secret_key_files = Some(paths)),
         "Files of the secret keys that sign narinfos, as nix-store --generate-binary-cache-key \
          writes them.",
     )
-    .defaults_to(Words("$NIX_SECRET_KEY_FILE, or none"))
-    .nix_serve("$NIX_SECRET_KEY_FILE"),
+    .defaults_to(Effective("$NIX_SECRET_KEY_FILE, or none", |config| {
+        let paths = config.caches[0].secret_key_files.iter();
+        let texts = paths.map(|path| Toml::Text(path.display().to_string()));
+        Some(Toml::List(texts.collect()).to_string())
+    }))
+    .nix_serve(&[]),
     cache(
         "access.users-file",
         Path(|draft, path| draft.cache.access.users_file = Some(path)),
@@ -60,12 +65,22 @@ pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
     ),
     cache(
         "access.networks",
-        Texts(|draft, texts| draft.cache.access.networks = texts),
+        Each(NETWORKS, |draft, values| {
+            draft.cache.access.networks = each(values, is_network)?;
+            Some(())
+        }),
         "Client networks and addresses that may read, such as 192.0.2.0/24.",
     ),
     cache(
         "access.trusted-proxies",
-        Texts(|draft, texts| draft.cache.access.trusted_proxies = texts),
+        Each(
+            "a list of networks and addresses, such as \"192.0.2.0/24\", and unix",
+            |draft, values| {
+                let is_valid = |text: &str| text == "unix" || is_network(text);
+                draft.cache.access.trusted_proxies = each(values, is_valid)?;
+                Some(())
+            },
+        ),
         "Networks and addresses of reverse proxies whose access.forwarded-header is trusted for \
          the client's address; unix for proxies that connect by a unix socket.",
     ),
@@ -106,7 +121,13 @@ pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
     })),
     cache(
         "access.certificates.fingerprints",
-        Texts(|draft, texts| draft.cache.access.certificates.fingerprints = texts),
+        Each(
+            "a list of SHA-256 fingerprints, 64 hexadecimal digits each",
+            |draft, values| {
+                draft.cache.access.certificates.fingerprints = each(values, is_fingerprint)?;
+                Some(())
+            },
+        ),
         "SHA-256 fingerprints of client certificates that may read.",
     ),
     cache(
@@ -243,8 +264,9 @@ pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
         "Whether the cache has a web interface: how to use it, and for each path its metadata and \
          files.",
     )
-    .defaults_to(Words("true; nix-serve: false"))
-    .nix_serve("--pages"),
+    .defaults_to(Value(|_| "true".to_owned()))
+    .nix_serve(&[])
+    .nix_serve_default("false"),
     cache(
         "title",
         Text(|draft, text| draft.pages.title = text),
@@ -260,7 +282,7 @@ pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
     cache(
         "public-url",
         Parsed(
-            "a URL that begins with http:// or https://",
+            "a URL that begins with http:// or https://, without a login",
             |draft, text| {
                 draft.pages.public_url = Some(value::public_url(text)?);
                 Some(())
@@ -329,6 +351,19 @@ fn retention_rule(text: &str) -> Option<RetentionRule> {
         names: Glob::new(names),
         days,
     })
+}
+
+const NETWORKS: &str = "a list of networks and addresses, such as \"192.0.2.0/24\"";
+
+/// Converts values to texts; `None` if one is not a text or not valid.
+fn each(values: &[Toml], is_valid: impl Fn(&str) -> bool) -> Option<Vec<String>> {
+    let text = |value: &Toml| {
+        value
+            .as_text()
+            .filter(|text| is_valid(text))
+            .map(str::to_owned)
+    };
+    values.iter().map(text).collect()
 }
 
 const IDS: &str = "a list of numeric user or group IDs";

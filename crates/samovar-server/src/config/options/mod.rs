@@ -13,7 +13,7 @@ use std::time::Duration;
 use samovar_cache::Rule;
 
 use super::draft::{CacheDraft, ServerDraft};
-use super::toml::Value;
+use super::toml::{self, Value};
 use super::{Configuration, rules, unit};
 
 /// The declaration of an option.
@@ -23,8 +23,15 @@ pub struct OptionSpec {
     pub name: &'static str,
     /// Description of the option, of one or two sentences.
     pub help: &'static str,
-    /// The corresponding option of nix-serve, with its dashes; `None` if nix-serve has none.
-    pub nix_serve: Option<&'static str>,
+    /// Whether nix-serve has the option, too.
+    pub in_nix_serve: bool,
+    /// Other names of the option on the command lines, without dashes: those of nix-serve, starman
+    /// and nix-serve-ng. Both programs accept them.
+    pub aliases: &'static [&'static str],
+    /// Options of nix-serve alone that set the same in another form, without dashes.
+    pub replaces: &'static [&'static str],
+    /// The default in nix-serve, if it is another one.
+    nix_serve_default: Option<&'static str>,
     /// Type and bounds of the option's value.
     pub kind: Kind,
     /// Whether the option belongs to the server or to each cache.
@@ -78,6 +85,36 @@ pub enum Scope {
 /// Name of the table that contains a table per named cache.
 pub(super) const CACHES: &str = "caches";
 
+/// Headings of help, each with its options and tables of options.
+const HEADINGS: [(&str, &[&str]); 10] = [
+    ("Listening", &["listen", "backlog", "tls"]),
+    (
+        "Store",
+        &[
+            "store",
+            "nar-cache",
+            "gc-lease",
+            "verify",
+            "scrub",
+            "state-directory",
+        ],
+    ),
+    (
+        "Connections and threads",
+        &["workers", "queue", "connections"],
+    ),
+    ("Caches", &["prefix", "priority", "compression", "policy"]),
+    ("Keys and signatures", &["secret-key-files", "signing"]),
+    ("Access", &["access"]),
+    ("Uploads", &["storage", "uploads"]),
+    (
+        "Web interface",
+        &["pages", "title", "description", "public-url"],
+    ),
+    ("Logs and monitoring", &["log", "admin"]),
+    ("Process", &["user", "group", "pid-file"]),
+];
+
 /// Prefix of the environment variables that set options.
 pub const VARIABLE_PREFIX: &str = "SAMOVAR_";
 
@@ -90,6 +127,9 @@ enum Shown {
     Value(fn(&Configuration) -> String),
     /// The value in the default configuration, followed by a remark.
     ValueOr(fn(&Configuration) -> String, &'static str),
+    /// A description, and the value that it has for a configuration on this machine; `None` if it
+    /// has none.
+    Effective(&'static str, fn(&Configuration) -> Option<String>),
 }
 
 /// Parses a value of one type and stores it in a draft.
@@ -212,6 +252,46 @@ fn texts(value: &Value) -> Option<Vec<String>> {
 }
 
 impl Kind {
+    /// Parses text of the environment or the command line; `None` if it is not of this type.
+    pub(super) fn value(self, text: &str) -> Option<Value> {
+        match self {
+            Self::Count(..) => text.trim().parse().ok().map(Value::Count),
+            Self::Switch => match text.trim() {
+                "true" | "1" | "yes" | "on" => Some(Value::Switch(true)),
+                "false" | "0" | "no" | "off" => Some(Value::Switch(false)),
+                _ => None,
+            },
+            Self::List => match toml::value(text) {
+                Some(list @ Value::List(_)) => Some(list),
+                _ => {
+                    let words = text.split_ascii_whitespace();
+                    let words = words.map(|word| Value::Text(word.to_owned()));
+                    Some(Value::List(words.collect()))
+                }
+            },
+            Self::Tables => toml::value(text),
+            Self::Size(..) | Self::Time => Some(match text.trim().parse() {
+                Ok(count) => Value::Count(count),
+                Err(_) => Value::Text(text.to_owned()),
+            }),
+            Self::Text | Self::Path | Self::Word(_) => Some(Value::Text(text.to_owned())),
+        }
+    }
+
+    /// Returns the placeholder for a value in help, such as `PATH`.
+    pub fn value_name(self) -> String {
+        match self {
+            Self::Switch => "true|false".to_owned(),
+            Self::List | Self::Text => "TEXT".to_owned(),
+            Self::Word(words) => words.join("|"),
+            Self::Path => "PATH".to_owned(),
+            Self::Count(..) => "NUMBER".to_owned(),
+            Self::Size(..) => "BYTES".to_owned(),
+            Self::Time => "TIME".to_owned(),
+            Self::Tables => "TOML".to_owned(),
+        }
+    }
+
     /// Describes valid values, for an error message.
     pub(super) fn expected(self) -> String {
         match self {
@@ -248,7 +328,10 @@ impl<D> Row<D> {
         let spec = OptionSpec {
             name,
             help,
-            nix_serve: None,
+            in_nix_serve: false,
+            aliases: &[],
+            replaces: &[],
+            nix_serve_default: None,
             kind: set.kind(),
             scope,
             shown_default: None,
@@ -261,8 +344,20 @@ impl<D> Row<D> {
         self
     }
 
-    const fn nix_serve(mut self, option: &'static str) -> Self {
-        self.spec.nix_serve = Some(option);
+    /// Declares that nix-serve has the option, too, and its aliases.
+    const fn nix_serve(mut self, aliases: &'static [&'static str]) -> Self {
+        self.spec.in_nix_serve = true;
+        self.spec.aliases = aliases;
+        self
+    }
+
+    const fn replaces(mut self, options: &'static [&'static str]) -> Self {
+        self.spec.replaces = options;
+        self
+    }
+
+    const fn nix_serve_default(mut self, words: &'static str) -> Self {
+        self.spec.nix_serve_default = Some(words);
         self
     }
 }
@@ -274,21 +369,70 @@ impl OptionSpec {
         of_server.chain(cache::OPTIONS.iter().map(|row| &row.spec))
     }
 
+    /// Returns all options in the order of help, each with its heading.
+    pub fn by_heading() -> impl Iterator<Item = (&'static str, &'static Self)> {
+        HEADINGS.iter().flat_map(|(heading, tables)| {
+            let is_below = |spec: &&Self| {
+                let table = spec.name.split('.').next();
+                table.is_some_and(|table| tables.contains(&table))
+            };
+            Self::all()
+                .filter(is_below)
+                .map(move |spec| (*heading, spec))
+        })
+    }
+
     /// Finds an option by its dotted name; `None` if there is no such option.
     pub fn find(name: &str) -> Option<&'static Self> {
         Self::all().find(|spec| spec.name == name)
+    }
+
+    /// Finds an option by its name or alias on the command line, without dashes.
+    pub fn by_option(name: &str) -> Option<&'static Self> {
+        Self::all().find(|spec| spec.option() == name || spec.aliases.contains(&name))
+    }
+
+    /// Finds the option that replaces an option of nix-serve alone, given without dashes.
+    pub fn replacing(name: &str) -> Option<&'static Self> {
+        Self::all().find(|spec| spec.replaces.contains(&name))
+    }
+
+    /// Returns the default in nix-serve as text.
+    pub fn default_in_nix_serve(&self) -> String {
+        self.nix_serve_default
+            .map_or_else(|| self.default(), str::to_owned)
     }
 
     /// Returns the default as text, for `--help` and the reference.
     pub fn default(&self) -> String {
         let value = |shown: fn(&Configuration) -> String| shown(&Configuration::default());
         match (&self.shown_default, self.kind) {
-            (Some(Shown::Words(words)), _) => (*words).to_owned(),
+            (Some(Shown::Words(words) | Shown::Effective(words, _)), _) => (*words).to_owned(),
             (Some(Shown::Value(shown)), _) => value(*shown),
             (Some(Shown::ValueOr(shown, words)), _) => format!("{}, {words}", value(*shown)),
             (None, Kind::Word([first, ..])) => (*first).to_owned(),
             (None, _) => "none".to_owned(),
         }
+    }
+
+    /// Returns the value of an option that is not set, and a remark, which may be empty. Returns
+    /// `None` if the default is not a single value.
+    pub(super) fn effective(&self, config: &Configuration) -> Option<(Value, &'static str)> {
+        let default = Configuration::default();
+        // A named cache may override what is set for all caches.
+        let is_named = config.caches.iter().any(|cache| !cache.name.is_empty());
+        let config = match self.scope {
+            Scope::Cache if is_named => &default,
+            _ => config,
+        };
+        let (text, remark) = match (&self.shown_default, self.kind) {
+            (Some(Shown::Value(shown)), _) => (shown(config), ""),
+            (Some(Shown::ValueOr(shown, remark)), _) => (shown(config), *remark),
+            (Some(Shown::Effective(_, shown)), _) => (shown(config)?, ""),
+            (None, Kind::Word([first, ..])) => ((*first).to_owned(), ""),
+            _ => return None,
+        };
+        Some((self.kind.value(&text)?, remark))
     }
 
     /// Returns the option's name on the command line of `samovar serve`, without the leading
@@ -328,6 +472,11 @@ mod tests {
             let all: HashSet<String> = OptionSpec::all().map(spell).collect();
             assert_eq!(all.len(), OptionSpec::all().count());
         }
+        let others = OptionSpec::all().flat_map(|spec| [spec.aliases, spec.replaces].concat());
+        let others: Vec<&str> = others.collect();
+        let unique: HashSet<&str> = others.iter().copied().collect();
+        assert_eq!(others.len(), unique.len());
+        assert!(OptionSpec::all().all(|spec| !unique.contains(&*spec.option())));
         let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte == b'-' || byte == b'.';
         assert!(OptionSpec::all().all(|spec| spec.name.bytes().all(is_plain)));
         // The variable `SAMOVAR_CACHES__NAME__OPTION` must not be ambiguous.
@@ -339,6 +488,8 @@ mod tests {
         for spec in OptionSpec::all() {
             assert!(!spec.default().is_empty(), "{}", spec.name);
             assert!(spec.help.ends_with('.'), "{}", spec.name);
+            let headings = OptionSpec::by_heading().filter(|(_, other)| other.name == spec.name);
+            assert_eq!(headings.count(), 1, "{}", spec.name);
         }
     }
 

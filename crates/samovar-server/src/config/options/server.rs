@@ -4,12 +4,12 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
 use super::Set::{Count, Each, Path, Size, Switch, Text, Time, Word};
-use super::Shown::{Value, ValueOr, Words};
+use super::Shown::{Effective, Value, ValueOr, Words};
 use super::{Row, seconds, server};
 use crate::config::draft::{ServerDraft, listen};
 use crate::config::{
     BACKLOG_MAX, CONNECTIONS_MAX, ClientAddress, GC_LEASE_TIME_DEFAULT, GC_LEASE_TIME_MIN,
-    HEAD_LEN_MAX, HEAD_LEN_MIN, LogForm, QUEUE_LEN_MAX, STREAMS_MAX, WORKERS_MAX,
+    HEAD_LEN_MAX, HEAD_LEN_MIN, LogForm, QUEUE_LEN_MAX, STREAMS_MAX, Value as Toml, WORKERS_MAX,
 };
 
 const LISTEN: &str = "a list of HOST:PORT, [ADDRESS]:PORT, :PORT or paths of unix sockets";
@@ -27,7 +27,8 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
          not among the addresses given here.",
     )
     .defaults_to(Value(|config| config.listeners[0].to_string()))
-    .nix_serve("--listen"),
+    .nix_serve(&[])
+    .replaces(&["host", "port", "socket"]),
     server(
         "backlog",
         Count(1, BACKLOG_MAX, |draft, count| {
@@ -36,7 +37,7 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
         "Length of the accept queue of each listening socket.",
     )
     .defaults_to(Value(|config| config.backlog.to_string()))
-    .nix_serve("--backlog"),
+    .nix_serve(&[]),
     server(
         "workers",
         Count(1, WORKERS_MAX, |draft, count| {
@@ -44,8 +45,10 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
         }),
         "Worker threads, which run everything that may block.",
     )
-    .defaults_to(Words("by the number of cores"))
-    .nix_serve("--workers"),
+    .defaults_to(Effective("by the number of cores", |config| {
+        Some(config.worker_count().to_string())
+    }))
+    .nix_serve(&[]),
     server(
         "tls.certificate",
         Path(|draft, path| draft.certificate = Some(path)),
@@ -53,13 +56,13 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
          Read again on reload.",
     )
     .defaults_to(Words("none: plain HTTP"))
-    .nix_serve("--ssl-cert"),
+    .nix_serve(&["ssl-cert"]),
     server(
         "tls.key",
         Path(|draft, path| draft.key = Some(path)),
         "PEM file with the private key of tls.certificate. Read again on reload.",
     )
-    .nix_serve("--ssl-key"),
+    .nix_serve(&["ssl-key"]),
     server(
         "tls.client-authorities",
         Path(|draft, path| draft.client_authorities = Some(path)),
@@ -81,27 +84,27 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
         "User to switch to, by name or number, once the sockets are bound.",
     )
     .defaults_to(Words("the user who starts the server"))
-    .nix_serve("--user"),
+    .nix_serve(&[]),
     server(
         "group",
         Text(|draft, text| draft.config.group = Some(text)),
         "Group to switch to, by name or number, once the sockets are bound.",
     )
     .defaults_to(Words("the primary group of user"))
-    .nix_serve("--group"),
+    .nix_serve(&[]),
     server(
         "pid-file",
         Path(|draft, path| draft.config.pid_file = Some(path)),
         "PID file.",
     )
-    .nix_serve("--pid"),
+    .nix_serve(&["pid"]),
     server(
         "store",
         Text(|draft, text| draft.config.store = Some(text)),
         "Nix store to serve, as a Nix store URI: a directory, local?root=…, or daemon.",
     )
     .defaults_to(Words("$NIX_REMOTE, or the store of this machine"))
-    .nix_serve("--store"),
+    .nix_serve(&[]),
     server(
         "queue",
         Count(1, QUEUE_LEN_MAX, |draft, count| {
@@ -147,8 +150,8 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
         }),
         "Requests after which a connection is closed; 0 for no limit.",
     )
-    .defaults_to(Words("0, no limit"))
-    .nix_serve("--max-requests"),
+    .defaults_to(ValueOr(|_| "0".to_owned(), "no limit"))
+    .nix_serve(&["max-requests"]),
     server(
         "connections.idle-time",
         Time(|draft, time| draft.config.limits.idle_time = time),
@@ -156,7 +159,8 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
          each response.",
     )
     .defaults_to(Value(|config| seconds(config.limits.idle_time)))
-    .nix_serve("--keepalive-timeout"),
+    .nix_serve(&["keepalive-timeout"])
+    .replaces(&["keepalive"]),
     server(
         "connections.head-time",
         Time(|draft, time| draft.config.limits.head_time = or_never(time)),
@@ -164,7 +168,7 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
          the connection; 0 for no limit.",
     )
     .defaults_to(Value(|config| seconds(config.limits.head_time)))
-    .nix_serve("--read-timeout"),
+    .nix_serve(&["read-timeout"]),
     server(
         "connections.stall-time",
         Time(|draft, time| draft.config.limits.stall_time = or_never(time)),
@@ -172,18 +176,19 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
          0 for no limit.",
     )
     .defaults_to(Value(|config| seconds(config.limits.stall_time)))
-    .nix_serve("--timeout"),
+    .nix_serve(&[])
+    .replaces(&["timeout"]),
     server(
         "nar-cache.directory",
         Path(|draft, path| draft.config.nar_cache = Some(path)),
         "Directory of the NAR cache, which stores NARs of many small files in unnamed temporary \
          files. Should be on a disk, not in memory.",
     )
-    .defaults_to(ValueOr(
-        |config| format!("$CACHE_DIRECTORY, or {}", config.cache_directory.display()),
-        "if that is on a disk",
+    .defaults_to(Effective(
+        "$CACHE_DIRECTORY, or /var/tmp, if that is on a disk",
+        |config| Some(config.cache_directory.display().to_string()),
     ))
-    .nix_serve("--nar-cache"),
+    .nix_serve(&["nar-cache"]),
     server(
         "nar-cache.size",
         Size(0, u64::MAX, |draft, len| {
@@ -194,7 +199,7 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
     .defaults_to(Words(
         "1 GiB, or an eighth of the free space if that is less",
     ))
-    .nix_serve("--nar-cache-size"),
+    .nix_serve(&[]),
     server(
         "gc-lease",
         Time(|draft, time| {
@@ -213,7 +218,7 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
         |_| seconds(GC_LEASE_TIME_DEFAULT),
         "if a Nix daemon is running",
     ))
-    .nix_serve("--gc-lease"),
+    .nix_serve(&[]),
     server(
         "verify",
         Word(&["first", "never"], |draft, word| {
@@ -221,7 +226,7 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
         }),
         "Which NARs are hashed while they are sent: the first one of each path, or none.",
     )
-    .nix_serve("--verify"),
+    .nix_serve(&[]),
     server(
         "scrub",
         Size(0, u64::MAX, |draft, rate| {
@@ -229,15 +234,17 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
         }),
         "Background verification of the store, in bytes per second; 0 turns it off.",
     )
-    .defaults_to(Words("0"))
-    .nix_serve("--scrub"),
+    .defaults_to(Value(|_| "0".to_owned()))
+    .nix_serve(&[]),
     server(
         "state-directory",
         Path(|draft, path| draft.config.state_directory = Some(path)),
         "Directory for verification records, which then survive a restart.",
     )
-    .defaults_to(Words("$STATE_DIRECTORY, or none"))
-    .nix_serve("--state-directory"),
+    .defaults_to(Effective("$STATE_DIRECTORY, or none", |config| {
+        Some(config.state_directory.as_ref()?.display().to_string())
+    }))
+    .nix_serve(&[]),
     server(
         "storage",
         Path(|draft, path| draft.config.storage = Some(path)),
@@ -251,21 +258,23 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
         "File of the error log. Reopened on reload.",
     )
     .defaults_to(Words("standard error"))
-    .nix_serve("--error-log"),
+    .nix_serve(&["error-log"]),
     server(
         "log.verbose",
         Switch(|draft, is_on| draft.config.is_verbose = is_on),
         "Whether the error log includes debug messages.",
     )
     .defaults_to(Value(|config| config.is_verbose.to_string()))
-    .nix_serve("--verbose"),
+    .nix_serve(&[])
+    .replaces(&["verbose"]),
     server(
         "log.access",
         Path(|draft, path| draft.config.access_log = Some(path.into())),
         "File of the access log, one line for each request; - for standard output. Reopened on \
          reload.",
     )
-    .nix_serve("--access-log"),
+    .nix_serve(&["access-log"])
+    .replaces(&["quiet"]),
     server(
         "log.access-format",
         Word(&["combined", "json"], |draft, word| {
@@ -276,7 +285,8 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
         }),
         "Format of the access log: Apache's combined format, or one JSON object for each request.",
     )
-    .nix_serve("--log-format"),
+    .nix_serve(&[])
+    .replaces(&["log-format"]),
     server(
         "log.client-address",
         Word(&["peer", "forwarded"], |draft, word| {
@@ -287,21 +297,26 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
         }),
         "Client address in the access log: that of the connection's peer, or the one that a proxy \
          of access.trusted-proxies reports in access.forwarded-header.",
-    )
-    .nix_serve("--log-format real-ip"),
+    ),
     server(
         "admin.listen",
         Each(LISTEN, |draft, values| {
-            draft.config.admin.listeners = listen(values)?;
+            // An empty text is an empty list, so that the command line can turn the server off.
+            let is_empty = |value: &Toml| value.as_text() == Some("");
+            draft.config.admin.listeners = match values {
+                [only] if is_empty(only) => Vec::new(),
+                _ => listen(values)?,
+            };
             draft.config.admin.is_default = false;
             Some(())
         }),
         "Addresses for metrics and status, over plain HTTP: /metrics, /healthz, /readyz, /version \
-         and /status. An empty list turns them off. Every client that reaches them sees what is \
-         requested and by whom.",
+         and /status. An empty list, or an empty text, turns them off. Every client that reaches \
+         them sees what is requested and by whom.",
     )
     .defaults_to(Value(|config| config.admin.listeners[0].to_string()))
-    .nix_serve("--admin"),
+    .nix_serve(&["admin"])
+    .nix_serve_default("none"),
     server(
         "admin.top-paths",
         Switch(|draft, is_on| draft.config.admin.has_top_paths = is_on),

@@ -61,6 +61,14 @@ pub struct Sqlite {
     waits: Waits,
 }
 
+/// The time at which a transaction is flushed to the disk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Flush {
+    AtCommit,
+    /// With the next transaction that is flushed at its commit.
+    Later,
+}
+
 impl Sqlite {
     /// Opens the database. Creates it if it does not exist.
     ///
@@ -115,15 +123,37 @@ impl Sqlite {
         self.write_within(PATIENCE, statements)
     }
 
+    /// Like [`write`](Self::write), but does not flush the disk: a power cut may undo the
+    /// transaction until the next one is written.
+    fn write_lazily<T>(
+        &self,
+        statements: impl FnOnce(&Transaction<'_>) -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
+        self.transact(PATIENCE, Flush::Later, statements)
+    }
+
     /// Like [`write`](Self::write), but waits at most `patience` for other writers.
     fn write_within<T>(
         &self,
         patience: Duration,
         statements: impl FnOnce(&Transaction<'_>) -> Result<T, StorageError>,
     ) -> Result<T, StorageError> {
+        self.transact(patience, Flush::AtCommit, statements)
+    }
+
+    /// Runs statements in one transaction. Waits at most `patience` for other writers.
+    fn transact<T>(
+        &self,
+        patience: Duration,
+        flush: Flush,
+        statements: impl FnOnce(&Transaction<'_>) -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
         let mut statements = Some(statements);
         self.waits.patiently(patience, |patience| {
             let mut writer = self.writer.take(patience)?;
+            if flush == Flush::Later {
+                writer.defer_flush()?;
+            }
             let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
             // A second attempt follows only if the first did not begin its transaction.
             let statements = statements.take().ok_or(StorageError::Busy)?;

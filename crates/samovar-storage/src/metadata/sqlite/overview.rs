@@ -19,8 +19,13 @@ impl Overview for Sqlite {
         self.read(totals::read)
     }
 
-    fn recent(&self, cache: CacheId, count_max: u32) -> Result<Vec<RecentPath>, StorageError> {
-        self.read(|connection| recent(connection, cache, count_max))
+    fn recent(
+        &self,
+        cache: CacheId,
+        accepts: &dyn Fn(&StorePath) -> bool,
+        count_max: usize,
+    ) -> Result<Vec<RecentPath>, StorageError> {
+        self.read(|connection| recent(connection, cache, accepts, count_max))
     }
 
     fn details(
@@ -35,22 +40,29 @@ impl Overview for Sqlite {
 fn recent(
     connection: &Connection,
     cache: CacheId,
-    count_max: u32,
+    accepts: &dyn Fn(&StorePath) -> bool,
+    count_max: usize,
 ) -> Result<Vec<RecentPath>, StorageError> {
     let mut statement = connection.prepare_cached(concat!(
         "select hash_part, path.name, registered_at, nar_size, file_size, token.name \
-         from (select * from path order by id desc limit ?3) as path \
+         from (select * from path order by id desc limit ?2) as path \
          join nar on nar.id = nar_id left join token on token.id = token_id \
          where cache_id = ?1 and state <> 3 and ",
         is_shown!("?1"),
-        " order by path.id desc limit ?2"
+        " order by path.id desc"
     ))?;
-    let mut rows = statement.query(params![cache.0, count_max, SCAN_COUNT_MAX])?;
+    let mut rows = statement.query(params![cache.0, SCAN_COUNT_MAX])?;
     let mut recent = Vec::new();
-    while let Some(row) = rows.next()? {
+    while recent.len() < count_max
+        && let Some(row) = rows.next()?
+    {
         let hash_part = HashPart::from_bytes(row.get(0)?);
+        let path = path_of(hash_part, &row.get::<_, String>(1)?)?;
+        if !accepts(&path) {
+            continue;
+        }
         recent.push(RecentPath {
-            path: path_of(hash_part, &row.get::<_, String>(1)?)?,
+            path,
             registered_at: row.get(2)?,
             nar_size: unsigned(row.get(3)?)?,
             file_size: unsigned(row.get(4)?)?,

@@ -79,7 +79,8 @@ impl PushMetadata for Sqlite {
     }
 
     fn close_push(&self, id: &str, cache: CacheId, token: i64) -> Result<bool, StorageError> {
-        self.write(|transaction| close(transaction, id, cache, token))
+        // If a power cut undoes this, the push expires later.
+        self.write_lazily(|transaction| close(transaction, id, cache, token))
     }
 
     fn pushes(&self, token: Option<i64>) -> Result<Vec<String>, StorageError> {

@@ -51,6 +51,7 @@ impl Writer {
         connection.busy_timeout(patience.saturating_sub(start.elapsed()))?;
         Ok(Taken {
             connection,
+            flushes: true,
             _turn: turn,
         })
     }
@@ -60,7 +61,29 @@ impl Writer {
 #[derive(Debug)]
 pub(super) struct Taken<'a> {
     connection: MutexGuard<'a, Connection>,
+    /// Whether commits flush the disk.
+    flushes: bool,
     _turn: Turn<'a>,
+}
+
+impl Taken<'_> {
+    /// Lets commits return before they are on the disk, until the connection is returned.
+    pub(super) fn defer_flush(&mut self) -> Result<(), StorageError> {
+        self.flushes = false;
+        Ok(self
+            .connection
+            .pragma_update(None, "synchronous", "normal")?)
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if !self.flushes {
+            // Changes only a variable of the connection, which fails only in a transaction.
+            let restored = self.connection.pragma_update(None, "synchronous", "full");
+            debug_assert!(restored.is_ok(), "{restored:?}");
+        }
+    }
 }
 
 impl Deref for Taken<'_> {

@@ -66,8 +66,17 @@ fn every_generation_shakes_hands() {
         expected.extend_from_slice(question.as_bytes());
         assert_eq!(received, expected, "1.{minor}");
     }
-    let (result, _) = play(MINOR_MIN - 1, Request::new(), |_| ());
-    assert_eq!(result, Err(StoreError::Protocol(Irregularity::Version)));
+    // The ninth bit belongs to the major version.
+    for (minor, spoken) in [(MINOR_MIN - 1, "1.19"), (0x200 | MINOR_MAX, "3.38")] {
+        let (result, _) = play(minor, Request::new(), |_| ());
+        let text = result.unwrap_err().to_string();
+        let expected = format!("it speaks version {spoken} of the worker protocol, but 1.20 to");
+        assert!(text.contains(&expected), "{text}");
+        assert!(
+            text.contains(&format!("1.{MINOR_MIN} to 1.{MINOR_MAX} are")),
+            "{text}"
+        );
+    }
 }
 
 #[test]

@@ -9,35 +9,62 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RawMode, fgetxattr, openat, statat};
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, RawMode, Stat, fgetxattr, openat, statat,
+};
 use rustix::io::Errno;
 use samovar_workspace::entries::{Builder, MODE_MASK};
-use samovar_workspace::{Entries, Entry, Kind, Mtime, Scanned, Walk};
+use samovar_workspace::{Entries, Entry, Kind, Mtime, STATE_DIRECTORY, Scanned};
 
-use crate::mount::DIRECTORY_MODE;
+/// Attribute of a directory in the upper directory that hides the one of the snapshot, if its value
+/// is `y`.
+const OPAQUE: [&str; 2] = ["user.overlay.opaque", "trusted.overlay.opaque"];
 
-/// Attributes of a directory in the upper directory that hides or replaces the one of the snapshot.
-const REPLACED: [&str; 4] = [
-    "user.overlay.opaque",
-    "user.overlay.redirect",
-    "trusted.overlay.opaque",
-    "trusted.overlay.redirect",
-];
+/// Attribute of a directory in the upper directory that shows another one of the snapshot. Its
+/// value is an absolute path in the snapshot, or a name in the directory below the parent.
+const REDIRECT: [&str; 2] = ["user.overlay.redirect", "trusted.overlay.redirect"];
 
-/// The entries of the upper directory: for each path, whether it replaces the one of the snapshot,
-/// with everything below it.
-type Upper = HashMap<Vec<u8>, bool>;
+/// Maximum length of a redirect, in bytes: that of paths in the kernel.
+const REDIRECT_LEN_MAX: usize = 4096;
+
+/// The entries of the upper directory by path. Equal if no program has changed an entry.
+pub(super) type Upper = HashMap<Vec<u8>, UpperEntry>;
+
+/// An entry of the upper directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct UpperEntry {
+    below: Below,
+    /// Time of the last change of contents or metadata.
+    ctime: Mtime,
+}
+
+/// The entry of the snapshot that an entry of the upper directory shows besides its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Below {
+    /// None: it is not a directory, or it replaces the one of the snapshot.
+    Nothing,
+    /// The directory with the same name.
+    Same,
+    /// Another directory: a program has renamed it.
+    Renamed(Vec<u8>),
+}
 
 /// Scans the overlay that is mounted on `tree`. Files of the snapshot `base` that are unchanged
-/// have their digests; changed and new files have none.
+/// have their digests; changed and new files have none. `added_mode`: permissions that the mount of
+/// the snapshot has added to directories.
 ///
 /// # Errors
 ///
 /// An entry is unreadable, or a NAR cannot contain it.
-pub(crate) fn scan(tree: &Path, upper: &Path, base: &Entries) -> anyhow::Result<Scanned> {
+pub(crate) fn scan(
+    tree: &Path,
+    upper: &Path,
+    base: &Entries,
+    added_mode: u16,
+) -> anyhow::Result<Scanned> {
     let scanned = Scanned::scan(tree)?;
     let upper = read_upper(upper).with_context(|| format!("cannot read {upper:?}"))?;
-    let entries = compare(&scanned.entries, &upper, base);
+    let entries = compare(&scanned.entries, &upper, base, added_mode);
     let entries = entries.context("the scanned entries are not a tree")?;
     Ok(Scanned { entries, ..scanned })
 }
@@ -48,48 +75,29 @@ fn compare(
     merged: &Entries,
     upper: &Upper,
     base: &Entries,
+    added_mode: u16,
 ) -> Result<Entries, samovar_workspace::entries::TreeError> {
-    let mut in_base = vec![None; merged.list().len()];
-    for [old, new] in Walk::new([base, merged]) {
-        if let (Some(old), Some(new)) = (old, new) {
-            in_base[new] = base.get(old);
-        }
-    }
+    let below = below(merged, upper, base);
     let mut out: Option<Builder> = None;
-    // Index after the last entry below each open directory, and whether the directory, or one above
-    // it, replaces that of the snapshot.
-    let mut open: Vec<(usize, bool)> = Vec::new();
-    let mut path = Vec::new();
-    let mut lens = Vec::new();
+    // Index after the last entry below each open directory.
+    let mut open: Vec<usize> = Vec::new();
     for (index, entry) in merged.list().iter().enumerate() {
-        while open.last().is_some_and(|(end, _)| *end == index) {
+        while open.last() == Some(&index) {
             open.pop();
-            path.truncate(lens.pop().unwrap_or_default());
             leave(&mut out)?;
         }
-        let len = path.len();
-        if !path.is_empty() {
-            path.push(b'/');
-        }
-        path.extend_from_slice(&entry.name);
-        let is_replaced = open.last().is_some_and(|(_, is_replaced)| *is_replaced);
-        let in_upper = upper.get(&path).copied();
-        let old = in_base[index];
+        let old = below[index].and_then(|old| base.get(old));
         match &entry.kind {
             Kind::Directory { end } => {
-                let mode = directory_mode(entry, old);
+                let mode = directory_mode(entry, old, added_mode);
                 match &mut out {
                     None => out = Some(Builder::new(mode, entry.mtime)),
                     Some(out) => out.enter(&entry.name, mode, entry.mtime)?,
                 }
-                open.push((*end, is_replaced || in_upper == Some(true)));
-                lens.push(len);
-                continue;
+                open.push(*end);
             }
             Kind::File { size, .. } => {
-                let is_known = in_upper.is_none() && !is_replaced;
-                let digest = old.filter(|_| is_known);
-                let digest = digest.and_then(|old| digest_of(old, *size, entry.mtime));
+                let digest = old.and_then(|old| digest_of(old, *size, entry.mtime));
                 if let Some(out) = &mut out {
                     out.file(&entry.name, entry.mode, entry.mtime, *size, digest)?;
                 }
@@ -100,7 +108,6 @@ fn compare(
                 }
             }
         }
-        path.truncate(len);
     }
     for _ in open {
         leave(&mut out)?;
@@ -109,12 +116,49 @@ fn compare(
     out.finish()
 }
 
+/// Returns the index of the entry of the snapshot that each entry shows, if it shows one.
+fn below(merged: &Entries, upper: &Upper, base: &Entries) -> Vec<Option<usize>> {
+    let mut found = vec![None; merged.list().len()];
+    found[0] = Some(0);
+    let mut pending = vec![0];
+    while let Some(directory) = pending.pop() {
+        let olds = found[directory].map(|old| base.children(old).collect());
+        let olds: Vec<usize> = olds.unwrap_or_default();
+        let named = |name: &[u8]| {
+            let at = olds.binary_search_by(|old| base.list()[*old].name[..].cmp(name));
+            at.ok().map(|at| olds[at])
+        };
+        let mut path = merged.path(directory);
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        let len = path.len();
+        for child in merged.children(directory) {
+            let entry = &merged.list()[child];
+            path.truncate(len);
+            path.extend_from_slice(&entry.name);
+            found[child] = match upper.get(&path).map(|entry| &entry.below) {
+                None | Some(Below::Same) => named(&entry.name),
+                Some(Below::Nothing) => None,
+                Some(Below::Renamed(from)) => match from.strip_prefix(b"/") {
+                    Some(path) => base.find(path),
+                    None => named(from),
+                },
+            };
+            if matches!(entry.kind, Kind::Directory { .. }) {
+                pending.push(child);
+            }
+        }
+    }
+    found
+}
+
 /// Returns the permissions of a directory without those that the mount has added.
-fn directory_mode(entry: &Entry, old: Option<&Entry>) -> u16 {
+fn directory_mode(entry: &Entry, old: Option<&Entry>, added_mode: u16) -> u16 {
     match old {
         Some(old)
             if matches!(old.kind, Kind::Directory { .. })
-                && entry.mode == old.mode | DIRECTORY_MODE =>
+                && entry.mode == old.mode | added_mode =>
         {
             old.mode
         }
@@ -141,11 +185,12 @@ fn leave(out: &mut Option<Builder>) -> Result<(), samovar_workspace::entries::Tr
     }
 }
 
-/// Reads the names of all entries below the upper directory.
-fn read_upper(root: &Path) -> Result<Upper, Errno> {
+/// Reads all entries below the upper directory, except the state of a workspace.
+pub(super) fn read_upper(root: &Path) -> Result<Upper, Errno> {
     let mut found = Upper::new();
     let root = open_directory(CWD, root.as_os_str().as_encoded_bytes())?;
-    found.insert(Vec::new(), is_replaced(&root)?);
+    let state = statat(&root, c".", AtFlags::empty())?;
+    found.insert(Vec::new(), UpperEntry::of(&state, Below::Same));
     // The open directories, each with the length of its path.
     let mut path = Vec::new();
     let mut open = vec![(Dir::new(root)?, 0)];
@@ -157,7 +202,8 @@ fn read_upper(root: &Path) -> Result<Upper, Errno> {
         };
         let entry = entry?;
         let name = entry.file_name();
-        if matches!(name.to_bytes(), b"." | b"..") {
+        let is_state = path.is_empty() && name.to_bytes() == STATE_DIRECTORY.as_bytes();
+        if is_state || matches!(name.to_bytes(), b"." | b"..") {
             continue;
         }
         if !path.is_empty() {
@@ -165,22 +211,31 @@ fn read_upper(root: &Path) -> Result<Upper, Errno> {
         }
         path.extend_from_slice(name.to_bytes());
         let fd = directory.fd()?;
-        let is_directory = match entry.file_type() {
-            FileType::Unknown => {
-                let stat = statat(fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
-                FileType::from_raw_mode(RawMode::from(stat.st_mode)).is_dir()
-            }
-            other => other.is_dir(),
-        };
-        if !is_directory {
-            found.insert(path.clone(), true);
+        let stat = statat(fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if !FileType::from_raw_mode(RawMode::from(stat.st_mode)).is_dir() {
+            found.insert(path.clone(), UpperEntry::of(&stat, Below::Nothing));
             continue;
         }
         let inner = open_directory(fd, name.to_bytes())?;
-        found.insert(path.clone(), is_replaced(&inner)?);
+        found.insert(
+            path.clone(),
+            UpperEntry::of(&stat, below_directory(&inner)?),
+        );
         open.push((Dir::new(inner)?, path.len()));
     }
     Ok(found)
+}
+
+impl UpperEntry {
+    fn of(stat: &Stat, below: Below) -> Self {
+        Self {
+            below,
+            ctime: Mtime {
+                seconds: stat.st_ctime,
+                nanoseconds: u32::try_from(stat.st_ctime_nsec).unwrap_or_default(),
+            },
+        }
+    }
 }
 
 fn open_directory(at: impl AsFd, name: &[u8]) -> Result<OwnedFd, Errno> {
@@ -188,17 +243,32 @@ fn open_directory(at: impl AsFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     openat(at, name, flags, Mode::empty())
 }
 
-fn is_replaced(directory: &OwnedFd) -> Result<bool, Errno> {
-    for name in REPLACED {
-        match fgetxattr(directory, name, &mut [0_u8; 0][..]) {
-            // The value of `opaque` may also be `x`, for a directory that only may have whiteouts
-            // as attributes: then files are read without need.
-            Ok(_) => return Ok(true),
-            Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => {}
-            Err(errno) => return Err(errno),
+/// Returns what a directory of the upper directory shows besides its own entries.
+fn below_directory(directory: &OwnedFd) -> Result<Below, Errno> {
+    let mut value = [0; REDIRECT_LEN_MAX];
+    for name in REDIRECT {
+        if let Some(from) = attribute(directory, name, &mut value)? {
+            return Ok(Below::Renamed(from.to_vec()));
         }
     }
-    Ok(false)
+    for name in OPAQUE {
+        if attribute(directory, name, &mut value)? == Some(b"y") {
+            return Ok(Below::Nothing);
+        }
+    }
+    Ok(Below::Same)
+}
+
+fn attribute<'a>(
+    directory: &OwnedFd,
+    name: &str,
+    value: &'a mut [u8],
+) -> Result<Option<&'a [u8]>, Errno> {
+    match fgetxattr(directory, name, &mut *value) {
+        Ok(len) => Ok(value.get(..len)),
+        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => Ok(None),
+        Err(errno) => Err(errno),
+    }
 }
 
 #[cfg(test)]
@@ -211,6 +281,7 @@ mod tests {
     use samovar_workspace::pack;
 
     use super::*;
+    use crate::mount::DIRECTORY_MODE;
     use crate::workspace::overlay::layers::{Layers, unmount_lazily};
     use crate::workspace::overlay::namespace::Namespace;
 
@@ -323,8 +394,8 @@ mod tests {
             fill(plain.path());
             work(plain.path());
             work(tree);
-            let scanned = scan(tree, &layers.upper(), base).unwrap();
-            // Only files that were touched are read. A renamed directory counts as touched.
+            let scanned = scan(tree, &layers.upper(), base, DIRECTORY_MODE).unwrap();
+            // Only files that were written are read, also below a renamed directory.
             let unread: Vec<PathBuf> = scanned
                 .entries
                 .list()
@@ -341,7 +412,9 @@ mod tests {
                 })
                 .map(|(index, _)| scanned.path(index))
                 .collect();
-            assert_eq!(unread, [tree.canonicalize().unwrap().join("keep/same")]);
+            let root = tree.canonicalize().unwrap();
+            let same = ["keep/same", "renamed/deep/file", "renamed/other"];
+            assert_eq!(unread, same.map(|path| root.join(path)));
             let expected = hashed(Scanned::scan(plain.path()).unwrap());
             let found = hashed(scanned);
             assert_eq!(lines(&found)[1..], lines(&expected)[1..]);
@@ -352,7 +425,7 @@ mod tests {
     fn a_tree_that_was_only_read_is_unchanged() {
         with_overlay(fill, |layers, tree, base| {
             assert_eq!(fs::read(tree.join("keep/same")).unwrap(), b"same");
-            let scanned = scan(tree, &layers.upper(), base).unwrap();
+            let scanned = scan(tree, &layers.upper(), base, DIRECTORY_MODE).unwrap();
             assert_eq!(scanned.files_without_digest().count(), 0);
             // The root has the attributes of the upper directory.
             assert_eq!(lines(&scanned.entries)[1..], lines(base)[1..]);
@@ -367,7 +440,7 @@ mod tests {
             fs::write(&file, "SAME").unwrap();
             let file = fs::File::options().write(true).open(&file).unwrap();
             file.set_modified(time).unwrap();
-            let scanned = scan(tree, &layers.upper(), base).unwrap();
+            let scanned = scan(tree, &layers.upper(), base, DIRECTORY_MODE).unwrap();
             assert_eq!(scanned.files_without_digest().count(), 1);
             assert_ne!(lines(&hashed(scanned)), lines(base));
         });
@@ -392,7 +465,7 @@ mod tests {
             let base = base.finish().unwrap();
             fs::write(tree.join("b/new"), "").unwrap();
             fs::set_permissions(tree.join("c"), Permissions::from_mode(0o750)).unwrap();
-            let scanned = scan(tree, &layers.upper(), &base).unwrap();
+            let scanned = scan(tree, &layers.upper(), &base, DIRECTORY_MODE).unwrap();
             let modes: Vec<u16> = scanned.entries.list()[1..]
                 .iter()
                 .filter(|entry| matches!(entry.kind, Kind::Directory { .. }))

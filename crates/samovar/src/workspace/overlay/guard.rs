@@ -1,5 +1,5 @@
-//! Processes beside the command of `samovar workspace run`: the guard, which kills what is left if
-//! this process is killed, and the view, which serves the snapshot.
+//! Processes beside an overlay: the guard of `samovar workspace run`, which kills what is left if
+//! that process is killed, and the view, which serves the snapshot.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -7,12 +7,13 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::namespace::{MountingChildren, kill_members, mount_namespace};
 use crate::arguments::required;
 use crate::credentials::Sources;
+use crate::outcome::Failed;
 use crate::refs::URL_VARIABLE;
 
 /// Name of the hidden subcommand that runs the guard.
@@ -103,22 +104,8 @@ impl View {
         sources: &Sources,
         directory: &Path,
     ) -> anyhow::Result<Self> {
-        let mut command = own_program();
-        command.args(["mount", "--writable-directories"]);
-        for (option, file) in [
-            ("--token-file", &sources.token_file),
-            ("--netrc-file", &sources.netrc_file),
-        ] {
-            if let Some(file) = file {
-                command.arg(option).arg(file);
-            }
-        }
-        command.arg(manifest).arg(directory);
-        // The URL may contain a login, which other users could read in the arguments.
-        if let Some(url) = url {
-            command.env(URL_VARIABLE, url);
-        }
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut command = mount_command(manifest, url, sources, directory)?;
+        command.arg("--writable-directories").stdout(Stdio::piped());
         let mut child = {
             let _permission = MountingChildren::permit()?;
             command.spawn().context("cannot start a process")?
@@ -145,6 +132,65 @@ impl View {
     pub(crate) fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
+}
+
+/// Returns a command that mounts the snapshot with this manifest. `url`: the cache, if it is not
+/// that of `SAMOVAR_CACHE`.
+///
+/// # Errors
+///
+/// The current directory does not exist.
+fn mount_command(
+    manifest: &str,
+    url: Option<&str>,
+    sources: &Sources,
+    directory: &Path,
+) -> anyhow::Result<Command> {
+    let mut command = own_program();
+    command.arg("mount");
+    for (option, file) in [
+        ("--token-file", &sources.token_file),
+        ("--netrc-file", &sources.netrc_file),
+    ] {
+        if let Some(file) = file {
+            command.arg(option).arg(std::path::absolute(file)?);
+        }
+    }
+    command.arg(manifest).arg(directory).stdin(Stdio::null());
+    // The URL may contain a login, which other users could read in the arguments.
+    if let Some(url) = url {
+        command.env(URL_VARIABLE, url);
+    }
+    Ok(command)
+}
+
+/// Mounts the snapshot with this manifest. A process in the background serves it, until it is
+/// unmounted. `is_offline`: only what is on this machine is read.
+///
+/// # Errors
+///
+/// The snapshot cannot be mounted. The process has printed the reason.
+pub(crate) fn start_view(
+    manifest: &str,
+    url: &str,
+    sources: &Sources,
+    directory: &Path,
+    is_offline: bool,
+) -> anyhow::Result<()> {
+    let mut command = mount_command(manifest, Some(url), sources, directory)?;
+    command.arg("--background").stdout(Stdio::null());
+    if is_offline {
+        command.arg("--offline");
+    }
+    // The process must not keep the directory of the user, which may be on a mount, in use.
+    command.current_dir("/");
+    let _permission = MountingChildren::permit()?;
+    let status = command.status().context("cannot start a process")?;
+    ensure!(
+        status.success(),
+        Failed::Unavailable.because(anyhow!("the snapshot cannot be mounted"))
+    );
+    Ok(())
 }
 
 impl Drop for View {

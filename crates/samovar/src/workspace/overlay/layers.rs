@@ -1,7 +1,8 @@
 //! [`Layers`]: the directories of an overlay on the local disk.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::fs::{self, File, Permissions, TryLockError};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -14,7 +15,7 @@ use samovar_workspace::Mtime;
 use super::namespace::Namespace;
 use super::refusal::{Step, refusal};
 use crate::disk::{Use, unsuitable};
-use crate::mount::DIRECTORY_MODE;
+use crate::mounts::mounts;
 use crate::outcome::Failed;
 use crate::user_dirs::{self, create_private};
 
@@ -22,13 +23,17 @@ use crate::user_dirs::{self, create_private};
 pub(crate) const VARIABLE: &str = "SAMOVAR_STATE_DIR";
 
 /// Name of the directory, and of the mount, of the snapshot.
-const LOWER: &str = "lower";
+pub(super) const LOWER: &str = "lower";
 /// Name of the directory with the changes.
 const UPPER: &str = "upper";
 /// Name of the directory that overlayfs needs beside the changes.
 const WORK: &str = "work";
 /// Name of the file that describes the snapshot below the changes.
 const ORIGIN: &str = "origin";
+/// Name of a file that exists while the snapshot is served without the server.
+const OFFLINE: &str = "offline";
+/// Name of the file with the path of the directory on which a workspace is mounted.
+const DIRECTORY: &str = "directory";
 
 /// The directories of an overlay: the changes, and the mount point of the snapshot below them.
 #[derive(Debug)]
@@ -71,7 +76,7 @@ pub(crate) fn check_file_system(dir: &Path) -> anyhow::Result<()> {
 
 impl Layers {
     /// Creates the directories of a new overlay in a directory below `parent`, whose name begins
-    /// with `name`. `origin`: describes the snapshot. `mode`, `mtime`: of the snapshot's root.
+    /// with `name`. `origin`: describes the snapshot. `mode`, `mtime`: of the root.
     ///
     /// # Errors
     ///
@@ -95,7 +100,7 @@ impl Layers {
         }
         // The root of an overlay has the attributes of its upper directory.
         let upper = dir.path().join(UPPER);
-        let permissions = Permissions::from_mode((mode | DIRECTORY_MODE).into());
+        let permissions = Permissions::from_mode(mode.into());
         fs::set_permissions(&upper, permissions).with_context(failed)?;
         let time = Timespec {
             tv_sec: mtime.seconds,
@@ -132,6 +137,42 @@ impl Layers {
         Ok((Self { dir, _lock: lock }, origin))
     }
 
+    /// Replaces the description of the snapshot.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub(crate) fn set_origin(&self, origin: &str) -> anyhow::Result<()> {
+        let file = self.dir.join(ORIGIN);
+        fs::write(&file, origin).with_context(|| format!("cannot write {file:?}"))
+    }
+
+    /// Stores the directory of the workspace: it may be removed while nothing is mounted.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub(crate) fn set_directory(&self, directory: &Path) -> anyhow::Result<()> {
+        let file = self.dir.join(DIRECTORY);
+        let written = fs::write(&file, directory.as_os_str().as_bytes());
+        written.with_context(|| format!("cannot write {file:?}"))
+    }
+
+    /// Stores whether the snapshot is served without the server.
+    pub(crate) fn set_offline(&self, is_offline: bool) {
+        let file = self.dir.join(OFFLINE);
+        // It only matters for the next command.
+        match is_offline {
+            true => fs::write(file, "").ok(),
+            false => fs::remove_file(file).ok(),
+        };
+    }
+
+    /// Returns whether the snapshot is served without the server.
+    pub(crate) fn is_offline(&self) -> bool {
+        self.dir.join(OFFLINE).exists()
+    }
+
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
@@ -143,7 +184,24 @@ impl Layers {
 
     /// Returns the directory with the changes.
     pub(crate) fn upper(&self) -> PathBuf {
-        self.dir.join(UPPER)
+        upper(&self.dir)
+    }
+
+    /// Returns the source of the mount, which identifies the overlay in the list of mounts.
+    fn source(&self) -> String {
+        let name = self.dir.file_name().unwrap_or_default();
+        format!("samovar:{}", name.to_string_lossy())
+    }
+
+    /// Returns whether the overlay is mounted.
+    ///
+    /// # Errors
+    ///
+    /// `/proc` is not mounted.
+    pub(crate) fn is_mounted(&self) -> anyhow::Result<bool> {
+        let mounts = mounts().context("cannot read the list of mounts")?;
+        let source = self.source();
+        Ok(mounts.iter().any(|mount| mount.source == *source))
     }
 
     /// Mounts the overlay on the directory `target`, an absolute path. Changes the current
@@ -166,7 +224,7 @@ impl Layers {
             format!("lowerdir={LOWER},upperdir={UPPER},workdir={WORK},metacopy=off,{attributes}");
         let options = CString::new(options)?;
         match mount(
-            "samovar",
+            self.source(),
             target,
             "overlay",
             MountFlags::NODEV | MountFlags::NOSUID,
@@ -197,6 +255,17 @@ impl Layers {
         // It does not exist if the overlay was never mounted.
         fs::set_permissions(inner, Permissions::from_mode(0o700)).ok();
     }
+}
+
+/// Returns the directory with the changes, in the directory of an overlay.
+pub(crate) fn upper(dir: &Path) -> PathBuf {
+    dir.join(UPPER)
+}
+
+/// Returns the directory of the workspace that was mounted last, in the directory of an overlay.
+pub(super) fn last_directory(dir: &Path) -> Option<PathBuf> {
+    let path = fs::read(dir.join(DIRECTORY)).ok()?;
+    Some(OsString::from_vec(path).into())
 }
 
 /// Removes a mount at once, even if programs still use it. Ignores directories without a mount.
@@ -231,9 +300,9 @@ mod tests {
             seconds: -5,
             nanoseconds: 250,
         };
-        let layers = Layers::create(parent.path(), "a", "text", 0o555, mtime).unwrap();
+        let layers = Layers::create(parent.path(), "a", "text", 0o750, mtime).unwrap();
         let upper = fs::metadata(layers.upper()).unwrap();
-        assert_eq!(upper.mode() & 0o777, 0o755);
+        assert_eq!(upper.mode() & 0o777, 0o750);
         assert_eq!((upper.mtime(), upper.mtime_nsec()), (-5, 250));
         let error = Layers::open(layers.dir()).unwrap_err();
         assert!(

@@ -5,6 +5,7 @@
 mod changes;
 mod guard;
 mod layers;
+mod mounted;
 mod namespace;
 mod origin;
 mod refusal;
@@ -12,4 +13,7 @@ mod run;
 mod signals;
 
 pub(super) use guard::{command as guard_command, run as run_guard};
+pub(super) use layers::upper;
+pub(super) use mounted::{check_machine, close, create, find_removed, is_mounted, mount, remove};
+pub(super) use mounted::{restore_removed, scan};
 pub(super) use run::{command, run};

@@ -32,7 +32,7 @@ const NAMESPACE: &str = "/proc/self/ns/mnt";
 /// Name of the mount namespace of this thread.
 const THREAD_NAMESPACE: &str = "/proc/thread-self/ns/mnt";
 
-/// The kind of namespaces that the process entered.
+/// The kind of namespaces that the process is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Namespace {
     /// Whether the process has no privileges outside its user namespace. Overlays then store their
@@ -75,12 +75,28 @@ impl Namespace {
             fs::read_link(THREAD_NAMESPACE)? != outside,
             "the kernel has not created a mount namespace"
         );
-        let is_unprivileged = !is_initial_user_namespace()?;
         // Mounts of the machine still arrive here; mounts made here do not get out.
         let propagation = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
         mount_change("/", propagation).map_err(|errno| refusal(Step::Propagation, errno))?;
-        Ok(Self { is_unprivileged })
+        Self::current()
     }
+
+    /// Returns the kind of the namespaces that the process is in.
+    ///
+    /// # Errors
+    ///
+    /// `/proc` is not mounted.
+    pub(crate) fn current() -> anyhow::Result<Self> {
+        Ok(Self {
+            is_unprivileged: !is_initial_user_namespace()?,
+        })
+    }
+}
+
+/// Returns whether this process may mount file systems in its mount namespace.
+pub(crate) fn may_mount() -> bool {
+    let sets = capabilities(None);
+    sets.is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
 }
 
 /// Moves the process into new namespaces.

@@ -34,12 +34,14 @@ use super::signals::{Forwarding, catch};
 use crate::arguments::{option, switch};
 use crate::credential::TOKEN_VARIABLE;
 use crate::credentials::{self, Sources};
+use crate::mount::DIRECTORY_MODE;
 use crate::notice::notice;
 use crate::outcome::Failed;
 use crate::push::{KEEP, LocalTree, host, message, refuse_public, report_skipped};
 use crate::refs::{Expected, RefName, Update, Updated, path_names};
 use crate::size::human;
 use crate::snapshot::{Downloaded, Snapshots};
+use crate::trust::{keys_of, trusted_keys};
 use crate::user_dirs::create_private;
 
 /// Exit codes besides those of the command, like those of `env`.
@@ -62,6 +64,7 @@ pub(crate) fn command() -> Command {
              126 if it cannot be run, or 125 if the tree cannot be prepared or pushed.",
         )
         .args(credentials::options())
+        .arg(trusted_keys())
         .arg(
             switch("no-push")
                 .conflicts_with("discard")
@@ -135,7 +138,11 @@ fn try_run(matches: &ArgMatches) -> anyhow::Result<u8> {
     let wanted = Wanted::of(matches)?;
     // While the process has one thread.
     let namespace = Namespace::enter()?;
-    let snapshots = Snapshots::open(wanted.name.remote.clone(), &wanted.sources)?;
+    let snapshots = Snapshots::open(
+        wanted.name.remote.clone(),
+        &wanted.sources,
+        &keys_of(matches),
+    )?;
     let will_push = wanted.then == Then::Push;
     if will_push && !matches.get_flag("public") {
         refuse_public(&snapshots)?;
@@ -202,7 +209,7 @@ impl Wanted {
             Some((_, origin)) => &origin.text,
             None => matches.get_one("ref").context("REF is missing")?,
         };
-        let name = RefName::parse(text)?;
+        let name = RefName::parse_new(text)?;
         let url = text.split_once('#').map(|(url, _)| url.to_owned());
         let target = match path("at")? {
             Some(target) => target.canonicalize().with_context(|| on(&target))?,
@@ -243,7 +250,7 @@ impl Wanted {
                 let prefix = path_names(&self.name.name).0;
                 report_kept(&runs, &prefix);
                 let root = base.as_ref().map(|base| &base.manifest.entries.list()[0]);
-                let mode = root.map_or(0o755, |root| root.mode);
+                let mode = root.map_or(0o755, |root| root.mode | DIRECTORY_MODE);
                 let mtime = root.map(|root| root.mtime).unwrap_or_default();
                 Layers::create(&runs, &prefix, &origin.text(), mode, mtime)?
             }
@@ -378,7 +385,8 @@ impl Run {
             base.map_or_else(|| none.clone(), |base| base.manifest.entries.clone())
         };
         let base_entries = entries(self.base.as_ref());
-        let scanned = scan(&self.target, &self.layers.upper(), &base_entries);
+        let upper = self.layers.upper();
+        let scanned = scan(&self.target, &upper, &base_entries, DIRECTORY_MODE);
         self.check_view()?;
         let scanned = scanned?;
         report_skipped(&scanned);

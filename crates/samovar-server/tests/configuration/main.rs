@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use samovar_cache::access::AccessConfig;
 use samovar_server::config::{
-    CacheSettings, ClientAddress, ConfigError, Configuration, Kind, LogTarget, OptionSpec, Origin,
-    Settings, read, show,
+    AdminSettings, CacheSettings, ClientAddress, ConfigError, Configuration, Kind, LogTarget,
+    OptionSpec, Origin, Scope, Settings, read, show,
 };
 use samovar_server::listener::ListenSpec;
+
+mod uploads;
 
 fn settings(file: &str) -> Result<Settings, ConfigError> {
     let mut settings = Settings::default();
@@ -182,6 +184,21 @@ fn named_caches() {
 
 #[test]
 fn invalid_settings_are_refused() {
+    // A misspelled table.
+    for (table, meant) in [
+        ("tsl", "tls"),
+        ("acces", "access"),
+        ("cahces.a", "caches"),
+        ("polciy", "policy"),
+        ("caches.a.acess", "access"),
+        ("access.certifcates", "access.certificates"),
+    ] {
+        let name = table.strip_suffix("s.a").map_or(table, |_| "cahces");
+        refused(
+            &format!("[{table}]\nrate = 4\n"),
+            &format!("samovar.toml:1: unknown option `{name}`; did you mean `{meant}`?"),
+        );
+    }
     refused(
         "\nprioritty = 1",
         "samovar.toml:2: unknown option `prioritty`; did you mean `priority`?",
@@ -360,17 +377,76 @@ fn the_command_line_overrides_variables_and_these_the_file() {
     assert_eq!(config.caches[0].name, "team-a");
     assert_eq!(config.caches[0].priority, 3);
 
-    let text = show(&settings);
+    let text = show(&settings, &config);
     assert!(text.contains("priority = 9  # --priority\n"), "{text}");
     assert!(text.contains("backlog = 2  # $SAMOVAR_BACKLOG\n"), "{text}");
     assert!(text.contains("workers = 1  # samovar.toml:3\n"), "{text}");
-    assert!(text.contains("# listen: *:5000\n"), "{text}");
+    assert!(
+        text.contains("\n#listen = [\"*:5000\"]\n") || text.starts_with("#listen"),
+        "{text}"
+    );
     let named = "caches.team-a.priority = 3  # $SAMOVAR_CACHES__TEAM_A__PRIORITY\n";
     assert!(text.contains(named), "{text}");
     // The printed configuration can be parsed, and gives the same configuration.
     let mut again = Settings::default();
     again.add_text(Path::new("shown"), &text).unwrap();
     assert_eq!(read(&again, |_| None).unwrap(), config);
+}
+
+/// The defaults in the output of `--check-config` can be uncommented, and are those in effect.
+#[test]
+fn shown_defaults_can_be_uncommented() {
+    let directories = |name: &str| match name {
+        "STATE_DIRECTORY" => Some("/var/lib/samovar".to_owned()),
+        "NIX_SECRET_KEY_FILE" => Some("/key".to_owned()),
+        _ => None,
+    };
+    let before = read(&Settings::default(), directories).unwrap();
+    let text = show(&Settings::default(), &before);
+    for line in [
+        "#backlog = 1024",
+        "#pages = true",
+        "#connections.idle-time = \"60 s\"",
+        "#connections.head-size = \"16 KiB\"",
+        "#state-directory = \"/var/lib/samovar\"",
+        "#secret-key-files = [\"/key\"]",
+        "#verify = \"first\"",
+        "#scrub = 0",
+        "# user: the user who starts the server",
+    ] {
+        assert!(text.lines().any(|other| other == line), "{line}: {text}");
+    }
+    let lines = text.lines().filter(|line| !line.starts_with("# "));
+    let lines: Vec<&str> = lines.map(|line| line.trim_start_matches('#')).collect();
+    assert!(lines.len() > 30, "{text}");
+    let after = configuration(&lines.join("\n")).unwrap();
+    // These are `None` for a default that depends on the machine, or state whether they are given.
+    let expected = Configuration {
+        listen_given: true,
+        workers: after.workers,
+        gc_lease: Some(Duration::from_secs(600)),
+        nar_cache: Some("/var/tmp".into()),
+        admin: AdminSettings {
+            is_default: false,
+            ..before.admin.clone()
+        },
+        ..before
+    };
+    assert!(after.workers.is_some());
+    assert_eq!(after, expected);
+}
+
+/// The options that a reload changes, with those of the server apart.
+#[test]
+fn changed_options_are_named() {
+    let before = settings("backlog = 1\npriority = 1\n[caches.a]\npages = false\n").unwrap();
+    let text = "backlog = 2\npriority = 1\n[caches.a]\npages = true\n[caches.b]\n";
+    let after = settings(text).unwrap();
+    assert_eq!(after.changed(&before, Scope::Server), ["backlog"]);
+    let expected = ["caches.a.pages", "caches.b"];
+    assert_eq!(after.changed(&before, Scope::Cache), expected);
+    assert_eq!(before.changed(&after, Scope::Cache), expected);
+    assert_eq!(after.changed(&after, Scope::Cache), [""; 0]);
 }
 
 #[test]
@@ -386,6 +462,12 @@ fn invalid_variables_are_refused() {
         "SAMOVAR_PRIORTY",
         "1",
         "$SAMOVAR_PRIORTY: unknown option `SAMOVAR_PRIORTY`; did you mean `SAMOVAR_PRIORITY`?",
+    );
+    refused(
+        "SAMOVAR_SSL_CERT",
+        "/c",
+        "$SAMOVAR_SSL_CERT: unknown option `SAMOVAR_SSL_CERT`; did you mean \
+         `SAMOVAR_TLS_CERTIFICATE`?",
     );
     refused(
         "SAMOVAR_PRIORITY",
@@ -411,6 +493,9 @@ fn every_option_can_be_set_everywhere() {
             Kind::List if spec.name == "signing.trusted-keys" => PUBLIC_KEY,
             Kind::List if spec.name.ends_with("listen") => ":0",
             Kind::List if spec.name.ends_with("ids") => "1",
+            Kind::List if ["access.networks", "access.trusted-proxies"].contains(&spec.name) => {
+                "192.0.2.0/24"
+            }
             Kind::Text if spec.name == "prefix" => "/x",
             Kind::Text if spec.name == "uploads.retention" => "1d",
             Kind::List if spec.name == "uploads.retention-rules" => "*-debug=1d",
@@ -508,68 +593,4 @@ fn policy_rules_and_signing() {
         "samovar.toml:1: policy.deny must be made with names instead of \"name\", got \
          [{ name = \"x\" }]",
     );
-}
-
-#[test]
-fn a_retention_of_less_than_30_days_is_remarked() {
-    let remarks = |days: u32| {
-        let file = format!("storage = \"/s\"\nuploads.retention = \"{days}d\"\n");
-        configuration(&file).unwrap().remarks
-    };
-    let short = remarks(29);
-    assert_eq!(short.len(), 1, "{short:?}");
-    assert!(short[0].contains("29 days is short"), "{short:?}");
-    assert_eq!(remarks(30), [] as [String; 0]);
-}
-
-#[test]
-fn options_of_uploads_without_a_storage_are_remarked() {
-    let remarks = |file: &str| configuration(file).unwrap().remarks;
-    let found = remarks("[caches.a]\nuploads.quota = \"1 GiB\"\n");
-    assert_eq!(found.len(), 1, "{found:?}");
-    assert!(
-        found[0].starts_with("caches.a.uploads.quota has no effect without storage"),
-        "{found:?}"
-    );
-    let found = remarks("uploads.retention = \"30d\"\n");
-    assert!(
-        found[0].starts_with("uploads.retention has no effect"),
-        "{found:?}"
-    );
-    let file = "storage = \"/s\"\nuploads.retention = \"30d\"\n";
-    assert_eq!(remarks(file), [] as [String; 0]);
-}
-
-#[test]
-fn retention_rules_are_a_pattern_and_a_time() {
-    let rules = |list: &str| {
-        let file = format!("storage = \"/s\"\nuploads.retention-rules = {list}\n");
-        let config = configuration(&file).map_err(|error| error.to_string())?;
-        let rules = config.caches[0].retention.rules.iter();
-        Ok::<_, String>(
-            rules
-                .map(|rule| (rule.names.to_string(), rule.days))
-                .collect::<Vec<_>>(),
-        )
-    };
-    let found = rules("[\"*-debug=30d\", \"a=b-*= 1 d\", \"keep-*=forever\"]").unwrap();
-    let expected = [("*-debug", Some(30)), ("a=b-*", Some(1)), ("keep-*", None)];
-    assert_eq!(
-        found,
-        expected.map(|(names, days)| (names.to_owned(), days))
-    );
-    for wrong in [
-        "*-debug",
-        "=30d",
-        "*-debug=",
-        "*-debug=23h",
-        "*-debug=0d",
-        "*-debug=never",
-    ] {
-        let error = rules(&format!("[{wrong:?}]")).unwrap_err();
-        assert!(
-            error.contains("uploads.retention-rules must be a list of rules"),
-            "{error}"
-        );
-    }
 }

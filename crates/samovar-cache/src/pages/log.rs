@@ -1,0 +1,95 @@
+//! `/build-log/<base name>`: the build log of a derivation, or of the derivation that built an
+//! output.
+//!
+//! The text itself is at `/log/<base name>`, where clients request it.
+
+use std::io::Read;
+use std::iter;
+
+use maud::{Markup, PreEscaped, html};
+use samovar_http::http::Status;
+use samovar_http::{Body, Response};
+use samovar_nix::StorePath;
+
+use super::View;
+use super::log_text::LogText;
+use crate::answer::build_log;
+use crate::refusal::Refusal;
+
+/// Number of bytes of a log that are converted at a time. A line break becomes up to 60 bytes, so
+/// this bounds the memory of a response to half a megabyte.
+const PIECE_LEN: usize = 8 * 1024;
+
+/// Stands for the lines of the log while the frame is rendered. Escaped text cannot contain it.
+const LINES: &str = "<!--lines-->";
+
+impl View<'_> {
+    /// Renders the page of a build log, which is converted while the client reads.
+    pub(super) fn log(&self, path: &StorePath) -> Result<Response, Refusal> {
+        let Some(mut log) = self.open_log(path)? else {
+            return Ok(self.message(
+                Status::NOT_FOUND,
+                "No build log",
+                "This cache has no build log with this name.",
+            ));
+        };
+        let title = format!("Build log of {}", path.name());
+        let page = self.page(&title, "wide", self.log_frame(path)?);
+        let frame = page.render().0;
+        let (start, end) = frame.split_once(LINES).unwrap_or((&frame, ""));
+        let (start, end) = (start.to_owned().into_bytes(), end.to_owned());
+        let mut text = Some(LogText::new());
+        let lines = iter::from_fn(move || {
+            let mut piece = vec![0; PIECE_LEN];
+            let len = match log.read(&mut piece) {
+                Ok(len) => len,
+                Err(error) => return Some(Err(error)),
+            };
+            let html = match len {
+                0 => text.take()?.finish() + &end,
+                len => text.as_mut()?.push(&piece[..len]),
+            };
+            Some(Ok(html.into_bytes()))
+        });
+        Ok(page.response_with(Status::OK, Body::pieces(iter::once(Ok(start)).chain(lines))))
+    }
+
+    /// Opens the build log of a path in the Nix store, or else an uploaded one; `None` if the
+    /// client may read neither.
+    pub(super) fn open_log(
+        &self,
+        path: &StorePath,
+    ) -> Result<Option<Box<dyn Read + Send>>, Refusal> {
+        let admitted = build_log::admit(self.reader(), path);
+        let log = match admitted.and_then(|()| Ok(self.reader().store().log(path)?)) {
+            Ok(log) => log,
+            Err(refusal) if refusal.is_absence() => None,
+            Err(refusal) => return Err(refusal),
+        };
+        if let Some(log) = log {
+            return Ok(Some(Box::new(log)));
+        }
+        let Some(stored) = self.cache.stored else {
+            return Ok(None);
+        };
+        let log = stored.open_log(path).map_err(|error| self.failed(&error))?;
+        Ok(log.map(|log| Box::new(log) as Box<_>))
+    }
+
+    fn log_frame(&self, path: &StorePath) -> Result<Markup, Refusal> {
+        let has_page = self.has_page(path)?;
+        let raw = self.base.to(&format!("log/{}", path.base_name()));
+        Ok(html! {
+            nav.crumbs aria-label="Breadcrumb" { ol {
+                li { (self.path_name(path, has_page)) }
+                li aria-current="page" { "build log" }
+            } }
+            h1 { "Build log" }
+            div.log-tools {
+                label { input type="checkbox" id="wrap" checked; " Wrap long lines" }
+                a href=(raw) { "Raw text" }
+            }
+            pre.log tabindex="0" role="group" aria-label="Build log" { (PreEscaped(LINES)) }
+        })
+    }
+}

@@ -1,0 +1,84 @@
+//! Lists of store paths by time of registration and by reference: recent paths, and referrers.
+
+use maud::{Markup, html};
+use samovar_nix::{PathInfo, StorePath};
+
+use super::View;
+use super::text::{Date, Size};
+use crate::refusal::Refusal;
+
+/// Maximum number of recent paths on the landing page.
+const RECENT_COUNT: usize = 10;
+
+/// Number of the newest rows among which recent paths are searched. Derivations and hidden paths
+/// are left out.
+const RECENT_ROW_COUNT: usize = 60;
+
+/// Maximum number of referrers on the page of a path.
+const REFERRER_COUNT: usize = 100;
+
+/// Number of rows among which the referrers are searched that a policy does not hide.
+const REFERRER_ROW_COUNT: usize = 500;
+
+impl View<'_> {
+    /// Renders the paths that were registered last, without derivations.
+    pub(super) fn recent_section(&self) -> Markup {
+        // If they cannot be read, the rest of the page is still right.
+        let newest = self.reader().store().newest(None, RECENT_ROW_COUNT);
+        let newest = newest.unwrap_or_default().into_iter();
+        let shown =
+            newest.filter(|info| !info.path.is_derivation() && self.reader().permit(info).is_ok());
+        let recent: Vec<PathInfo> = shown.take(RECENT_COUNT).collect();
+        html! {
+            @if !recent.is_empty() {
+                section aria-labelledby="recent" {
+                    h2 id="recent" { "Recently registered" }
+                    table.files {
+                        thead { tr {
+                            th scope="col" { "Path" }
+                            th.number scope="col" { "NAR size" }
+                            th.kind.number scope="col" { "Registered" }
+                        } }
+                        tbody { @for info in &recent { tr {
+                            td { (self.path_name(&info.path, true)) }
+                            td.number { (Size(info.nar_size)) }
+                            td.kind.number { (Date(info.registration_time)) }
+                        } } }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Renders the paths that refer to a path.
+    pub(super) fn referrers_section(&self, info: &PathInfo) -> Result<Markup, Refusal> {
+        let all = self.reader().store().referrers(info, REFERRER_ROW_COUNT)?;
+        let is_open = self.reader().policy.is_open();
+        let mut shown: Vec<&StorePath> = Vec::new();
+        for path in &all {
+            // One more than are shown, to know whether there are more.
+            if shown.len() > REFERRER_COUNT {
+                break;
+            }
+            if is_open || self.is_there(path)? {
+                shown.push(path);
+            }
+        }
+        let has_more = shown.len() > REFERRER_COUNT;
+        shown.truncate(REFERRER_COUNT);
+        shown.sort_by_key(|path| path.name());
+        Ok(html! {
+            @if !shown.is_empty() {
+                section aria-labelledby="referrers" {
+                    h2 id="referrers" {
+                        "Used by "
+                        span.soft { @if has_more { "more than " } (shown.len()) }
+                    }
+                    ul.paths {
+                        @for path in &shown { li { (self.path_name(path, true)) } }
+                    }
+                }
+            }
+        })
+    }
+}

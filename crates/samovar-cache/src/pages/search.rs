@@ -1,0 +1,400 @@
+//! `/search?q=…`: finds paths by name, by the start of their hash, or by anything that contains
+//! their hash.
+//!
+//! # Theory of operation
+//!
+//! A whole hash part is looked up like a request for its narinfo. Any other text is compared with
+//! all names of the store, a few thousand rows per transaction, because the database has no index
+//! on parts of names. That takes about half a second for a million paths, so the time and the
+//! number of scans at once are limited.
+//!
+//! Only paths that the client may read count as found. So neither the results nor the statement
+//! that there are more depend on a path that a policy hides.
+//!
+//! # Limits
+//!
+//! | limit | value | reason |
+//! | --- | --- | --- |
+//! | results | 50; on request 1000 | memory, and the length of the page |
+//! | time of a scan | 2 s | a scan occupies a worker |
+//! | scans at once | those of large closures in bulk queries | processors |
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use maud::{Markup, html};
+use samovar_http::http::Status;
+use samovar_http::{Head, Response};
+use samovar_nix::{HashPart, StorePath};
+
+use super::View;
+use super::frame::redirect;
+use super::text::{Count, Date, Size};
+use super::url::{encode, parameter};
+use crate::refusal::Refusal;
+
+/// Number of results on the first page.
+const RESULT_COUNT: usize = 50;
+
+/// Maximum number of results.
+const RESULT_COUNT_MAX: usize = 1000;
+
+/// Maximum duration of a scan.
+const SCAN_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// Minimum length of the start of a hash. Shorter texts match too many paths by accident.
+const HASH_START_LEN_MIN: usize = 4;
+
+/// Maximum length of a store path's name.
+const NAME_LEN_MAX: usize = 211;
+
+/// A search for a text that contains no whole hash part.
+struct Search {
+    /// The text, in lower case.
+    text: String,
+    is_hash_start: bool,
+}
+
+/// The order of results: the best match first, then the newest path.
+type Key = (Match, Reverse<i64>, StorePath);
+
+/// How a path matches, the best first. Derivations come after all other paths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Match {
+    is_derivation: bool,
+    place: Place,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    WholeName,
+    StartOfName,
+    StartOfHash,
+    PartOfName,
+}
+
+/// The paths found.
+#[derive(Default)]
+struct Found {
+    /// The best results: one more than are shown, to know whether there are more.
+    best: BTreeSet<Key>,
+    /// Whether the time ended before all paths were compared.
+    is_cut: bool,
+}
+
+impl Search {
+    fn new(asked: &str, store_dir: &str) -> Self {
+        let text = asked.trim().to_ascii_lowercase();
+        let text = match text.strip_prefix(store_dir) {
+            Some(rest) => rest.trim_matches('/').to_owned(),
+            None => text,
+        };
+        Self {
+            is_hash_start: text.len() >= HASH_START_LEN_MIN && text.bytes().all(is_of_hash),
+            text,
+        }
+    }
+
+    fn match_of(&self, base_name: &str) -> Option<Match> {
+        let (hash, name) = base_name.split_once('-')?;
+        let place = match find(name.as_bytes(), self.text.as_bytes()) {
+            Some(0) if name.len() == self.text.len() => Place::WholeName,
+            Some(0) => Place::StartOfName,
+            _ if self.is_hash_start && hash.starts_with(&self.text) => Place::StartOfHash,
+            Some(_) => Place::PartOfName,
+            None => return None,
+        };
+        let is_derivation = name.ends_with(".drv");
+        Some(Match {
+            is_derivation,
+            place,
+        })
+    }
+}
+
+impl View<'_> {
+    /// Answers a search: redirects to the page of a path if only one is found.
+    pub(super) fn search(&self, head: Head<'_>) -> Result<Response, Refusal> {
+        if self.asked.trim().is_empty() {
+            return Ok(self.message(
+                Status::NOT_FOUND,
+                "Nothing to look for",
+                "Enter a name or a part of it, the start of a hash, or a store path.",
+            ));
+        }
+        if let Some(hash_part) = hash_part_in(self.asked) {
+            if self.uploaded(hash_part)?.is_none() {
+                self.reader().servable(hash_part)?;
+            }
+            return Ok(redirect(&self.base.to_path(hash_part)));
+        }
+        let search = Search::new(self.asked, self.reader().store().store_dir().as_str());
+        let is_long = parameter(head.query(), "more").is_some();
+        let count_max = if is_long {
+            RESULT_COUNT_MAX
+        } else {
+            RESULT_COUNT
+        };
+        let mut found = Found::default();
+        if search.text.len() <= NAME_LEN_MAX {
+            // Without a scan, the rest of the paths would be missing without notice.
+            let Some(_slot) = self.reader().shared.closure_slots.try_acquire() else {
+                return Ok(self.busy());
+            };
+            self.find_uploaded(&search, count_max, &mut found)?;
+            self.find_in_store(&search, count_max, &mut found)?;
+        }
+        if !found.is_cut
+            && let (Some((_, _, only)), 1) = (found.best.first(), found.best.len())
+        {
+            return Ok(redirect(&self.base.to_path(only.hash_part())));
+        }
+        self.results(found, count_max)
+    }
+
+    fn busy(&self) -> Response {
+        let text = "Too many searches are in progress. Try again in a few seconds.";
+        self.message(Status::SERVICE_UNAVAILABLE, "Busy", text)
+            .header("Retry-After", "2")
+    }
+
+    fn find_uploaded(
+        &self,
+        search: &Search,
+        count_max: usize,
+        found: &mut Found,
+    ) -> Result<(), Refusal> {
+        let Some(stored) = self.cache.stored else {
+            return Ok(());
+        };
+        let accepts = |path: &StorePath| search.match_of(path.base_name()).is_some();
+        let uploads = stored.recent(&accepts, RESULT_COUNT_MAX + 1);
+        for upload in uploads.map_err(|error| self.failed(&error))? {
+            let Some(place) = search.match_of(upload.path.base_name()) else {
+                continue;
+            };
+            let key = (place, Reverse(upload.registered_at), upload.path);
+            found.add(key, count_max, |path| self.has_page(path))?;
+        }
+        Ok(())
+    }
+
+    fn find_in_store(
+        &self,
+        search: &Search,
+        count_max: usize,
+        found: &mut Found,
+    ) -> Result<(), Refusal> {
+        let end = Instant::now() + SCAN_TIME_MAX;
+        let is_open = self.reader().policy.is_open();
+        let may_be_shown = |path: &StorePath| Ok(is_open || self.is_there(path)?);
+        let accepts = |base_name: &str| search.match_of(base_name).is_some();
+        // The start of a hash is found first, whatever time the rest takes.
+        let starts = search.is_hash_start.then_some(&*search.text);
+        for start in starts.into_iter().chain([""]) {
+            let mut after = Some(start.to_owned());
+            while let Some(from) = after {
+                let scanned = self.reader().store().scan(&from, &accepts)?;
+                for (id, path) in scanned.found {
+                    if Instant::now() > end {
+                        found.is_cut = true;
+                        return Ok(());
+                    }
+                    if let Some(place) = search.match_of(path.base_name()) {
+                        found.add((place, Reverse(id), path), count_max, may_be_shown)?;
+                    }
+                }
+                after = scanned.next.filter(|next| next.starts_with(start));
+                if after.is_some() && Instant::now() > end {
+                    found.is_cut = true;
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn results(&self, mut found: Found, count_max: usize) -> Result<Response, Refusal> {
+        let has_more = found.best.len() > count_max;
+        if has_more {
+            found.best.pop_last();
+        }
+        let count = found.best.len();
+        let mut rows = Vec::with_capacity(count);
+        for (_, _, path) in found.best {
+            rows.push(self.result(&path)?);
+        }
+        let main = html! {
+            h1 {
+                @if count == 0 { "No path found" } @else { "Search" }
+            }
+            p {
+                @let text = self.asked.trim();
+                @if count == 0 {
+                    "No name of a path in this cache contains “" (text) "”, and no hash starts "
+                    "with it."
+                } @else if has_more {
+                    "The " (Count(count as u64)) " best matches for “" (text) "”."
+                } @else {
+                    (Count(count as u64).of("path")) " for “" (text) "”."
+                }
+            }
+            @if found.is_cut {
+                p { strong { "Not all paths were compared" } ", because that takes too long. Enter "
+                    "the start of a hash, or a store path." }
+            }
+            @if count > 0 { table.files {
+                thead { tr {
+                    th scope="col" { "Name" }
+                    th.kind scope="col" { "Hash" }
+                    th.number scope="col" { "NAR size" }
+                    th.kind.number scope="col" { "Registered" }
+                } }
+                tbody { @for row in rows { (row) } }
+            } }
+            @if has_more && count_max < RESULT_COUNT_MAX {
+                ul.actions { li {
+                    a href={ "?q=" (encode(self.asked.as_bytes())) "&more=" } { "More results" }
+                } }
+            }
+        };
+        let status = if count == 0 {
+            Status::NOT_FOUND
+        } else {
+            Status::OK
+        };
+        Ok(self.page("Search", "wide", main).response(status))
+    }
+
+    fn result(&self, path: &StorePath) -> Result<Markup, Refusal> {
+        let info = self.reader().store().lookup(path.hash_part())?;
+        let info = info.filter(|info| info.path == *path);
+        let hash: String = path.base_name().chars().take(8).collect();
+        Ok(html! { tr {
+            td { (self.path_name(path, true)) }
+            td.kind { code { (hash) "…" } }
+            td.number { @if let Some(info) = &info { (Size(info.nar_size)) } }
+            td.kind.number {
+                @if let Some(info) = info.filter(|info| info.registration_time > 0) {
+                    (Date(info.registration_time))
+                }
+            }
+        } })
+    }
+}
+
+impl Found {
+    /// Adds a path if it is one of the best and may be shown.
+    fn add(
+        &mut self,
+        key: Key,
+        count_max: usize,
+        may_be_shown: impl Fn(&StorePath) -> Result<bool, Refusal>,
+    ) -> Result<(), Refusal> {
+        let is_full = self.best.len() > count_max;
+        if is_full && self.best.last().is_some_and(|last| *last < key) {
+            return Ok(());
+        }
+        let is_known = self.best.iter().any(|(_, _, path)| *path == key.2);
+        if !is_known && may_be_shown(&key.2)? {
+            self.best.insert(key);
+            if self.best.len() > count_max + 1 {
+                self.best.pop_last();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the position of `part` in `name`, whatever the case of ASCII letters in `name`.
+fn find(name: &[u8], part: &[u8]) -> Option<usize> {
+    let mut places = name.windows(part.len().max(1));
+    places.position(|place| place.eq_ignore_ascii_case(part))
+}
+
+fn is_of_hash(byte: u8) -> bool {
+    byte.is_ascii_digit() || byte.is_ascii_lowercase() && !b"eotu".contains(&byte)
+}
+
+/// Finds the first hash part in pasted text; `None` if there is none.
+fn hash_part_in(text: &str) -> Option<HashPart> {
+    let text = text.to_ascii_lowercase();
+    let mut words = text.split(|c: char| !c.is_ascii_lowercase() && !c.is_ascii_digit());
+    words.find_map(|word| HashPart::parse(word.as_bytes()).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, is_found: bool) {
+        let hash = "zs83x50c7jbs0hj70ivx7ykckxh2zzl5";
+        let expected = is_found.then(|| HashPart::parse(hash.as_bytes()).unwrap());
+        assert_eq!(hash_part_in(&text.replace("{H}", hash)), expected, "{text}");
+    }
+
+    #[test]
+    fn search_finds_a_hash_part_in_any_text() {
+        check("{H}", true);
+        check("  {H}\n", true);
+        check("/nix/store/{H}-hello-2.12/bin/hello", true);
+        check("http://cache.example/{H}.narinfo", true);
+        check("\"{H}-x\"", true);
+        check("", false);
+        check("hello", false);
+        check("HTTP://X/{H}.NARINFO", true);
+        check("{H}x", false);
+        check("e000000000000000000000000000000u", false);
+    }
+
+    #[track_caller]
+    fn check_match(asked: &str, base_name: &str, expected: Option<Place>) {
+        let search = Search::new(asked, "/nix/store");
+        let base_name = format!("zs83x50c7jbs0hj70ivx7ykckxh2zzl5-{base_name}");
+        let found = search.match_of(&base_name).map(|found| found.place);
+        assert_eq!(found, expected, "{asked}");
+    }
+
+    #[test]
+    fn names_and_starts_of_hashes_match() {
+        check_match("curl-8.11", "curl-8.11", Some(Place::WholeName));
+        check_match(" CURL ", "curl-8.11", Some(Place::StartOfName));
+        check_match("8.11", "Curl-8.11", Some(Place::PartOfName));
+        check_match("zs83", "curl", Some(Place::StartOfHash));
+        check_match("ZS83x50", "curl", Some(Place::StartOfHash));
+        check_match("/nix/store/zs83x", "curl", Some(Place::StartOfHash));
+        check_match("zs8", "curl", None);
+        check_match("s83x", "curl", None);
+        check_match("wget", "curl", None);
+        check_match("5-curl", "curl", None);
+    }
+
+    /// Hidden paths change neither the results nor the statement that there are more.
+    #[test]
+    fn hidden_paths_do_not_count() {
+        let path = |number: usize| {
+            let name = format!("{number:032}-x{}", number % 2);
+            StorePath::from_base_name(&name.replace(['e', 'o', 't', 'u'], "a")).unwrap()
+        };
+        let best = Match {
+            is_derivation: false,
+            place: Place::PartOfName,
+        };
+        let mut found = Found::default();
+        let is_shown = |path: &StorePath| Ok(path.name() == "x1");
+        for number in 0..13 {
+            let key = (best, Reverse(number as i64), path(number));
+            found.add(key, 6, is_shown).unwrap();
+        }
+        assert_eq!(found.best.len(), 6);
+        found
+            .add((best, Reverse(0), path(15)), 6, is_shown)
+            .unwrap();
+        found
+            .add((best, Reverse(0), path(17)), 6, is_shown)
+            .unwrap();
+        assert_eq!(found.best.len(), 7);
+    }
+}

@@ -1,0 +1,47 @@
+//! Entry points for the fuzz targets in `fuzz/`.
+
+use samovar_storage::metadata::Tags;
+
+use super::condition::{self, Weak};
+use super::put;
+use crate::pages::percent_encode;
+use crate::upload::target::{Kind, Target};
+
+/// Parses the body of a request that sets a pin, and writes it again. `None` if it is refused.
+#[must_use]
+pub fn pin_body(body: &[u8]) -> Option<String> {
+    let content = put::parse(body).ok()?;
+    let mut text = format!("{}\n", content.path.base_name());
+    for (word, value) in [("host", content.host), ("message", content.message)] {
+        if let Some(value) = value {
+            text.push_str(&format!(
+                "{word} {}\n",
+                percent_encode(value.as_str().as_bytes())
+            ));
+        }
+    }
+    Some(text)
+}
+
+/// Parses a list of entity tags. Returns its generations, or `None` if the list is refused. The
+/// inner `None` is `*`.
+#[must_use]
+pub fn pin_tags(text: &[u8], is_strong: bool) -> Option<Option<Vec<i64>>> {
+    let weak = match is_strong {
+        true => Weak::MatchNothing,
+        false => Weak::AreStrong,
+    };
+    Some(match condition::parse(text, weak)? {
+        Tags::Any => None,
+        Tags::Listed(generations) => Some(generations),
+    })
+}
+
+/// Returns the name of the pin in a URL.
+#[must_use]
+pub fn pin_name(path: &[u8]) -> Option<String> {
+    match Target::of(path).kind {
+        Kind::Pin(name) => name.map(|name| name.to_string()),
+        _ => None,
+    }
+}

@@ -1,0 +1,67 @@
+//! Options of uploads: retention, and options without a storage.
+
+use super::configuration;
+
+#[test]
+fn a_retention_of_less_than_30_days_is_remarked() {
+    let remarks = |days: u32| {
+        let file = format!("storage = \"/s\"\nuploads.retention = \"{days}d\"\n");
+        configuration(&file).unwrap().remarks
+    };
+    let short = remarks(29);
+    assert_eq!(short.len(), 1, "{short:?}");
+    assert!(short[0].contains("29 days is short"), "{short:?}");
+    assert_eq!(remarks(30), [] as [String; 0]);
+}
+
+#[test]
+fn options_of_uploads_without_a_storage_are_remarked() {
+    let remarks = |file: &str| configuration(file).unwrap().remarks;
+    let found = remarks("[caches.a]\nuploads.quota = \"1 GiB\"\n");
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(
+        found[0].starts_with("caches.a.uploads.quota has no effect without storage"),
+        "{found:?}"
+    );
+    let found = remarks("uploads.retention = \"30d\"\n");
+    assert!(
+        found[0].starts_with("uploads.retention has no effect"),
+        "{found:?}"
+    );
+    let file = "storage = \"/s\"\nuploads.retention = \"30d\"\n";
+    assert_eq!(remarks(file), [] as [String; 0]);
+}
+
+#[test]
+fn retention_rules_are_a_pattern_and_a_time() {
+    let rules = |list: &str| {
+        let file = format!("storage = \"/s\"\nuploads.retention-rules = {list}\n");
+        let config = configuration(&file).map_err(|error| error.to_string())?;
+        let rules = config.caches[0].retention.rules.iter();
+        Ok::<_, String>(
+            rules
+                .map(|rule| (rule.names.to_string(), rule.days))
+                .collect::<Vec<_>>(),
+        )
+    };
+    let found = rules("[\"*-debug=30d\", \"a=b-*= 1 d\", \"keep-*=forever\"]").unwrap();
+    let expected = [("*-debug", Some(30)), ("a=b-*", Some(1)), ("keep-*", None)];
+    assert_eq!(
+        found,
+        expected.map(|(names, days)| (names.to_owned(), days))
+    );
+    for wrong in [
+        "*-debug",
+        "=30d",
+        "*-debug=",
+        "*-debug=23h",
+        "*-debug=0d",
+        "*-debug=never",
+    ] {
+        let error = rules(&format!("[{wrong:?}]")).unwrap_err();
+        assert!(
+            error.contains("uploads.retention-rules must be a list of rules"),
+            "{error}"
+        );
+    }
+}

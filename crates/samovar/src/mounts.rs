@@ -1,0 +1,96 @@
+//! [`Mount`]: the mounted file systems, as `/proc/self/mountinfo` lists them.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::PathBuf;
+
+/// A mounted file system.
+#[derive(Debug)]
+pub(crate) struct Mount {
+    /// Absolute path of the directory on which it is mounted.
+    pub(crate) point: PathBuf,
+    /// Name of the device, or what the program that mounted it gave instead.
+    pub(crate) source: OsString,
+}
+
+/// Returns the mounts that this process sees. Later ones hide earlier ones on the same directory.
+///
+/// # Errors
+///
+/// `/proc` is not mounted.
+pub(crate) fn mounts() -> io::Result<Vec<Mount>> {
+    Ok(parse(&fs::read("/proc/self/mountinfo")?))
+}
+
+fn parse(text: &[u8]) -> Vec<Mount> {
+    text.split(|byte| *byte == b'\n')
+        .filter_map(parse_line)
+        .collect()
+}
+
+fn parse_line(line: &[u8]) -> Option<Mount> {
+    let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+    // The number of words before the dash varies.
+    let end = words.iter().position(|word| *word == b"-")?;
+    Some(Mount {
+        point: decoded(words.get(4)?).into(),
+        source: decoded(words.get(end + 2)?),
+    })
+}
+
+/// Decodes a word, in which white space is `\` and three octal digits.
+fn decoded(word: &[u8]) -> OsString {
+    let mut out = Vec::with_capacity(word.len());
+    let mut rest = word;
+    while let Some((byte, after)) = rest.split_first() {
+        rest = after;
+        let digits = after.get(..3).filter(|_| *byte == b'\\');
+        let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(decoded) => {
+                out.push(decoded);
+                rest = after.get(3..).unwrap_or_default();
+            }
+            None => out.push(*byte),
+        }
+    }
+    OsString::from_vec(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_are_read_in_their_order_with_any_bytes() {
+        let text = b"22 1 0:20 / / rw - ext4 /dev/sda rw\n\
+              40 22 0:40 / /a\\040b rw,nosuid shared:1 master:2 - fuse samovar:x-app ro,user_id=0\n\
+              41 22 0:41 / /\xff rw - tmpfs none rw\n\
+              42 22 0:42 / /c rw - fuse.samovar samovar:y rw\n\
+              damaged\n";
+        let found = parse(text);
+        let found: Vec<_> = found
+            .into_iter()
+            .map(|one| (one.point.into_os_string().into_vec(), one.source))
+            .collect();
+        let expected: [(&[u8], &str); 4] = [
+            (b"/", "/dev/sda"),
+            (b"/a b", "samovar:x-app"),
+            (b"/\xff", "none"),
+            (b"/c", "samovar:y"),
+        ];
+        assert_eq!(
+            found,
+            expected.map(|(point, source)| (point.to_vec(), source.into()))
+        );
+    }
+
+    #[test]
+    fn words_are_decoded() {
+        assert_eq!(decoded(b"a\\040b\\134\\012"), "a b\\\n");
+        assert_eq!(decoded(b"\\04"), "\\04");
+        assert_eq!(decoded(b"\\999"), "\\999");
+    }
+}

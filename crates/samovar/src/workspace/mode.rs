@@ -1,0 +1,123 @@
+//! [`Mode`]: where the files of a workspace are.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, anyhow};
+use samovar_nix::StorePath;
+use samovar_workspace::STATE_DIRECTORY;
+
+use super::{overlay, registry};
+use crate::outcome::Failed;
+
+/// Where the files of a workspace are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// In its directory.
+    Directory,
+    /// In a snapshot, and in a directory with the changes, which are mounted on its directory.
+    Overlay(Overlay),
+}
+
+/// The layers of a workspace in overlay mode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Overlay {
+    /// Directory of the [`Layers`](super::overlay::Layers).
+    pub(super) layers: PathBuf,
+    /// `None`: the lower layer is empty.
+    pub(super) lower: Option<Lower>,
+}
+
+/// The snapshot that is the lower layer of a workspace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Lower {
+    /// Store directory of the cache.
+    pub(super) store_dir: String,
+    pub(super) manifest: StorePath,
+}
+
+impl Mode {
+    /// Returns the lines of the state that describe the mode.
+    pub(super) fn text(&self) -> String {
+        match self {
+            Self::Directory => "mode dir\n".to_owned(),
+            Self::Overlay(Overlay { layers, lower }) => format!(
+                "mode overlay\nlayers {}\nlower {}\n",
+                registry::encoded(layers),
+                lower.as_ref().map_or("-".to_owned(), Lower::path)
+            ),
+        }
+    }
+
+    /// Parses the lines that [`text`](Self::text) returned. Returns also the lines that follow.
+    /// Returns `None` for another mode.
+    pub(super) fn parse(text: &str) -> anyhow::Result<Option<(Self, &str)>> {
+        Ok(match field(text, "mode ")? {
+            ("dir", rest) => Some((Self::Directory, rest)),
+            ("overlay", rest) => {
+                let (layers, rest) = field(rest, "layers ")?;
+                let (lower, rest) = field(rest, "lower ")?;
+                let overlay = Overlay {
+                    layers: registry::decoded(layers),
+                    lower: match lower {
+                        "-" => None,
+                        path => Some(Lower::parse(path)?),
+                    },
+                };
+                Some((Self::Overlay(overlay), rest))
+            }
+            _ => None,
+        })
+    }
+}
+
+impl Overlay {
+    /// Returns the directory with the changes.
+    pub(super) fn upper(&self) -> PathBuf {
+        overlay::upper(&self.layers)
+    }
+}
+
+impl Lower {
+    /// Returns the full store path of the manifest.
+    pub(super) fn path(&self) -> String {
+        format!("{}/{}", self.store_dir, self.manifest.base_name())
+    }
+
+    fn parse(path: &str) -> anyhow::Result<Self> {
+        let split = path.rsplit_once('/');
+        let (store_dir, name) = split.context("the line of the lower layer is malformed")?;
+        Ok(Self {
+            store_dir: store_dir.to_owned(),
+            manifest: StorePath::from_base_name(name)?,
+        })
+    }
+}
+
+/// Splits off a line that begins with a word.
+pub(super) fn field<'a>(text: &'a str, word: &str) -> anyhow::Result<(&'a str, &'a str)> {
+    let rest = text
+        .strip_prefix(word)
+        .and_then(|rest| rest.split_once('\n'));
+    rest.with_context(|| format!("the line of {:?} is missing", word.trim_end()))
+}
+/// Returns the directory to which the link in a workspace in overlay mode leads, if it does not
+/// exist: its disk may not be mounted.
+pub(super) fn missing_target(root: &Path) -> Option<PathBuf> {
+    let target = fs::read_link(root.join(STATE_DIRECTORY)).ok()?;
+    (!target.exists()).then_some(target)
+}
+
+/// Returns the error of a workspace whose state directory cannot be opened.
+pub(super) fn cannot_open(root: &Path, error: io::Error) -> anyhow::Error {
+    let directory = root.join(STATE_DIRECTORY);
+    match missing_target(root) {
+        Some(target) => Failed::Unavailable.because(anyhow!(
+            "{directory:?} leads to {target:?}, which does not exist: mount the disk of that \
+             directory; if the changes there are lost, remove {directory:?} and open the workspace \
+             again"
+        )),
+        None => anyhow!(error).context(format!("cannot open {directory:?}")),
+    }
+}

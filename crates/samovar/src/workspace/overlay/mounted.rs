@@ -1,0 +1,434 @@
+//! Workspaces in overlay mode: the overlay is mounted for all processes, and outlives the command.
+
+use std::ffi::CStr;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, anyhow, ensure};
+use rustix::fs::{XattrFlags, setxattr};
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+use samovar_nix::StoreDir;
+use samovar_workspace::{Entries, STATE_DIRECTORY, Scanned};
+
+use super::super::local::{empty, local_changes};
+use super::super::mode::{Lower, Mode, Overlay};
+use super::super::open::{has_files, newest, unpushed};
+use super::super::registry;
+use super::super::state::{State, Workspace};
+use super::changes::{self, read_upper};
+use super::guard::start_view;
+use super::layers::{LOWER, Layers, last_directory, state_dir, unmount_lazily, upper};
+use super::namespace::{Namespace, may_mount};
+use super::origin::Origin;
+use super::refusal::check_fuse;
+use crate::credentials::Sources;
+use crate::disk::is_served_by_fuse;
+use crate::http::Patience;
+use crate::mounts::mounts;
+use crate::notice::notice;
+use crate::outcome::Failed;
+use crate::refs::{Refs, path_names};
+use crate::snapshot::Downloaded;
+
+/// Name of the directory with the layers of all workspaces.
+const OVERLAYS: &str = "overlays";
+
+/// Checks that this process may mount overlays that all processes of the machine see.
+///
+/// # Errors
+///
+/// The reason why not, and the alternatives.
+pub(in super::super) fn check_machine() -> anyhow::Result<()> {
+    ensure!(
+        may_mount(),
+        Failed::Refused.because(anyhow!(
+            "--mode overlay mounts the files for all processes of this machine, which only root \
+             may do: use samovar workspace run REF -- CMD, which needs no root, or --mode dir"
+        ))
+    );
+    check_fuse()
+}
+
+/// Makes the directory `root` a workspace with the snapshot `base` as its lower layer, without
+/// mounting it. `state`: the mode in it is replaced.
+///
+/// # Errors
+///
+/// The layers cannot be created.
+pub(in super::super) fn create(
+    root: PathBuf,
+    state: State,
+    base: Option<(&Downloaded, &StoreDir)>,
+) -> anyhow::Result<Workspace> {
+    let lower = base.map(|(base, store_dir)| Lower {
+        store_dir: store_dir.as_str().to_owned(),
+        manifest: base.path.clone(),
+    });
+    let base = base.map(|(base, _)| base);
+    let top = base.and_then(|base| base.manifest.entries.get(0));
+    let state_dir = state_dir()?;
+    ensure!(
+        !state_dir.starts_with(&root),
+        Failed::Refused.because(anyhow!("the mount would hide the changes in {state_dir:?}"))
+    );
+    let origin = origin(&state, lower.as_ref());
+    let layers = Layers::create(
+        &state_dir.join(OVERLAYS),
+        &path_names(&state.name).0,
+        &origin.text(),
+        top.map_or(0o755, |top| top.mode),
+        top.map(|top| top.mtime).unwrap_or_default(),
+    )?;
+    let overlay = Overlay {
+        layers: layers.dir().to_owned(),
+        lower,
+    };
+    let created = create_state(&root, &overlay, state, base);
+    if created.is_err() {
+        layers.remove()?;
+    }
+    created
+}
+
+fn create_state(
+    root: &Path,
+    overlay: &Overlay,
+    state: State,
+    base: Option<&Downloaded>,
+) -> anyhow::Result<Workspace> {
+    let mut workspace = Workspace {
+        root: overlay.upper(),
+        state: state.clone(),
+    };
+    let directory = workspace.path("");
+    create_opaque(&directory).with_context(|| format!("cannot create {directory:?}"))?;
+    if let Some(base) = base {
+        workspace.write_base(base)?;
+    }
+    workspace.set_state(State {
+        mode: Mode::Overlay(overlay.clone()),
+        ..state
+    })?;
+    create_link(root, &overlay.upper())?;
+    workspace.root = root.to_owned();
+    Ok(workspace)
+}
+
+fn create_link(root: &Path, upper: &Path) -> anyhow::Result<()> {
+    let link = root.join(STATE_DIRECTORY);
+    symlink(upper.join(STATE_DIRECTORY), &link).with_context(|| format!("cannot create {link:?}"))
+}
+
+/// Returns the workspace of a directory that was removed while nothing was mounted. Its root is the
+/// directory with the changes.
+pub(in super::super) fn find_removed(root: &Path) -> Option<Workspace> {
+    let overlays = fs::read_dir(state_dir().ok()?.join(OVERLAYS)).ok()?;
+    let mut dirs = overlays.flatten().map(|found| found.path());
+    dirs.find_map(|dir| {
+        let is_of_root = last_directory(&dir).is_some_and(|directory| directory == root);
+        is_of_root.then(|| Workspace::read(&upper(&dir)).ok())?
+    })
+}
+
+/// Makes a directory without files the workspace again that it was before it was removed. Returns
+/// whether it was one.
+///
+/// # Errors
+///
+/// The directory cannot be created or read.
+pub(in super::super) fn restore_removed(root: &Path) -> anyhow::Result<bool> {
+    let Some(removed) = find_removed(root) else {
+        return Ok(false);
+    };
+    if has_files(root)? {
+        return Ok(false);
+    }
+    fs::create_dir_all(root).with_context(|| format!("cannot create {root:?}"))?;
+    create_link(root, &removed.root)?;
+    notice(&format!(
+        "{root:?} was a workspace before it was removed: its changes are kept, and mounted again"
+    ));
+    Ok(true)
+}
+
+/// Creates a directory for which the kernel never searches the lower layer: it can be used when the
+/// process that serves the lower layer has ended.
+fn create_opaque(path: &Path) -> anyhow::Result<()> {
+    fs::DirBuilder::new().mode(0o700).create(path)?;
+    let name: &CStr = match Namespace::current()?.is_unprivileged {
+        true => c"user.overlay.opaque",
+        false => c"trusted.overlay.opaque",
+    };
+    Ok(setxattr(path, name, b"y", XattrFlags::empty())?)
+}
+
+/// Returns whether the overlay of a workspace is mounted, and its lower layer is readable. Returns
+/// `None` for a workspace without an overlay.
+pub(in super::super) fn is_mounted(workspace: &Workspace) -> Option<bool> {
+    let overlay = workspace.overlay()?;
+    Some(is_served(workspace, overlay))
+}
+
+fn is_served(workspace: &Workspace, overlay: &Overlay) -> bool {
+    // A process that ends by a signal that it handles unmounts the lower layer. The overlay lists
+    // its directories nevertheless, from the cache of the kernel.
+    let has_lower = || overlay.lower.is_none() || is_served_by_fuse(&overlay.layers.join(LOWER));
+    let list = || fs::read_dir(&workspace.root)?.next().transpose();
+    workspace.is_mounted() && has_lower() && list().is_ok()
+}
+
+/// Checks that the files of a workspace can be read.
+///
+/// # Errors
+///
+/// The reason why not, and the remedy.
+fn check_served(workspace: &Workspace, overlay: &Overlay) -> anyhow::Result<()> {
+    let reason = match (is_served(workspace, overlay), workspace.is_mounted()) {
+        (true, _) => return Ok(()),
+        (false, true) => "the process that serves the files of the ref has ended",
+        (false, false) => "its overlay is not mounted",
+    };
+    let root = &workspace.root;
+    Err(Failed::Unavailable.because(anyhow!(
+        "the files of {root:?} cannot be read, because {reason}: run samovar workspace repair \
+         --dir {}; unpushed changes are kept",
+        root.display()
+    )))
+}
+
+/// Mounts the overlay of a workspace, unless it has none, or its files can be read already. Returns
+/// whether it was mounted.
+///
+/// # Errors
+///
+/// This process may not mount, the snapshot cannot be served, or another command mounts the
+/// overlay.
+pub(in super::super) fn mount(workspace: &Workspace, sources: &Sources) -> anyhow::Result<bool> {
+    let Some(overlay) = workspace.overlay() else {
+        return Ok(false);
+    };
+    let root = &workspace.root;
+    let (layers, _) = Layers::open(&overlay.layers)?;
+    if is_served(workspace, overlay) {
+        if !layers.is_offline() || reach(workspace, sources).is_err() {
+            return Ok(false);
+        }
+        unmount_idle(workspace, &layers)?;
+    }
+    check_machine()?;
+    if workspace.is_mounted() {
+        unmount_lazily(root);
+    }
+    ensure!(
+        !has_files(root)?,
+        Failed::Refused.because(anyhow!(
+            "{root:?} is not empty, and the mount would hide its files: move them elsewhere"
+        ))
+    );
+    ensure!(
+        !layers.is_mounted()?,
+        Failed::Refused.because(anyhow!(
+            "the changes of {root:?} are mounted on another directory: unmount that one first"
+        ))
+    );
+    if let Some(lower) = &overlay.lower {
+        serve(workspace, &layers, lower, sources)?;
+    }
+    layers.set_directory(root)?;
+    layers.mount(Namespace::current()?, root)?;
+    Ok(true)
+}
+
+/// Starts the process that serves the lower layer. Without the server, it serves what is on this
+/// machine.
+fn serve(
+    workspace: &Workspace,
+    layers: &Layers,
+    lower: &Lower,
+    sources: &Sources,
+) -> anyhow::Result<()> {
+    let (manifest, url) = (lower.path(), &workspace.state.url);
+    let start = |is_offline| start_view(&manifest, url, sources, &layers.lower(), is_offline);
+    let started = reach(workspace, sources).and_then(|()| start(false));
+    layers.set_offline(started.is_err());
+    if let Err(error) = started {
+        start(true)?;
+        notice(&format!(
+            "mounted without the server ({error:#}): reading a file that is not on this machine \
+             gives an I/O error, until samovar workspace repair is run with the server"
+        ));
+    }
+    Ok(())
+}
+
+/// Checks that the server answers.
+fn reach(workspace: &Workspace, sources: &Sources) -> anyhow::Result<()> {
+    let http = workspace.http(sources, Patience::SETUP)?;
+    newest(&Refs::new(&http), &workspace.state.name).map(drop)
+}
+
+/// Reads the entries of a workspace. Unchanged files have the digests of the lower layer.
+///
+/// # Errors
+///
+/// The overlay is not mounted, an entry is unreadable, or a NAR cannot contain it.
+pub(in super::super) fn scan(workspace: &Workspace, overlay: &Overlay) -> anyhow::Result<Scanned> {
+    check_served(workspace, overlay)?;
+    let lower = lower_entries(workspace, overlay)?;
+    let scanned = changes::scan(&workspace.root, &overlay.upper(), &lower, 0);
+    // Without the lower layer, files may seem to be missing.
+    check_served(workspace, overlay)?;
+    scanned
+}
+
+fn lower_entries(workspace: &Workspace, overlay: &Overlay) -> anyhow::Result<Entries> {
+    match &overlay.lower {
+        Some(lower) => Ok(workspace.snapshot(&lower.manifest)?.manifest.entries),
+        None => Ok(empty()),
+    }
+}
+
+/// Unmounts the overlay of a workspace, if it is mounted, and its lower layer.
+///
+/// # Errors
+///
+/// A program uses the files, or a file system is mounted below.
+fn unmount_idle(workspace: &Workspace, layers: &Layers) -> anyhow::Result<()> {
+    let root = &workspace.root;
+    // The current directory would be in use.
+    std::env::set_current_dir("/")?;
+    if workspace.is_mounted() {
+        match unmount(root, UnmountFlags::NOFOLLOW) {
+            Err(Errno::BUSY) => return Err(busy(root)),
+            unmounted => unmounted.with_context(|| format!("cannot unmount {root:?}"))?,
+        }
+    }
+    unmount_lazily(&layers.lower());
+    Ok(())
+}
+
+/// Returns the error of a workspace that cannot be unmounted because it is in use.
+fn busy(root: &Path) -> anyhow::Error {
+    let mounts = mounts().unwrap_or_default();
+    let mut points = mounts.iter().map(|mount| &mount.point);
+    let below = points.rfind(|point| point.starts_with(root) && *point != root);
+    let reason = match below {
+        Some(point) => format!("a file system is mounted on {point:?}: unmount it"),
+        None => {
+            format!("a program uses files in {root:?}, such as a shell in this directory: end it")
+        }
+    };
+    let root = root.display();
+    Failed::Refused.because(anyhow!(
+        "{reason}, then run the command again with --dir {root}"
+    ))
+}
+
+/// Unmounts a workspace, and makes its directory an ordinary one, which is empty. Unpushed changes
+/// are kept elsewhere. `discards`: they do not matter. `deletes`: they are removed.
+///
+/// # Errors
+///
+/// The workspace has unpushed changes, or a program uses its files.
+pub(in super::super) fn close(
+    workspace: &mut Workspace,
+    overlay: &Overlay,
+    discards: bool,
+    deletes: bool,
+    sources: &Sources,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let lock = workspace.lock()?;
+    let root = workspace.root.clone();
+    let upper = || read_upper(&overlay.upper()).context("cannot read the changes");
+    let before = upper()?;
+    let is_clean = match local_changes(workspace) {
+        Ok(changes) if changes.is_empty() => true,
+        Ok(changes) if !discards => return Err(unpushed(&root, &changes)),
+        Err(error) if !discards => return Err(error),
+        _ => false,
+    };
+    // The open file of the lock would keep the file system in use.
+    drop(lock);
+    let (layers, _) = Layers::open(&overlay.layers)?;
+    unmount_idle(workspace, &layers)?;
+    if is_clean && upper()? != before {
+        drop(layers);
+        mount(workspace, sources)?;
+        return Err(Failed::Refused.because(anyhow!(
+            "a program has changed files in {root:?} meanwhile: run the command again"
+        )));
+    }
+    if !is_clean && !deletes {
+        return keep(workspace, overlay, &layers, out);
+    }
+    remove_link(&root)?;
+    registry::remove(&root);
+    layers.remove()?;
+    if deletes {
+        // A mount point, or the current directory of a program, cannot be removed.
+        fs::remove_dir(&root).unwrap_or_default();
+        writeln!(out, "closed and deleted {root:?}")?;
+        return Ok(());
+    }
+    let title = workspace.title();
+    writeln!(
+        out,
+        "closed {root:?}, which is empty now; its files are those of {title}"
+    )?;
+    Ok(())
+}
+
+/// Closes a workspace that is unmounted. Its changes stay, for `samovar workspace run --continue`.
+fn keep(
+    workspace: &Workspace,
+    overlay: &Overlay,
+    layers: &Layers,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    layers.set_origin(&origin(&workspace.state, overlay.lower.as_ref()).text())?;
+    let root = &workspace.root;
+    remove_link(root)?;
+    registry::remove(root);
+    let inner = Workspace {
+        root: overlay.upper(),
+        state: workspace.state.clone(),
+    };
+    inner.remove_state()?;
+    layers.settle();
+    let dir = layers.dir();
+    writeln!(
+        out,
+        "closed {root:?}, which is empty now; the unpushed changes are kept: push them with \
+         samovar workspace run --continue {dir:?} -- true, or discard them with rm -rf {dir:?}"
+    )?;
+    Ok(())
+}
+
+/// Removes a workspace that could not be mounted, and has no changes yet.
+pub(in super::super) fn remove(workspace: &Workspace) -> anyhow::Result<()> {
+    if let Some(overlay) = workspace.overlay() {
+        let (layers, _) = Layers::open(&overlay.layers)?;
+        unmount_idle(workspace, &layers)?;
+        remove_link(&workspace.root)?;
+        layers.remove()?;
+    }
+    Ok(())
+}
+
+fn remove_link(root: &Path) -> anyhow::Result<()> {
+    let link = root.join(STATE_DIRECTORY);
+    fs::remove_file(&link).with_context(|| format!("cannot remove {link:?}"))
+}
+
+/// Returns the description of the lower layer for `samovar workspace run --continue`.
+fn origin(state: &State, lower: Option<&Lower>) -> Origin {
+    Origin {
+        text: format!("{}#{}", state.url, state.name),
+        generation: state.base.as_ref().map(|base| base.generation),
+        manifest: lower.map(|lower| lower.manifest.clone()),
+    }
+}

@@ -1,0 +1,367 @@
+//! The commands in the book work as printed, and every block is run or states why it is not.
+//!
+//! | part of a page | what the tests do |
+//! |---|---|
+//! | block `console` | run the commands after `$ ` and `# `, and compare the outputs |
+//! | block `sh` | run the whole block |
+//! | block `toml` | check it as a configuration file |
+//! | other blocks | nothing: they are no commands |
+//! | `<!-- run: COMMANDS -->` | run these commands, which readers do not see |
+//! | `<!-- file: PATH -->` | write the block that follows to this file |
+//! | `<!-- not run: REASON -->` | leave out the block that follows |
+//!
+//! Each page is one shell session in a root file system of its own. In an output of the book, `…`
+//! stands for any text, and words with digits may differ.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and says what it has not tested"
+)]
+
+mod support;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use support::bare;
+use testkit::nix::sample_root;
+use testkit::process::finish;
+
+/// Languages of blocks that contain no commands.
+const PLAIN: [&str; 5] = ["ini", "nginx", "nix", "text", "yaml"];
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn read(page: &str) -> String {
+    fs::read_to_string(repository().join(page)).unwrap()
+}
+
+/// A part of a page that concerns these tests.
+#[derive(Debug)]
+struct Part {
+    line: usize,
+    kind: Kind,
+    text: String,
+}
+
+#[derive(Debug, PartialEq)]
+enum Kind {
+    Hidden,
+    Block {
+        language: String,
+        is_run: bool,
+        /// The file to which the block is written.
+        file: Option<String>,
+    },
+}
+
+/// Returns the parts of a page in order.
+fn parts(page: &str) -> Vec<Part> {
+    let mut parts = Vec::new();
+    let (mut is_run, mut file) = (true, None);
+    let source = read(page);
+    let mut lines = source.lines().enumerate();
+    while let Some((index, line)) = lines.next() {
+        let at = line.trim_start();
+        let indent = line.len() - at.len();
+        let place = format!("{page}:{}", index + 1);
+        if let Some(text) = at.strip_prefix("<!-- ") {
+            let mut text = text.to_owned();
+            while !text.ends_with("-->") {
+                text = text + "\n" + lines.next().expect("a comment ends").1;
+            }
+            let text = text.trim_end_matches("-->").trim().to_owned();
+            if let Some(reason) = text.strip_prefix("not run: ") {
+                assert!(reason.len() > 10, "{place}: a reason is missing");
+                is_run = false;
+            } else if let Some(text) = text.strip_prefix("run: ") {
+                parts.push(Part {
+                    line: index + 1,
+                    kind: Kind::Hidden,
+                    text: text.to_owned(),
+                });
+            } else if let Some(path) = text.strip_prefix("file: ") {
+                file = Some(path.to_owned());
+            } else {
+                panic!("{place}: a comment must begin with `run: `, `file: ` or `not run: `");
+            }
+        } else if let Some(language) = at.strip_prefix("```") {
+            let inside = lines.by_ref().map(|(_, line)| line);
+            let inside = inside.take_while(|line| line.trim() != "```");
+            let inside: Vec<String> = inside
+                .map(|line| line.get(indent..).unwrap_or_default().to_owned())
+                .collect();
+            let language = language.to_owned();
+            parts.push(Part {
+                line: index + 1,
+                kind: Kind::Block {
+                    language,
+                    is_run,
+                    file: file.take(),
+                },
+                text: inside.join("\n"),
+            });
+            is_run = true;
+        }
+    }
+    parts
+}
+
+/// A command of a page and the output that the page shows.
+#[derive(Debug, Default)]
+struct Step {
+    line: usize,
+    command: String,
+    output: Vec<String>,
+}
+
+/// Splits a block into commands and their outputs.
+fn steps(part: &Part) -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::new();
+    let mut is_open = false;
+    let prompt = &part.text[..2];
+    assert!(
+        matches!(prompt, "$ " | "# "),
+        "a console block begins with a prompt: {part:?}"
+    );
+    for (index, line) in part.text.lines().enumerate() {
+        let command = line.strip_prefix(prompt);
+        if is_open {
+            let step = steps.last_mut().unwrap();
+            step.command += "\n";
+            step.command += line;
+        } else if let Some(command) = command {
+            steps.push(Step {
+                line: part.line + 1 + index,
+                command: command.to_owned(),
+                output: Vec::new(),
+            });
+        } else {
+            let step = steps.last_mut().unwrap();
+            step.output.push(line.to_owned());
+            continue;
+        }
+        // A command goes on after a backslash, a pipe, and inside of quotation marks.
+        let command = &steps.last().unwrap().command;
+        is_open = command.ends_with(['\\', '|']) || command.matches('\'').count() % 2 == 1;
+    }
+    steps
+}
+
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+/// Units of sizes and times.
+const UNITS: [&str; 10] = [
+    "B", "KiB", "MiB", "GiB", "B/s", "KiB/s", "us", "ms", "s", "min",
+];
+
+/// Returns the words of a line. Words with a digit, and units after them, become one `#`.
+fn shape(line: &str) -> Vec<&str> {
+    let words = line.split_whitespace().map(|word| {
+        let has_digit = word.contains(|letter: char| letter.is_ascii_digit());
+        let is_unit = UNITS.contains(&word.trim_end_matches([',', ';', ')']));
+        if has_digit || is_unit { "#" } else { word }
+    });
+    let mut shape: Vec<&str> = words.collect();
+    shape.dedup_by(|one, other| one == other && *one == "#");
+    shape
+}
+
+/// Returns whether a line of an output is like a line of the book.
+fn is_like(line: &str, expected: &str) -> bool {
+    let (line, expected) = (shape(line), shape(expected));
+    let Some(at) = expected.iter().position(|word| word.contains('…')) else {
+        return line == expected;
+    };
+    let after = &expected[at + 1..];
+    line.len() >= at + after.len()
+        && line[..at] == expected[..at]
+        && (after.contains(&"…")
+            || after.iter().any(|word| word.contains('…'))
+            || line.ends_with(after))
+}
+
+/// Compares outputs with those in the book: their lines appear in this order.
+fn compare(page: &str, step: &Step, output: &str) {
+    let mut lines = output.lines();
+    for expected in step.output.iter().filter(|line| !line.trim().is_empty()) {
+        if expected.trim() == "…" {
+            continue;
+        }
+        assert!(
+            lines.any(|line| is_like(line, expected)),
+            "{page}:{}: `{}` does not print {expected:?}, but\n{output}",
+            step.line,
+            step.command
+        );
+    }
+}
+
+/// Runs a page.
+fn run(page: &str) {
+    let mut script = read("crates/samovar/tests/book/functions.sh");
+    let mut expected = Vec::new();
+    for part in parts(page) {
+        let mut call = |function: &str, line: usize, text: &str| {
+            writeln!(script, "{function} {line} {}", quoted(text)).unwrap();
+        };
+        match &part.kind {
+            Kind::Hidden => call("hidden", part.line, &part.text),
+            Kind::Block { is_run: false, .. } => {}
+            Kind::Block {
+                file: Some(path),
+                language,
+                ..
+            } => {
+                call(&format!("file {path}"), part.line, &part.text);
+                if language == "toml" {
+                    call("config", part.line, &part.text);
+                }
+            }
+            Kind::Block { language, .. } => match &**language {
+                "console" => {
+                    for step in steps(&part) {
+                        call("step", step.line, &step.command);
+                        expected.push(step);
+                    }
+                }
+                "sh" => call("step", part.line, &part.text),
+                "toml" => call("config", part.line, &part.text),
+                _ => {}
+            },
+        }
+    }
+    let Some((is_done, output)) = in_sandbox(&script) else {
+        return;
+    };
+    if let Some((_, reason)) = output.split_once("\u{1}skipped: ") {
+        eprintln!("{page} is not tested from here on: {reason}");
+        return;
+    }
+    let last = output.rsplit('\u{1}').next().unwrap();
+    assert!(is_done, "{page}, {last}");
+    for step in &expected {
+        let start = format!("\u{1}{}\n", step.line);
+        let (_, after) = output.split_once(&start).unwrap();
+        let output = after.split('\u{1}').next().unwrap();
+        if output == "\u{2}" {
+            eprintln!("{page}:{} is not tested: a program is missing", step.line);
+        } else {
+            compare(page, step, output);
+        }
+    }
+}
+
+/// Returns `unshare` with the namespaces of a page, which runs a script of bash.
+fn namespaces(script: &str) -> Command {
+    let mut command = bare("unshare");
+    for namespace in ["user", "map-root-user", "mount", "net", "pid", "uts"] {
+        command.arg(format!("--{namespace}"));
+    }
+    command.args(["--fork", "--kill-child", "bash", "-c", script, "bash"]);
+    command
+}
+
+/// Runs a script. Returns whether it succeeds, and its output; `None` if this machine has no
+/// namespaces or overlays for users.
+fn in_sandbox(script: &str) -> Option<(bool, String)> {
+    let dir = tempfile::tempdir().unwrap();
+    let mut probe = namespaces(
+        "mount -t tmpfs tmpfs \"$1\" && cd \"$1\" && mkdir lower proc upper work tree && \
+         mount -t proc proc proc && mount -t overlay overlay -o userxattr,lowerdir=lower,upperdir=upper,workdir=work tree",
+    );
+    let probed = finish(probe.arg(dir.path()));
+    if !probed.status.success() {
+        let reason = String::from_utf8_lossy(&probed.stderr);
+        eprintln!("skipped: this machine has no namespaces or overlays for users: {reason}");
+        return None;
+    }
+    let (file, root) = (dir.path().join("page.sh"), dir.path().join("root"));
+    fs::write(&file, script).unwrap();
+    fs::create_dir(&root).unwrap();
+    let mut command = namespaces(&read("crates/samovar/tests/book/sandbox.sh"));
+    command.arg(&root).arg(sample_root());
+    command.arg(env!("CARGO_BIN_EXE_samovar")).arg(&file);
+    let done = finish(&mut command);
+    let errors = String::from_utf8_lossy(&done.stderr);
+    let output = String::from_utf8_lossy(&done.stdout) + errors;
+    Some((done.status.success(), output.into_owned()))
+}
+
+/// Defines a test for each page, and the list of pages.
+macro_rules! pages {
+    ($($name:ident: $page:literal,)*) => {
+        const PAGES: &[&str] = &[$($page),*];
+        $(
+            #[test]
+            fn $name() {
+                run($page);
+            }
+        )*
+    };
+}
+
+pages! {
+    ci: "docs/book/ci.md",
+    client_certificates: "docs/book/client-certificates.md",
+    keys: "docs/book/keys.md",
+    migrating: "docs/book/migrating.md",
+    monitoring: "docs/book/monitoring.md",
+    mount: "docs/book/mount.md",
+    moving: "docs/book/moving.md",
+    nginx: "docs/book/nginx.md",
+    private: "docs/book/private.md",
+    push: "docs/book/push.md",
+    readme: "README.md",
+    start: "docs/book/start.md",
+    small_files_recipes: "docs/book/small-files-recipes.md",
+    snapshots: "docs/book/snapshots.md",
+    tls: "docs/book/tls.md",
+    troubleshooting: "docs/book/troubleshooting.md",
+    uploads: "docs/book/uploads.md",
+    web_interface: "docs/book/web-interface.md",
+    workspaces: "docs/book/workspaces.md",
+}
+
+#[test]
+fn every_block_is_run_or_has_a_reason() {
+    let mut pages: Vec<String> = fs::read_dir(repository().join("docs/book"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(".md"))
+        .map(|name| format!("docs/book/{name}"))
+        .collect();
+    pages.push("README.md".to_owned());
+    for page in pages {
+        let mut has_commands = false;
+        for part in parts(&page) {
+            let place = format!("{page}:{}", part.line);
+            let Kind::Block {
+                language, is_run, ..
+            } = part.kind
+            else {
+                continue;
+            };
+            match &*language {
+                "console" | "sh" | "toml" => has_commands |= is_run,
+                plain if PLAIN.contains(&plain) => assert!(
+                    !part.text.lines().any(|line| line.starts_with("$ ")),
+                    "{place}: a block with commands must have the language `console`"
+                ),
+                other => panic!("{place}: the language {other:?} of a block is not known"),
+            }
+        }
+        assert!(
+            !has_commands || PAGES.contains(&&*page),
+            "{page} has commands that no test runs"
+        );
+    }
+}

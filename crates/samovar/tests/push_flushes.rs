@@ -1,0 +1,101 @@
+//! A push of a directory flushes the server's disk at most 16 times, however many files it has.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+mod support_push;
+mod support_uploads;
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+use support::samovar;
+use support_push::noise;
+use support_uploads::{Site, Traced, can_trace};
+use testkit::process::output;
+
+/// The system calls that flush a disk.
+const CALLS: [&str; 6] = [
+    "fsync",
+    "fdatasync",
+    "syncfs",
+    "sync",
+    "msync",
+    "sync_file_range",
+];
+
+/// Maximum number of flushes of a push.
+const FLUSH_COUNT_MAX: usize = 16;
+
+/// Maximum number of flushes that a request causes which the client sends again.
+const REQUEST_FLUSH_COUNT_MAX: usize = 5;
+
+/// Returns the flushes in a file that strace writes, except those of the daily backup. strace
+/// writes a call before the call returns, so those of an answered request are there.
+fn flushes(trace: &Path) -> Vec<String> {
+    let is_flush = |line: &&str| {
+        let mut words = line.split_whitespace();
+        let call = words.nth(1).and_then(|call| call.split_once('('));
+        call.is_some_and(|(call, _)| CALLS.contains(&call)) && !line.contains("/backup")
+    };
+    let text = fs::read_to_string(trace).unwrap();
+    let flushes = text.lines().filter(is_flush);
+    flushes.map(str::to_owned).collect()
+}
+
+/// Pushes a directory. Returns the report.
+fn push(directory: &Path, url: &str, token: &Path) -> Value {
+    let mut command = samovar();
+    command.arg("push").arg(directory);
+    command
+        .arg(format!("{url}#app"))
+        .args(["--public", "--json"]);
+    let text = output(command.arg("--token-file").arg(token));
+    serde_json::from_str(&text).unwrap()
+}
+
+#[test]
+fn a_push_of_a_directory_flushes_the_disk_at_most_16_times() {
+    if !can_trace() {
+        return;
+    }
+    let site = Site::new();
+    let trace = site.dir().join("trace");
+    let arguments = [
+        "-y".to_owned(),
+        format!("--output={}", trace.display()),
+        format!("--trace={}", CALLS.join(",")),
+    ];
+    let mut server = Traced::start(&site, &arguments, &[]);
+    let url = format!("http://{}", server.address().unwrap());
+    let token = site.dir().join("token");
+    fs::write(&token, site.token(&["--rights", "read,push,pin"])).unwrap();
+    let directory = site.dir().join("source");
+    fs::create_dir(&directory).unwrap();
+    for number in 0..300 {
+        fs::write(directory.join(number.to_string()), number.to_string()).unwrap();
+    }
+    // As much as a tree of 42,000 files: the compressed NAR is sent in three parts.
+    fs::write(directory.join("large"), noise(1, 68 << 20)).unwrap();
+    let mut before = flushes(&trace).len();
+    // The first push sends the whole tree, the others send recipes. `request_count`: number of
+    // requests if none is sent again.
+    for (generation, request_count) in [(1, 11), (2, 10), (3, 10)] {
+        fs::write(directory.join("1"), format!("generation {generation}")).unwrap();
+        let report = push(&directory, &url, &token);
+        assert_eq!(report["generation"], generation, "{report}");
+        let flushes = flushes(&trace).split_off(before);
+        before += flushes.len();
+        let requests: usize = report["requests"].to_string().parse().unwrap();
+        println!("{} flushes, {requests} requests", flushes.len());
+        let repeated = requests.saturating_sub(request_count);
+        let limit = FLUSH_COUNT_MAX + repeated * REQUEST_FLUSH_COUNT_MAX;
+        // Fewer flushes than for two NARs, two rows and a pin are no durable push.
+        assert!(
+            (5..=limit).contains(&flushes.len()),
+            "{} flushes in {requests} requests: {flushes:#?}",
+            flushes.len()
+        );
+    }
+}
