@@ -7,6 +7,7 @@
 use std::fs;
 use std::io;
 use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -23,11 +24,15 @@ use testkit::nix::Daemon;
 use testkit::process::signal_if_alive;
 use testkit::procfs;
 use testkit::random::SplitMix64;
+use testkit::wait::holds_within;
 
 /// Minimum lease time given to the server, in seconds.
 pub(crate) const LEASE_SECONDS: &str = "1";
 /// [`LEASE_SECONDS`] in microseconds, less a margin for a loaded machine.
 const LEASE_TIME: Moment = 900_000;
+
+/// Time after which the lock of the database has no owner: no Nix process needs it that long.
+const LOCK_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// Causes that excuse the server if a lease is lost or cannot be obtained.
 const EXCUSES: [Cause; 6] = [
@@ -99,6 +104,20 @@ fn end(daemon: Daemon, present: &Present) {
     }
 }
 
+/// Removes the lock of the database if its owner was killed. With a rollback journal, Nix locks the
+/// database by a directory, for which all other Nix processes would wait for ever.
+fn remove_stale_lock(store: &Store) {
+    let lock = store.root.join("nix/var/nix/db/db.sqlite.lock");
+    let taken_at = || {
+        let metadata = fs::metadata(&lock).ok()?;
+        Some((metadata.ctime(), metadata.ctime_nsec()))
+    };
+    let before = taken_at();
+    if before.is_some() && !holds_within(LOCK_TIME_MAX, || taken_at() != before) {
+        fs::remove_dir(&lock).ok();
+    }
+}
+
 /// Starts a daemon, injects faults and ends it, repeatedly until the run ends.
 pub(crate) fn run(world: &World, store: &Store, present: &Present) -> Result<()> {
     let mut random = SplitMix64::for_actor(world.seed, "daemon");
@@ -113,20 +132,22 @@ pub(crate) fn run(world: &World, store: &Store, present: &Present) -> Result<()>
         world.count("daemon");
         for _ in 0..random.between(2, 6) {
             world.pause(random.between(800, 2000));
-            harm(world, present, &mut random);
+            harm(world, store, present, &mut random);
         }
         world.begin(Cause::NoDaemon);
         end(daemon, present);
+        remove_stale_lock(store);
         drop(alone);
     }
     world.end(Cause::NoDaemon);
     Ok(())
 }
 
-fn harm(world: &World, present: &Present, random: &mut SplitMix64) {
+fn harm(world: &World, store: &Store, present: &Present, random: &mut SplitMix64) {
     match random.weighted(&[15, 40, 45]) {
         0 => {
             world.cause(Cause::NoDaemon, || present.signal_children(Signal::KILL));
+            remove_stale_lock(store);
             world.count("daemon's processes killed");
         }
         1 => {
@@ -185,9 +206,16 @@ fn rely(
     if narinfo.status != 200 || narinfo.end != End::Whole {
         return Ok(());
     }
-    let leased_at = world.now();
     if !present.has_root(store, &facts.store_path) {
         world.count("narinfo sent, path not leased");
+        return Ok(());
+    }
+    // Nix acknowledges the root of a path in deletion too, after the deletion. So only a narinfo
+    // that is requested after the acknowledgment shows that the path is registered and leased.
+    let leased_at = world.now();
+    let narinfo = connection.exchange(world, &ask, Manner::default()).0;
+    if narinfo.status != 200 || narinfo.end != End::Whole {
+        world.count("root acknowledged, path deleted");
         return Ok(());
     }
     world.pause(random.between(0, 600));
