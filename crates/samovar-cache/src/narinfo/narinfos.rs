@@ -253,27 +253,19 @@ impl Narinfos {
     }
 
     /// Renders narinfos in the background, and caches them only if no other narinfo is evicted for
-    /// that. `infos` must not be older than `snapshot`. Returns the number of paths for which there
-    /// was capacity.
-    pub(crate) fn offer(&self, infos: &[PathInfo], snapshot: &Snapshot) -> usize {
-        infos
-            .iter()
-            .filter(|info| {
-                let hash_part = info.path.hash_part();
-                let is_kept = !self.reader.shared.health.is_marked(&hash_part)
-                    && self.rendered.has_capacity(&hash_part)
-                    && match self.reader.permit(info) {
-                        Ok(permit) => {
-                            let rendered = self.render(info, Some(snapshot), permit);
-                            self.rendered.offer(hash_part, rendered)
-                        }
-                        // The path is not readable, so it takes no capacity.
-                        Err(_) => true,
-                    };
-                self.drop_if_marked(&hash_part);
-                is_kept
-            })
-            .count()
+    /// that. `infos` must not be older than `snapshot`.
+    pub(crate) fn offer(&self, infos: &[PathInfo], snapshot: &Snapshot) {
+        for info in infos {
+            let hash_part = info.path.hash_part();
+            if !self.reader.shared.health.is_marked(&hash_part)
+                && self.rendered.has_capacity(&hash_part)
+                && let Ok(permit) = self.reader.permit(info)
+            {
+                let rendered = self.render(info, Some(snapshot), permit);
+                self.rendered.offer(hash_part, rendered);
+            }
+            self.drop_if_marked(&hash_part);
+        }
     }
 
     /// Whether all these paths may be read. A path with a corrupt row may not.

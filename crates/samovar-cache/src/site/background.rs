@@ -52,13 +52,12 @@ impl Background {
     }
 
     pub(crate) fn prefetch_narinfos(&mut self) -> io::Result<()> {
-        let cache_count = self.threads.len();
         for Threads {
             narinfos, prefetch, ..
         } in &mut self.threads
         {
             if prefetch.is_none() {
-                *prefetch = Some(Prefetcher::start(Arc::clone(narinfos), cache_count)?);
+                *prefetch = Some(Prefetcher::start(Arc::clone(narinfos))?);
             }
         }
         self.prefetches = true;
@@ -90,9 +89,8 @@ impl Background {
             };
             new.push((narinfos, check));
         }
-        let cache_count = caches.len();
         let threads = |(narinfos, check): (&Arc<Narinfos>, Option<RootsCheck>)| {
-            let prefetch = || Prefetcher::start(Arc::clone(narinfos), cache_count);
+            let prefetch = || Prefetcher::start(Arc::clone(narinfos));
             Ok(Threads {
                 narinfos: Arc::clone(narinfos),
                 prefetch: self.prefetches.then(prefetch).transpose()?,
