@@ -187,9 +187,8 @@ impl<S: Service> Builder<S> {
             workers.push(handle);
             Ok(())
         }));
-        for _ in 0..self.workers {
-            shared.queue.start_worker()?;
-        }
+        // The queue starts the other workers when jobs need them.
+        shared.queue.start_worker()?;
         for (home, sockets) in sockets.into_iter().enumerate() {
             let thread = IoThread::new(Arc::clone(&shared), home, sockets, self.coalescing)?;
             let named = std::thread::Builder::new().name(format!("{}io-{home}", self.name));
