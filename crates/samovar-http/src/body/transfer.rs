@@ -6,8 +6,9 @@ use super::{Batch, Progress, Source, batch};
 use crate::io::transport::Transport;
 use crate::io::wake::Waker;
 
-/// Number of bytes that a transfer sends before it yields to other jobs.
-const YIELD_LEN: u64 = 4 << 20;
+/// Number of bytes that a transfer sends before other jobs get a turn: the quantum of the
+/// round-robin among large transfers.
+const YIELD_LEN: u64 = 1 << 20;
 /// Length of the size line before a chunk, in bytes: sixteen digits and CRLF.
 const CHUNK_HEAD_LEN: usize = 18;
 const CHUNK_TAIL: &[u8] = b"\r\n";
@@ -59,6 +60,8 @@ pub(crate) struct Transfer {
     before_len: u64,
     /// Whether the source caused the last error of [`run`](Self::run); otherwise the socket did.
     is_source_failed: bool,
+    /// Whether the client was once too slow for a worker to wait for it.
+    pub(crate) is_slow: bool,
 }
 
 impl Transfer {
@@ -79,6 +82,7 @@ impl Transfer {
             framing_len: 0,
             before_len: before_len as u64,
             is_source_failed: false,
+            is_slow: false,
         }
     }
 
@@ -148,9 +152,9 @@ impl Transfer {
         preceding: &mut Vec<u8>,
         waker: &Waker,
     ) -> io::Result<()> {
-        let new = || match transport.prefers_files() {
-            true => Batch::of_files(waker.clone()),
-            false => Batch::new(waker.clone()),
+        let new = || match transport.plain() {
+            Some(_) => Batch::of_files(waker.clone()),
+            None => Batch::new(waker.clone()),
         };
         let mut batch = self.batch.take().unwrap_or_else(new);
         // Assume failure before the call, because the source may panic.

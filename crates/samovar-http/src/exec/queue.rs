@@ -114,6 +114,11 @@ impl LaneState {
     fn is_ready(&self) -> bool {
         self.len() > 0 && self.running_count < self.slots_max
     }
+
+    /// Returns whether no job is queued and a slot is free.
+    fn is_idle(&self) -> bool {
+        self.len() == 0 && self.running_count < self.slots_max
+    }
 }
 
 impl State {
@@ -207,6 +212,16 @@ impl Queue {
             lane.requests.push_back(job);
         }
         Ok(())
+    }
+
+    /// Returns whether a job of the lane is queued, so that a running job should end its turn.
+    pub(super) fn has_queued(&self, lane: Lane) -> bool {
+        self.lock().lane(lane).len() > 0
+    }
+
+    /// Returns whether no job of the lane would be delayed if a running one waited.
+    pub(super) fn is_idle(&self, lane: Lane) -> bool {
+        self.lock().lane(lane).is_idle()
     }
 
     /// Wakes or starts a thread for queued jobs, if one is needed.

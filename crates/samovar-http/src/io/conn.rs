@@ -2,11 +2,11 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::key::Key;
 use super::stage::Stage;
-use super::sys::{self, Edges};
+use super::sys::{self, Edges, PollFlags};
 use super::transport::Transport;
 use super::wake::Waker;
 use crate::body::{Outcome, Transfer};
@@ -256,6 +256,17 @@ impl Conn {
         let outcome = transfer.run(&mut self.transport, &mut self.output, &waker());
         self.moved_len += transfer.sent_len().saturating_sub(before);
         outcome
+    }
+
+    /// Waits until the socket is writable; returns `false` if that takes longer than `time`. Then
+    /// the client is slow, and later calls for the same response return `false` at once.
+    pub(crate) fn wait(&mut self, time: Duration) -> bool {
+        let Some(transfer) = self.transfer.as_mut().filter(|transfer| !transfer.is_slow) else {
+            return false;
+        };
+        let is_writable = sys::wait_for(&self.transport, PollFlags::OUT, time);
+        transfer.is_slow = !is_writable.unwrap_or(false);
+        !transfer.is_slow
     }
 
     /// Returns the number of body bytes that the kernel has accepted.

@@ -9,7 +9,7 @@ pub(crate) use rustix::event::PollFlags;
 pub(crate) use rustix::event::epoll::Event;
 use rustix::event::{EventfdFlags, PollFd, Timespec, epoll, eventfd, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags, sockopt};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags, sockopt};
 
 use crate::head::{Peer, UnixPeer};
 
@@ -212,28 +212,6 @@ pub(crate) fn send_file(
     let count = usize::try_from(len.min(CALL_LEN_MAX)).unwrap_or(usize::MAX);
     let sent = call(|| rustix::fs::sendfile(&socket, &file, Some(&mut { offset }), count))?;
     Ok(sent.map(|len| len as u64))
-}
-
-/// Returns whether [`send_file`] is cheaper for a file range than reading and sending it.
-///
-/// It is cheaper unless the client runs on this machine and the congestion control uses pacing. In
-/// that case the data arrives in many small pieces, which cost the client twice what the server
-/// saves.
-pub(crate) fn prefers_files(socket: impl AsFd) -> bool {
-    // A unix socket has no congestion control.
-    let Ok(congestion) = sockopt::tcp_congestion(&socket) else {
-        return true;
-    };
-    let ip = |addr: io::Result<Option<SocketAddrAny>>| {
-        let addr = SocketAddr::try_from(addr.ok()??).ok()?;
-        Some(addr.ip().to_canonical())
-    };
-    let peer = ip(rustix::net::getpeername(&socket).map_err(io::Error::from));
-    let own = ip(rustix::net::getsockname(&socket)
-        .map(Some)
-        .map_err(io::Error::from));
-    let is_local = peer.is_some_and(|peer| peer.is_loopback() || Some(peer) == own);
-    !(is_local && congestion.starts_with("bbr"))
 }
 
 /// Shuts down the sending side.

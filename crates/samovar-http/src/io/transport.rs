@@ -93,11 +93,6 @@ impl Transport {
         }
     }
 
-    /// Returns whether the kernel sends file ranges faster than this process does.
-    pub(crate) fn prefers_files(&self) -> bool {
-        self.plain().is_some_and(sys::prefers_files)
-    }
-
     /// Shuts down the sending side; the peer may still send.
     pub(crate) fn shutdown_write(&mut self) -> io::Result<()> {
         match self {
