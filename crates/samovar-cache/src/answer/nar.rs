@@ -13,7 +13,7 @@ use samovar_store::{Identity, NarReader, Tree};
 use crate::answer::nar_body::{Check, NarBody};
 use crate::answer::zstd_nar;
 use crate::known::gc_lease::SendingLease;
-use crate::known::nar_cache::Recording;
+use crate::known::nar_cache::Candidate;
 use crate::known::registration::{Registration, wrong_contents};
 use crate::known::shared_store::SharedStore;
 use crate::known::small_nars::{self, SmallNar};
@@ -48,7 +48,7 @@ pub(crate) fn respond(
     let body = if size <= small_nars::LEN_MAX && is_sent {
         small_body(small_nar(shared, &registration)?, (start, end))
     } else if let Some(cache) = &shared.nar_cache
-        && let Some(cached) = cache.get(&(info.nar_hash, coding), size)
+        && let Some(cached) = cache.get_of(info, || root_of(shared, info))
     {
         cached.body((start, end))
     } else {
@@ -175,14 +175,19 @@ fn open(
     Ok((shared.plans.nar_from(registration, tree, start)?, root))
 }
 
+/// Returns the identity of a path's root; `None` if it cannot be read.
+fn root_of(shared: &SharedStore, info: &PathInfo) -> Option<Identity> {
+    shared.store.tree(&info.path).ok()?.identity().ok()
+}
+
 /// Creates the check of a whole NAR, which hashes it, copies it to the NAR cache, or both. Returns
 /// `None` if neither is needed.
 fn check_of(shared: &SharedStore, info: &PathInfo, root: Identity) -> Option<Check> {
     let is_first = shared.health.is_to_hash(info, &root);
     let nar_cache = shared.nar_cache.as_ref();
-    let recording =
-        nar_cache.and_then(|cache| Recording::start(cache, &info.nar_hash, info.nar_size));
-    (is_first || recording.is_some()).then(|| Check::new(root, is_first, recording))
+    let candidate =
+        nar_cache.and_then(|cache| Candidate::reserve(cache, &info.nar_hash, info.nar_size));
+    Check::new(root, is_first, candidate)
 }
 
 /// Returns a small NAR from the small-NAR cache, or reads it and adds it.

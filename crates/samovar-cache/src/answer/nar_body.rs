@@ -5,11 +5,12 @@ use std::io;
 use std::sync::Arc;
 
 use samovar_http::{Batch, Progress, Source};
+use samovar_metrics::Event;
 use samovar_store::{Identity, NarReader, NarSink};
 use sha2::{Digest, Sha256};
 
 use crate::known::gc_lease::SendingLease;
-use crate::known::nar_cache::Recording;
+use crate::known::nar_cache::{Candidate, CopiedFiles, Recording};
 use crate::known::registration::{Collected, Registration, wrong_contents, wrong_size};
 
 /// File contents of at least this length are sent with `sendfile`. Shorter contents are read,
@@ -35,56 +36,111 @@ pub(crate) struct NarBody {
     /// The check of the bytes so far. `None` once bytes were sent with `sendfile`, which does not
     /// read them.
     check: Option<Check>,
+    /// Whether the last batch contains bytes of the copy for the NAR cache, instead of files of the
+    /// store.
+    sends_copy: bool,
     /// The GC lease of the path, held while the body is sent.
     _lease: Option<SendingLease>,
 }
 
-/// Hashes a whole NAR while it is sent, to verify the path and to fill the NAR cache.
+/// Processes a whole NAR while it is sent: hashes it to verify the path, and copies it to the NAR
+/// cache.
 pub(crate) struct Check {
-    hash: Sha256,
+    /// The hash of the bytes so far; `None` if the path has a verification record.
+    hash: Option<Sha256>,
     root: Identity,
-    /// Whether the path has no verification record yet.
-    is_first: bool,
-    /// The copy for the NAR cache; `None` if the NAR is not worth an entry.
-    recording: Option<Recording>,
+    copy: Copy,
+}
+
+/// The copy of a NAR for the NAR cache.
+enum Copy {
+    /// No copy is made.
+    None,
+    /// The first bytes will decide whether a copy is made.
+    Undecided(Candidate),
+    InProgress(Recording),
 }
 
 impl Check {
-    /// Starts a check. `root` identifies the directory or file that is read.
-    pub(crate) fn new(root: Identity, is_first: bool, recording: Option<Recording>) -> Self {
-        Self {
-            hash: Sha256::new(),
+    /// Starts a check. `root` identifies the directory or file that is read; `is_first`: the path
+    /// has no verification record yet. Returns `None` if there is nothing to do.
+    pub(crate) fn new(
+        root: Identity,
+        is_first: bool,
+        candidate: Option<Candidate>,
+    ) -> Option<Self> {
+        let check = Self {
+            hash: is_first.then(Sha256::new),
             root,
-            is_first,
-            recording,
+            copy: candidate.map_or(Copy::None, Copy::Undecided),
+        };
+        check.is_needed().then_some(check)
+    }
+
+    /// Starts a check that hashes, and makes no copy.
+    pub(super) fn hashing(root: Identity) -> Self {
+        Self {
+            hash: Some(Sha256::new()),
+            root,
+            copy: Copy::None,
         }
     }
 
-    /// Hashes the next bytes, without recording them.
-    pub(super) fn hash(&mut self, bytes: &[u8]) {
-        self.hash.update(bytes);
+    fn is_needed(&self) -> bool {
+        self.hash.is_some() || !matches!(self.copy, Copy::None)
     }
 
-    /// Compares the hash of the whole NAR with that of the registration, which must still be
-    /// current. Returns the copy for the NAR cache, if one was recorded. An outage of the store is
-    /// no error: the client compares the hash itself.
-    pub(super) fn settle(self, registration: &Registration) -> io::Result<Option<Recording>> {
+    /// Returns the file of the copy, and the number of bytes written to it so far.
+    fn copied(&self) -> Option<(&Arc<File>, u64)> {
+        match &self.copy {
+            Copy::InProgress(recording) => Some(recording.written()),
+            Copy::None | Copy::Undecided(_) => None,
+        }
+    }
+
+    /// Hashes the next bytes, without copying them.
+    pub(super) fn hash(&mut self, bytes: &[u8]) {
+        if let Some(hash) = &mut self.hash {
+            hash.update(bytes);
+        }
+    }
+
+    /// Compares the hash of the whole NAR, if it was computed, with that of the registration, which
+    /// must still be current. Then adds the copy to the NAR cache. An outage of the store is no
+    /// error: the client compares the hash itself.
+    pub(super) fn settle(self, registration: &Registration) -> io::Result<()> {
         let info = &registration.info;
-        if self.hash.finalize().as_slice() != info.nar_hash.as_bytes() {
+        let is_hashed = self.hash.is_some();
+        if let Some(hash) = self.hash
+            && hash.finalize().as_slice() != info.nar_hash.as_bytes()
+        {
             return Err(wrong_contents());
         }
-        if ensure_current(registration)? {
+        if ensure_current(registration)? && is_hashed {
             registration.health.note_verified(info, &self.root);
         }
-        Ok(self.recording)
+        if let Copy::InProgress(recording) = self.copy {
+            let hash_part = info.path.hash_part();
+            let files = CopiedFiles {
+                hash_part,
+                root: self.root,
+            };
+            recording.finish((!is_hashed).then_some(files));
+            registration.health.drop_if_marked(&hash_part);
+        }
+        Ok(())
     }
 
-    /// Hashes and records the next bytes. Returns `None` if the rest needs neither.
+    /// Hashes and copies the next bytes. Returns `None` if the rest needs neither.
     fn take(mut self, bytes: &[u8], file_count: u64) -> Option<Self> {
-        self.hash.update(bytes);
-        let recording = self.recording.take();
-        self.recording = recording.and_then(|recording| recording.write(bytes, file_count));
-        (self.is_first || self.recording.is_some()).then_some(self)
+        self.hash(bytes);
+        let recording = match self.copy {
+            Copy::None => None,
+            Copy::Undecided(candidate) => candidate.write(bytes, file_count),
+            Copy::InProgress(recording) => recording.write(bytes, file_count),
+        };
+        self.copy = recording.map_or(Copy::None, Copy::InProgress);
+        self.is_needed().then_some(self)
     }
 }
 
@@ -115,6 +171,7 @@ impl NarBody {
             reaches_end: end == registration.info.nar_size,
             registration,
             check,
+            sends_copy: false,
             _lease: lease,
         }
     }
@@ -133,18 +190,29 @@ impl NarBody {
                 return Err(wrong_size("shorter"));
             }
             self.check = check.take(&room[..filled], self.reader.file_count());
-            batch.advance(filled);
             self.left -= filled as u64;
+            let copied = self.check.as_ref().and_then(Check::copied);
+            match copied.filter(|_| batch.takes_files()) {
+                // The kernel sends the bytes from the page cache, which now has them.
+                Some((file, end)) => {
+                    let len = filled as u64;
+                    batch.file(Arc::clone(file), end.saturating_sub(len), len);
+                    self.sends_copy = true;
+                    break;
+                }
+                None => batch.advance(filled),
+            }
         }
         Ok(())
     }
 
     fn fill(&mut self, batch: &mut Batch) -> io::Result<Progress> {
+        self.sends_copy = false;
         if self.check.is_some() {
             self.read(batch)?;
         }
         let mut sink = BatchSink::new(batch);
-        while self.left > 0 && !sink.room().is_empty() {
+        while self.check.is_none() && self.left > 0 && !sink.room().is_empty() {
             let pulled = self.reader.pull(&mut sink, self.left)?;
             if pulled == 0 {
                 return Err(wrong_size("shorter"));
@@ -158,15 +226,9 @@ impl NarBody {
             return Err(wrong_size("longer"));
         }
         // Run all checks before the last piece is sent.
-        let recording = match self.check.take() {
+        match self.check.take() {
             Some(check) => check.settle(&self.registration)?,
-            None => {
-                ensure_current(&self.registration)?;
-                None
-            }
-        };
-        if let Some(recording) = recording {
-            recording.finish();
+            None => drop(ensure_current(&self.registration)?),
         }
         Ok(Progress::End)
     }
@@ -223,6 +285,10 @@ impl Source for NarBody {
     }
 
     fn file_failed(&mut self, error: &io::Error) {
+        if self.sends_copy {
+            let failed = Event::NarCacheFailed(error);
+            return self.registration.observer.event(&failed);
+        }
         self.registration.report(error);
     }
 }

@@ -134,7 +134,7 @@ impl ZstdBody {
             shared: Arc::clone(shared),
             reader: shared.plans.nar_from(registration, &tree, 0)?,
             nar_left: info.nar_size,
-            check: Some(Check::new(root, true, None)),
+            check: Some(Check::hashing(root)),
             recording,
             cached: None,
             frame: (Vec::new(), 0),
@@ -192,7 +192,7 @@ impl ZstdBody {
             .take()
             .and_then(|recording| recording.append(frame))
         {
-            Some(recording) if is_last => self.cached = recording.finish(),
+            Some(recording) if is_last => self.cached = recording.finish(None),
             Some(recording) => {
                 self.recording = Some(recording);
                 return Ok(());

@@ -24,6 +24,7 @@ use crate::known::pin_watch::PinWatch;
 use crate::known::plans::Plans;
 use crate::known::program::Program;
 use crate::known::registration::Registration;
+use crate::known::sharded::PathCache;
 use crate::known::small_nars::{self, SmallNars};
 use crate::known::zstd_frames::FrameEncoders;
 use crate::refusal::{PreparedAnswers, Refusal};
@@ -82,11 +83,16 @@ impl SharedStore {
             config.small_nar_memory_len,
             Arc::default(),
         ));
+        let nar_cache = config
+            .nar_cache
+            .map(|directory| Arc::new(NarCache::new(directory, Arc::clone(&observer))));
+        let mut nars: Vec<Arc<dyn PathCache>> = vec![Arc::<SmallNars>::clone(&small_nars)];
+        nars.extend(nar_cache.clone().map(|cache| cache as Arc<dyn PathCache>));
         let health = Health::new(
             Arc::clone(&store),
             Arc::clone(&observer),
             config.trust,
-            Arc::<SmallNars>::clone(&small_nars),
+            nars,
         );
         Self {
             outage: Outage::default(),
@@ -97,9 +103,7 @@ impl SharedStore {
             small_nars,
             narinfo_evictions: Arc::default(),
             frame_encoders: FrameEncoders::default(),
-            nar_cache: config
-                .nar_cache
-                .map(|directory| Arc::new(NarCache::new(directory, Arc::clone(&observer)))),
+            nar_cache,
             closure_slots: ClosureSlots::default(),
             bulk_budget: Arc::default(),
             names: names::new(),

@@ -191,7 +191,7 @@ fn a_nar_of_many_small_files_is_sent_from_the_nar_cache_the_second_time() {
         nar_cache: Some(NarCacheDirectory::open(dir.path(), Some(64 << 20)).unwrap()),
         ..SiteConfig::default()
     });
-    let names: Vec<String> = (0..40).map(|number| number.to_string()).collect();
+    let names: Vec<String> = (0..80).map(|number| number.to_string()).collect();
     let file = contents(10_000);
     let files: Vec<_> = names.iter().map(|name| (name.as_str(), &*file)).collect();
     let info = server.store.add_directory("tree", &files);

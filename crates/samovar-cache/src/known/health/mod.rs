@@ -73,7 +73,8 @@ pub(crate) struct Health {
     damaged: Damaged,
     /// The narinfo caches of all binary caches.
     rendered: RwLock<Vec<Arc<dyn PathCache>>>,
-    small_nars: Arc<dyn PathCache>,
+    /// The small-NAR cache and the NAR cache.
+    nars: Vec<Arc<dyn PathCache>>,
     tasks: Tasks,
     /// Progress of the background verification; `None` before its first round.
     scrub: Mutex<Option<ScrubStatus>>,
@@ -85,7 +86,7 @@ impl Health {
         store: Arc<dyn Store>,
         observer: Arc<dyn Observer>,
         trust: Trust,
-        small_nars: Arc<dyn PathCache>,
+        nars: Vec<Arc<dyn PathCache>>,
     ) -> Self {
         let health = Self {
             damaged: Damaged::default(),
@@ -94,7 +95,7 @@ impl Health {
             trust,
             verified: Verified::default(),
             rendered: RwLock::default(),
-            small_nars,
+            nars,
             tasks: Tasks::default(),
             scrub: Mutex::default(),
         };
@@ -219,7 +220,17 @@ impl Health {
             rendered.drop_path(hash_part);
         }
         drop(all);
-        self.small_nars.drop_path(hash_part);
+        for nars in &self.nars {
+            nars.drop_path(hash_part);
+        }
+    }
+
+    /// Drops cached responses for a path if it is marked. Must be called after caching one (see the
+    /// theory of operation).
+    pub(crate) fn drop_if_marked(&self, hash_part: &HashPart) {
+        if self.is_marked(hash_part) {
+            self.drop_rendered(hash_part);
+        }
     }
 
     fn fingerprint_of(&self, info: &PathInfo) -> Option<Fingerprint> {

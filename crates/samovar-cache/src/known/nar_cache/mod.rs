@@ -9,6 +9,10 @@
 //! copy stays valid even if the store files change. Later downloads and ranges are sent from the
 //! page cache with `sendfile`.
 //!
+//! If the files were verified before, for example before a restart, they are copied without being
+//! hashed again. Such a copy is used only while the path has the same root, and it is dropped if the
+//! path is marked as damaged.
+//!
 //! A NAR that is sent in zstd is cached whatever its files are: compressing it again costs more
 //! than the disk space. Its compressed length is known only at the end.
 //!
@@ -20,7 +24,8 @@
 //! | --- | --- | --- |
 //! | size of all entries | 1 GiB, or an eighth of the free space if less | can be configured |
 //! | size of a NAR | at most half the cache's size; uncompressed, at least 256 KiB | a smaller NAR is sent in one buffer |
-//! | average size of its files | 32 KiB, plus 256 KiB in sum | above, opening them is cheaper |
+//! | average size of its files | 32 KiB, plus 256 KiB or a sixteenth of the NAR in sum | above, opening them is cheaper |
+//! | number of its files, estimated from the first piece | at least 64 | below, opening them is cheaper |
 //! | entries, and copies in progress | each 1/32 of the descriptors, at most 4096 | one per file |
 //! | disk space allocated at once | 4 MiB | limits how much an aborted download can evict |
 //! | pause in writing after an error | one minute | not each request should try a full disk |
@@ -38,9 +43,12 @@ use std::sync::Arc;
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, openat};
 use rustix::io::Errno;
 use samovar_http::{Batch, Body, Progress, Source};
+use samovar_nix::PathInfo;
+use samovar_nix::narinfo::NarCoding;
+use samovar_store::Identity;
 
-pub(crate) use recording::Recording;
-pub(crate) use table::{CachedNar, Key, NarCache};
+pub(crate) use recording::{Candidate, Recording};
+pub(crate) use table::{CachedNar, CopiedFiles, Key, NarCache};
 
 /// Maximum number of bytes of a copy that are added to a batch at once.
 const RANGE_LEN_MAX: u64 = 512 * 1024;
@@ -129,6 +137,24 @@ impl NarCache {
     pub(crate) fn get(&self, key: &Key, nar_size: u64) -> Option<Arc<CachedNar>> {
         let cached = self.find(key)?;
         (cached.nar_size == nar_size).then_some(cached)
+    }
+
+    /// Returns the copy of an uncompressed NAR as [`get`](Self::get) does. `root` identifies the
+    /// files from which the NAR would be sent otherwise: a copy that was not hashed is dropped if it
+    /// was made of other files.
+    pub(crate) fn get_of(
+        &self,
+        info: &PathInfo,
+        root: impl FnOnce() -> Option<Identity>,
+    ) -> Option<Arc<CachedNar>> {
+        let cached = self.get(&(info.nar_hash, NarCoding::Identity), info.nar_size)?;
+        if let Some(files) = cached.files
+            && root() != Some(files.root)
+        {
+            self.drop_copy(&cached);
+            return None;
+        }
+        Some(cached)
     }
 }
 

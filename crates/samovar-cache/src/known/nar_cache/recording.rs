@@ -7,14 +7,47 @@ use std::sync::Arc;
 use samovar_nix::NarHash;
 use samovar_nix::narinfo::NarCoding;
 
-use super::table::{Allocation, CachedNar, NarCache};
+use super::table::{Allocation, CachedNar, CopiedFiles, NarCache};
 
 /// Average file length in bytes above which opening the files is cheaper than a copy.
 const FILE_LEN_MAX: u64 = 32 * 1024;
 
-/// Number of bytes that a copy may have beyond [`FILE_LEN_MAX`] per file: one large file among many
-/// small ones is no reason to stop.
+/// Number of bytes that a copy may have beyond [`FILE_LEN_MAX`] per file, at most a sixteenth of
+/// its NAR: one large file among many small ones is no reason to stop.
 const UNDECIDED_LEN: u64 = 256 * 1024;
+
+/// Number of files from which a copy saves more at the next download than writing it costs.
+const FILE_COUNT_MIN: u64 = 64;
+
+/// An uncompressed NAR whose copy may be worth its disk space: its first bytes decide that.
+#[derive(Debug)]
+pub(crate) struct Candidate(Allocation);
+
+impl Candidate {
+    /// Reserves the copy of a NAR that is about to be sent completely. Returns `None` if the NAR is
+    /// not worth caching or cannot be cached now.
+    pub(crate) fn reserve(
+        cache: &Arc<NarCache>,
+        nar_hash: &NarHash,
+        nar_size: u64,
+    ) -> Option<Self> {
+        let key = (*nar_hash, NarCoding::Identity);
+        cache.reserve(&key, nar_size).map(Self)
+    }
+
+    /// Starts the copy with the first bytes of the NAR, in which `file_count` files start. Returns
+    /// `None` if the NAR is not worth caching, or writing failed.
+    pub(crate) fn write(self, bytes: &[u8], file_count: u64) -> Option<Recording> {
+        let Self(allocation) = self;
+        let nar_size = allocation.len;
+        let files_len = nar_size.saturating_mul(file_count);
+        if files_len / FILE_COUNT_MIN < (bytes.len() as u64).min(nar_size) {
+            allocation.cache.refuse(allocation.key);
+            return None;
+        }
+        Recording::create(allocation, nar_size)?.write(bytes, file_count)
+    }
+}
 
 /// A copy in progress. Dropping it frees its file and its disk space.
 #[derive(Debug)]
@@ -26,13 +59,6 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Starts to record a NAR that is about to be sent completely. Returns `None` if the NAR is not
-    /// worth caching or cannot be cached now.
-    pub(crate) fn start(cache: &Arc<NarCache>, nar_hash: &NarHash, nar_size: u64) -> Option<Self> {
-        let key = (*nar_hash, NarCoding::Identity);
-        Self::reserve(cache, key, nar_size, nar_size)
-    }
-
     /// Starts to record a NAR that is being compressed to at most `len_max` bytes. Returns `None`
     /// if it cannot be cached now.
     pub(crate) fn start_zstd(
@@ -41,18 +67,13 @@ impl Recording {
         nar_size: u64,
         len_max: u64,
     ) -> Option<Self> {
-        Self::reserve(cache, (*nar_hash, NarCoding::Zstd), nar_size, len_max)
+        let key = (*nar_hash, NarCoding::Zstd);
+        Self::create(cache.reserve(&key, len_max)?, nar_size)
     }
 
-    fn reserve(
-        cache: &Arc<NarCache>,
-        key: (NarHash, NarCoding),
-        nar_size: u64,
-        len_max: u64,
-    ) -> Option<Self> {
-        let allocation = cache.reserve(&key, len_max)?;
+    fn create(allocation: Allocation, nar_size: u64) -> Option<Self> {
         Some(Self {
-            file: Arc::new(cache.file()?),
+            file: Arc::new(allocation.cache.file()?),
             allocation,
             written_len: 0,
             nar_size,
@@ -63,7 +84,8 @@ impl Recording {
     /// that were started so far. Returns `None` if the NAR is not worth caching, or writing failed.
     pub(crate) fn write(self, bytes: &[u8], file_count: u64) -> Option<Self> {
         let len = self.written_len + bytes.len() as u64;
-        let worth_len = FILE_LEN_MAX.saturating_mul(file_count) + UNDECIDED_LEN;
+        let undecided_len = UNDECIDED_LEN.min(self.nar_size / 16);
+        let worth_len = FILE_LEN_MAX.saturating_mul(file_count) + undecided_len;
         if len > self.allocation.len || len > worth_len {
             self.allocation.cache.refuse(self.allocation.key);
             return None;
@@ -88,9 +110,10 @@ impl Recording {
         (&self.file, self.written_len)
     }
 
-    /// Adds the complete copy to the cache. The caller has checked that the hash of the NAR is the
-    /// registered one. Returns `None` if the copy is incomplete or there is no capacity for it.
-    pub(crate) fn finish(mut self) -> Option<Arc<CachedNar>> {
+    /// Adds the complete copy to the cache. `files`: the files that were copied; `None` if the hash
+    /// of the copy was compared with the registered one. Returns `None` if the copy is incomplete or
+    /// there is no capacity for it.
+    pub(crate) fn finish(mut self, files: Option<CopiedFiles>) -> Option<Arc<CachedNar>> {
         let is_whole = match self.allocation.key.1 {
             NarCoding::Identity => self.written_len == self.allocation.len,
             NarCoding::Zstd => {
@@ -105,6 +128,7 @@ impl Recording {
             file: self.file,
             allocation: self.allocation,
             nar_size: self.nar_size,
+            files,
         };
         is_whole.then(|| cache.insert(cached))?
     }

@@ -11,11 +11,13 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
 use samovar_metrics::{CacheStatus, Event, Observer};
-use samovar_nix::NarHash;
 use samovar_nix::narinfo::NarCoding;
+use samovar_nix::{HashPart, NarHash};
+use samovar_store::Identity;
 
 use super::{NarCacheDirectory, allocate};
 
+use crate::known::sharded::PathCache;
 use crate::sync::Locked;
 
 /// Minimum size of a cached NAR, in bytes. Smaller ones are sent in one buffer.
@@ -34,13 +36,22 @@ const REFUSED_COUNT_MAX: usize = 4096;
 /// Identifies a copy: the hash of its NAR, and whether it is compressed.
 pub(crate) type Key = (NarHash, NarCoding);
 
-/// A verified copy of a NAR.
+/// A copy of a NAR: either its hash is the registered one, or its files were verified before.
 #[derive(Debug)]
 pub(crate) struct CachedNar {
     pub(super) file: Arc<File>,
     pub(super) allocation: Allocation,
     /// Length of the uncompressed NAR, in bytes.
     pub(super) nar_size: u64,
+    /// The files that were copied, if the copy was not hashed: it is only as good as they are.
+    pub(super) files: Option<CopiedFiles>,
+}
+
+/// Files that were verified before they were copied, and not hashed again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CopiedFiles {
+    pub(crate) hash_part: HashPart,
+    pub(crate) root: Identity,
 }
 
 /// The disk space of a copy. It is counted from before the first byte is written until the last
@@ -244,6 +255,11 @@ impl NarCache {
         Some(cached)
     }
 
+    /// Drops a copy that was not hashed, because its files have changed.
+    pub(super) fn drop_copy(&self, cached: &CachedNar) {
+        drop(self.state.locked().entries.remove(&cached.allocation.key));
+    }
+
     /// Records that a NAR is not worth caching.
     pub(super) fn refuse(&self, key: Key) {
         let refused = &mut self.state.locked().refused;
@@ -271,6 +287,18 @@ impl NarCache {
         if before.is_none() {
             self.observer.event(&Event::NarCacheFailed(error));
         }
+    }
+}
+
+impl PathCache for NarCache {
+    fn drop_path(&self, hash_part: &HashPart) {
+        let is_of = |_: &Key, entry: &mut Entry| {
+            let files = entry.cached.files;
+            files.is_some_and(|files| files.hash_part == *hash_part)
+        };
+        let dropped: Vec<_> = self.state.locked().entries.extract_if(is_of).collect();
+        // Close the files now that the lock is released: dropping an allocation takes it.
+        drop(dropped);
     }
 }
 

@@ -254,7 +254,7 @@ fn a_restart_keeps_quarantined_paths_and_verification_records_but_no_suspects() 
         };
         let (shared, events) = shared(&store, None);
         let small_nars = Arc::<crate::known::small_nars::SmallNars>::clone(&shared.small_nars);
-        let health = Health::new(Arc::clone(&shared.store), events, trust, small_nars);
+        let health = Health::new(Arc::clone(&shared.store), events, trust, vec![small_nars]);
         health.tasks.state.locked().thread_count = 1;
         health
     };

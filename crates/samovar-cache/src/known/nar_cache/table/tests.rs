@@ -1,9 +1,12 @@
 //! The NAR cache keeps its limits, evicts the least recently used entry, and survives bad disks.
 
+use samovar_nix::PathInfo;
+use samovar_store::Store;
 use tempfile::TempDir;
 
-use super::super::Recording;
+use super::super::{Candidate, Recording};
 use super::*;
+use crate::tests::memory_store::MemoryStore;
 use crate::tests::recorder::Recorder;
 
 const KIB: u64 = 1024;
@@ -29,8 +32,8 @@ impl Fixture {
         }
     }
 
-    fn start(&self, number: u8, len: u64) -> Option<Recording> {
-        Recording::start(&self.cache, &hash(number), len)
+    fn start(&self, number: u8, len: u64) -> Option<Candidate> {
+        Candidate::reserve(&self.cache, &hash(number), len)
     }
 
     /// Records a complete NAR of many small files. Returns whether it is cached.
@@ -40,7 +43,7 @@ impl Fixture {
         let Some(recording) = recording.and_then(|recording| recording.write(&bytes, 1000)) else {
             return false;
         };
-        recording.finish();
+        recording.finish(None);
         self.has(number)
     }
 
@@ -143,7 +146,7 @@ fn an_aborted_recording_frees_its_space_and_may_be_repeated() {
     let recording = recording.write(&[1; 1000], 1).unwrap();
     assert_eq!(fixture.len(), 400 * KIB);
     // A recording that ends too early adds no entry.
-    recording.finish();
+    recording.finish(None);
     assert!(!fixture.has(1));
     assert_eq!(fixture.len(), 0);
     assert!(fixture.add(1, 400 * KIB));
@@ -151,16 +154,60 @@ fn an_aborted_recording_frees_its_space_and_may_be_repeated() {
 
 #[test]
 fn recording_a_nar_of_large_files_stops_and_is_not_started_again() {
-    // The limit is 32 KiB, the average length of one file, plus 256 KiB.
-    for (len, is_worth) in [(288 * KIB, true), (288 * KIB + 1, false)] {
-        let fixture = Fixture::new(1024 * KIB, 2);
-        let recording = fixture.start(1, 400 * KIB).unwrap();
-        let bytes = vec![1; usize::try_from(len).unwrap()];
-        let recording = recording.write(&bytes, 1);
-        assert_eq!(recording.is_some(), is_worth, "{len}");
-        drop(recording);
-        assert_eq!(fixture.start(1, 400 * KIB).is_some(), is_worth, "{len}");
+    // The limit is 32 KiB, the average length of a file, times ten, plus 256 KiB, or plus a
+    // sixteenth of a NAR of less than 4 MiB.
+    for (nar_size, len_max) in [(64 << 20, 576 * KIB), (3 << 20, 512 * KIB)] {
+        for (len, is_worth) in [(len_max, true), (len_max + 1, false)] {
+            let fixture = Fixture::new(1 << 30, 2);
+            let candidate = fixture.start(1, nar_size).unwrap();
+            let recording = candidate.write(&[1; 1000], 10).unwrap();
+            let bytes = vec![1; usize::try_from(len - 1000).unwrap()];
+            let recording = recording.write(&bytes, 10);
+            assert_eq!(recording.is_some(), is_worth, "{nar_size} {len}");
+            drop(recording);
+            assert_eq!(fixture.start(1, nar_size).is_some(), is_worth, "{len}");
+        }
     }
+}
+
+#[test]
+fn a_nar_of_few_files_is_not_cached_and_gets_no_file() {
+    // The first 256 KiB of 1 MiB contain the start of a quarter of the files.
+    for (file_count, is_worth) in [(16, true), (15, false)] {
+        let fixture = Fixture::new(1 << 30, 2);
+        let candidate = fixture.start(1, 1024 * KIB).unwrap();
+        let recording = candidate.write(&vec![1; 256 * 1024], file_count);
+        assert_eq!(recording.is_some(), is_worth, "{file_count}");
+        assert_eq!(fixture.len() > 0, is_worth, "{file_count}");
+        drop(recording);
+        assert_eq!(fixture.start(1, 1024 * KIB).is_some(), is_worth);
+    }
+}
+
+#[test]
+fn a_copy_that_was_not_hashed_is_used_only_for_the_same_files() {
+    let fixture = Fixture::new(2048 * KIB, 4);
+    let store = MemoryStore::new();
+    let mut infos = ["copied", "replaced"].map(|name| store.add_file(name, b"x"));
+    let root_of = |info: &PathInfo| store.tree(&info.path).unwrap().identity().ok();
+    for (number, info) in [1, 2].into_iter().zip(&mut infos) {
+        (info.nar_hash, info.nar_size) = (hash(number), 300 * KIB);
+        let candidate = fixture.start(number, 300 * KIB).unwrap();
+        let recording = candidate.write(&vec![1; 300 * 1024], 1000).unwrap();
+        let files = CopiedFiles {
+            hash_part: info.path.hash_part(),
+            root: root_of(info).unwrap(),
+        };
+        assert!(recording.finish(Some(files)).is_some());
+    }
+    let [copied, replaced] = &infos;
+    let get = |info: &PathInfo| fixture.cache.get_of(info, || root_of(info)).is_some();
+    assert!(get(copied) && get(replaced));
+    std::fs::rename(store.file(&copied.path), store.file(&replaced.path)).unwrap();
+    assert!(!get(replaced) && !fixture.has(2), "other files");
+    assert!(fixture.add(3, 300 * KIB) && fixture.has(1));
+    fixture.cache.drop_path(&copied.path.hash_part());
+    assert!(!fixture.has(1) && fixture.has(3), "the hashed copy stays");
 }
 
 #[test]
@@ -191,9 +238,13 @@ fn an_unreadable_entry_is_dropped_and_not_written_again() {
 #[test]
 fn a_directory_that_vanished_pauses_writing_for_a_minute_and_is_reported_once() {
     let Fixture { dir, events, cache } = Fixture::new(1024 * KIB, 4);
-    let start = |number| Recording::start(&cache, &hash(number), 300 * KIB);
     let bytes = vec![1; 300 * 1024];
-    start(1).unwrap().write(&bytes, 1000).unwrap().finish();
+    let (first, rest) = bytes.split_at(1000);
+    let start = |number| {
+        let candidate = Candidate::reserve(&cache, &hash(number), 300 * KIB);
+        candidate.and_then(|candidate| candidate.write(first, 1000))
+    };
+    start(1).unwrap().write(rest, 1000).unwrap().finish(None);
     let in_progress = start(2).unwrap();
     dir.close().unwrap();
     assert!(start(3).is_none());
@@ -206,7 +257,7 @@ fn a_directory_that_vanished_pauses_writing_for_a_minute_and_is_reported_once() 
     assert_eq!(events.take(), [""; 0]);
     let failed_at = cache.state.locked().failed_at.unwrap();
     assert!(failed_at.elapsed() < PAUSE, "tried again after the pause");
-    in_progress.write(&bytes, 1000).unwrap().finish();
+    in_progress.write(rest, 1000).unwrap().finish(None);
     assert!(
         cache.state.locked().failed_at.is_none(),
         "a write succeeded"
@@ -226,7 +277,7 @@ fn a_compressed_copy_is_cached_beside_the_nar_and_takes_its_final_length() {
     assert!(fixture.cache.is_in_progress(&zstd) && !fixture.cache.has(&zstd));
     let recording = recording.append(&[1; 1000]).unwrap();
     assert_eq!(fixture.len(), 812 * KIB);
-    let cached = recording.finish().unwrap();
+    let cached = recording.finish(None).unwrap();
     assert_eq!((cached.len(), fixture.len()), (1000, 300 * KIB + 1000));
     assert!(fixture.cache.has(&zstd) && !fixture.cache.is_in_progress(&zstd));
     assert!(fixture.cache.get(&zstd, 300 * KIB).is_some());
