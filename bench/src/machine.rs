@@ -1,7 +1,9 @@
 //! Describes the measuring machine, and chooses the network settings of a run.
 
 use std::fs;
+use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Environment variable that marks the process inside a separate network namespace. `samovar`
@@ -113,4 +115,23 @@ fn version(program: &str, option: &str) -> String {
         .split([' ', '/', '\n'])
         .find(|word| word.starts_with(|first: char| first.is_ascii_digit()) && word.contains('.'));
     format!("{program} {}", number.unwrap_or("of unknown version"))
+}
+
+/// Writes 1 GiB to tmpfs and to the disk of `scratch`, and deletes it.
+///
+/// Hosts of virtual machines may take back pages that have been free for some seconds. To get such a
+/// page back costs ten times as much as to use another one. So each measurement of something that
+/// fills the page cache starts with pages that were used a moment ago.
+pub(crate) fn free_pages(scratch: &Path) -> io::Result<()> {
+    const LEN: usize = 1 << 30;
+    let piece = vec![0; 1 << 20];
+    for directory in [Path::new("/dev/shm"), scratch] {
+        if directory.is_dir() {
+            let mut file = tempfile::tempfile_in(directory)?;
+            for _ in 0..LEN / piece.len() {
+                file.write_all(&piece)?;
+            }
+        }
+    }
+    Ok(())
 }

@@ -9,6 +9,7 @@ use crate::contender::{Contender, Setting};
 use crate::figures::{Gap, Quantity, Values, failed, to_f64};
 use crate::http::Client;
 use crate::load::on_threads;
+use crate::machine;
 use crate::process::{self, Server};
 
 impl Bench<'_> {
@@ -59,6 +60,7 @@ impl Bench<'_> {
     pub(super) fn first_tree(&self, contender: &Contender) -> Result<Values, Gap> {
         let running = contender.start(Setting::Plain)?;
         running.server.rest();
+        failed(machine::free_pages(self.scratch).map_err(Into::into))?;
         failed(self.first_nar(&self.store.tree, &running.server))
     }
 

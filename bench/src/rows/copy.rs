@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use super::{Bench, millis};
 use crate::contender::{Contender, Setting};
 use crate::figures::{Gap, Quantity, Values, failed};
+use crate::machine;
 use crate::process::{self, Server};
 use crate::store::base_name;
 
@@ -19,10 +20,23 @@ use crate::store::base_name;
 const TMPFS: &str = "/dev/shm";
 
 impl Bench<'_> {
-    /// Measures `nix copy` of the closure of `path`.
+    /// Measures the second `nix copy` of the closure of `path` and later ones.
     pub(super) fn copy(&self, contender: &Contender, path: Option<&String>) -> Result<Values, Gap> {
         let server = &contender.standing(Setting::Plain)?.server;
+        failed(self.copied(server, path))?;
         failed(self.copied(server, path))
+    }
+
+    /// Measures `nix copy` of the closure of `path` from a server that was just started.
+    pub(super) fn first_copy(
+        &self,
+        contender: &Contender,
+        path: Option<&String>,
+    ) -> Result<Values, Gap> {
+        let running = contender.start(Setting::Plain)?;
+        running.server.rest();
+        failed(machine::free_pages(self.scratch).map_err(Into::into))?;
+        failed(self.copied(&running.server, path))
     }
 
     fn copied(&self, server: &Server, path: Option<&String>) -> Result<Values> {
@@ -33,6 +47,8 @@ impl Bench<'_> {
         let done = copy_command(server, &home, path).output()?;
         let elapsed = started.elapsed();
         let client_cpu = process::ended_children_cpu().saturating_sub(client_before);
+        // Work that the server does after the responses counts, too.
+        server.rest();
         let server_cpu = server.cpu().saturating_sub(server_before);
         let said = String::from_utf8_lossy(&done.stderr);
         let is_there = home.path().join("nix/store").join(base_name(path));

@@ -145,10 +145,20 @@ fn plans(connections: &'static [u32], path_count: u64) -> Vec<Plan> {
             "mass query of 10,000 paths, one answer",
             |b, c| b.whole_closure(c),
         ),
-        plan(Section::Copy, "nix copy, a closure of 400 paths", |b, c| {
-            b.copy(c, b.store.closure.last())
+        plan(
+            Section::Copy,
+            "nix copy, a closure of 400 paths, first",
+            |b, c| b.first_copy(c, b.store.closure.last()),
+        ),
+        plan(
+            Section::Copy,
+            "nix copy, a closure of 400 paths, again",
+            |b, c| b.copy(c, b.store.closure.last()),
+        ),
+        plan(Section::Copy, "nix copy, the tree, first", |b, c| {
+            b.first_copy(c, Some(&b.store.tree))
         }),
-        plan(Section::Copy, "nix copy, the tree", |b, c| {
+        plan(Section::Copy, "nix copy, the tree, again", |b, c| {
             b.copy(c, Some(&b.store.tree))
         }),
     ]);

@@ -14,6 +14,8 @@ use super::trees;
 pub(crate) struct Recipe {
     pub(crate) name: String,
     pub(crate) inputs: Vec<usize>,
+    /// Number of bytes that the package has in addition to its program and its manual.
+    pub(crate) library_len: u64,
 }
 
 /// Generates `layers` layers of `width` packages. Each package refers to three packages of the
@@ -39,6 +41,7 @@ pub(crate) fn layers(prefix: &str, layers: usize, width: usize) -> Vec<Recipe> {
             recipes.push(Recipe {
                 name: format!("{prefix}-{layer}-{place}"),
                 inputs,
+                library_len: 0,
             });
         }
     }
@@ -46,7 +49,18 @@ pub(crate) fn layers(prefix: &str, layers: usize, width: usize) -> Vec<Recipe> {
     recipes.push(Recipe {
         name: format!("{prefix}-top"),
         inputs: (last..last + width).collect(),
+        library_len: 0,
     });
+    recipes
+}
+
+/// Gives the packages libraries of 4 KiB to 2 MiB; each power of two is equally frequent.
+pub(crate) fn with_libraries(mut recipes: Vec<Recipe>, seed: u64) -> Vec<Recipe> {
+    let mut random = SplitMix64::new(seed);
+    for recipe in &mut recipes {
+        let len = 4096 << random.index(9);
+        recipe.library_len = len + random.next() % len;
+    }
     recipes
 }
 
@@ -65,6 +79,7 @@ pub(crate) fn many(prefix: &str, count: usize, seed: u64) -> Vec<Recipe> {
             Recipe {
                 name: format!("{prefix}-{index}"),
                 inputs,
+                library_len: 0,
             }
         })
         .collect()
@@ -90,7 +105,7 @@ pub(crate) fn register(store: &Store, recipes: &[Recipe]) -> Result<Vec<Derivati
                 .iter()
                 .filter_map(|&input| outputs.get(input).copied())
                 .collect();
-            let node = trees::package(index as u64, own_path, &inputs);
+            let node = trees::package(index as u64, own_path, &inputs, recipe.library_len);
             let own = trees::names_itself(index as u64).then_some(own_path);
             Import {
                 path: (*own_path).to_owned(),
@@ -117,7 +132,7 @@ fn expression(recipes: &[Recipe]) -> String {
          system = \"x86_64-linux\"; builder = \"/bin/sh\"; args = [ \"-c\" \"make install\" ]; }; \
          all = [\n",
     );
-    for Recipe { name, inputs } in recipes {
+    for Recipe { name, inputs, .. } in recipes {
         let inputs = inputs.iter().fold(String::new(), |mut text, input| {
             // Writing to a `String` never fails.
             write!(text, "(at {input}) ").ok();

@@ -25,7 +25,7 @@ use self::store::{Features, Import, Store};
 use crate::command::progress;
 
 /// Version of the contents, to be incremented with each change: older stores are recreated.
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 
 /// Name of the manifest, in the folder of a store.
 pub(crate) const MANIFEST: &str = "sample.json";
@@ -106,7 +106,7 @@ pub(crate) fn make(dir: &Path, kind: Kind) -> Result<()> {
 /// | `empty`, `big` | an empty file; 10 MB, incompressible |
 /// | `mixed` | ten files up to 10 MB |
 /// | `tree` | about 45,000 small files in folders, 400 MB |
-/// | `top` | the top of a closure of 401 paths |
+/// | `top` | the top of a closure of 401 paths, about 130 MB |
 /// | `small` | 2,000 small paths with up to 20 references |
 fn bench_store(store: &Store) -> Result<Manifest> {
     let mut sources = vec![
@@ -140,7 +140,8 @@ fn bench_store(store: &Store) -> Result<Manifest> {
     }])?;
 
     progress("  a closure of 401 paths and 2,000 small ones");
-    let closure = graph::register(store, &graph::layers("lib", 40, 10))?;
+    let recipes = graph::with_libraries(graph::layers("lib", 40, 10), 3);
+    let closure = graph::register(store, &recipes)?;
     let small = graph::register(store, &graph::many("small", 2000, 2))?;
     let top = closure
         .last()

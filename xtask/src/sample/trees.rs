@@ -119,15 +119,16 @@ pub(crate) fn deep(components: u32) -> Node {
 
 /// Generates the contents of a small package: an executable and a manual that mention its
 /// references, a link to the first reference, and text. One in three packages mentions itself too;
-/// one in seven is a single file.
-pub(crate) fn package(index: u64, own_path: &str, references: &[&str]) -> Node {
+/// one in seven without a library is a single file. Half of the `library_len` bytes of the library
+/// are one file.
+pub(crate) fn package(index: u64, own_path: &str, references: &[&str], library_len: u64) -> Node {
     let mut random = SplitMix64::new(index ^ 0x5a5a_0000);
     let mut text = format!("package {index}\n");
     for reference in references {
         text.push_str(reference);
         text.push('\n');
     }
-    if index % 7 == 6 {
+    if index % 7 == 6 && library_len == 0 {
         return Node::file(text);
     }
     let program = if names_itself(index) {
@@ -154,7 +155,29 @@ pub(crate) fn package(index: u64, own_path: &str, references: &[&str]) -> Node {
     if let Some(first) = references.first() {
         entries.push(("dependency", Node::link(*first)));
     }
+    if library_len > 0 {
+        entries.push(("lib", library(library_len, &mut random)));
+    }
     Node::dir(entries)
+}
+
+/// Generates a file of half of `len` bytes, and small ones with the rest.
+fn library(len: u64, random: &mut SplitMix64) -> Node {
+    let mut files = vec![("lib.so".to_owned(), noise(len / 2, random.next()))];
+    let mut left = len - len / 2;
+    while left > 0 {
+        let len = file_len(random).clamp(1, left);
+        left -= len;
+        let file = Node::File {
+            content: Content::Prose {
+                seed: random.next(),
+                len,
+            },
+            executable: false,
+        };
+        files.push((format!("module-{}", files.len()), file));
+    }
+    Node::dir(files)
 }
 
 /// Returns whether the [`package`] with this index refers to itself.
