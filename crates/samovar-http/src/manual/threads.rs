@@ -3,16 +3,18 @@
 //! | thread | number | runs | may block |
 //! |---|---|---|---|
 //! | I/O | one per core ([`Builder::io_threads`](crate::Builder::io_threads)) | protocols, [`Service::inline`](crate::Service::inline), [`Service::intake`](crate::Service::intake), handlers of [inline bodies](crate::Intake::Inline), inline WebSocket handlers, [`Observer`](crate::Observer) | never: all connections of the thread would wait |
-//! | workers | eight per core ([`Builder::workers`](crate::Builder::workers)) | [`Service::handle`](crate::Service::handle), [`Source::pull`](crate::Source::pull), WebSocket handlers, TLS handshakes, compression, [`Observer`](crate::Observer) | yes |
+//! | workers | at most eight per core in each lane ([`Builder::workers`](crate::Builder::workers)), started when jobs need them | [`Service::handle`](crate::Service::handle), [`Source::pull`](crate::Source::pull), WebSocket handlers, TLS handshakes, compression, [`Observer`](crate::Observer) | yes |
 //!
 //! Each I/O thread has its own listener, epoll instance and connections. A request that is answered
 //! inline uses no data of other threads.
 //!
 //! A connection belongs to one thread at a time. To respond on a worker, the connection *moves* to
-//! the worker with the request. The worker writes the response until the socket buffer is full,
-//! then moves the connection back. So a connection needs no lock, and a slow reader occupies no
-//! thread: its connection waits in the I/O thread and is dispatched again when the socket is
-//! writable. HTTP/2 connections and WebSockets have several tasks at once, so they stay with their
+//! the worker with the request. The worker writes the response until the socket buffer is full. If
+//! no other job needs its slot, it waits for up to 2 ms until the socket is writable again. Then,
+//! and for a client that was slower once, it moves the connection back. So a connection needs no
+//! lock, and a slow reader occupies no thread: its connection waits in the I/O thread and is
+//! dispatched again when the socket is writable. After 1 MiB, a response gives its slot to other
+//! jobs of its lane if any are queued. HTTP/2 connections and WebSockets have several tasks at once, so they stay with their
 //! I/O thread, and only single streams and events move.
 //!
 //! # What if all workers are busy?
@@ -39,6 +41,21 @@
 //! served while the disk hangs. The requests in the slow lane wait. The server does not disconnect
 //! their clients, and completes the requests when the disk works again. Workers also close the
 //! files of HTTP/1.1 responses, because some file systems block on close.
+//!
+//! # What do the cores share?
+//!
+//! Memory that several cores write moves between their caches, which costs more than most requests
+//! on machines with many cores. The engine writes, for each
+//!
+//! | event | shared memory that is written |
+//! |---|---|
+//! | request answered inline | none |
+//! | connection | the counters of open and of accepted connections |
+//! | request on a worker | the mutex of the queue, twice; the inbox of the connection's I/O thread, once, and its eventfd if the thread sleeps |
+//! | response that is longer than 64 KiB | the list of free buffers and the counter of their memory, twice each; the mutex of the queue whenever the socket buffer is full, and every 1 MiB |
+//!
+//! The [`Observer`](crate::Observer) is called on each of these threads: an observer that counts
+//! should have counters for each thread.
 //!
 //! # What about long computations?
 //!
