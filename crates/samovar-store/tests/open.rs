@@ -173,7 +173,7 @@ fn an_unsupported_schema() {
     check_message(
         error,
         is_schema,
-        &["db.sqlite", "ValidPaths.sigs", "schema 11"],
+        &["db.sqlite", "ValidPaths.sigs", "schema is 11"],
     );
 }
 
