@@ -1,6 +1,7 @@
 //! `serve`: builds the server, runs it on a store with a signing key, and prints how to use it.
 
 use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -15,8 +16,8 @@ use crate::sample;
 /// Database of the machine's store.
 const MACHINE_DATABASE: &str = "/nix/var/nix/db/db.sqlite";
 
-/// Address of the status page, the default of the server.
-const STATUS: &str = "127.0.0.1:5001";
+/// Port of the status page, unless it is in use: the default of the server.
+const ADMIN_PORT: u16 = 5001;
 
 /// The store to serve, and a path in it for examples.
 pub(crate) struct Served {
@@ -28,20 +29,27 @@ pub(crate) struct Served {
     example: String,
 }
 
-/// Builds the server and replaces this process by it. Returns only on errors. Fails if the server
-/// does not build, or the sample store or the server cannot be started.
+/// Builds the server and replaces this process by it. Returns only on errors. Fails if the port is
+/// in use, the server does not build, or the sample store or the server cannot be started.
 pub(crate) fn serve(port: u16) -> Result<()> {
+    // The build takes a minute.
+    check_port(port)?;
     let server = build("samovar")?;
     let served = prepare_store()?;
     let key = signing_key()?;
     let storage = repository().join(".samovar/storage");
     let netrc = netrc(&server, &storage)?;
+    check_port(port)?;
+    let admin = format!("127.0.0.1:{}", admin_port(ADMIN_PORT, port)?);
     println!("\nServing {} on port {port}.", served.description);
-    println!("{}", client_lines(port, &key.public, &served.example));
+    println!(
+        "{}",
+        client_lines(port, &admin, &key.public, &served.example)
+    );
     println!("{}", push_lines(port, &served, &netrc));
     let error = Command::new(&server)
         .args(["serve", "--listen", &format!("0.0.0.0:{port}")])
-        .args(["--admin-listen", STATUS])
+        .args(["--admin-listen", &admin])
         .args(&served.arguments)
         .arg("--secret-key-files")
         .arg(&key.secret_file)
@@ -49,6 +57,28 @@ pub(crate) fn serve(port: u16) -> Result<()> {
         .arg(&storage)
         .exec();
     Err(error).with_context(|| format!("cannot start {}", server.display()))
+}
+
+/// Fails if a program uses the port.
+fn check_port(port: u16) -> Result<()> {
+    let bound = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port));
+    bound.map(drop).with_context(|| {
+        format!(
+            "cannot serve on port {port}: stop the program that uses it, or choose another port \
+             with `make serve PORT=N`"
+        )
+    })
+}
+
+/// Returns the preferred port, or a free one if the preferred port is that of the cache or is used
+/// by a program, such as a server of a test.
+fn admin_port(preferred: u16, cache: u16) -> Result<u16> {
+    let bind = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port));
+    if preferred != cache && bind(preferred).is_ok() {
+        return Ok(preferred);
+    }
+    let free = bind(0).context("cannot find a free port for the status page")?;
+    Ok(free.local_addr()?.port())
 }
 
 /// Builds a program with the release profile; returns its path. Fails if it does not build.
@@ -185,10 +215,10 @@ fn push_lines(port: u16, served: &Served, netrc: &Path) -> String {
     )
 }
 
-fn client_lines(port: u16, public_key: &str, example: &str) -> String {
+fn client_lines(port: u16, admin: &str, public_key: &str, example: &str) -> String {
     format!(
         "
-Open http://127.0.0.1:{port}/ in a browser, and http://{STATUS}/ for the status of the server.
+Open http://127.0.0.1:{port}/ in a browser, and http://{admin}/ for the status of the server.
 
   url                  http://127.0.0.1:{port}
   trusted-public-keys  {public_key}
@@ -221,10 +251,10 @@ mod tests {
 
     #[test]
     fn the_lines_name_everything_a_client_needs() {
-        let lines = client_lines(8080, "box-1:AAAA", "/nix/store/x-y");
+        let lines = client_lines(8080, "127.0.0.1:9090", "box-1:AAAA", "/nix/store/x-y");
         for part in [
             "http://127.0.0.1:8080/ in a browser",
-            "http://127.0.0.1:5001/",
+            "http://127.0.0.1:9090/",
             "--from http://127.0.0.1:8080 ",
             "box-1:AAAA",
             "/nix/store/x-y",
@@ -232,5 +262,25 @@ mod tests {
         ] {
             assert!(lines.contains(part), "{part}");
         }
+    }
+
+    #[test]
+    fn a_used_port_is_refused_for_the_cache_and_replaced_for_the_status_page() {
+        let used = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = used.local_addr().unwrap().port();
+        let error = check_port(port).unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("port {port}: stop the program")) && error.contains("PORT=N"),
+            "{error}"
+        );
+        let other = admin_port(port, 1).unwrap();
+        assert_ne!(other, port);
+        TcpListener::bind((Ipv4Addr::LOCALHOST, other)).unwrap();
+
+        let free = testkit::free_port();
+        check_port(free).unwrap();
+        assert_eq!(admin_port(free, 1).unwrap(), free);
+        // The cache will use it.
+        assert_ne!(admin_port(free, free).unwrap(), free);
     }
 }
