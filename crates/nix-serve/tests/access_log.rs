@@ -1,5 +1,5 @@
 //! The access log is written only when requested, in Apache's combined format, and no client can
-//! forge a line in it.
+//! forge a line in it. At its end, a server with metrics logs how much it has answered.
 
 mod support;
 mod support_process;
@@ -77,4 +77,29 @@ fn no_requests_are_logged_unless_asked_for() {
         std::io::Read::read_to_string(stdout, &mut out).unwrap();
         assert_eq!(out.lines().count(), lines, "{arguments:?}: {out}");
     }
+}
+
+#[test]
+fn the_requests_are_totalled_at_the_end() {
+    let (server, addr) = serve_sample(&["--admin", "127.0.0.1:0"]);
+    let nar = format!("/nar/{}.nar", hash_part(&sample("multi_out")));
+    let sent: usize = (0..3).map(|_| once(addr, &nar).body.len()).sum();
+    assert!(sent > 0 && sent < 1024, "{sent}");
+    let line = |lines: Vec<String>| {
+        let is_sum = |line: &String| line.contains("events since the start: ");
+        lines.into_iter().find(is_sum).unwrap()
+    };
+    let totals = line(server.terminate());
+    assert!(
+        totals.ends_with(&format!("; 3 requests, {sent} B sent")),
+        "{totals}"
+    );
+
+    let (server, addr) = serve_sample(&[]);
+    once(addr, INFO);
+    let totals = line(server.terminate());
+    assert!(
+        totals.ends_with(": none; requests are not counted without an admin listener"),
+        "{totals}"
+    );
 }

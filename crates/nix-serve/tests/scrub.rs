@@ -46,7 +46,7 @@ fn damage_of_unrequested_paths_is_found_and_records_survive_a_restart() {
     let server = serve(&store, &arguments);
     let line = server.wait_for("scrub ended");
     assert!(
-        line.contains("4 of 4 paths, 0.0 of 0.0 GB, 1 damaged"),
+        line.contains("4 of 4 paths, 1.5 MiB of 1.5 MiB, 1 damaged"),
         "{line}"
     );
     for (index, path) in paths.iter().enumerate() {
@@ -66,7 +66,7 @@ fn damage_of_unrequested_paths_is_found_and_records_survive_a_restart() {
     let server = serve(&store, &arguments);
     let line = server.wait_for("scrub ended");
     assert!(
-        line.contains("4 of 4 paths, 0.0 of 0.0 GB, 0 damaged"),
+        line.contains("4 of 4 paths, 1.5 MiB of 1.5 MiB, 0 damaged"),
         "{line}"
     );
     let whole = server.get(&format!("/nar/{}.nar", hash_part(&paths[1])));

@@ -12,8 +12,8 @@ use crate::class::Classify;
 use crate::event::{Event, Observer, ServedCache};
 use crate::meter::Meter;
 use crate::probe::{Monitored, Probe};
-use crate::sampled::Sampled;
-use crate::status::RecentError;
+use crate::sampled::{Sampled, totals_of};
+use crate::status::{RecentError, Totals};
 use crate::transfers::Transfers;
 
 /// Facts about a server that are published with its metrics.
@@ -99,6 +99,12 @@ impl Metrics {
     pub fn watch(&self, config: MetricsConfig, server: Weak<Server<impl Service + Monitored>>) {
         drop(self.config.set(config));
         drop(self.probe.set(server));
+    }
+
+    /// Returns the totals of all requests since the start.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        totals_of(&self.meter.by_cache.sums().all)
     }
 
     /// Returns name and version of the program; empty before [`watch`](Self::watch).

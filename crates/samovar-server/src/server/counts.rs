@@ -102,7 +102,7 @@ impl Counts {
     }
 }
 
-/// Writes `name=number` for each counter that is not zero, or `nothing`.
+/// Writes `name=number` for each counter that is not zero, or `none`.
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
@@ -114,7 +114,7 @@ impl fmt::Display for Counts {
             }
         }
         match separator {
-            "" => f.write_str("nothing"),
+            "" => f.write_str("none"),
             _ => Ok(()),
         }
     }
@@ -130,7 +130,7 @@ mod tests {
             assert_eq!(index, *count as usize);
         }
         let counts = Counts::default();
-        assert_eq!(counts.to_string(), "nothing");
+        assert_eq!(counts.to_string(), "none");
         counts.add(Count::Other);
         counts.add(Count::PathQuarantined);
         counts.add(Count::PathQuarantined);

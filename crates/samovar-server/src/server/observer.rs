@@ -2,14 +2,14 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use samovar_cache::Clients;
 use samovar_cache::access::Client;
 use samovar_http::{End, Exchange, Head, Incident, Peer};
-use samovar_metrics::{Event, Observer, RecentError, Unleased};
-use samovar_storage::counted;
+use samovar_metrics::{Event, Metrics, Observer, RecentError, Unleased};
+use samovar_storage::{counted, human_size};
 
 use super::counts::{Count, Counts};
 use super::throttle::Throttle;
@@ -28,6 +28,8 @@ pub(super) struct Logs {
     bodies: Throttle,
     limits: Throttle,
     counts: Counts,
+    /// The metrics, which count the requests. Not set without an admin server.
+    metrics: OnceLock<Weak<Metrics>>,
 }
 
 impl Logs {
@@ -45,6 +47,7 @@ impl Logs {
             bodies: Throttle::default(),
             limits: Throttle::default(),
             counts: Counts::default(),
+            metrics: OnceLock::new(),
         }
     }
 
@@ -60,10 +63,27 @@ impl Logs {
         }
     }
 
-    /// Logs the values of the event counters.
+    /// Sets the metrics, whose observer these logs are.
+    pub(super) fn count_with(&self, metrics: &Arc<Metrics>) {
+        drop(self.metrics.set(Arc::downgrade(metrics)));
+    }
+
+    /// Logs the values of the event counters, and the number and bytes of the requests if an admin
+    /// server counts them.
     pub(super) fn say_counts(&self) {
-        self.errors
-            .info(format_args!("events since the start: {}", self.counts));
+        let totals = self.metrics.get().and_then(Weak::upgrade);
+        let requests = match totals.map(|metrics| metrics.totals()) {
+            Some(totals) => format!(
+                "{}, {} sent",
+                counted(totals.request_count, "request"),
+                human_size(totals.body_len)
+            ),
+            None => "requests are not counted without an admin listener".to_owned(),
+        };
+        self.errors.info(format_args!(
+            "events since the start: {}; {requests}",
+            self.counts
+        ));
     }
 
     pub(super) fn flush(&self, patience: Duration) {

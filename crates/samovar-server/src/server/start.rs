@@ -126,6 +126,9 @@ impl<'a> Prepared<'a> {
         }
         let metrics = || Metrics::new(Arc::clone(&self.logs) as _, samovar_cache::classify);
         let admin = Planned::bind(config, metrics, predecessor.is_some(), errors)?;
+        if let Some(planned) = &admin {
+            self.logs.count_with(&planned.metrics);
+        }
         let pid_file = match (&config.pid_file, &predecessor) {
             (Some(path), None) => Some(PidFile::write(path)?),
             (Some(path), Some(_)) => Some(PidFile::prepare(path, pid)?),

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use samovar_metrics::Event;
 use samovar_nix::HashPart;
+use samovar_storage::human_size;
 use samovar_store::{Pace, Verdict, VerifyError, verify};
 
 use super::Health;
@@ -199,18 +200,13 @@ impl<'a> Round<'a> {
             count => format!(", {count} cannot be read"),
         };
         let progress = format_args!(
-            "{what}: {} of {} paths, {:.1} of {:.1} GB, {} damaged{unreadable}",
+            "{what}: {} of {} paths, {} of {}, {} damaged{unreadable}",
             status.paths_done,
             status.path_count,
-            gigabytes(status.len_done),
-            gigabytes(status.len),
+            human_size(status.len_done),
+            human_size(status.len),
             status.quarantined_count,
         );
         self.health.observer.event(&Event::ScrubProgress(&progress));
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]
-fn gigabytes(len: u64) -> f64 {
-    len as f64 / 1e9
 }
