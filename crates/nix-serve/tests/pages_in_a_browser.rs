@@ -229,11 +229,13 @@ fn no_file_of_a_store_runs_script() {
     assert!(text.contains("<script>"), "{text}");
 }
 
-/// The status page updates live, during a download and requests for absent paths.
+/// The status page updates live, during a download and requests for absent paths. It links paths
+/// to their pages, and counts the bytes of served files.
 #[test]
 fn the_status_page_updates_itself() {
     let mut command = nix_serve();
     command.args([
+        "--pages",
         "--admin",
         "127.0.0.1:0",
         "--store",
@@ -254,6 +256,22 @@ fn the_status_page_updates_itself() {
     browser.wait_until("document.querySelector('[data-live]').innerText === 'Live'");
     browser.wait_until("document.querySelector('progress')");
     browser.wait_until("document.querySelector('main').innerText.includes('00000000000000000000')");
+    let tree = sample("tree");
+    let listing = format!("/serve/{}/", hash_part(&tree));
+    assert_eq!(server.get(&listing).status, 200);
+    let page = |path: &str| format!("{}/path/{}", server.url(), hash_part(path));
+    for (section, path) in [("requests", sample("built")), ("traffic", tree)] {
+        let link = format!("a[href=\"{}\"]", page(&path));
+        browser.wait_until(&format!(
+            "[...document.querySelectorAll('section')].find(section => \
+             section.innerText.startsWith('Top by {section}')).querySelector('{link}')"
+        ));
+    }
+    assert_eq!(server.get(&format!("/path/{}", hash_part(&sample("built")))).status, 200);
+    // A missing path has no page.
+    let link = "return document.querySelectorAll('a[href*=\"0000000000\"]').length";
+    assert_eq!(browser.run(link), 0);
+    browser.wait_until("document.querySelectorAll('.figures .chart').length === 6");
     // Keep the traffic until the page has shown it.
     let (is_seen, began) = (AtomicBool::new(false), Instant::now());
     std::thread::scope(|scope| {

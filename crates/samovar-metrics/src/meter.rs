@@ -65,13 +65,13 @@ pub(crate) struct RecordedRequest {
     pub(crate) client: u8,
 }
 
-/// The kind of a recorded request: for a narinfo that was found, for one that is missing, or for a
-/// NAR.
+/// The kind of a recorded request: for a narinfo that was found, for one that is missing, or for
+/// the contents of a path: a NAR, or a file of the web interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RequestKind {
     Served,
     Missing,
-    Nar,
+    Contents,
 }
 
 #[derive(Debug)]
@@ -138,7 +138,7 @@ impl Meter {
         let kind = match (class, status) {
             (Class::Narinfo, StatusClass::Success) => RequestKind::Served,
             (Class::Narinfo, StatusClass::Absent) => RequestKind::Missing,
-            (Class::Nar, StatusClass::Success) => RequestKind::Nar,
+            (Class::Nar | Class::Page, StatusClass::Success) => RequestKind::Contents,
             _ => return,
         };
         // The lock of the records is contended only when the sampler takes them, once a second.
@@ -255,8 +255,8 @@ impl RequestShard {
     fn put(&mut self, kind: RequestKind, hash_part: &RawHashPart, len: u64, peer: Peer) {
         self.count += 1;
         let count = match kind {
-            // Record every request for a NAR: there are fewer of them, and each one weighs more.
-            RequestKind::Nar => 1,
+            // Record every request for contents: there are fewer of them, and each one weighs more.
+            RequestKind::Contents => 1,
             _ if self.skip > 0 => {
                 self.skip -= 1;
                 return;

@@ -102,6 +102,7 @@ impl Metrics {
                 started_ms: time_ms(self.started_at),
                 uptime_s: now.saturating_duration_since(self.started).as_secs_f64(),
                 listeners: config.listeners.clone(),
+                pages_url: site.pages_url,
                 is_ready: not_ready.is_empty(),
                 not_ready,
             },

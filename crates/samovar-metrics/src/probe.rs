@@ -32,6 +32,9 @@ pub struct SiteStatus {
     pub store: StoreStatus,
     /// The status of the storage for uploads, if there is one.
     pub storage: Option<StorageStatus>,
+    /// URL of the web interface that shows paths; see
+    /// [`ServerStatus::pages_url`](crate::ServerStatus::pages_url).
+    pub pages_url: Option<String>,
     /// The caches' status, without the hits that are counted per request.
     pub caches: Vec<CacheStatus>,
 }

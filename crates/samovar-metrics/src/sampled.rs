@@ -83,6 +83,11 @@ pub(crate) fn totals_of(counts: &ByClass) -> Totals {
     totals
 }
 
+/// Returns the number of requests that failed because of the server.
+fn failure_count(totals: &Totals) -> u64 {
+    totals.error_count + totals.aborted_count - totals.client_aborted_count
+}
+
 fn durations_of(sums: &Sums) -> Durations {
     let mut all = Histogram::default();
     for class in &sums.classes {
@@ -94,11 +99,25 @@ fn durations_of(sums: &Sums) -> Durations {
 
 impl Sampled {
     /// Takes a sample of the sums, about once a second.
-    pub(crate) fn sample(&mut self, sums: &Sums, now: Instant, time_ms: u64) {
+    /// `connection_count`: the number of connections that are open now.
+    pub(crate) fn sample(
+        &mut self,
+        sums: &Sums,
+        now: Instant,
+        time_ms: u64,
+        connection_count: u64,
+    ) {
         let totals = totals_of(&sums.by_cache.all);
+        let durations = durations_of(sums);
         if let Some(last) = self.last.replace(totals) {
+            let before = self.states[0].back().map(|state| &state.durations[0]);
+            let since = before.map(|before| durations[0].since(before));
+            let since = since.filter(|since| since.count() > 0);
             let moment = Moment {
                 time_ms,
+                connection_count,
+                error_count: failure_count(&totals).saturating_sub(failure_count(&last)),
+                p99_s: since.map(|since| since.percentile_s(99)),
                 request_count: totals.request_count.saturating_sub(last.request_count),
                 body_len: totals.body_len.saturating_sub(last.body_len),
                 hit_count: totals.hit_count.saturating_sub(last.hit_count),
@@ -109,17 +128,14 @@ impl Sampled {
             }
             self.history.push_back(moment);
         }
-        let mut durations = None;
         for (states, (window, step)) in self.states.iter_mut().zip(WINDOWS) {
             // Accept a sample that is taken slightly too early.
             let step = step.mul_f64(0.9);
             let is_due = |last: &State| now.saturating_duration_since(last.at) >= step;
             if states.back().is_none_or(is_due) {
-                let durations = durations.get_or_insert_with(|| durations_of(sums)).clone();
-                let at = now;
                 states.push_back(State {
-                    at,
-                    durations,
+                    at: now,
+                    durations: durations.clone(),
                     totals,
                 });
             }
@@ -159,7 +175,7 @@ impl Sampled {
             match request.kind {
                 RequestKind::Served => self.served.add(hash_part, request.count, client),
                 RequestKind::Missing => self.missing.add(hash_part, request.count, client),
-                RequestKind::Nar => self.bytes.add(hash_part, request.len, client),
+                RequestKind::Contents => self.bytes.add(hash_part, request.len, client),
             }
         });
         self.list = list;
@@ -226,14 +242,11 @@ impl Sampled {
         let asked = hit_count + since(|totals| totals.miss_count);
         #[expect(clippy::cast_precision_loss, reason = "a ratio")]
         let hit_ratio = (asked > 0).then(|| hit_count as f64 / asked as f64);
-        let failures = |totals: &Totals| {
-            totals.error_count + totals.aborted_count - totals.client_aborted_count
-        };
         Rates {
             window_s,
             requests_per_s: per_s(since(|totals| totals.request_count)),
             bytes_per_s: per_s(since(|totals| totals.body_len)),
-            errors_per_s: per_s(since(failures)),
+            errors_per_s: per_s(since(failure_count)),
             hit_ratio,
         }
     }
@@ -307,17 +320,25 @@ mod tests {
         let at = |second| start + Duration::from_secs(second);
         // A hundred slow requests per second for one minute, then none for one minute.
         for second in 0..=60 {
-            sampled.sample(&sums(second * 100, 1_000_000), at(second), second * 1000);
+            sampled.sample(&sums(second * 100, 1_000_000), at(second), second * 1000, 7);
         }
         let latest = sums(6000, 1_000_000);
         let rates = sampled.rates(&latest, at(60));
         assert!((rates.requests_per_s - 100.0).abs() < 10.0, "{rates:?}");
         assert!((rates.bytes_per_s - 10_000.0).abs() < 1000.0, "{rates:?}");
         assert_eq!(rates.hit_ratio, Some(0.25));
+        let newest = *sampled.history().last().expect("is there");
+        assert_eq!((newest.connection_count, newest.error_count), (7, 0));
+        assert!(
+            newest
+                .p99_s
+                .is_some_and(|p99_s| (0.000_5..0.002).contains(&p99_s))
+        );
         for second in 61..=120 {
-            sampled.sample(&latest, at(second), second * 1000);
+            sampled.sample(&latest, at(second), second * 1000, 7);
         }
         let rates = sampled.rates(&latest, at(120));
+        assert_eq!(sampled.history().last().expect("is there").p99_s, None);
         assert_eq!((rates.requests_per_s, rates.hit_ratio), (0.0, None));
         let latencies = sampled.latencies(&latest);
         let count_of = |route: &str, window_s: f64| {
@@ -331,7 +352,7 @@ mod tests {
         assert_eq!((count_of("all", 300.0), count_of("nar", 300.0)), (6000, 0));
         // The slow requests are outside the window now.
         for second in 121..=400 {
-            sampled.sample(&latest, at(second), second * 1000);
+            sampled.sample(&latest, at(second), second * 1000, 7);
         }
         assert_eq!(sampled.latencies(&latest)[3].count, 0);
         assert_eq!(sampled.history().len(), HISTORY_LEN);

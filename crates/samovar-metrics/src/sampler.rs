@@ -107,9 +107,12 @@ fn sample(metrics: &Metrics, shared: &Shared) {
         let epoch = probe.site().status().store.epoch;
         metrics.sampled().note_epoch(epoch, Instant::now());
     }
+    let load = metrics.probe().map(|probe| probe.load());
+    let connection_count = load.map_or(0, |load| load.connection_count as u64);
     let sums = metrics.meter.sums();
     let mut sampled = metrics.sampled();
-    sampled.sample(&sums, Instant::now(), time_ms(SystemTime::now()));
+    let time_ms = time_ms(SystemTime::now());
+    sampled.sample(&sums, Instant::now(), time_ms, connection_count);
     sampled.count_requests(&metrics.meter);
     drop(sampled);
     send(metrics, shared);

@@ -32,7 +32,7 @@ pub struct Status {
     pub history: Vec<Moment>,
     /// Paths whose narinfos were requested most often, in descending order.
     pub top_served: Vec<TopPath>,
-    /// Paths of which the most NAR bytes were sent, in descending order.
+    /// Paths of which the most bytes of NARs and files were sent, in descending order.
     pub top_bytes: Vec<TopPath>,
     /// Missing paths that were requested most often, in descending order.
     pub top_missing: Vec<TopPath>,
@@ -74,6 +74,10 @@ pub struct ServerStatus {
     pub uptime_s: f64,
     /// URLs and sockets on which the server listens.
     pub listeners: Vec<String>,
+    /// URL of the web interface that shows paths: the public URL of the first cache without a
+    /// policy, or of the only cache; its path on the listeners if no public URL is configured.
+    /// `None`: that cache has no web interface.
+    pub pages_url: Option<String>,
     /// Whether the server can answer requests.
     pub is_ready: bool,
     /// Reasons why the server is not ready; empty if it is.
@@ -163,6 +167,12 @@ pub struct Moment {
     pub hit_count: u64,
     /// Number of requested narinfos that were not found.
     pub miss_count: u64,
+    /// Number of 5xx responses, and of responses that the server aborted.
+    pub error_count: u64,
+    /// Number of connections that were open at the end of this second.
+    pub connection_count: u64,
+    /// 99th percentile of the response times in seconds; `None` without responses.
+    pub p99_s: Option<f64>,
 }
 
 /// A path that is often requested. If many paths are requested, counts are estimates: never too
@@ -174,7 +184,7 @@ pub struct TopPath {
     pub hash_part: String,
     /// The name after the hash part, if known; missing paths have none.
     pub name: Option<String>,
-    /// Number of requests, or of NAR bytes sent.
+    /// Number of requests, or of bytes sent of NARs and files.
     pub count: u64,
     /// Maximum amount by which `count` may be too high.
     pub error: u64,

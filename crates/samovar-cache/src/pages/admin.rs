@@ -22,7 +22,10 @@ use crate::known::program::Program;
 #[must_use]
 pub fn admin(metrics: &Arc<Metrics>, sampler: &Sampler) -> Router {
     let (shown, about) = (Arc::clone(metrics), Arc::clone(metrics));
-    let page = move |_: &mut Request| status::page(&shown.status());
+    let page = move |request: &mut Request| {
+        let host = request.head().header_text("Host").unwrap_or("");
+        status::page(&shown.status(), host)
+    };
     samovar_metrics::admin(metrics, sampler)
         .get("/version", move |_: &mut Request| {
             let (name, version) = about.program();

@@ -3,10 +3,14 @@
 //! The page is rendered here only, from one template. A script fetches it again after each update
 //! and replaces the elements that differ.
 
+use std::net::SocketAddr;
+use std::time::Duration;
+
 use maud::{Markup, html};
 use samovar_http::Response;
 use samovar_http::http::Status as HttpStatus;
 use samovar_metrics::{CacheStatus, Moment, ServedCacheStatus, Status, TopPath, TransferStatus};
+use samovar_nix::HashPart;
 
 use super::frame::Page;
 use super::status_storage;
@@ -16,8 +20,9 @@ use super::url::Base;
 /// Width and height of a chart, in the units of its SVG.
 const CHART: (f64, f64) = (240.0, 48.0);
 
-/// Renders the status page.
-pub(crate) fn page(status: &Status) -> Response {
+/// Renders the status page. `host`: the host by which the browser reached the page, with its port.
+pub(crate) fn page(status: &Status, host: &str) -> Response {
+    let links = Links::of(status, host);
     let main = html! {
         div.status-head {
             h1 { "Status" }
@@ -26,12 +31,14 @@ pub(crate) fn page(status: &Status) -> Response {
         (health(status))
         (now(status))
         (served(&status.served_caches))
-        (transfers(status))
+        (transfers(status, &links))
         div.columns {
-            (top("Top by requests", "requests", &status.top_served,
+            (top("Top by requests", "requests", &status.top_served, &links,
                 |count| html! { (Count(count)) }))
-            (top("Top by traffic", "bytes", &status.top_bytes, |count| html! { (Size(count)) }))
-            (top("Top misses", "requests", &status.top_missing,
+            (top("Top by traffic", "bytes", &status.top_bytes, &links,
+                |count| html! { (Size(count)) }))
+            // A missing path has no page.
+            (top("Top misses", "requests", &status.top_missing, &Links::default(),
                 |count| html! { (Count(count)) }))
         }
         @if let Some(storage) = &status.storage { (status_storage::section(storage)) }
@@ -53,6 +60,52 @@ pub(crate) fn page(status: &Status) -> Response {
     }
     .response(HttpStatus::OK)
     .set_header("Cache-Control", "no-store")
+}
+
+/// Links to the pages of paths, which another listener serves; no links if its URL is not known.
+#[derive(Debug, Default)]
+struct Links(Option<String>);
+
+impl Links {
+    fn of(status: &Status, host: &str) -> Self {
+        let server = &status.server;
+        Self(server.pages_url.as_deref().and_then(|url| {
+            if !url.starts_with('/') {
+                return Some(url.to_owned());
+            }
+            let listeners = server.listeners.iter();
+            let origin = listeners
+                .filter_map(|listener| origin_of(listener, host))
+                .next()?;
+            Some(format!("{origin}{}", url.trim_end_matches('/')))
+        }))
+    }
+
+    /// Links `content` to the page of a path.
+    fn path(&self, hash_part: &str, content: Markup) -> Markup {
+        match &self.0 {
+            Some(url) if HashPart::parse(hash_part.as_bytes()).is_ok() => html! {
+                a href=(format!("{url}/path/{hash_part}")) { (content) }
+            },
+            _ => content,
+        }
+    }
+}
+
+/// Returns the URL of a listener for a browser that has reached this machine as `host`. A listener
+/// on all addresses has that name, too. `None`: it is a Unix socket.
+fn origin_of(listener: &str, host: &str) -> Option<String> {
+    let (scheme, address) = listener.split_once("://")?;
+    let address: SocketAddr = address.parse().ok()?;
+    if !address.ip().is_unspecified() {
+        return Some(listener.to_owned());
+    }
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.parse::<u16>().is_ok() => name,
+        _ => host,
+    };
+    let port = address.port();
+    (!name.is_empty()).then(|| format!("{scheme}://{name}:{port}"))
 }
 
 fn health(status: &Status) -> Markup {
@@ -82,6 +135,10 @@ fn now(status: &Status) -> Markup {
     let chart = |of: fn(&Moment) -> u64, show| line(status.history.iter().map(of), show);
     let count = |count| Count(count).grouped();
     let percent = |percent: u64| format!("{percent} %");
+    let time = |us: u64| match us {
+        0 => "–".to_owned(),
+        us => seconds(Duration::from_micros(us).as_secs_f64()),
+    };
     let last = status
         .latencies
         .iter()
@@ -104,9 +161,11 @@ fn now(status: &Status) -> Markup {
                         Some(latency) => (seconds(latency.p99_s)),
                         None => "–",
                     }
-                } }
-                div { dt { "Connections" } dd { (Count(status.load.connection_count)) } }
-                div { dt { "Errors per second" } dd { (rate(now.errors_per_s)) } }
+                } dd { (line(p99s_us(&status.history), time)) } }
+                div { dt { "Connections" } dd { (Count(status.load.connection_count)) }
+                    dd { (chart(|moment| moment.connection_count, count)) } }
+                div { dt { "Errors per second" } dd { (rate(now.errors_per_s)) }
+                    dd { (chart(|moment| moment.error_count, count)) } }
             }
         }
     }
@@ -119,6 +178,15 @@ fn hit_percents(history: &[Moment]) -> impl Iterator<Item = u64> {
         let asked = moment.hit_count.saturating_add(moment.miss_count);
         let percent = moment.hit_count.saturating_mul(100).checked_div(asked);
         *last = percent.unwrap_or(*last);
+        Some(*last)
+    })
+}
+
+/// Returns the 99th percentile of the response times of each second in microseconds. A second
+/// without responses repeats the previous value.
+fn p99s_us(history: &[Moment]) -> impl Iterator<Item = u64> {
+    history.iter().scan(0, |last, moment| {
+        *last = moment.p99_s.map_or(*last, |p99_s| whole(p99_s * 1e6));
         Some(*last)
     })
 }
@@ -186,13 +254,13 @@ fn served(caches: &[ServedCacheStatus]) -> Markup {
     }
 }
 
-fn transfers(status: &Status) -> Markup {
+fn transfers(status: &Status, links: &Links) -> Markup {
     let row = |transfer: &TransferStatus| {
         let name = transfer.path.rsplit('/').next().unwrap_or_default();
-        let name = name.get(33..).unwrap_or(name);
+        let (hash_part, name) = name.split_once('-').unwrap_or(("", name));
         html! {
             tr {
-                td { span title=(transfer.path) { (name) } }
+                td { (links.path(hash_part, html! { span title=(transfer.path) { (name) } })) }
                 td { (transfer.client) }
                 td { progress max=(transfer.len.max(1)) value=(transfer.sent_len)
                     aria-label={ "Sent of " (name) } {} }
@@ -223,7 +291,17 @@ fn transfers(status: &Status) -> Markup {
     }
 }
 
-fn top(title: &str, unit: &str, paths: &[TopPath], show: fn(u64) -> Markup) -> Markup {
+fn top(
+    title: &str,
+    unit: &str,
+    paths: &[TopPath],
+    links: &Links,
+    show: fn(u64) -> Markup,
+) -> Markup {
+    let shown = |path: &TopPath| match &path.name {
+        Some(name) => html! { span title=(path.hash_part) { (name) } },
+        None => html! { code.hash title=(path.hash_part) { (path.hash_part) } },
+    };
     html! {
         section {
             h2 { (title) }
@@ -236,10 +314,7 @@ fn top(title: &str, unit: &str, paths: &[TopPath], show: fn(u64) -> Markup) -> M
                         th.number scope="col" { "clients" }
                     } }
                     tbody { @for path in paths.iter().take(10) { tr {
-                        td { @match &path.name {
-                            Some(name) => { span title=(path.hash_part) { (name) } },
-                            None => { code.hash title=(path.hash_part) { (path.hash_part) } },
-                        } }
+                        td { (links.path(&path.hash_part, shown(path))) }
                         td.number { (show(path.count)) }
                         td.number { (Count(path.client_count)) }
                     } } }
@@ -426,6 +501,48 @@ mod tests {
         assert_eq!(percents, [0, 75, 75, 0]);
     }
 
+    #[test]
+    fn paths_are_linked_to_the_address_of_the_cache() {
+        let part = "zs83x50c7jbs0hj70ivx7ykckxh2zzl5";
+        let link = |pages_url: Option<&str>, listeners: &[&str], host: &str| {
+            let mut status = Status::default();
+            status.server.pages_url = pages_url.map(str::to_owned);
+            status.server.listeners = listeners.iter().map(|one| (*one).to_owned()).collect();
+            let link = Links::of(&status, host).path(part, html! { "x" });
+            let link = link.into_string();
+            let href = link.strip_prefix("<a href=\"");
+            href.map(|href| href.replace(&format!("/path/{part}\">x</a>"), ""))
+        };
+        let check = |link: Option<String>, expected: Option<&str>| {
+            assert_eq!(link.as_deref(), expected);
+        };
+        let all = ["unix:/run/s", "http://0.0.0.0:5000"];
+        check(
+            link(Some("https://c.example/a"), &all, "h"),
+            Some("https://c.example/a"),
+        );
+        check(link(Some("/"), &all, "box:5001"), Some("http://box:5000"));
+        check(
+            link(Some("/a/"), &["https://[::]:443"], "[::1]:5001"),
+            Some("https://[::1]:443/a"),
+        );
+        check(
+            link(Some("/"), &["https://[::]:443"], "[::1]"),
+            Some("https://[::1]:443"),
+        );
+        check(
+            link(Some("/"), &["http://192.0.2.1:80"], "box"),
+            Some("http://192.0.2.1:80"),
+        );
+        // The URL is not known: no web interface, no TCP listener, no host.
+        check(link(None, &all, "box"), None);
+        check(link(Some("/"), &["unix:/run/s"], "box"), None);
+        check(link(Some("/"), &all, ""), None);
+        // Clients can request what is no hash part.
+        let any = Links(Some("https://c.example".to_owned()));
+        assert_eq!(any.path("../x", html! { "x" }).into_string(), "x");
+    }
+
     /// Paths and log lines contain text from clients, which must be escaped.
     #[test]
     fn text_in_the_status_is_escaped() {
@@ -446,7 +563,7 @@ mod tests {
             name: Some(hostile),
             ..TopPath::default()
         });
-        let response = page(&status);
+        let response = page(&status, "localhost:5001");
         let samovar_http::Body::Bytes(body) = response.body() else {
             panic!("no bytes");
         };

@@ -192,6 +192,10 @@ pub fn classify<'a>(path: &'a [u8], query: Option<&'a [u8]>) -> (Class, Option<&
             Some((class, _)) => class,
             None => match PageRoute::of(end) {
                 Some(PageRoute::Version) => Class::Other,
+                Some(PageRoute::Serve { .. }) => {
+                    let name = end.strip_prefix(b"/serve/");
+                    return (Class::Page, name.and_then(<[u8]>::first_chunk));
+                }
                 Some(_) => Class::Page,
                 None => continue,
             },
@@ -324,6 +328,12 @@ mod tests {
             ("", Class::Other),
         ] {
             assert_eq!(classify(path.as_bytes(), None), (class, None), "{path}");
+        }
+        let hash_part = H.as_bytes().first_chunk();
+        for path in ["", "/", "/bin/sh"] {
+            let path = format!("/team-a/serve/{H}{path}");
+            let found = classify(path.as_bytes(), None);
+            assert_eq!(found, (Class::Page, hash_part), "{path}");
         }
     }
 

@@ -5,6 +5,7 @@ use samovar_nix::HashPart;
 use samovar_store::{Catalog, StoreError};
 
 use crate::site::Site;
+use crate::site::cache::Cache;
 
 impl Monitored for Site {
     fn status(&self) -> SiteStatus {
@@ -41,6 +42,7 @@ impl Monitored for Site {
                 ..StoreStatus::default()
             },
             storage: self.storage_status(),
+            pages_url: self.pages_url(),
             caches,
         }
     }
@@ -56,6 +58,19 @@ impl Monitored for Site {
 }
 
 impl Site {
+    /// Returns the URL of the web interface that shows paths.
+    fn pages_url(&self) -> Option<String> {
+        let caches = self.caches();
+        let all: Vec<&Cache> = caches.iter().collect();
+        let shown = match &*all {
+            [only] => only,
+            all => all.iter().find(|cache| cache.reader().policy.is_open())?,
+        };
+        let pages = shown.pages.as_ref()?;
+        let path = || format!("{}/", shown.served().path_prefix);
+        Some(pages.public_url.clone().unwrap_or_else(path))
+    }
+
     /// Returns the status of all caches' narinfos in memory. Evictions include those of replaced
     /// caches.
     fn narinfo_status(&self) -> CacheStatus {
