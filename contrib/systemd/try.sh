@@ -88,8 +88,8 @@ soon test -S $daemon
 echo hello > /tmp/hello
 path=$(nix-store --add /tmp/hello)
 hash=${path:11:32}
-nix-store --generate-binary-cache-key one-1 /tmp/one.secret /tmp/one
-nix-store --generate-binary-cache-key two-1 /tmp/two.secret /tmp/two
+nix-store --store dummy:// --generate-binary-cache-key one-1 /tmp/one.secret /tmp/one
+nix-store --store dummy:// --generate-binary-cache-key two-1 /tmp/two.secret /tmp/two
 
 systemctl enable --now samovar.socket 2> /dev/null
 get nix-cache-info > /dev/null || fails "the socket starts the service"

@@ -244,7 +244,7 @@ USE = [
         ("percentunit", "Share of the body memory budget in use.",
          ("samovar_body_memory_bytes / samovar_body_memory_max_bytes", "memory")),
         ("cps", "Responses not sent completely.",
-         (f"sum(rate(samovar_http_responses_aborted_total[{RATE}]))", "broken")),
+         (f"sum(rate(samovar_http_responses_aborted_total[{RATE}]))", "aborted")),
     ),
     *resource(
         "Cache: workers",

@@ -267,7 +267,12 @@ fn the_status_page_updates_itself() {
              section.innerText.startsWith('Top by {section}')).querySelector('{link}')"
         ));
     }
-    assert_eq!(server.get(&format!("/path/{}", hash_part(&sample("built")))).status, 200);
+    assert_eq!(
+        server
+            .get(&format!("/path/{}", hash_part(&sample("built"))))
+            .status,
+        200
+    );
     // A missing path has no page.
     let link = "return document.querySelectorAll('a[href*=\"0000000000\"]').length";
     assert_eq!(browser.run(link), 0);

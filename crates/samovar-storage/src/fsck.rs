@@ -320,7 +320,7 @@ impl<'a> Fsck<'a> {
             }
             Kind::Unreadable => {
                 fault.reason += "; run the command as the user of the server, or delete the file \
-                                 if the disk is broken there";
+                                 if the disk cannot read it";
                 None
             }
             _ if !self.options.repair => {

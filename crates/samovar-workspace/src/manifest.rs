@@ -65,7 +65,7 @@ enum Reason {
     Magic,
     #[error("the line breaks the grammar")]
     Grammar,
-    #[error("the text is cut off")]
+    #[error("the text is truncated")]
     Incomplete,
     #[error("text follows the end")]
     Trailing,

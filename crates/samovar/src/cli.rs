@@ -62,6 +62,8 @@ fn closure() -> Command {
         .about("Shows what the closures of paths would cost to download from a cache")
         .after_help(
             "Prints each path after its references, with its download size, and a summary line. \
+             With --json, the fields of a path have the names that nix path-info --json gives \
+             them; narHash is in the form of narinfos. \
              Exit code 0: all paths are available; 1: a path is missing or not signed by a \
              trusted key; 2: the command line is invalid; 3: the cache or the store is \
              unavailable.",

@@ -164,6 +164,8 @@ impl Report<'_> {
         self.narinfos.iter().map(download_size).sum()
     }
 
+    /// Returns the document of `--json`. Its names are in camel case, unlike those of the status
+    /// and the access log: a path has the names of `nix path-info --json`, as scripts read both.
     fn json(&self, cache: &Cache) -> Value {
         let dir = cache.store_dir();
         let full = |path: &StorePath| path.full(dir);

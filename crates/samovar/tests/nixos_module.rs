@@ -113,7 +113,12 @@ fn units_and_configuration_are_valid() {
     fs::create_dir(&key).unwrap();
     let key = key.join("key0");
     let mut generate = home.command("nix-store");
-    generate.args(["--generate-binary-cache-key", "cache.example.org-1"]);
+    generate.args([
+        "--store",
+        "dummy://",
+        "--generate-binary-cache-key",
+        "cache.example.org-1",
+    ]);
     let public = home.0.path().join("public");
     let generated = generate.arg(&key).arg(public).output().unwrap();
     assert!(generated.status.success(), "{generated:?}");

@@ -318,7 +318,12 @@ fn each_cache_has_its_own_rules() {
     assert!(narinfo("team-b", "big").contains("\nCA: fixed:r:sha256:"));
     let secret = folder.join("secret");
     let mut make = Command::new("nix-store");
-    make.args(["--generate-binary-cache-key", "new-1"]);
+    make.args([
+        "--store",
+        "dummy://",
+        "--generate-binary-cache-key",
+        "new-1",
+    ]);
     let made = make.arg(&secret).arg(folder.join("public")).status();
     assert!(made.unwrap().success());
     rules(&format!(

@@ -99,7 +99,7 @@ pub(crate) fn check(repository: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Reads all Rust files, manifests and documents below `folder`, sorted by path.
+/// Reads all Rust files, manifests, documents and dashboards below `folder`, sorted by path.
 fn read_texts(repository: &Path, folder: &str, texts: &mut Vec<Text>) -> Result<()> {
     let mut entries: Vec<_> =
         fs::read_dir(repository.join(folder))?.collect::<std::io::Result<_>>()?;
@@ -116,9 +116,10 @@ fn read_texts(repository: &Path, folder: &str, texts: &mut Vec<Text>) -> Result<
         if kind.is_dir() && !name.starts_with("target") && !name.starts_with('.') {
             read_texts(repository, &path, texts)?;
         } else if kind.is_file()
-            && [".rs", ".md", "Cargo.toml"]
+            && ([".rs", ".md", "Cargo.toml"]
                 .iter()
                 .any(|e| name.ends_with(e))
+                || words::is_dashboard(&path))
         {
             let content = fs::read_to_string(entry.path())
                 .with_context(|| format!("cannot read {path} as text"))?;

@@ -16,6 +16,9 @@ const WORDS: &[(&str, &str)] = &[
     ("so many", "give the number or its name"),
     ("of late", "recently"),
     ("under way", "in progress"),
+    ("cut off", "truncated, or aborted"),
+    ("broken", "damaged or invalid; a verdict of doctor: error"),
+    ("doubt", "uncertain; a verdict of doctor: warning"),
     ("is to be", "must be"),
     ("are to be", "must be"),
     ("visitors", "clients"),
@@ -37,15 +40,21 @@ const DOCUMENTS: &[&str] = &[
     "rig/README.md",
 ];
 
-/// Checks the documents for users, and the strings of the crates.
+/// Whether this file is a dashboard, whose texts users read.
+pub(super) fn is_dashboard(path: &str) -> bool {
+    path.starts_with("rig/grafana/dashboards/") && path.ends_with(".json")
+}
+
+/// Checks the documents for users, the dashboards, and the strings of the crates.
 pub(super) fn check(texts: &[Text]) -> Vec<Finding> {
     texts.iter().flat_map(of_text).collect()
 }
 
 fn of_text(text: &Text) -> Vec<Finding> {
-    let is_document = DOCUMENTS
-        .iter()
-        .any(|name| text.path == *name || (name.ends_with('/') && text.path.starts_with(name)));
+    let is_document = is_dashboard(&text.path)
+        || DOCUMENTS
+            .iter()
+            .any(|name| text.path == *name || (name.ends_with('/') && text.path.starts_with(name)));
     let is_test = text.path.ends_with("tests.rs") || text.path.contains("/tests/");
     let is_source = text.path.starts_with("crates/") && text.path.contains("/src/") && !is_test;
     let mut findings = Vec::new();
@@ -105,6 +114,9 @@ mod tests {
         assert_eq!(count("README.md", "Whoever asks, mends it: mend!"), 2);
         assert_eq!(count("docs/book/start.md", "nobody-knows amend mends"), 0);
         assert_eq!(count("docs/other.md", "nobody"), 0);
+        let dashboard = "rig/grafana/dashboards/cache.json";
+        assert_eq!(count(dashboard, "\"title\": \"Bodies under way\","), 1);
+        assert_eq!(count("rig/other.json", "under way"), 0);
         let source = "crates/a/src/b.rs";
         assert_eq!(count(source, "let nobody = \"is to be\"; // nobody"), 1);
         assert_eq!(count(source, "/// nobody \"nobody\""), 0);

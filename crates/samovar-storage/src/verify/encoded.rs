@@ -351,13 +351,13 @@ mod tests {
         }
         for name in ["zstd", "br", "gzip", "xz"] {
             let encoding = Encoding::from_name(name).unwrap();
-            let broken = decoded(&mut Broken, encoding, &mut Unlimited, |reader| {
+            let failed = decoded(&mut Broken, encoding, &mut Unlimited, |reader| {
                 io::copy(reader, &mut io::sink()).map_err(PutError::of_source)
             });
             assert!(
-                matches!(&broken, Err(PutError::Source(error))
+                matches!(&failed, Err(PutError::Source(error))
                     if error.kind() == io::ErrorKind::ConnectionReset),
-                "{name}: {broken:?}"
+                "{name}: {failed:?}"
             );
         }
     }

@@ -162,7 +162,7 @@ impl Origin {
                 let left = (len - compressed.len() as u64).min(PIECE_LEN as u64);
                 let read = body.by_ref().take(left).read_to_end(&mut compressed);
                 if read.map_err(unreachable)? == 0 {
-                    return Err(Stopped::Unreachable("the file is cut off".to_owned()));
+                    return Err(Stopped::Unreachable("the file is truncated".to_owned()));
                 }
                 go_on(receive(Piece::Progress))?;
             }

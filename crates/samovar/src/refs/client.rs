@@ -351,7 +351,7 @@ fn parse_log(text: &str) -> anyhow::Result<Log> {
             _ => bail!("the line {line:?} is malformed"),
         }
     }
-    bail!("it is cut off")
+    bail!("it is truncated")
 }
 
 fn parse_list(text: &str) -> anyhow::Result<Vec<Newest>> {
@@ -375,7 +375,7 @@ fn parse_list(text: &str) -> anyhow::Result<Vec<Newest>> {
             _ => bail!("the line {line:?} is malformed"),
         }
     }
-    bail!("it is cut off")
+    bail!("it is truncated")
 }
 
 /// Decodes a percent-encoded text. Returns `None` for `-`, which stands for no text.

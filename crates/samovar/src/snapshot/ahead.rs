@@ -95,7 +95,7 @@ mod tests {
         impl Read for Failing {
             fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
                 if self.0 == 0 {
-                    return Err(io::Error::other("broken"));
+                    return Err(io::Error::other("reading failed"));
                 }
                 self.0 -= 1;
                 out[0] = 1;
@@ -104,6 +104,6 @@ mod tests {
         }
         let mut read = Vec::new();
         let error = Ahead::start(Failing(3)).unwrap().read_to_end(&mut read);
-        assert_eq!(error.unwrap_err().to_string(), "broken");
+        assert_eq!(error.unwrap_err().to_string(), "reading failed");
     }
 }

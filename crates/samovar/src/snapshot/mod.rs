@@ -432,7 +432,7 @@ fn contents(nar: &[u8]) -> anyhow::Result<String> {
                 anyhow::bail!("its NAR is not a file")
             }
             Some(_) => {}
-            None => anyhow::bail!("its NAR is cut off"),
+            None => anyhow::bail!("its NAR is truncated"),
         }
     }
     Ok(String::from_utf8(bytes)?)

@@ -175,7 +175,7 @@ impl Read for NarStream {
             let failure = match self.body.read(buffer) {
                 Ok(0) if !is_complete && !buffer.is_empty() => {
                     let url = self.http.url(&self.url);
-                    let text = format!("the download of {url} was cut off");
+                    let text = format!("the download of {url} ended early");
                     io::Error::new(ErrorKind::UnexpectedEof, text)
                 }
                 Ok(count) => {
