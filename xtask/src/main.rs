@@ -76,19 +76,24 @@ fn main() -> ExitCode {
 fn run() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    run_task(&words)
+}
+
+/// Runs the task that the arguments name, or prints the help.
+fn run_task(words: &[&str]) -> Result<()> {
     if words.iter().any(|word| matches!(*word, "--help" | "-h")) {
         println!("{USAGE}");
         return Ok(());
     }
-    match words.as_slice() {
+    match words {
         ["setup"] => setup::install(setup::For::Serving),
         ["setup", "--test"] => setup::install(setup::For::Testing),
-        ["sample-store", "--bench", dir] => sample::make(Path::new(dir), sample::Kind::Bench),
+        ["sample-store", "--bench", dir] => sample::make(directory(dir)?, sample::Kind::Bench),
         ["sample-store", "--paths", count, dir] => {
             let count = count.parse().context("--paths must be a number")?;
-            sample::make(Path::new(dir), sample::Kind::Rows(count))
+            sample::make(directory(dir)?, sample::Kind::Rows(count))
         }
-        ["sample-store", dir] => sample::make(Path::new(dir), sample::Kind::Test),
+        ["sample-store", dir] => sample::make(directory(dir)?, sample::Kind::Test),
         ["small-files", dir] => small_files(1, dir),
         ["small-files", "--shrink", shrink, dir] => {
             let shrink: NonZeroUsize = shrink.parse().context("--shrink must be a number")?;
@@ -110,7 +115,7 @@ fn run() -> Result<()> {
         ["book-links", "supports", _] => Ok(()),
         ["book-links"] => book::preprocess(),
         ["deb", "--try"] => deb::try_package(),
-        ["deb", out] => deb::make(Path::new(out)),
+        ["deb", out] => deb::make(directory(out)?),
         ["leaks"] => chaos::find_leaks(),
         ["instructions", rest @ ..] => instructions::run_gates(rest),
         ["suites", rest @ ..] => suites::run_suites(rest),
@@ -121,10 +126,18 @@ fn run() -> Result<()> {
     }
 }
 
+/// Returns an argument that names a directory. Fails if it is an unknown option.
+fn directory(word: &str) -> Result<&Path> {
+    if word.starts_with('-') {
+        bail!("unknown option {word}; write ./{word} for a directory with this name\n\n{USAGE}");
+    }
+    Ok(Path::new(word))
+}
+
 /// Generates the tree of small files at `dir`, which must not exist.
 fn small_files(shrink: usize, dir: &str) -> Result<()> {
     let tree = testkit::small_files::small_files(shrink);
-    tree.write_tree(Path::new(dir))
+    tree.write_tree(directory(dir)?)
         .with_context(|| format!("cannot write the tree {dir:?}"))
 }
 
@@ -136,5 +149,61 @@ fn port(words: &[&str]) -> Result<u16> {
             .parse()
             .with_context(|| format!("--port must be a number up to 65535, got {port:?}")),
         _ => bail!("only --port N is allowed here\n\n{USAGE}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A task with an unknown option does nothing. Most tasks need minutes, so this would be
+    /// noticed.
+    #[test]
+    fn unknown_options_are_refused() {
+        for task in [
+            &["sample-store", "--foo"][..],
+            &["sample-store", "--bench", "--foo"],
+            &["sample-store", "--paths", "1", "-f"],
+            &["sample-store", "--foo", "dir"],
+            &["small-files", "--foo"],
+            &["small-files", "--shrink", "1000", "--foo"],
+            &["deb", "--foo"],
+            &["setup", "--foo"],
+            &["serve", "--foo"],
+            &["demo-workspaces", "--foo"],
+            &["fuzz", "--seconds", "1", "--foo"],
+            &["suites", "--foo"],
+            &["autobahn", "--foo"],
+            &["instructions", "--foo"],
+            &["chaos", "--seconds", "1", "--foo"],
+            &["test", "--foo"],
+            &["tidy", "--foo"],
+        ] {
+            let error = run_task(task).unwrap_err().to_string();
+            let said = ["usage: xtask", "no such target", "--foo"];
+            assert!(
+                said.iter().any(|part| error.contains(part)),
+                "{task:?}: {error}"
+            );
+            let created = task.last().map(Path::new).filter(|path| path.exists());
+            assert_eq!(created, None, "{task:?}");
+        }
+        assert_eq!(directory("./--foo").unwrap(), Path::new("./--foo"));
+        assert_eq!(directory("dir").unwrap(), Path::new("dir"));
+    }
+
+    /// Every task prints the help instead of running.
+    #[test]
+    fn each_task_knows_help() {
+        let tasks = USAGE.lines().filter_map(|line| line.strip_prefix("  "));
+        let tasks = tasks.filter(|line| line.starts_with(|first: char| first.is_ascii_lowercase()));
+        let tasks: Vec<&str> = tasks.filter_map(|line| line.split(' ').next()).collect();
+        assert!(tasks.len() > 15, "{tasks:?}");
+        for task in tasks {
+            for help in ["--help", "-h"] {
+                run_task(&[task, help]).unwrap();
+                assert!(!Path::new(help).exists(), "{task}");
+            }
+        }
     }
 }

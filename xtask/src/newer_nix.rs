@@ -23,11 +23,8 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// Unpacks the versions that are missing. An error is only printed: without these versions, the
 /// tests report what they do not test.
 pub(crate) fn unpack() {
-    for release in RELEASES {
-        let dir = repository().join(".samovar/nix").join(release);
-        if dir.join("root/usr/bin/nix").exists() {
-            continue;
-        }
+    for release in missing() {
+        let dir = folder().join(release);
         progress(&format!(
             "unpacking the Nix of Debian {release} for tests (half a minute, once)"
         ));
@@ -40,6 +37,37 @@ pub(crate) fn unpack() {
             Err(error) => progress(&format!("tests will not use this version: {error:#}")),
         }
     }
+}
+
+/// Returns the directory of the unpacked versions.
+fn folder() -> PathBuf {
+    repository().join(".samovar/nix")
+}
+
+/// Returns the releases whose versions are not unpacked.
+fn missing() -> Vec<&'static str> {
+    missing_in(&folder())
+}
+
+fn missing_in(folder: &Path) -> Vec<&'static str> {
+    let is_missing = |release: &&str| !folder.join(release).join("root/usr/bin/nix").exists();
+    RELEASES.into_iter().filter(is_missing).collect()
+}
+
+/// Returns a line about the versions that tests leave out; `None` if all are unpacked.
+pub(crate) fn left_out() -> Option<String> {
+    line_about(&missing())
+}
+
+fn line_about(missing: &[&str]) -> Option<String> {
+    let (count, all) = (missing.len(), RELEASES.len());
+    (count > 0).then(|| {
+        format!(
+            "NOT TESTED with {count} of {all} newer versions of Nix: Debian {}; `xtask setup \
+             --test` unpacks them",
+            missing.join(", ")
+        )
+    })
 }
 
 fn unpack_release(release: &str, dir: &Path) -> Result<()> {
@@ -165,6 +193,30 @@ mod tests {
             let found = Nix::INSTALLED.version();
             assert_eq!(numbers(&found), numbers(of_release("bookworm")), "{found}");
         }
+    }
+
+    #[test]
+    fn missing_versions_are_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let unpack = |release: &str| {
+            let programs = dir.path().join(release).join("root/usr/bin");
+            fs::create_dir_all(&programs).unwrap();
+            fs::write(programs.join("nix"), "").unwrap();
+        };
+        assert_eq!(missing_in(dir.path()), RELEASES);
+        unpack(RELEASES[0]);
+        // An interrupted setup has left the other one.
+        fs::create_dir_all(dir.path().join(RELEASES[1]).join("unfinished")).unwrap();
+        let missing = missing_in(dir.path());
+        assert_eq!(missing, [RELEASES[1]]);
+        let line = line_about(&missing).unwrap();
+        assert!(
+            line.starts_with("NOT TESTED with 1 of 2 newer versions"),
+            "{line}"
+        );
+        assert!(line.contains(RELEASES[1]), "{line}");
+        unpack(RELEASES[1]);
+        assert_eq!(line_about(&missing_in(dir.path())), None);
     }
 
     /// Keys can be made without a store, as all documents show.
