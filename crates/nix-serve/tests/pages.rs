@@ -193,13 +193,13 @@ fn names_of_any_bytes_are_escaped() {
                 asked.push(resolve(&url, answer.header("location").unwrap()));
             }
             Some("text/html; charset=utf-8") => {
-                let table = answer.text();
-                let table = table.split("<tbody>").nth(1).unwrap().to_owned();
-                asked.extend(
-                    references(&table)
-                        .iter()
-                        .map(|reference| resolve(&url, reference)),
-                );
+                let text = answer.text();
+                // A list, or the page of a file with a link to the file itself.
+                let links = match text.split_once("<tbody>") {
+                    Some((_, table)) => references(table),
+                    None => references(text.split_once("\"log-tools\"").unwrap().1)[..1].to_vec(),
+                };
+                asked.extend(links.iter().map(|reference| resolve(&url, reference)));
             }
             _ => found.push(answer.text()),
         }
@@ -308,6 +308,9 @@ fn files_are_sent_unchanged_and_cannot_run_code() {
     std::fs::write(root.join("page.html"), "<script>alert(1)</script>").unwrap();
     std::fs::write(root.join("doc/index.html"), "the index").unwrap();
     std::fs::write(root.join("README"), "käse\n").unwrap();
+    std::fs::write(root.join("script"), "<script>alert(1)</script>").unwrap();
+    std::fs::write(root.join("long"), vec![b'a'; 4 << 20]).unwrap();
+    std::fs::write(root.join("longer"), vec![b'a'; (4 << 20) + 1]).unwrap();
     let path = store.add(&root);
     let server = serve(&store);
     let base = format!("/serve/{}", hash_part(&path));
@@ -366,6 +369,31 @@ fn files_are_sent_unchanged_and_cannot_run_code() {
         (200, Some("800000"))
     );
     assert!(head.body.is_empty());
+
+    // Short text has a page with a way back; the file itself stays as it is.
+    let limit: usize = 4 << 20;
+    let shown = page(&server, &url("README?view"));
+    assert!(shown.contains(">1</a>käse"), "{shown}");
+    let links: Vec<String> = references(&shown)
+        .iter()
+        .map(|reference| resolve(&url("README"), reference))
+        .collect();
+    for link in [
+        &format!("{base}/?list"),
+        &url("README"),
+        &url("README?save"),
+    ] {
+        assert!(links.contains(link), "{link}: {links:?}");
+    }
+    let shown = page(&server, &url("script?view"));
+    assert!(
+        shown.contains("&lt;script&gt;") && !shown.contains("<script>"),
+        "{shown}"
+    );
+    assert!(page(&server, &url("long?view")).len() > limit);
+    for raw in ["longer?view", "data?view", "page.html?view", "README"] {
+        assert!(!is_page(&server.get(&url(raw))), "{raw}");
+    }
 
     // A directory with an index file shows that file, as in harmonia.
     let moved = server.get(&url("doc"));

@@ -4,6 +4,7 @@
 
 mod support;
 mod support_browser;
+mod support_pages;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -32,14 +33,19 @@ fn pages_are_accessible_in_every_mode() {
     let built = sample("built");
     let many = support::sample_list("closure").pop().unwrap();
     let tree = sample("tree");
+    let listing = format!("/serve/{}/package-0007/", hash_part(&tree));
+    let page = server.get(&listing).text();
+    let source = support_pages::references(&page)
+        .iter()
+        .map(|reference| support_pages::resolve(&listing, reference))
+        .find(|path| path.ends_with("?view"))
+        .unwrap();
     let pages = [
         ("landing", "/".to_owned()),
         ("path", format!("/path/{}", hash_part(&many))),
         ("path-built", format!("/path/{}", hash_part(&built))),
-        (
-            "directory",
-            format!("/serve/{}/package-0007/", hash_part(&tree)),
-        ),
+        ("directory", listing),
+        ("file", source),
         ("search", "/search?q=lib".to_owned()),
         ("closure", format!("/path/{}/closure", hash_part(&many))),
         (

@@ -1,7 +1,8 @@
 //! `/serve/<hash part>/…`: the files of a store path.
 //!
 //! The URLs are those of harmonia. A file is sent; a directory is shown as its `index.html` or as a
-//! list of its entries. `?list` always shows the list, and `?save` downloads a file.
+//! list of its entries. `?list` always shows the list, `?view` shows a text file as a page, and
+//! `?save` downloads a file.
 
 use std::collections::HashMap;
 
@@ -15,6 +16,7 @@ use super::View;
 use super::file::Sent;
 use super::frame::redirect;
 use super::link::destination;
+use super::log::text_tools;
 use super::text::{Count, Name, Size};
 use super::url::parameter;
 use crate::refusal::Refusal;
@@ -78,7 +80,11 @@ impl View<'_> {
                     nar_hash: info.nar_hash,
                     is_saved: has("save"),
                 };
-                sent.response(head)
+                let is_viewed = has("view") || has("list");
+                match is_viewed && sent.is_viewable() {
+                    true => self.file_page(info, wanted, sent),
+                    false => sent.response(head),
+                }
             }
             Place::Directory(_) if !wanted.has_slash => {
                 let mut url = self.base.to_file(wanted.hash_part, wanted.names, true);
@@ -119,17 +125,37 @@ impl View<'_> {
                 };
                 self.directory(&more)?
             }
-            Place::Symlink { target, depth } => self.link(info, wanted, &target, depth)?,
+            Place::Symlink { target, depth } => {
+                let query = if has("list") { "?list" } else { "" };
+                self.link(info, wanted, (&target, depth), query)?
+            }
         })
     }
 
-    /// Answers a request for a symbolic link: redirects to its target if that can be requested.
+    /// Renders the page of a text file.
+    fn file_page(&self, info: &PathInfo, wanted: Wanted<'_>, sent: Sent<'_>) -> Response {
+        let raw = self.base.to_file(wanted.hash_part, wanted.names, false);
+        let head = html! {
+            (self.crumbs(info, wanted))
+            h1 { (Name(sent.name)) }
+            (text_tools(&html! {
+                a href=(raw) { "Raw text" }
+                a href={ (raw) "?save" } { "Download" }
+                span.soft { (Size(sent.size)) }
+            }))
+        };
+        let title = String::from_utf8_lossy(sent.name);
+        self.text_page(&title, head, "Text of the file", sent.file)
+    }
+
+    /// Answers a request for a symbolic link, found at a depth of the names: redirects to its
+    /// target, with the query, if the target can be requested.
     fn link(
         &self,
         info: &PathInfo,
         wanted: Wanted<'_>,
-        target: &[u8],
-        depth: usize,
+        (target, depth): (&[u8], usize),
+        query: &str,
     ) -> Result<Response, Refusal> {
         let (above, rest) = wanted.names.split_at(depth);
         let above = above.split_last().map_or(&[][..], |(_, above)| above);
@@ -147,7 +173,8 @@ impl View<'_> {
             // The link leads to itself, so show its page.
             return Ok(self.link_page(info, wanted, target));
         }
-        Ok(redirect(&self.base.to_file(hash_part, &names, has_slash)))
+        let url = self.base.to_file(hash_part, &names, has_slash);
+        Ok(redirect(&(url + query)))
     }
 
     /// Whether clients may see a path. The path `own` is known to be readable.
@@ -242,7 +269,9 @@ impl View<'_> {
             EntryKind::Other => "special",
         };
         let name = match &entry.kind {
-            EntryKind::File { .. } => html! { a href=(url(false)) { (Name(&entry.name)) } },
+            EntryKind::File { .. } => html! {
+                a href={ (url(false)) "?view" } { (Name(&entry.name)) }
+            },
             EntryKind::Directory => html! {
                 a href={ (url(true)) "?list" } { (Name(&entry.name)) "/" }
             },

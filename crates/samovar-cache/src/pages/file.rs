@@ -27,6 +27,9 @@ const POLICY: &str = "sandbox; default-src 'none'; style-src 'self' 'unsafe-inli
 /// Number of bytes examined to detect text in a file without a known extension.
 const LOOK_LEN: usize = 4096;
 
+/// Maximum size of a text file that is shown as a page. Browsers become slow with longer pages.
+const VIEW_LEN_MAX: u64 = 4 << 20;
+
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// Media types by extension. Scripts are not listed, so they are sent as plain text.
@@ -65,6 +68,13 @@ pub(crate) struct Sent<'a> {
 }
 
 impl Sent<'_> {
+    /// Whether the file is text that can be shown as a page.
+    pub(crate) fn is_viewable(&self) -> bool {
+        const SOURCES: [&str; 3] = [TEXT, "text/css; charset=utf-8", "application/json"];
+        self.size <= VIEW_LEN_MAX
+            && media_type(self.name, &self.file).is_some_and(|found| SOURCES.contains(&found))
+    }
+
     /// Makes the response: the whole file, a range, 304 or 416.
     pub(crate) fn response(self, head: Head<'_>) -> Response {
         let tag = format!("\"{}\"", self.nar_hash.to_hash().nixbase32());

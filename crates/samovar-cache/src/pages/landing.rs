@@ -7,7 +7,7 @@ use samovar_nix::StorePath;
 
 use super::View;
 use super::assets::MARK;
-use super::text::Count;
+use super::text::{Age, Count};
 
 impl View<'_> {
     /// Renders the landing page.
@@ -20,6 +20,7 @@ impl View<'_> {
         let stored = self.cache.stored.filter(|_| self.reader().policy.is_open());
         let uploaded = stored.and_then(|stored| stored.path_count().ok());
         let keys = self.cache.narinfos.signing.public_keys();
+        let recent = self.recent_paths();
         let main = html! {
             div.hero {
                 (PreEscaped(MARK))
@@ -38,6 +39,9 @@ impl View<'_> {
                 @if let Some(catalog) = catalog {
                     div { dt { "Paths" } dd { (Count(catalog.current().path_count() as u64)) } }
                 }
+                @if let Some(newest) = recent.first() {
+                    div { dt { "Newest path" } dd { (Age::of(newest.registration_time)) } }
+                }
                 div { dt { "Priority" } dd { (self.cache.priority) } }
                 div { dt { "Store" } dd { code { (store.store_dir()) } } }
                 @if self.cache.stored.is_some() {
@@ -54,7 +58,7 @@ impl View<'_> {
             }
             (keys_section(&keys))
             (self.use_section(&keys))
-            (self.recent_section())
+            (self.recent_section(&recent))
         };
         self.page("", "landing", main).response(Status::OK)
     }

@@ -26,7 +26,7 @@ const LINES: &str = "<!--lines-->";
 impl View<'_> {
     /// Renders the page of a build log, which is converted while the client reads.
     pub(super) fn log(&self, path: &StorePath) -> Result<Response, Refusal> {
-        let Some(mut log) = self.open_log(path)? else {
+        let Some(log) = self.open_log(path)? else {
             return Ok(self.message(
                 Status::NOT_FOUND,
                 "No build log",
@@ -34,24 +34,40 @@ impl View<'_> {
             ));
         };
         let title = format!("Build log of {}", path.name());
-        let page = self.page(&title, "wide", self.log_frame(path)?);
+        Ok(self.text_page(&title, self.log_head(path)?, "Build log", log))
+    }
+
+    /// Renders a page with a text, which is converted while the client reads. `head` stands above
+    /// the text, and `label` names the text.
+    pub(super) fn text_page(
+        &self,
+        title: &str,
+        head: Markup,
+        label: &str,
+        mut text: impl Read + Send + 'static,
+    ) -> Response {
+        let main = html! {
+            (head)
+            pre.log tabindex="0" role="group" aria-label=(label) { (PreEscaped(LINES)) }
+        };
+        let page = self.page(title, "wide", main);
         let frame = page.render().0;
         let (start, end) = frame.split_once(LINES).unwrap_or((&frame, ""));
         let (start, end) = (start.to_owned().into_bytes(), end.to_owned());
-        let mut text = Some(LogText::new());
+        let mut html = Some(LogText::new());
         let lines = iter::from_fn(move || {
             let mut piece = vec![0; PIECE_LEN];
-            let len = match log.read(&mut piece) {
+            let len = match text.read(&mut piece) {
                 Ok(len) => len,
                 Err(error) => return Some(Err(error)),
             };
             let html = match len {
-                0 => text.take()?.finish() + &end,
-                len => text.as_mut()?.push(&piece[..len]),
+                0 => html.take()?.finish() + &end,
+                len => html.as_mut()?.push(&piece[..len]),
             };
             Some(Ok(html.into_bytes()))
         });
-        Ok(page.response_with(Status::OK, Body::pieces(iter::once(Ok(start)).chain(lines))))
+        page.response_with(Status::OK, Body::pieces(iter::once(Ok(start)).chain(lines)))
     }
 
     /// Opens the build log of a path in the Nix store, or else an uploaded one; `None` if the
@@ -76,7 +92,7 @@ impl View<'_> {
         Ok(log.map(|log| Box::new(log) as Box<_>))
     }
 
-    fn log_frame(&self, path: &StorePath) -> Result<Markup, Refusal> {
+    fn log_head(&self, path: &StorePath) -> Result<Markup, Refusal> {
         let has_page = self.has_page(path)?;
         let raw = self.base.to(&format!("log/{}", path.base_name()));
         Ok(html! {
@@ -85,11 +101,17 @@ impl View<'_> {
                 li aria-current="page" { "build log" }
             } }
             h1 { "Build log" }
-            div.log-tools {
-                label { input type="checkbox" id="wrap" checked; " Wrap long lines" }
-                a href=(raw) { "Raw text" }
-            }
-            pre.log tabindex="0" role="group" aria-label="Build log" { (PreEscaped(LINES)) }
+            (text_tools(&html! { a href=(raw) { "Raw text" } }))
         })
+    }
+}
+
+/// Renders the controls above a text, with these links.
+pub(super) fn text_tools(links: &Markup) -> Markup {
+    html! {
+        div.log-tools {
+            label { input type="checkbox" id="wrap" checked; " Wrap long lines" }
+            (links)
+        }
     }
 }

@@ -21,14 +21,18 @@ const REFERRER_COUNT: usize = 100;
 const REFERRER_ROW_COUNT: usize = 500;
 
 impl View<'_> {
-    /// Renders the paths that were registered last, without derivations.
-    pub(super) fn recent_section(&self) -> Markup {
-        // If they cannot be read, the rest of the page is still right.
+    /// Returns the paths that were registered last, newest first, without derivations. Empty if
+    /// they cannot be read: the rest of the page is still right.
+    pub(super) fn recent_paths(&self) -> Vec<PathInfo> {
         let newest = self.reader().store().newest(None, RECENT_ROW_COUNT);
         let newest = newest.unwrap_or_default().into_iter();
         let shown =
             newest.filter(|info| !info.path.is_derivation() && self.reader().permit(info).is_ok());
-        let recent: Vec<PathInfo> = shown.take(RECENT_COUNT).collect();
+        shown.take(RECENT_COUNT).collect()
+    }
+
+    /// Renders these recent paths.
+    pub(super) fn recent_section(&self, recent: &[PathInfo]) -> Markup {
         html! {
             @if !recent.is_empty() {
                 section aria-labelledby="recent" {
@@ -39,7 +43,7 @@ impl View<'_> {
                             th.number scope="col" { "NAR size" }
                             th.kind.number scope="col" { "Registered" }
                         } }
-                        tbody { @for info in &recent { tr {
+                        tbody { @for info in recent { tr {
                             td { (self.path_name(&info.path, true)) }
                             td.number { (Size(info.nar_size)) }
                             td.kind.number { (Date(info.registration_time)) }

@@ -1,5 +1,7 @@
 //! Formats names, sizes, counts and dates for pages.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use maud::{Markup, Render, html};
 use samovar_storage::counted;
 use time::OffsetDateTime;
@@ -117,16 +119,65 @@ impl Count {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Date(pub(crate) i64);
 
-impl Render for Date {
-    fn render(&self) -> Markup {
+impl Date {
+    /// Formats the time to the minute.
+    fn text(self) -> String {
+        let (date, clock, _) = self.parts();
+        format!("{date} {clock} UTC")
+    }
+
+    /// Returns date, time to the minute, and seconds.
+    fn parts(self) -> (String, String, u8) {
         let time = OffsetDateTime::from_unix_timestamp(self.0);
         let time = time.ok().filter(|time| time.year() >= 0);
         let time = time.unwrap_or(OffsetDateTime::UNIX_EPOCH);
         let (year, month, day) = time.to_calendar_date();
         let date = format!("{year:04}-{:02}-{day:02}", u8::from(month));
         let clock = format!("{:02}:{:02}", time.hour(), time.minute());
-        let exact = format!("{date}T{clock}:{:02}Z", time.second());
-        html! { time datetime=(exact) { (date) " " (clock) " UTC" } }
+        (date, clock, time.second())
+    }
+}
+
+impl Render for Date {
+    fn render(&self) -> Markup {
+        let (date, clock, second) = self.parts();
+        let exact = format!("{date}T{clock}:{second:02}Z");
+        html! { time datetime=(exact) { (self.text()) } }
+    }
+}
+
+/// The time since a Unix time, with the time itself as the tooltip.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Age {
+    /// The time, in seconds since 1970.
+    time: i64,
+    now: i64,
+}
+
+impl Age {
+    pub(crate) fn of(time: i64) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).ok();
+        let now = now.and_then(|now| i64::try_from(now.as_secs()).ok());
+        Self {
+            time,
+            now: now.unwrap_or_default(),
+        }
+    }
+}
+
+impl Render for Age {
+    fn render(&self) -> Markup {
+        // The clock of the machine that registered the path may be ahead.
+        let age = self.now.saturating_sub(self.time).max(0);
+        let (count, unit) = match age {
+            0..60 => (age, "second"),
+            60..3600 => (age / 60, "minute"),
+            3600..86_400 => (age / 3600, "hour"),
+            86_400..63_072_000 => (age / 86_400, "day"),
+            _ => (age / 31_536_000, "year"),
+        };
+        let count = Count(count.unsigned_abs()).of(unit);
+        html! { span title=(Date(self.time).text()) { (count) " ago" } }
     }
 }
 
@@ -203,6 +254,32 @@ mod tests {
     fn check_date(seconds: i64, expected: &str) {
         let rendered = Date(seconds).render().into_string();
         assert!(rendered.contains(expected), "{rendered}");
+    }
+
+    #[test]
+    fn ages_are_shown_with_one_unit() {
+        let check = |age: i64, expected: &str| {
+            let now = 2_000_000_000;
+            let shown = Age {
+                time: now - age,
+                now,
+            }
+            .render()
+            .into_string();
+            assert!(shown.contains(&format!(">{expected} ago<")), "{shown}");
+        };
+        check(-5, "0 seconds");
+        check(1, "1 second");
+        check(59, "59 seconds");
+        check(60, "1 minute");
+        check(3599, "59 minutes");
+        check(3600, "1 hour");
+        check(86_399, "23 hours");
+        check(86_400, "1 day");
+        check(63_071_999, "729 days");
+        check(63_072_000, "2 years");
+        let shown = Age { time: 0, now: 1 }.render().into_string();
+        assert!(shown.contains("title=\"1970-01-01 00:00 UTC\""), "{shown}");
     }
 
     #[test]
