@@ -10,7 +10,7 @@ mod support_users;
 mod support_workspaces;
 
 use std::fs;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -388,44 +388,117 @@ fn background_processes_are_terminated() {
     overlays.assert_nothing_left();
 }
 
+/// Returns the only child of a process.
+fn child_of(pid: u32) -> u32 {
+    let parent = format!("PPid:\t{pid}\n");
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let mut children = processes.filter_map(|process| {
+        let status = fs::read_to_string(process.path().join("status")).ok()?;
+        let is_child = status.contains(&parent);
+        is_child.then(|| process.file_name().to_str().unwrap().parse().unwrap())
+    });
+    let child = children.next().unwrap();
+    assert_eq!(children.next(), None, "{pid} has one child");
+    child
+}
+
+/// Kills processes of `samovar workspace run`: the one that waits, the one that does the work, or
+/// both at once.
 fn a_killed_launcher_leaves_only_the_changes(overlays: &Overlays) {
-    overlays.push(FILES);
-    let script = "printf new >new; setsid sleep 1000 & echo $PPID; exec sleep 1000";
-    let mut running = overlays.run(&["app"], script);
-    let mut child = running.stdout(Stdio::piped()).spawn().unwrap();
-    let mut stdout = child.stdout.take().unwrap();
-    let mut line = String::new();
-    while !line.ends_with('\n') {
-        let mut byte = [0];
-        stdout.read_exact(&mut byte).unwrap();
-        line.push(char::from(byte[0]));
+    let script = "printf new >new; setsid sleep 1000 & (trap '' TERM HUP; sleep 1000) & \
+                  echo ready; exec sleep 1000";
+    for (waiting, working) in [(true, false), (false, true), (true, true)] {
+        overlays.push(FILES);
+        let before = overlays.pulled();
+        let mut running = overlays.run(&["app"], script);
+        let mut child = running.stdout(Stdio::piped()).spawn().unwrap();
+        let mut stdout = child.stdout.take().unwrap();
+        stdout.read_exact(&mut [0; 6]).unwrap();
+        let worker = child_of(child.id());
+        for (pid, is_killed) in [(child.id(), waiting), (worker, working)] {
+            if is_killed {
+                signal(pid, "KILL");
+            }
+        }
+        // Ends when all processes of the command have ended.
+        stdout.read_to_string(&mut String::new()).unwrap();
+        child.wait().unwrap();
+        overlays.assert_nothing_mounted();
+        assert_eq!(overlays.pulled(), before);
+        // The view ends last.
+        let kept = overlays.kept();
+        let continued = ["--continue", kept[0].to_str().unwrap()];
+        exits(
+            &mut overlays.run(&continued, "cat new keep/same; rm new"),
+            0,
+        );
+        overlays.assert_nothing_left();
     }
-    signal(line.trim().parse().unwrap(), "KILL");
-    // Ends when all processes of the command have ended.
-    stdout.read_to_string(&mut line).unwrap();
-    child.wait().unwrap();
-    overlays.assert_nothing_mounted();
-    assert!(!overlays.pulled().contains_key(&b"new"[..]));
-    // The view ends last.
-    let kept = overlays.kept();
-    let continued = ["--continue", kept[0].to_str().unwrap()];
-    exits(&mut overlays.run(&continued, "cat new keep/same"), 0);
-    assert!(overlays.pulled().contains_key(&b"new"[..]));
-    overlays.assert_nothing_left();
 }
 
 #[test]
-fn a_killed_process_leaves_only_the_changes() {
+fn killed_processes_leave_only_the_changes() {
     if let Some(overlays) = Overlays::new() {
         a_killed_launcher_leaves_only_the_changes(&overlays);
     }
 }
 
 #[test]
-fn a_killed_process_of_a_user_leaves_only_the_changes() {
+fn killed_processes_of_a_user_leave_only_the_changes() {
     if let Some(overlays) = Overlays::unprivileged() {
         a_killed_launcher_leaves_only_the_changes(&overlays);
     }
+}
+
+/// Returns a command that runs where parts of `/proc` are hidden, as in containers.
+fn with_hidden_proc(command: &Command) -> Command {
+    let mut hidden = support::bare("unshare");
+    let script = "mount --make-rprivate / && mount -t tmpfs none /proc/fs && exec \"$@\"";
+    hidden.args(["--mount", "sh", "-c", script, "sh"]);
+    hidden.arg(command.get_program()).args(command.get_args());
+    hidden.envs(
+        command
+            .get_envs()
+            .filter_map(|(name, value)| Some((name, value?))),
+    );
+    hidden.current_dir(command.get_current_dir().unwrap());
+    hidden
+}
+
+#[test]
+fn a_killed_process_leaves_only_the_changes_where_proc_is_hidden() {
+    let Some(overlays) = Overlays::unprivileged() else {
+        return;
+    };
+    overlays.push(FILES);
+    let script = "printf new >new; setsid sleep 1000 & echo ready; exec sleep 1000";
+    let mut running = with_hidden_proc(&overlays.run(&["app"], script));
+    let mut child = running.stdout(Stdio::piped()).spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    stdout.read_exact(&mut [0; 6]).unwrap();
+    signal(child.id(), "KILL");
+    stdout.read_to_string(&mut String::new()).unwrap();
+    child.wait().unwrap();
+    let kept = overlays.kept();
+    let continued = ["--continue", kept[0].to_str().unwrap()];
+    let continued = overlays.run(&continued, "cat new keep/same");
+    exits(&mut with_hidden_proc(&continued), 0);
+    assert!(overlays.pulled().contains_key(&b"new"[..]));
+    overlays.assert_nothing_left();
+}
+
+#[test]
+fn the_command_sees_its_own_processes_and_has_no_privileges() {
+    let Some(overlays) = Overlays::unprivileged() else {
+        return;
+    };
+    let script = "grep -q '^CapEff:.*[^0\t]' /proc/$$/status && echo privileged; \
+                  [ $(readlink /proc/$$/cwd) = \"$PWD\" ] && ls -d /proc/[0-9]* | wc -l; \
+                  sh -c 'sleep 0.01 & echo $!' >orphan; \
+                  while [ -e /proc/$(cat orphan) ]; do :; done; rm orphan";
+    // The process that pushes, the shell, and those of its pipe.
+    let text = output(&mut overlays.run(&["app"], script));
+    assert_eq!(text.trim(), "4", "{text}");
 }
 
 #[test]
@@ -450,6 +523,52 @@ fn signals_reach_the_command() {
     let ended = wait(child, &running);
     assert_eq!(ended.status.code(), Some(9), "{ended:?}");
     assert_eq!(read(&upper().unwrap(), "caught"), "caught");
+}
+
+#[test]
+fn an_interrupt_of_the_keyboard_reaches_the_command_once() {
+    let Some(overlays) = Overlays::new() else {
+        return;
+    };
+    let handler = "trap 'printf x >>caught' INT; echo ready; \
+                   while [ ! -e caught ]; do sleep 0.05; done; exit 9";
+    let running = overlays.run(&["--no-push", "app"], handler);
+    let words = running
+        .get_args()
+        .map(|word| shell_word(word.to_str().unwrap()));
+    let line = words.collect::<Vec<_>>().join(" ");
+    // Gives the command a terminal, whose keyboard is standard input.
+    let mut terminal = support::bare("script");
+    terminal.args([
+        "--quiet",
+        "--return",
+        "--command",
+        &format!("exec sh {line}"),
+        "/dev/null",
+    ]);
+    terminal.envs(
+        running
+            .get_envs()
+            .filter_map(|(name, value)| Some((name, value?))),
+    );
+    terminal.current_dir(running.get_current_dir().unwrap());
+    terminal.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = terminal.spawn().unwrap();
+    let (mut output, mut shown) = (child.stdout.take().unwrap(), String::new());
+    while !shown.contains("ready") {
+        let mut byte = [0];
+        output.read_exact(&mut byte).unwrap();
+        shown.push(char::from(byte[0]));
+    }
+    let mut keyboard = child.stdin.take().unwrap();
+    keyboard.write_all(b"\x03").unwrap();
+    output.read_to_string(&mut shown).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(9), "{shown}");
+    assert_eq!(read(&overlays.kept()[0].join("upper"), "caught"), "x");
+}
+
+fn shell_word(word: &str) -> String {
+    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 #[test]

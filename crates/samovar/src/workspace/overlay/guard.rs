@@ -1,5 +1,5 @@
-//! Processes beside an overlay: the guard of `samovar workspace run`, which kills what is left if
-//! that process is killed, and the view, which serves the snapshot.
+//! Processes beside an overlay: the guard of `samovar workspace run` without a PID namespace, which
+//! kills what is left if that process is killed, and the view, which serves the snapshot.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::namespace::{MountingChildren, kill_members, mount_namespace};
+use super::namespace::{Permission, kill_members, mount_namespace};
 use crate::arguments::required;
 use crate::credentials::Sources;
 use crate::outcome::Failed;
@@ -30,6 +30,7 @@ pub(crate) fn command() -> clap::Command {
 }
 
 /// Process that kills all others in the mount namespace when this process ends without a farewell.
+/// In a PID namespace, the kernel does it.
 #[derive(Debug)]
 pub(crate) struct Guard {
     child: Child,
@@ -107,7 +108,7 @@ impl View {
         let mut command = mount_command(manifest, url, sources, directory)?;
         command.arg("--writable-directories").stdout(Stdio::piped());
         let mut child = {
-            let _permission = MountingChildren::permit()?;
+            let _permission = Permission::mount()?;
             command.spawn().context("cannot start a process")?
         };
         let stdout = child.stdout.take().context("a process has no output")?;
@@ -184,7 +185,7 @@ pub(crate) fn start_view(
     }
     // The process must not keep the directory of the user, which may be on a mount, in use.
     command.current_dir("/");
-    let _permission = MountingChildren::permit()?;
+    let _permission = Permission::mount()?;
     let status = command.status().context("cannot start a process")?;
     ensure!(
         status.success(),

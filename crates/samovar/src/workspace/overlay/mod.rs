@@ -3,6 +3,7 @@
 //! in the write path.
 
 mod changes;
+mod first;
 mod guard;
 mod layers;
 mod mounted;

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fs;
 use std::io;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -12,11 +13,12 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, getegid, geteuid, getpid, pidfd_open, pidfd_send_signal,
 };
 use rustix::thread::{
-    CapabilitySet, UnshareFlags, capabilities, configure_capability_in_ambient_set,
-    set_capabilities,
+    CapabilitySet, UnshareFlags, capabilities, clear_ambient_capability_set,
+    configure_capability_in_ambient_set, set_capabilities,
 };
 
 use super::refusal::{Step, refusal};
+use crate::mounts::mounts;
 
 /// Time that processes have to end after TERM.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -31,6 +33,9 @@ const POLL: Duration = Duration::from_millis(10);
 const NAMESPACE: &str = "/proc/self/ns/mnt";
 /// Name of the mount namespace of this thread.
 const THREAD_NAMESPACE: &str = "/proc/thread-self/ns/mnt";
+
+/// A mount in `/proc` that hides nothing.
+const BINFMT: &str = "/proc/sys/fs/binfmt_misc";
 
 /// The kind of namespaces that the process is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,6 +98,25 @@ impl Namespace {
     }
 }
 
+/// Puts the next process that this thread starts, and all that follow, into a new PID namespace.
+/// Then the thread cannot start threads. Returns whether it has done so. Some containers hide parts
+/// of `/proc`; there, the kernel does not permit that a user mounts the `/proc` that programs in
+/// the namespace need.
+///
+/// # Errors
+///
+/// `/proc` is not mounted.
+pub(crate) fn unshare_processes(namespace: Namespace) -> io::Result<bool> {
+    if namespace.is_unprivileged {
+        let shown = [Path::new("/proc"), Path::new(BINFMT)];
+        let hides = |point: &Path| point.starts_with("/proc") && !shown.contains(&point);
+        if mounts()?.iter().any(|mount| hides(&mount.point)) {
+            return Ok(false);
+        }
+    }
+    Ok(unshare(UnshareFlags::NEWPID).is_ok())
+}
+
 /// Returns whether this process may mount file systems in its mount namespace.
 pub(crate) fn may_mount() -> bool {
     let sets = capabilities(None);
@@ -122,38 +146,61 @@ fn is_initial(map: &str) -> bool {
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// Permits programs that this process starts to mount, until the value is dropped.
+/// Passes privileges on to programs that this process starts, until the value is dropped.
 #[derive(Debug)]
-pub(crate) struct MountingChildren(());
+pub(crate) struct Permission(());
 
-impl MountingChildren {
+impl Permission {
+    /// Passes on the right to mount.
+    ///
     /// # Errors
     ///
     /// The process may not mount itself.
-    pub(crate) fn permit() -> anyhow::Result<Self> {
-        set_inheritable(true).context("cannot pass on the right to mount")?;
+    pub(crate) fn mount() -> anyhow::Result<Self> {
+        pass_on(CapabilitySet::SYS_ADMIN).context("cannot pass on the right to mount")?;
         Ok(Self(()))
+    }
+
+    /// Passes on all privileges of this process.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses it.
+    pub(crate) fn all() -> anyhow::Result<Self> {
+        let permitted = capabilities(None).map(|sets| sets.permitted);
+        permitted
+            .and_then(pass_on)
+            .context("cannot pass on privileges")?;
+        Ok(Self(()))
+    }
+
+    /// Passes nothing on.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses it.
+    pub(crate) fn give_up() -> Result<(), Errno> {
+        clear_ambient_capability_set()?;
+        let mut sets = capabilities(None)?;
+        sets.inheritable = CapabilitySet::empty();
+        set_capabilities(None, sets)
     }
 }
 
-impl Drop for MountingChildren {
+impl Drop for Permission {
     fn drop(&mut self) {
         // Cannot fail: rights are only given up. If it did, the command would have a right in its
         // own namespace only.
-        set_inheritable(false).ok();
+        Self::give_up().ok();
     }
 }
 
-fn set_inheritable(is_inheritable: bool) -> Result<(), Errno> {
-    let mount = CapabilitySet::SYS_ADMIN;
+fn pass_on(passed: CapabilitySet) -> Result<(), Errno> {
     let mut sets = capabilities(None)?;
-    if !is_inheritable {
-        configure_capability_in_ambient_set(mount, false)?;
-    }
-    sets.inheritable.set(mount, is_inheritable);
+    sets.inheritable |= passed;
     set_capabilities(None, sets)?;
-    if is_inheritable {
-        configure_capability_in_ambient_set(mount, true)?;
+    for capability in passed.iter() {
+        configure_capability_in_ambient_set(capability, true)?;
     }
     Ok(())
 }

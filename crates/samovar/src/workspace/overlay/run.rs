@@ -3,13 +3,16 @@
 //! # Processes
 //!
 //! ```text
-//! samovar workspace run        in private namespaces: mounts, waits, pushes
-//! ├── samovar … run-guard      kills all others if the process above is killed
-//! ├── samovar mount            serves the snapshot, the lower layer
-//! └── CMD                      writes to the upper layer, a local directory
+//! samovar workspace run        creates the private namespaces, waits
+//! └── samovar workspace run    the first process of the PID namespace: mounts, waits, pushes
+//!     ├── samovar mount        serves the snapshot, the lower layer
+//!     └── CMD                  writes to the upper layer, a local directory
 //! ```
 //!
-//! The mounts exist in a mount namespace that vanishes with these processes.
+//! The mounts exist in a mount namespace that vanishes with these processes. The kernel kills the
+//! second process with the first one, and all others with the second one. Where a PID namespace is
+//! not possible, the first process does the work of the second one, and `samovar workspace
+//! run-guard` kills all others if that process is killed.
 
 use std::ffi::OsString;
 use std::fs;
@@ -25,12 +28,13 @@ use samovar_workspace::Entries;
 
 use super::super::local::{changes, empty, summary};
 use super::changes::scan;
+use super::first;
 use super::guard::{Guard, View};
 use super::layers::{Layers, state_dir, unmount_lazily};
-use super::namespace::{Namespace, end_members};
+use super::namespace::{Namespace, end_members, unshare_processes};
 use super::origin::{Origin, find, report_kept};
 use super::refusal::check_fuse;
-use super::signals::{Forwarding, catch};
+use super::signals::Signals;
 use crate::arguments::{option, switch};
 use crate::credential::TOKEN_VARIABLE;
 use crate::credentials::{self, Sources};
@@ -135,9 +139,20 @@ enum Then {
 }
 
 fn try_run(matches: &ArgMatches) -> anyhow::Result<u8> {
+    let (namespace, signals) = if first::is_first() {
+        let signals = Signals::catch()?;
+        first::settle(signals.parent())?;
+        (Namespace::current()?, signals)
+    } else {
+        // While the process has one thread.
+        let namespace = Namespace::enter()?;
+        let signals = Signals::catch()?;
+        if unshare_processes(namespace)? {
+            return Ok(code_of(first::start(&signals)?));
+        }
+        (namespace, signals)
+    };
     let wanted = Wanted::of(matches)?;
-    // While the process has one thread.
-    let namespace = Namespace::enter()?;
     let snapshots = Snapshots::open(
         wanted.name.remote.clone(),
         &wanted.sources,
@@ -165,7 +180,7 @@ fn try_run(matches: &ArgMatches) -> anyhow::Result<u8> {
     let then = wanted.then;
     let run = wanted.prepare(namespace, &snapshots, &origin)?;
     let words: Vec<&OsString> = matches.get_many("command").into_iter().flatten().collect();
-    run.run(&words, then, &snapshots, &push)
+    run.run(&words, then, &signals, &snapshots, &push)
 }
 
 /// What the command line asks for.
@@ -256,7 +271,10 @@ impl Wanted {
             }
         };
         let mut run = Run {
-            guard: Guard::start()?,
+            guard: match first::is_first() {
+                true => None,
+                false => Some(Guard::start()?),
+            },
             view: None,
             namespace,
             layers,
@@ -293,7 +311,8 @@ struct Push<'a> {
 
 /// A tree in which a command can run.
 struct Run {
-    guard: Guard,
+    /// `None`: the kernel does its work.
+    guard: Option<Guard>,
     /// `None`: the ref does not exist yet.
     view: Option<View>,
     namespace: Namespace,
@@ -308,10 +327,11 @@ impl Run {
         mut self,
         words: &[&OsString],
         then: Then,
+        signals: &Signals,
         snapshots: &Snapshots,
         push: &Push<'_>,
     ) -> anyhow::Result<u8> {
-        let ended = self.run_command(words);
+        let ended = self.run_command(words, signals);
         let code = match &ended {
             Ok(status) => code_of(*status),
             Err(_) => FAILED,
@@ -348,11 +368,14 @@ impl Run {
     }
 
     /// Runs the command and ends the processes that it leaves behind.
-    fn run_command(&mut self, words: &[&OsString]) -> anyhow::Result<ExitStatus> {
+    fn run_command(
+        &mut self,
+        words: &[&OsString],
+        signals: &Signals,
+    ) -> anyhow::Result<ExitStatus> {
         self.layers.mount(self.namespace, &self.target)?;
         let (program, arguments) = words.split_first().context("a command is missing")?;
-        let signals = catch().context("cannot catch signals")?;
-        let mut child = Program::new(program)
+        let child = first::without_parent(&mut Program::new(program))
             .args(arguments)
             .current_dir(&self.target)
             .env("PWD", &self.target)
@@ -360,11 +383,11 @@ impl Run {
             .env_remove(TOKEN_VARIABLE)
             .spawn()
             .map_err(|error| NotStarted::new(program, &error))?;
-        let forwarding = Forwarding::start(&child, signals, self.layers.dir())?;
-        let status = child.wait().context("cannot wait for the command");
-        forwarding.stop();
+        signals.forward_to(&child, Some(self.layers.dir().to_owned()))?;
+        let status = first::wait_for(&child).context("cannot wait for the command");
+        signals.stop();
         let status = status?;
-        let mut others = vec![self.guard.pid()];
+        let mut others: Vec<_> = self.guard.iter().map(Guard::pid).collect();
         others.extend(self.view.as_ref().map(View::pid));
         let ended_count = end_members(&others)?;
         if ended_count > 0 {
