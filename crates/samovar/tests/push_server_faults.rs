@@ -1,0 +1,205 @@
+//! A push of a directory to a server whose disk is full, or cannot be flushed, is not acknowledged.
+//! It fails with a sentence, the ref keeps its generation, and nothing of the new one stays behind.
+//! When the fault is over, the same push succeeds.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+mod support_mount;
+mod support_uploads;
+mod support_workspaces;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use support::samovar;
+use support_mount::noise;
+use support_uploads::{Running, Site, can_trace, files_below};
+use support_workspaces::{assert_has, exits, tree, write};
+use testkit::process::{Process, output, signal};
+
+/// A site, a token, and a directory that is pushed.
+struct Pushed {
+    site: Site,
+    token: String,
+    source: PathBuf,
+}
+
+impl Pushed {
+    fn new() -> Self {
+        let site = Site::new();
+        let token = site.token(&["--rights", "read,push,pin"]);
+        let source = site.dir().join("source");
+        for number in 0..20 {
+            write(
+                &source,
+                &format!("d{}/{number}", number % 3),
+                noise(number, 100_000),
+            );
+        }
+        Self {
+            site,
+            token,
+            source,
+        }
+    }
+
+    fn command(&self, server: &Running, words: &[&str]) -> Command {
+        let mut command = samovar();
+        command.args(words).env("SAMOVAR_CACHE", server.url());
+        command.env("SAMOVAR_TOKEN", &self.token);
+        command
+    }
+
+    fn push(&self, server: &Running, name: &str) -> Command {
+        let source = self.source.to_str().unwrap();
+        self.command(server, &["push", source, name, "--public", "--json"])
+    }
+
+    /// Pushes successfully. Returns the generation.
+    #[track_caller]
+    fn pushes(&self, server: &Running, name: &str) -> u64 {
+        let text = output(&mut self.push(server, name));
+        let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+        report["generation"].as_u64().unwrap()
+    }
+
+    /// Asserts that the newest generation of a ref is this one, with these files.
+    #[track_caller]
+    fn assert_newest(&self, server: &Running, name: &str, generation: u64, files: &Path) {
+        let dir = tempfile::tempdir().unwrap();
+        let copy = dir.path().join("copy");
+        let pull = ["pull", name, copy.to_str().unwrap(), "--json"];
+        let text = output(&mut self.command(server, &pull));
+        let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(report["generation"], generation, "{report}");
+        assert_eq!(tree(&copy), tree(files));
+    }
+
+    /// Copies the directory. Returns the copy.
+    fn copied(&self) -> PathBuf {
+        let copy = self.site.dir().join("before");
+        output(Command::new("cp").arg("-r").arg(&self.source).arg(&copy));
+        copy
+    }
+}
+
+/// A server whose storage is on a file system that is too small, in its own mount namespace.
+fn on_small_disk(site: &Site) -> (Running, PathBuf) {
+    let seed = site.dir().join("seed");
+    fs::rename(site.storage(), &seed).unwrap();
+    fs::create_dir(site.storage()).unwrap();
+    let script =
+        "mount -t tmpfs -o size=12m none \"$1\" && cp -a \"$2\"/. \"$1\" && shift 2 && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script]);
+    command.arg("sh").arg(site.storage()).arg(seed);
+    command.arg(samovar().get_program());
+    command.args(site.arguments()).stdin(Stdio::null());
+    let server = Running::of(&mut command);
+    let pid = server.process.pid();
+    let storage = site.storage();
+    let storage = PathBuf::from(format!("/proc/{pid}/root{}", storage.display()));
+    (server, storage)
+}
+
+/// Fills the file system with a file that leaves less room than a push needs.
+fn fill(storage: &Path) -> PathBuf {
+    let disk = rustix::fs::statvfs(storage).unwrap();
+    let len = disk.f_bavail * disk.f_frsize - 700_000;
+    let filler = storage.join("filler");
+    fs::write(&filler, vec![1; usize::try_from(len).unwrap()]).unwrap();
+    filler
+}
+
+/// Returns the unfinished files, and the narinfos, of the storage. Finished files that no path uses
+/// stay for a day, for the next push.
+fn stored(storage: &Path) -> BTreeSet<String> {
+    let files = files_below(storage).into_iter();
+    let is_kept = |file: &String| file.contains("tmp/") || file.ends_with(".narinfo");
+    files.filter(is_kept).collect()
+}
+
+#[test]
+fn a_full_disk_of_the_server_publishes_nothing() {
+    let pushed = Pushed::new();
+    let (server, storage) = on_small_disk(&pushed.site);
+    // The whole tree is uploaded.
+    let before = stored(&storage);
+    let filler = fill(&storage);
+    let text = exits(&mut pushed.push(&server, "app"), 3);
+    assert_has(&text, "507");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    exits(&mut pushed.command(&server, &["ref", "log", "app"]), 1);
+    assert_eq!(stored(&storage), before);
+    fs::remove_file(filler).unwrap();
+    assert_eq!(pushed.pushes(&server, "app"), 1);
+    pushed.assert_newest(&server, "app", 1, &pushed.source);
+    // The server assembles the tree from the one before, and a small change.
+    let old = pushed.copied();
+    write(&pushed.source, "d0/0", "changed");
+    let before = stored(&storage);
+    let filler = fill(&storage);
+    let text = exits(&mut pushed.push(&server, "app"), 3);
+    assert_has(&text, "507");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    pushed.assert_newest(&server, "app", 1, &old);
+    assert_eq!(stored(&storage), before);
+    fs::remove_file(filler).unwrap();
+    assert_eq!(pushed.pushes(&server, "app"), 2);
+    pushed.assert_newest(&server, "app", 2, &pushed.source);
+}
+
+/// Makes all flushes of the disk by a process fail, until it is dropped.
+struct FailingFlushes(Process);
+
+impl FailingFlushes {
+    fn start(server: &Running) -> Self {
+        let mut command = support::bare("strace");
+        command.args(["-f", "-o", "/dev/null", "--trace=fsync,fdatasync,syncfs"]);
+        command.arg("--inject=fsync,fdatasync,syncfs:error=EIO");
+        command.args(["-p", &server.process.pid().to_string()]);
+        let strace = Process::spawn(&mut command);
+        strace.wait_for("attached");
+        Self(strace)
+    }
+}
+
+impl Drop for FailingFlushes {
+    fn drop(&mut self) {
+        // strace then detaches, and the server goes on.
+        signal(self.0.pid(), "INT");
+        self.0.wait();
+    }
+}
+
+#[test]
+fn a_push_that_the_server_cannot_flush_is_not_acknowledged() {
+    if !can_trace() {
+        return;
+    }
+    let pushed = Pushed::new();
+    let mut server = pushed.site.start();
+    let faulty = FailingFlushes::start(&server);
+    let text = exits(&mut pushed.push(&server, "app"), 3);
+    assert_eq!(text.lines().count(), 1, "{text}");
+    drop(faulty);
+    exits(&mut pushed.command(&server, &["ref", "log", "app"]), 1);
+    assert_eq!(pushed.pushes(&server, "app"), 1);
+    let old = pushed.copied();
+    write(&pushed.source, "d0/0", "changed");
+    let faulty = FailingFlushes::start(&server);
+    let text = exits(&mut pushed.push(&server, "app"), 3);
+    assert_eq!(text.lines().count(), 1, "{text}");
+    drop(faulty);
+    pushed.assert_newest(&server, "app", 1, &old);
+    // Also after a restart.
+    server.process.signal("KILL");
+    server.process.wait();
+    let server = pushed.site.start();
+    pushed.assert_newest(&server, "app", 1, &old);
+    assert_eq!(pushed.pushes(&server, "app"), 2);
+    pushed.assert_newest(&server, "app", 2, &pushed.source);
+}
