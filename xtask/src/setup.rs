@@ -56,6 +56,8 @@ const TESTING: &[Need] = &[
     ("strace", "strace"),
     // faketime: shows a server another time than the machine's clock.
     ("faketime", "faketime"),
+    // fusermount3: mounts for users other than root.
+    ("fusermount3", "fuse3"),
     // promtool: parses our metrics and alerting rules as Prometheus does.
     ("promtool", "prometheus"),
     // PostgreSQL: store of the kettles example; tests start servers of their own.
