@@ -13,8 +13,11 @@ use std::time::{Duration, Instant};
 use support_workspaces::{Home, assert_has, exits, read, tree, write};
 use testkit::process::Process;
 
-/// Number of kills in each test.
-const KILL_COUNT: u32 = 8;
+/// Returns the number of kills in each test: that of the environment variable `SAMOVAR_KILLS`, or 8.
+fn kill_count() -> u32 {
+    let number = std::env::var("SAMOVAR_KILLS").ok();
+    number.map_or(8, |text| text.parse().expect("a number"))
+}
 
 /// Writes files that depend on `round`.
 fn change(directory: &std::path::Path, round: u32) {
@@ -44,6 +47,7 @@ fn kill_after(command: &mut Command, time: Duration) {
 
 #[test]
 fn a_killed_push_publishes_all_or_nothing() {
+    let kill_count = kill_count();
     let home = Home::new();
     let one = home.open("app", "one");
     change(&one, 0);
@@ -51,11 +55,11 @@ fn a_killed_push_publishes_all_or_nothing() {
     home.push(&one);
     let time = started_at.elapsed();
     let other = home.open("app", "other");
-    for round in 1..=KILL_COUNT {
+    for round in 1..=kill_count {
         change(&one, round);
         let before = tree(&one);
         let mut command = home.command_in(&one, &["push"]);
-        kill_after(&mut command, time * round / KILL_COUNT);
+        kill_after(&mut command, time * round / kill_count);
         assert_eq!(tree(&one), before);
         home.run(&other, &["pull"]);
         if read(&other, "d0/f0") == read(&one, "d0/f0") {
@@ -70,6 +74,7 @@ fn a_killed_push_publishes_all_or_nothing() {
 
 #[test]
 fn a_killed_pull_is_completed_by_the_next_one() {
+    let kill_count = kill_count();
     let home = Home::new();
     let one = home.open("app", "one");
     change(&one, 0);
@@ -81,13 +86,13 @@ fn a_killed_pull_is_completed_by_the_next_one() {
     let started_at = Instant::now();
     home.run(&other, &["pull"]);
     let time = started_at.elapsed();
-    for round in 2..=KILL_COUNT {
+    for round in 2..=kill_count {
         change(&one, round);
         home.push(&one);
         // A change that the pull must keep.
         write(&other, "d1/f1", format!("mine {round}"));
         let mut command = home.command_in(&other, &["pull"]);
-        kill_after(&mut command, time * round / KILL_COUNT);
+        kill_after(&mut command, time * round / kill_count);
         assert_eq!(read(&other, "unpushed"), "mine");
         assert_eq!(read(&other, "d1/f1"), format!("mine {round}"));
         home.run(&other, &["pull"]);
