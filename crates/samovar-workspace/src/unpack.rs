@@ -44,6 +44,8 @@ const THREAD_COUNT_MAX: usize = 4;
 pub struct Options<'a> {
     /// Expected hash of the NAR, from its narinfo. A manifest contains one, too.
     pub nar_hash: Option<NarHash>,
+    /// Expected length of the NAR in bytes, from its narinfo.
+    pub nar_size: Option<u64>,
     /// Maximum length of the NAR, in bytes. With a manifest, at most the length stated there.
     pub nar_size_max: u64,
     /// Maximum number of entries, without the root.
@@ -78,6 +80,7 @@ impl Default for Options<'_> {
     fn default() -> Self {
         Self {
             nar_hash: None,
+            nar_size: None,
             nar_size_max: u64::MAX,
             entry_count_max: u64::MAX,
             thread_count: None,
@@ -126,6 +129,10 @@ pub fn unpack(
     let temporary = Temporary::create(&destination, reader::root_mode(manifest))?;
     let root = temporary.root();
     let summary = unpack_below(source, manifest, root, &destination, options)?;
+    let found = summary.unpacked.nar_size;
+    if let Some(expected) = options.nar_size.filter(|expected| *expected != found) {
+        return Err(UnpackError::NarSize { expected, found });
+    }
     let found = summary.unpacked.nar_hash;
     let manifest_hash = manifest.map(|manifest| manifest.nar_hash);
     for expected in [options.nar_hash, manifest_hash].into_iter().flatten() {

@@ -276,7 +276,21 @@ fn limits_are_exact() {
     let head = nar_with_entry(b"bomb", 1 << 61);
     let refused = unpack(&mut &*head, None, &into, &with(size, 8));
     assert!(matches!(refused, Err(UnpackError::TooLarge { .. })));
+    // The size of the narinfo is neither a minimum nor a maximum only.
+    let of_size = |nar_size| Options {
+        nar_size: Some(nar_size),
+        ..FAST
+    };
+    let refused = unpack(&mut &*nar, None, &into, &of_size(size - 1));
+    assert!(matches!(refused, Err(UnpackError::TooLarge { limit }) if limit == size - 1));
+    let refused = unpack(&mut &*nar, None, &into, &of_size(size + 1));
+    assert!(
+        matches!(refused, Err(UnpackError::NarSize { expected, found })
+        if (expected, found) == (size + 1, size))
+    );
     assert!(names(dir.path()).is_empty(), "{:?}", names(dir.path()));
+    unpack(&mut &*nar, None, &into, &of_size(size)).unwrap();
+    fs::remove_dir_all(&into).unwrap();
     unpack(&mut &*nar, None, &into, &with(size, 8)).unwrap();
 }
 

@@ -145,7 +145,7 @@ pub(crate) fn download(
     let progress = Progress::start("pulled", narinfo.nar_size);
     let options = Options {
         nar_hash: Some(narinfo.nar_hash),
-        nar_size_max: narinfo.nar_size,
+        nar_size: Some(narinfo.nar_size),
         ..Options::default()
     };
     let spool = spool_beside(directory);

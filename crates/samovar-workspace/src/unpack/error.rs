@@ -28,6 +28,14 @@ pub enum UnpackError {
         /// Maximum length, in bytes.
         limit: u64,
     },
+    /// The NAR is shorter than expected.
+    #[error("the NAR has {found} bytes, expected {expected}")]
+    NarSize {
+        /// Expected length, in bytes.
+        expected: u64,
+        /// Length, in bytes.
+        found: u64,
+    },
     /// The NAR has more entries than permitted.
     #[error("the NAR has more than {limit} files, directories and links")]
     TooManyEntries {

@@ -78,13 +78,14 @@ impl<'a, 'scope> Reader<'a, 'scope> {
         options: &'a Options<'a>,
         writers: &'a mut Writers<'scope>,
     ) -> Self {
-        let nar_size = manifest.map_or(u64::MAX, |manifest| manifest.entries.nar_size());
+        let of_manifest = manifest.map(|manifest| manifest.entries.nar_size());
+        let sizes = [Some(options.nar_size_max), options.nar_size, of_manifest];
         let batch = writers.batch();
         Self {
             root,
             destination,
             options,
-            nar_size_max: options.nar_size_max.min(nar_size),
+            nar_size_max: sizes.into_iter().flatten().min().unwrap_or(u64::MAX),
             check: manifest.map(|manifest| Check::new(&manifest.entries)),
             writers,
             path: Vec::new(),

@@ -26,6 +26,7 @@ pub type Node = testkit::nar::Node<Vec<u8>>;
 /// Options without `syncfs`, which would wait for everything else that writes to the disk.
 pub const FAST: Options<'static> = Options {
     nar_hash: None,
+    nar_size: None,
     nar_size_max: u64::MAX,
     entry_count_max: u64::MAX,
     thread_count: None,

@@ -1,5 +1,10 @@
 //! A web server for the files of a directory, such as those of a plain Nix cache.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(
+    dead_code,
+    clippy::allow_attributes,
+    reason = "each test file uses a part of this"
+)]
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
