@@ -387,6 +387,21 @@ fn a_workspace_whose_directory_was_removed_is_opened_with_its_changes() {
 }
 
 #[test]
+fn files_that_hard_links_copy_up_are_unchanged() {
+    let Some(machine) = Machine::new() else {
+        return;
+    };
+    machine.pushed(&[("store/a", "a"), ("modules/x", "x")]);
+    let directory = machine.overlay();
+    // As pnpm does with its store.
+    fs::hard_link(directory.join("store/a"), directory.join("modules/a")).unwrap();
+    let text = machine.exits(&directory, &["diff"], 1);
+    assert_has(&text, "added    modules/a\n1 added\n");
+    machine.exits(&directory, &["push"], 0);
+    assert_eq!(machine.pulled(), tree(&directory));
+}
+
+#[test]
 fn closing_keeps_unpushed_changes() {
     let Some(machine) = Machine::new() else {
         return;
