@@ -1,5 +1,5 @@
-//! `samovar pull` refuses what a hostile or damaged cache sends: it exits with a sentence that names
-//! the file of the cache, and leaves no part of a tree and no download behind.
+//! `samovar pull` refuses what a hostile or damaged cache sends: its message names the file of the
+//! cache, and it leaves no part of a tree and no download behind.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,13 +9,14 @@ mod support_mount;
 mod support_uploads;
 
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use samovar_workspace::Manifest;
 use support_files::{Files, no_rule};
 use support_mount::{Snapshot, address, noise};
-use support_uploads::{MadePath, nar_of_entry};
+use support_uploads::{MadePath, nar_of_entry, nar_of_file};
 use testkit::nar::Node;
 use testkit::process::{finish, output};
 
@@ -228,6 +229,44 @@ fn names_that_lead_outside_and_deep_trees_are_refused() {
             .join(["d"; 63].join("/"))
             .is_file()
     );
+}
+
+#[test]
+fn the_greatest_window_is_that_of_servers() {
+    let hostile = Hostile::new();
+    for (log, is_accepted) in [(27, true), (28, false)] {
+        let path = tree();
+        let mut encoder = zstd::Encoder::new(Vec::new(), 1).unwrap();
+        encoder.window_log(log).unwrap();
+        encoder.write_all(&path.nar).unwrap();
+        let file = encoder.finish().unwrap();
+        let path = MadePath { file, ..path };
+        hostile.add(&path, &path.narinfo());
+        if is_accepted {
+            output(&mut hostile.pull(&path, "copy"));
+            fs::remove_dir_all(hostile.client().join("copy")).unwrap();
+        } else {
+            hostile.refuses(&path, "");
+        }
+    }
+}
+
+#[test]
+fn a_manifest_that_is_too_long_is_refused_before_it_is_downloaded() {
+    let hostile = Hostile::new();
+    let manifest = made("app.manifest", nar_of_file(b""));
+    let limit = 512_u64 << 20;
+    for (size, is_too_long) in [(limit, false), (limit + 1, true)] {
+        hostile.add(
+            &manifest,
+            &manifest.narinfo_with("NarSize", &size.to_string()),
+        );
+        let failed = finish(&mut hostile.pull(&manifest, "copy"));
+        let text = String::from_utf8(failed.stderr).unwrap();
+        assert!(matches!(failed.status.code(), Some(1 | 3)), "{text}");
+        assert_eq!(text.contains(&size.to_string()), is_too_long, "{text}");
+        assert!(!hostile.client().join("copy").exists());
+    }
 }
 
 /// The hash of the tree is right, but not the digest of a file in the manifest.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use support_workspaces::{Home, assert_has, exits, read, tree, write};
 use testkit::process::Process;
 
-/// Returns the number of kills in each test: that of the environment variable `SAMOVAR_KILLS`, or 8.
+/// Returns the number of kills in each test. The environment variable `SAMOVAR_KILLS` can raise it.
 fn kill_count() -> u32 {
     let number = std::env::var("SAMOVAR_KILLS").ok();
     number.map_or(8, |text| text.parse().expect("a number"))
