@@ -198,8 +198,10 @@ impl Snapshots {
         let mut nar = Vec::new();
         ensure!(
             narinfo.nar_size <= MANIFEST_LEN_MAX,
-            "the manifest {path} has {} bytes, more than the limit of {MANIFEST_LEN_MAX}",
-            narinfo.nar_size
+            Failed::Refused.because(anyhow!(
+                "the manifest {path} has {} bytes, more than the limit of {MANIFEST_LEN_MAX}",
+                narinfo.nar_size
+            ))
         );
         self.read_nar(&narinfo, &Arc::default(), |stream| {
             let read = stream.take(narinfo.nar_size + 1).read_to_end(&mut nar);
@@ -285,8 +287,10 @@ impl Snapshots {
         let expected = path_of_nar(nar_hash, references, path.name(), self.store_dir());
         ensure!(
             expected.is_ok_and(|expected| expected == *path),
-            "{path} is not the store path of its content: this is not a snapshot, or the cache is \
-             damaged"
+            Failed::Refused.because(anyhow!(
+                "{path} is not the store path of its content: this is not a snapshot, or the \
+                 cache is damaged"
+            ))
         );
         Ok(())
     }
