@@ -10,10 +10,12 @@ pub(crate) const USAGE: &str = "\
 usage: samovar-bench --store DIR --server NAME=COMMAND... [OPTION...]
        samovar-bench engine [--rounds N] [--seconds S] [--rows TEXT]
        samovar-bench uploads --store DIR [--server NAME=COMMAND...] [OPTION...]
+       samovar-bench workspaces [--tree DIR] [OPTION...]
 
 `engine` compares HTTP engines instead of binary caches. `uploads` measures uploads, to the program
 samovar in the directory of this program, to nginx, and to a directory. It creates the store with
 the paths if DIR is empty. A COMMAND of `uploads` starts a server that takes PUT below /upload.
+`workspaces` compares workspaces of 42,000 small files with their goals.
 
   --store DIR            store made by `cargo run -p xtask -- sample-store --bench DIR`
   --big-store DIR        store made by `cargo run -p xtask -- sample-store --paths 1000000 DIR`
@@ -22,8 +24,12 @@ the paths if DIR is empty. A COMMAND of `uploads` starts a server that takes PUT
                          at each start) filled in. The server must listen on 127.0.0.1. Give the
                          same NAME with and without {key} to measure signing too. The summary
                          compares the first NAME with the others
-  --dir DIR              with `uploads`: directory for the servers' files (that for temporary files)
-  --out DIR              also write table.md and chart.svg to DIR
+  --tree DIR             with `workspaces`: npm project, or directory with small files. npm installs
+                         an Angular project if DIR is empty. Without it, the files are generated
+  --dir DIR              with `uploads` and `workspaces`: directory for the files of servers and
+                         clients (that for temporary files)
+  --json                 with `workspaces`: print a JSON document
+  --out DIR              also write table.md, and chart.svg or figures.json, to DIR
   --rounds N             measure each figure N times and report the median (3)
   --seconds S            duration of each measurement (3)
   --rows TEXT            measure only rows whose name contains TEXT
@@ -39,6 +45,8 @@ pub(crate) enum Mode {
     Engine,
     /// Uploads to binary caches.
     Uploads,
+    /// Workspaces of small files.
+    Workspaces,
 }
 
 /// The parsed command line.
@@ -51,8 +59,11 @@ pub(crate) struct Arguments {
     pub(crate) big_store: Option<PathBuf>,
     /// Name and command of each cache server, in the order of the command line.
     pub(crate) servers: Vec<(String, String)>,
-    /// Directory for the files of servers that receive uploads.
+    /// Directory with small files; empty if they are generated.
+    pub(crate) tree: PathBuf,
+    /// Directory for the files of servers that receive uploads, and of their clients.
     pub(crate) dir: PathBuf,
+    pub(crate) is_json: bool,
     pub(crate) out: Option<PathBuf>,
     pub(crate) rounds: u32,
     pub(crate) seconds: f64,
@@ -65,27 +76,34 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Parses the arguments after the program's name.
-    pub(crate) fn parse(words: &[String]) -> Result<Self> {
-        let mode = match words.first().map(String::as_str) {
-            Some("engine") => Mode::Engine,
-            Some("uploads") => Mode::Uploads,
-            _ => Mode::Caches,
-        };
-        let mut arguments = Self {
+    fn defaults(mode: Mode) -> Self {
+        Self {
             mode,
             is_check: false,
             store: PathBuf::new(),
             big_store: None,
             servers: Vec::new(),
+            tree: PathBuf::new(),
             dir: std::env::temp_dir(),
+            is_json: false,
             out: None,
             rounds: 3,
             seconds: 3.0,
             rows: String::new(),
             connections: &[1, 64, 256],
             nginx: &[Variant::Sendfile, Variant::NoSendfile],
+        }
+    }
+
+    /// Parses the arguments after the program's name.
+    pub(crate) fn parse(words: &[String]) -> Result<Self> {
+        let mode = match words.first().map(String::as_str) {
+            Some("engine") => Mode::Engine,
+            Some("uploads") => Mode::Uploads,
+            Some("workspaces") => Mode::Workspaces,
+            _ => Mode::Caches,
         };
+        let mut arguments = Self::defaults(mode);
         let mut words = words.iter().skip(usize::from(mode != Mode::Caches));
         while let Some(option) = words.next() {
             let mut value = || {
@@ -96,7 +114,9 @@ impl Arguments {
             match option.as_str() {
                 "--store" => arguments.store = value()?.into(),
                 "--big-store" => arguments.big_store = Some(value()?.into()),
+                "--tree" => arguments.tree = value()?.into(),
                 "--dir" => arguments.dir = value()?.into(),
+                "--json" => arguments.is_json = true,
                 "--out" => arguments.out = Some(value()?.into()),
                 "--server" => {
                     let server = value()?;
@@ -123,7 +143,7 @@ impl Arguments {
             }
         }
         let has_store = !arguments.store.as_os_str().is_empty();
-        if mode != Mode::Engine && !has_store {
+        if matches!(mode, Mode::Caches | Mode::Uploads) && !has_store {
             bail!("--store is required\n\n{USAGE}");
         }
         if mode == Mode::Caches && arguments.servers.is_empty() {
@@ -157,6 +177,10 @@ mod tests {
         let uploads = parse("uploads --store /s --dir /d").unwrap();
         assert_eq!(uploads.mode, Mode::Uploads);
         assert_eq!(uploads.dir, PathBuf::from("/d"));
+        let workspaces = parse("workspaces --tree /t --json").unwrap();
+        assert_eq!(workspaces.mode, Mode::Workspaces);
+        assert_eq!(workspaces.tree, PathBuf::from("/t"));
+        assert!(workspaces.is_json && !uploads.is_json);
     }
 
     #[test]

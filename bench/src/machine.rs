@@ -66,9 +66,9 @@ pub(crate) fn load() -> String {
         .join(" ")
 }
 
-/// Describes in one line where and how the figures were measured. `how` states number and length of
-/// the rounds.
-pub(crate) fn describe(how: &str, load_before: &str) -> String {
+/// Describes in one line where and how the figures were measured. `programs` took part besides the
+/// servers; `how` states number and length of the rounds.
+pub(crate) fn describe(programs: &[&str], how: &str, load_before: &str) -> String {
     let model = field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown CPU".into());
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let memory_kib = field("/proc/meminfo", "MemTotal").unwrap_or_default();
@@ -76,14 +76,14 @@ pub(crate) fn describe(how: &str, load_before: &str) -> String {
         .trim_end_matches(" kB")
         .parse()
         .unwrap_or_default();
+    let versions: Vec<String> = programs.iter().map(|name| version(name)).collect();
     format!(
         "{cores} cores of {model}, {} GiB, Linux {}, loopback with {}, client on the same cores; \
-         {}, {}; {how}; load {load_before} before and {} after.\n",
+         {}; {how}; load {load_before} before and {} after.\n",
         memory_kib >> 20,
         read("/proc/sys/kernel/osrelease"),
         read(CONGESTION_CONTROL),
-        version("nginx", "-v"),
-        version("wrk", "-v"),
+        versions.join(", "),
         load()
     )
 }
@@ -104,15 +104,16 @@ fn field(path: &str, name: &str) -> Option<String> {
 
 /// Returns the first word with digits in a program's version output, whose format differs between
 /// programs.
-fn version(program: &str, option: &str) -> String {
+fn version(program: &str) -> String {
     let path = crate::nginx::find(program);
-    let Ok(said) = Command::new(path).arg(option).output() else {
+    let Ok(said) = Command::new(path).arg("-v").output() else {
         return format!("no {program}");
     };
     let said = [said.stdout, said.stderr].concat();
     let said = String::from_utf8_lossy(&said).into_owned();
     let number = said
         .split([' ', '/', '\n'])
+        .map(|word| word.trim_start_matches('v'))
         .find(|word| word.starts_with(|first: char| first.is_ascii_digit()) && word.contains('.'));
     format!("{program} {}", number.unwrap_or("of unknown version"))
 }

@@ -9,7 +9,7 @@
 //! results, which [`table`], [`summary`] and [`chart`] render and [`report`] writes.
 //!
 //! `samovar-bench engine` compares HTTP engines instead: see [`engine`]. `samovar-bench uploads`
-//! measures uploads: see [`uploads`].
+//! measures uploads, and `samovar-bench workspaces` workspaces: see [`uploads`] and [`workspaces`].
 //!
 //! Rules for measuring, which keep the figures comparable:
 //!
@@ -37,6 +37,7 @@ mod arguments;
 mod chart;
 mod check;
 mod contender;
+mod disk;
 mod engine;
 mod figures;
 mod http;
@@ -50,6 +51,7 @@ mod store;
 mod summary;
 mod table;
 mod uploads;
+mod workspaces;
 mod wrk;
 
 use std::process::ExitCode;
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
         Mode::Caches => run(&arguments),
         Mode::Engine => engine::run(&arguments),
         Mode::Uploads => uploads::run(&arguments),
+        Mode::Workspaces => workspaces::run(&arguments),
     });
     match done.flatten() {
         Ok(()) => ExitCode::SUCCESS,
@@ -122,7 +125,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         "{} rounds of {} s, medians (once where one takes over 6 s)",
         arguments.rounds, arguments.seconds
     );
-    let machine = machine::describe(&how, &load_before);
+    let machine = machine::describe(&["nginx", "wrk"], &how, &load_before);
     let text = report::markdown(&machine, &remarks, &results);
     print!("{text}");
     if let Some(folder) = &arguments.out {

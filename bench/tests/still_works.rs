@@ -5,6 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde_json::Value;
+
 /// Returns the path of the sample store, which `make sample` creates.
 fn sample_store() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../.samovar/sample")
@@ -77,6 +79,50 @@ fn uploads_to_every_cache_are_measured() {
         let figures = cells.filter(|cell| is_figure(cell.trim())).count();
         assert!(figures >= 2, "{table}");
     }
+}
+
+/// The mounts are left out where /dev/fuse cannot be opened.
+#[test]
+fn workspaces_of_a_small_tree_are_measured() {
+    let program = Path::new(env!("CARGO_BIN_EXE_samovar-bench")).with_file_name("samovar");
+    if !program.exists() {
+        println!("skipped: samovar was not built");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_samovar-bench"));
+    bench.args(["workspaces", "--check", "--rows", "transfer", "--json"]);
+    bench.arg("--dir").arg(dir.path());
+    let done = bench
+        .arg("--out")
+        .arg(dir.path().join("out"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{said}");
+    let report: Value = serde_json::from_slice(&done.stdout).unwrap();
+    for name in [
+        "durable push of the whole tree, zstd",
+        "status of the unchanged workspace",
+        "pull to plain files, flushed to the disk",
+        "sent for them",
+        "push of one edit and one new file",
+    ] {
+        let figures = report["figures"].as_array().unwrap();
+        let figure = figures.iter().find(|figure| figure["name"] == name);
+        let figure = figure.unwrap_or_else(|| panic!("no {name}: {report}"));
+        assert!(figure["median"].as_f64().unwrap() > 0.0, "{figure}");
+        assert!(figure["met"].is_boolean(), "{figure}");
+        assert!(
+            figure["command"].as_str().unwrap().contains("samovar"),
+            "{figure}"
+        );
+    }
+    let table = fs::read_to_string(dir.path().join("out/table.md")).unwrap();
+    assert!(
+        table.contains("| G10 | push of one edit and one new file |"),
+        "{table}"
+    );
 }
 
 /// Whether a line is a row of a table, and not its title or the line below it.

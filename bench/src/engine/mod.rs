@@ -65,7 +65,10 @@ pub(crate) fn run(options: &Arguments) -> Result<()> {
         "{} rounds of {} s, medians",
         options.rounds, options.seconds
     );
-    println!("{}", machine::describe(&how, &load_before));
+    println!(
+        "{}",
+        machine::describe(&["nginx", "wrk"], &how, &load_before)
+    );
     println!("{}{}", summary::render(&results), table::render(&results));
     Ok(())
 }

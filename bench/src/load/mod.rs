@@ -1,9 +1,9 @@
 //! Load generators for patterns that wrk cannot produce. Each uses one or few threads, so that the
 //! server stays the bottleneck.
 
-pub(crate) mod delay;
 pub(crate) mod echo;
 pub(crate) mod idle;
+pub(crate) mod line;
 pub(crate) mod poll;
 pub(crate) mod put;
 pub(crate) mod upload;

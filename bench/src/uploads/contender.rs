@@ -30,7 +30,7 @@ pub(crate) struct Running {
     /// Directory with all files of the cache.
     pub(crate) folder: PathBuf,
     pub(crate) netrc: PathBuf,
-    token: String,
+    pub(crate) token: String,
 }
 
 /// Returns the program of Samovar, which cargo builds beside this program.
@@ -44,6 +44,15 @@ pub(crate) fn samovar_program() -> Result<String> {
 }
 
 impl Contender {
+    /// Returns Samovar.
+    pub(crate) fn ours() -> Result<Self> {
+        Ok(Self {
+            name: "samovar".into(),
+            part: Part::Ours,
+            command: Some(samovar(&samovar_program()?)),
+        })
+    }
+
     /// Returns Samovar, the servers of the command line, nginx, and a directory.
     pub(crate) fn all(servers: &[(String, String)]) -> Result<Vec<Self>> {
         let new = |name: &str, part, command| Self {
@@ -51,11 +60,7 @@ impl Contender {
             part,
             command,
         };
-        let mut all = vec![new(
-            "samovar",
-            Part::Ours,
-            Some(samovar(&samovar_program()?)),
-        )];
+        let mut all = vec![Self::ours()?];
         all.extend(
             servers
                 .iter()
@@ -103,7 +108,8 @@ impl Running {
 fn samovar(program: &str) -> String {
     format!(
         "nix-store --store {{scratch}}/live --init && \
-         {program} token create --storage {{scratch}}/storage --name bench >{{scratch}}/token && \
+         {program} token create --storage {{scratch}}/storage --name bench \
+         --rights read,push,pin >{{scratch}}/token && \
          exec {program} serve --listen 127.0.0.1:{{port}} --store local?root={{scratch}}/live \
          --storage {{scratch}}/storage --set=admin.listen="
     )

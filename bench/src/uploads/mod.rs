@@ -4,8 +4,7 @@
 //! `samovar push`, and a load generator that sends the same requests as `nix copy`. Rounds are
 //! interleaved and figures are medians, as in the comparison of caches.
 
-mod contender;
-mod disk;
+pub(crate) mod contender;
 mod inputs;
 
 use std::fs::File;
@@ -19,9 +18,9 @@ use testkit::nix::hash_part;
 use testkit::procfs;
 
 use self::contender::{Contender, Running, samovar_program};
-use self::disk::Disk;
 use self::inputs::Inputs;
 use crate::arguments::Arguments;
+use crate::disk::Disk;
 use crate::figures::{Cell, Gap, Part, Quantity, Results, Row, Section, Values, failed, to_f64};
 use crate::table::grouped;
 use crate::{load, machine, report, rows};
@@ -100,7 +99,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         servers: servers.collect(),
         rows: plans.iter().map(row).collect(),
     };
-    let disk = Disk::new(&arguments.dir, !arguments.is_check)?;
+    let disk = Disk::new(&arguments.dir, (!arguments.is_check).then_some(""))?;
     for round in 1..=arguments.rounds {
         for (plan, row) in plans.iter().zip(&mut results.rows) {
             crate::progress(&format!("round {round}: {}", plan.name));
@@ -114,7 +113,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
     }
     let how = format!("{} rounds, medians", arguments.rounds);
-    let machine = machine::describe(&how, &load_before);
+    let machine = machine::describe(&["nginx", "wrk"], &how, &load_before);
     let text = report::markdown(&machine, &[disk.remark.clone(), inputs.remark()], &results);
     print!("{text}");
     if let Some(folder) = &arguments.out {
@@ -216,7 +215,7 @@ fn push(inputs: &Inputs, running: &Running, delay: Duration) -> Result<Values> {
     let address = if delay.is_zero() {
         server.address
     } else {
-        load::delay::start(server.address, delay)?
+        load::line::start(server.address, delay, None)?
     };
     let [list, report, log] = ["list", "report", "log"].map(|name| home.path().join(name));
     std::fs::write(&list, inputs.small.join("\n"))?;
