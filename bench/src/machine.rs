@@ -120,8 +120,8 @@ fn version(program: &str) -> String {
 
 /// Writes 1 GiB to tmpfs and to the disk of `scratch`, and deletes it.
 ///
-/// Hosts of virtual machines may take back pages that have been free for some seconds. To get such a
-/// page back costs ten times as much as to use another one. So each measurement of something that
+/// Hosts of virtual machines may take back pages that have been free for some seconds. To get such
+/// a page back costs ten times as much as to use another one. So each measurement of something that
 /// fills the page cache starts with pages that were used a moment ago.
 pub(crate) fn free_pages(scratch: &Path) -> io::Result<()> {
     const LEN: usize = 1 << 30;

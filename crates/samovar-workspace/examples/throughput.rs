@@ -67,12 +67,8 @@ fn measure_unpacking(scanned: &Scanned, into: &Path) -> Result<(), Failure> {
     let mut packer = Packer::start(Arc::new(scanned.clone()), default_threads())?;
     std::io::copy(&mut packer, &mut nar)?;
     let options = Options {
-        nar_hash: None,
-        nar_size_max: u64::MAX,
-        entry_count_max: u64::MAX,
-        thread_count: None,
         sync: false,
-        progress: None,
+        ..Options::default()
     };
     let mut round = 0;
     let (unpacked, time) = timed("unpack", || {

@@ -212,8 +212,8 @@ pub(super) fn pump<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
         Ok(Outcome::Blocked) => Verdict::Blocked,
         Ok(Outcome::Waiting) => Verdict::Waiting,
         Ok(Outcome::Yield) => {
-            // Cannot fail: the queue accepts every `Job::Pump`. No thread is woken, because this one
-            // takes the next job.
+            // Cannot fail: the queue accepts every `Job::Pump`. No thread is woken, because this
+            // one takes the next job.
             drop(shared.queue.push(Job::Pump(conn)));
             return;
         }

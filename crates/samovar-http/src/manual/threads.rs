@@ -14,8 +14,8 @@
 //! and for a client that was slower once, it moves the connection back. So a connection needs no
 //! lock, and a slow reader occupies no thread: its connection waits in the I/O thread and is
 //! dispatched again when the socket is writable. After 1 MiB, a response gives its slot to other
-//! jobs of its lane if any are queued. HTTP/2 connections and WebSockets have several tasks at once, so they stay with their
-//! I/O thread, and only single streams and events move.
+//! jobs of its lane if any are queued. HTTP/2 connections and WebSockets have several tasks at
+//! once, so they stay with their I/O thread, and only single streams and events move.
 //!
 //! # What if all workers are busy?
 //!

@@ -113,8 +113,8 @@ fn handle(path: &Path, mode: OpenMode) -> rusqlite::Result<Connection> {
     };
     connection.busy_handler(Some(busy_handler()))?;
     connection.set_prepared_statement_cache_capacity(STATEMENT_COUNT_MAX);
-    // Without this, SQLite compiles a statement with a range of paths again for each new path, which
-    // takes longer than to run it.
+    // Without this, SQLite compiles a statement with a range of paths again for each new path,
+    // which takes longer than to run it.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     Ok(connection)
 }

@@ -10,8 +10,8 @@
 //! page cache with `sendfile`.
 //!
 //! If the files were verified before, for example before a restart, they are copied without being
-//! hashed again. Such a copy is used only while the path has the same root, and it is dropped if the
-//! path is marked as damaged.
+//! hashed again. Such a copy is used only while the path has the same root, and it is dropped if
+//! the path is marked as damaged.
 //!
 //! A NAR that is sent in zstd is cached whatever its files are: compressing it again costs more
 //! than the disk space. Its compressed length is known only at the end.
@@ -140,8 +140,8 @@ impl NarCache {
     }
 
     /// Returns the copy of an uncompressed NAR as [`get`](Self::get) does. `root` identifies the
-    /// files from which the NAR would be sent otherwise: a copy that was not hashed is dropped if it
-    /// was made of other files.
+    /// files from which the NAR would be sent otherwise: a copy that was not hashed is dropped if
+    /// it was made of other files.
     pub(crate) fn get_of(
         &self,
         info: &PathInfo,

@@ -111,8 +111,8 @@ impl Recording {
     }
 
     /// Adds the complete copy to the cache. `files`: the files that were copied; `None` if the hash
-    /// of the copy was compared with the registered one. Returns `None` if the copy is incomplete or
-    /// there is no capacity for it.
+    /// of the copy was compared with the registered one. Returns `None` if the copy is incomplete
+    /// or there is no capacity for it.
     pub(crate) fn finish(mut self, files: Option<CopiedFiles>) -> Option<Arc<CachedNar>> {
         let is_whole = match self.allocation.key.1 {
             NarCoding::Identity => self.written_len == self.allocation.len,
