@@ -122,6 +122,9 @@ fn units_and_configuration_are_valid() {
     let public = home.0.path().join("public");
     let generated = generate.arg(&key).arg(public).output().unwrap();
     assert!(generated.status.success(), "{generated:?}");
+    // The check of the configuration opens the store.
+    let init = home.command("nix-store").arg("--init").output().unwrap();
+    assert!(init.status.success(), "{init:?}");
     let given = r#"{
         enable = true;
         openFirewall = true;
