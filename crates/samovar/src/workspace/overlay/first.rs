@@ -32,11 +32,10 @@ pub(super) fn start(signals: &Signals) -> anyhow::Result<ExitStatus> {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("samovar").args(std::env::args_os().skip(1));
     command.env(PARENT, getpid().to_string());
-    let child = {
+    let child = signals.start(None, || {
         let _permission = Permission::all()?;
-        command.spawn().context("cannot start a process")?
-    };
-    signals.forward_to(&child, None)?;
+        command.spawn().context("cannot start a process")
+    })?;
     wait_for(&child).context("cannot wait for a process")
 }
 

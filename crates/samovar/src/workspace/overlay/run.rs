@@ -375,15 +375,17 @@ impl Run {
     ) -> anyhow::Result<ExitStatus> {
         self.layers.mount(self.namespace, &self.target)?;
         let (program, arguments) = words.split_first().context("a command is missing")?;
-        let child = first::without_parent(&mut Program::new(program))
+        let mut command = Program::new(program);
+        first::without_parent(&mut command)
             .args(arguments)
             .current_dir(&self.target)
             .env("PWD", &self.target)
             // The command, such as a build with scripts of others, needs no token.
-            .env_remove(TOKEN_VARIABLE)
-            .spawn()
-            .map_err(|error| NotStarted::new(program, &error))?;
-        signals.forward_to(&child, Some(self.layers.dir().to_owned()))?;
+            .env_remove(TOKEN_VARIABLE);
+        let child = signals.start(Some(self.layers.dir().to_owned()), || {
+            let spawned = command.spawn();
+            Ok(spawned.map_err(|error| NotStarted::new(program, &error))?)
+        })?;
         let status = first::wait_for(&child).context("cannot wait for the command");
         signals.stop();
         let status = status?;

@@ -77,17 +77,23 @@ impl Signals {
         Pid::from_raw(self.process.number(PARENT)?)
     }
 
-    /// Passes signals on to this process. `dir`: the directory with its changes.
+    /// Starts a process and passes signals on to it, also those that arrive meanwhile. `dir`: the
+    /// directory with its changes.
     ///
     /// # Errors
     ///
-    /// The system refuses it.
-    pub(super) fn forward_to(&self, command: &Child, dir: Option<PathBuf>) -> anyhow::Result<()> {
-        let process = pidfd_open(Pid::from_child(command), PidfdFlags::empty());
+    /// The system refuses it; errors of `spawn`.
+    pub(super) fn start(
+        &self,
+        dir: Option<PathBuf>,
+        spawn: impl FnOnce() -> anyhow::Result<Child>,
+    ) -> anyhow::Result<Child> {
         let mut state = lock(&self.state);
+        let command = spawn()?;
+        let process = pidfd_open(Pid::from_child(&command), PidfdFlags::empty());
         state.command = Some(process.context("cannot watch the command")?);
         state.dir = dir;
-        Ok(())
+        Ok(command)
     }
 
     /// The command has ended. Signals that came before are handled before this returns: they were
