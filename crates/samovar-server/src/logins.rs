@@ -11,14 +11,22 @@ pub fn may_end_in_login(authority: &str, rest: &str) -> bool {
     authority.contains([':', '@']) && host.is_some_and(is_host)
 }
 
+/// Start of a URL, and of one that was read as a path, which has lost a slash.
+const STARTS: [&str; 3] = ["//", "http:/", "https:/"];
+
 /// Returns `text` with the login of each URL in it replaced by `***`, for messages that quote the
 /// user's input.
 #[must_use]
 pub fn without_logins(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
-    while let Some(at) = rest.find("//") {
-        let (before, url) = rest.split_at(at + 2);
+    let start = |text: &str| {
+        let ends = STARTS.map(|start| Some(text.find(start)? + start.len()));
+        ends.into_iter().flatten().min()
+    };
+    while let Some(at) = start(rest) {
+        let len = rest[at..].len() - rest[at..].trim_start_matches('/').len();
+        let (before, url) = rest.split_at(at + len);
         shown.push_str(before);
         let end = url.find(char::is_whitespace).unwrap_or(url.len());
         let host_end = url[..end].find(['/', '?', '#', '"', '\'']).unwrap_or(end);
@@ -58,6 +66,10 @@ mod tests {
             "see http://***@h/x and https://h/y@z, \"ftp://***@h\""
         );
         assert_eq!(without_logins("a // b"), "a // b");
+        assert_eq!(
+            without_logins("\"/srv/http:/a:b@h\" https:///a:b@h"),
+            "\"/srv/http:/***@h\" https:///***@h"
+        );
         for generation in ["http://h:5000#mr/app@3", "http://h:5000/a#mr/app@3 is kept"] {
             assert_eq!(without_logins(generation), generation);
         }

@@ -12,6 +12,7 @@ use clap::{Arg, ArgMatches, Command, value_parser};
 use samovar_cache::access::new_token;
 use samovar_nix::Glob;
 use samovar_server::config;
+use samovar_server::logins::without_logins;
 use samovar_storage::metadata::{Metadata, NewToken, Rows as _, Sqlite};
 use samovar_storage::token::{PREFIX, Rights, Token, TokenHash, now};
 use samovar_storage::{RootKind, open_database};
@@ -141,7 +142,7 @@ fn check_new(directory: &Path) -> anyhow::Result<()> {
 
 /// Prints a line to standard error. Ignores errors: standard error may be closed.
 fn note(text: &str) {
-    writeln!(io::stderr(), "{text}").ok();
+    writeln!(io::stderr(), "{}", without_logins(text)).ok();
 }
 
 fn create(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
