@@ -12,6 +12,7 @@ use samovar_server::config::{
 };
 use samovar_server::listener::ListenSpec;
 
+mod credentials;
 mod uploads;
 
 fn settings(file: &str) -> Result<Settings, ConfigError> {
@@ -342,16 +343,6 @@ fn an_empty_list_of_clients_does_not_admit_everybody() {
         let message = format!("samovar.toml:1: access.users-file must be a path, got {file}");
         refused(&format!("access.users-file = {file}"), &message);
     }
-}
-
-#[test]
-fn credentials_are_files_of_the_service_manager() {
-    let settings = settings("secret-key-files = [\"credential:key\"]").unwrap();
-    let config = read(&settings, |name| {
-        (name == "CREDENTIALS_DIRECTORY").then(|| "/run/credentials/samovar".to_owned())
-    });
-    let expected = [PathBuf::from("/run/credentials/samovar/key")];
-    assert_eq!(config.unwrap().caches[0].secret_key_files, expected);
 }
 
 /// The command line overrides the environment, which overrides the file.
