@@ -116,15 +116,25 @@ systemctl restart samovar.service
 signed two-1 || fails "another credential is used after a restart"
 
 mkdir -p /etc/systemd/system/samovar.socket.d
-printf '[Socket]\nListenStream=\nListenStream=127.0.0.1:5005\n' \
+printf '[Socket]\nListenStream=\nListenStream=127.0.0.1:5000\n' \
     > /etc/systemd/system/samovar.socket.d/address.conf
 systemctl daemon-reload
 systemctl restart samovar.socket
-curl -sS -f -m 20 http://127.0.0.1:5005/nix-cache-info > /dev/null || fails "another address"
-get nix-cache-info > /dev/null 2>&1 && fails "the first address is closed"
+curl -sS -f -m 20 http://127.0.0.1:5000/nix-cache-info > /dev/null || fails "another address"
+curl -sS -f -m 20 'http://[::1]:5000/nix-cache-info' > /dev/null 2>&1 \
+    && fails "the first address is closed"
+samovar doctor > /tmp/doctor || true
+grep -q "^ok .* socket unit: samovar.socket listens on 127.0.0.1:5000" /tmp/doctor \
+    && grep -q "^ok .* round trip: http://127.0.0.1:5000" /tmp/doctor \
+    || fails "doctor at another address: $(cat /tmp/doctor; systemctl show samovar.socket -p Listen)"
+SAMOVAR_LISTEN=127.0.0.1:5005 samovar doctor > /tmp/doctor && fails "doctor accepts another listen"
+grep -q "^error .* socket unit: samovar.socket listens on 127.0.0.1:5000, but" /tmp/doctor \
+    || fails "doctor with another listen: $(cat /tmp/doctor)"
 rm -r /etc/systemd/system/samovar.socket.d
 systemctl daemon-reload
 systemctl restart samovar.socket
+# Starts the service: a signal would end a process that is still starting.
+get nix-cache-info > /dev/null || fails "the first address is open again"
 
 count=0 bad=0
 while [ ! -e /tmp/stop ]; do

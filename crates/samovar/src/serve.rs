@@ -22,7 +22,7 @@ use crate::outcome::Failed;
 const CONFIG_VARIABLE: &str = "SAMOVAR_CONFIG";
 
 /// Configuration file of the service that the Debian package and the NixOS module install.
-const SERVICE_FILE: &str = "/etc/samovar/samovar.toml";
+pub(crate) const SERVICE_FILE: &str = "/etc/samovar/samovar.toml";
 
 /// Credentials of that service, which root may read while it runs.
 const SERVICE_CREDENTIALS: &str = "/run/credentials/samovar.service";

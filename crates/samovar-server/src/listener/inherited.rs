@@ -15,13 +15,39 @@ use super::spec::{Host, ListenSpec};
 
 /// Returns whether `spec` covers every connection that a listening socket accepts.
 pub(crate) fn is_within(socket: &Listener, spec: &ListenSpec) -> bool {
-    match spec {
-        ListenSpec::Tcp { host, port } => socket.local_addr().is_some_and(|bound| {
-            (*port == 0 || *port == bound.port()) && host.includes(bound.ip())
+    let bound = match (socket.local_addr(), socket.path()) {
+        (Some(address), _) => Some(ListenSpec::Tcp {
+            host: Host::Address(address.ip()),
+            port: address.port(),
         }),
-        ListenSpec::Unix(path) => {
-            let path = std::path::absolute(path).ok();
-            path.is_some() && socket.path() == path
+        (None, path) => path.map(ListenSpec::Unix),
+    };
+    bound.is_some_and(|bound| spec.covers(&bound))
+}
+
+impl ListenSpec {
+    /// Returns whether this listener covers every connection that a socket on `bound` accepts.
+    /// Its host is an address.
+    pub fn covers(&self, bound: &Self) -> bool {
+        match (self, bound) {
+            (
+                Self::Tcp { host, port },
+                Self::Tcp {
+                    host: bound,
+                    port: bound_port,
+                },
+            ) => {
+                let address = match bound {
+                    Host::Address(address) => Some(*address),
+                    _ => None,
+                };
+                (*port == 0 || port == bound_port)
+                    && address.is_some_and(|address| host.includes(address))
+            }
+            (Self::Unix(path), Self::Unix(bound)) => {
+                std::path::absolute(path).is_ok_and(|path| path == *bound)
+            }
+            _ => false,
         }
     }
 }

@@ -3,10 +3,11 @@
 
 mod client;
 mod round_trip;
+mod socket_unit;
 mod verify;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
 use samovar_nix::PublicKey;
@@ -24,7 +25,7 @@ pub(crate) use verify::verify_paths;
 
 /// Runs `samovar doctor` without `--verify`: checks the set-up, and prints the findings.
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<Outcome> {
-    let config = serve::configuration(&serve::settings(matches)?)?;
+    let mut config = serve::configuration(&serve::settings(matches)?)?;
     let given: Option<&String> = matches.get_one("url");
     given.map(|url| Remote::parse(url)).transpose()?;
     let mut findings = Findings::default();
@@ -32,6 +33,9 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     // be permitted to read it.
     let client: Option<&PathBuf> = matches.get_one("client-config");
     let client = client.map(|path| client::Client::read(path, &mut findings));
+    if serve::file(matches).is_some_and(|file| file == Path::new(serve::SERVICE_FILE)) {
+        socket_unit::examine(&mut config, &mut findings);
+    }
     let examined = examine(&config, &mut findings);
     let caches = match given {
         Some(url) => caches_at(url, &examined.caches),

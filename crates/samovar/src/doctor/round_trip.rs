@@ -11,8 +11,7 @@ use crate::private::Private;
 const SUBJECT: &str = "round trip";
 
 /// How to make a server reachable.
-const UNREACHABLE_FIX: &str = "start the server, or give its URL with --url (with socket \
-                               activation, the socket unit sets its address); if it does not \
+const UNREACHABLE_FIX: &str = "start the server, or give its URL with --url; if it does not \
                                start, see the errors above and its log";
 
 /// Requests the newest path of the store that the cache allows, and the newest uploaded path, from
