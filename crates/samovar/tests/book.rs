@@ -365,3 +365,24 @@ fn every_block_is_run_or_has_a_reason() {
         );
     }
 }
+
+/// The commands of systemctl and the lines of units in the page on installation are those that
+/// `contrib/systemd/try.sh` runs under a real systemd.
+#[test]
+fn the_commands_for_the_package_are_tried() {
+    let (page, tried) = (read("docs/book/install.md"), read("contrib/systemd/try.sh"));
+    let pieces = page.lines().flat_map(|line| line.split('`'));
+    let mut count = 0;
+    for piece in pieces.map(|piece| piece.trim_start_matches("$ sudo ")) {
+        let is_command = piece.starts_with("systemctl ") && piece.contains("samovar");
+        let is_setting = piece.starts_with("LoadCredential=") || piece.starts_with("ListenStream=");
+        let expected = match piece.strip_prefix("systemctl edit ") {
+            Some(unit) => format!("/etc/systemd/system/{unit}.d/"),
+            None if is_command || is_setting => piece.to_owned(),
+            None => continue,
+        };
+        assert!(tried.contains(&expected), "try.sh does not run {piece:?}");
+        count += 1;
+    }
+    assert!(count >= 8, "{count} commands");
+}
