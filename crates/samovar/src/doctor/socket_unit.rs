@@ -15,7 +15,7 @@ const SUBJECT: &str = "socket unit";
 /// Socket unit of the service that the Debian package and the NixOS module install.
 const UNIT: &str = "samovar.socket";
 
-/// This directory exists if systemd manages the services, see sd_booted(3).
+/// This directory exists if systemd manages the services, see `sd_booted(3)`.
 const SYSTEMD: &str = "/run/systemd/system";
 
 /// Checks the socket unit of the service. Without `listen`, its addresses become those of `config`.
