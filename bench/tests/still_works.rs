@@ -104,7 +104,7 @@ fn workspaces_of_a_small_tree_are_measured() {
     for name in [
         "durable push of the whole tree, zstd",
         "status of the unchanged workspace",
-        "pull to plain files, flushed to the disk",
+        "pull to plain files, on stable storage",
         "sent for them",
         "push of one edit and one new file",
     ] {
