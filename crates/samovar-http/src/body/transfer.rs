@@ -6,8 +6,7 @@ use super::{Batch, Progress, Source, batch};
 use crate::io::transport::Transport;
 use crate::io::wake::Waker;
 
-/// Number of bytes that a transfer sends before other jobs get a turn: the quantum of the
-/// round-robin among large transfers.
+/// Maximum length of a turn: the number of bytes after which a transfer lets other jobs run.
 const YIELD_LEN: u64 = 1 << 20;
 /// Length of the size line before a chunk, in bytes: sixteen digits and CRLF.
 const CHUNK_HEAD_LEN: usize = 18;
@@ -62,6 +61,8 @@ pub(crate) struct Transfer {
     is_source_failed: bool,
     /// Whether the client was once too slow for a worker to wait for it.
     pub(crate) is_slow: bool,
+    /// Value of `sent_len` when a worker last waited for the client.
+    waited_at: Option<u64>,
 }
 
 impl Transfer {
@@ -83,6 +84,7 @@ impl Transfer {
             before_len: before_len as u64,
             is_source_failed: false,
             is_slow: false,
+            waited_at: None,
         }
     }
 
@@ -94,6 +96,14 @@ impl Transfer {
     /// Returns the number of bytes that the kernel has accepted, including the head and framing.
     pub(crate) fn sent_len(&self) -> u64 {
         self.sent_len
+    }
+
+    /// Returns whether a worker may wait until the socket is writable. Returns `false` if nothing
+    /// was sent since the last wait: without memory for sockets, the kernel reports that the socket
+    /// is writable and accepts nothing.
+    pub(crate) fn may_wait(&mut self) -> bool {
+        let waited_at = self.waited_at.replace(self.sent_len);
+        !self.is_slow && waited_at != Some(self.sent_len)
     }
 
     /// Pulls and sends until the body is complete, the socket buffer is full, or other jobs must

@@ -14,6 +14,7 @@ use super::exchange::{
     Carrier, finish_head, is_disconnect, remove_reset_content, report_failure, unavailable,
 };
 use super::job::Job;
+use super::lent::has_slot;
 use super::preferences::Preferences;
 use crate::body::{Framing, Outcome, Transfer};
 use crate::core::{Core, Shared};
@@ -194,11 +195,14 @@ pub(super) fn pump<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
             conn.pump(|| shared.core.waker(home, key))
         }))
         .unwrap_or_else(|_panic| Err(std::io::Error::other("body source panicked")));
-        let goes_on = match outcome {
-            Ok(Outcome::Yield) => !shared.queue.has_queued(conn.answer.lane),
-            Ok(Outcome::Blocked) => shared.queue.is_idle(conn.answer.lane) && conn.wait(WAIT_TIME),
-            _ => false,
-        };
+        let (queue, lane) = (&shared.queue, conn.answer.lane);
+        // I/O threads, which send the responses of inline bodies, never wait.
+        let goes_on = has_slot()
+            && match outcome {
+                Ok(Outcome::Yield) => !queue.has_queued(lane),
+                Ok(Outcome::Blocked) => queue.is_idle(lane) && conn.wait(WAIT_TIME),
+                _ => false,
+            };
         if !goes_on {
             break outcome;
         }
@@ -212,9 +216,12 @@ pub(super) fn pump<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
         Ok(Outcome::Blocked) => Verdict::Blocked,
         Ok(Outcome::Waiting) => Verdict::Waiting,
         Ok(Outcome::Yield) => {
-            // Cannot fail: the queue accepts every `Job::Pump`. No thread is woken, because this
-            // one takes the next job.
+            // Cannot fail: the queue accepts every `Job::Pump`.
             drop(shared.queue.push(Job::Pump(conn)));
+            // A worker takes the next job itself, and wakes others if there are more.
+            if !has_slot() {
+                shared.queue.wake();
+            }
             return;
         }
         Err(error) => {

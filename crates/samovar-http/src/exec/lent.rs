@@ -36,6 +36,11 @@ pub(super) fn set_lane(lane: Option<Lane>) -> Option<Lane> {
     LANE.replace(lane)
 }
 
+/// Returns whether the calling thread is a worker that occupies a slot.
+pub(super) fn has_slot() -> bool {
+    LANE.get().is_some()
+}
+
 /// Calls `wait`, which may block for long, for example until a lock is released. Meanwhile the
 /// worker slot of the calling thread is lent to other requests. The slot is not lent if the thread
 /// is no worker, if it has lent its slot already, or if too many slots are lent.

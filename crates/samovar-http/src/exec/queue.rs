@@ -219,7 +219,7 @@ impl Queue {
         self.lock().lane(lane).len() > 0
     }
 
-    /// Returns whether no job of the lane would be delayed if a running one waited.
+    /// Returns whether no job of the lane is queued, and a slot is free.
     pub(super) fn is_idle(&self, lane: Lane) -> bool {
         self.lock().lane(lane).is_idle()
     }

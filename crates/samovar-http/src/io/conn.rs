@@ -261,9 +261,12 @@ impl Conn {
     /// Waits until the socket is writable; returns `false` if that takes longer than `time`. Then
     /// the client is slow, and later calls for the same response return `false` at once.
     pub(crate) fn wait(&mut self, time: Duration) -> bool {
-        let Some(transfer) = self.transfer.as_mut().filter(|transfer| !transfer.is_slow) else {
+        let Some(transfer) = &mut self.transfer else {
             return false;
         };
+        if !transfer.may_wait() {
+            return false;
+        }
         let is_writable = sys::wait_for(&self.transport, PollFlags::OUT, time);
         transfer.is_slow = !is_writable.unwrap_or(false);
         !transfer.is_slow

@@ -10,10 +10,10 @@
 //!
 //! A connection belongs to one thread at a time. To respond on a worker, the connection *moves* to
 //! the worker with the request. The worker writes the response until the socket buffer is full. If
-//! no other job needs its slot, it waits for up to 2 ms until the socket is writable again. Then,
-//! and for a client that was slower once, it moves the connection back. So a connection needs no
-//! lock, and a slow reader occupies no thread: its connection waits in the I/O thread and is
-//! dispatched again when the socket is writable. After 1 MiB, a response gives its slot to other
+//! no other job needs its slot, it waits for up to 2 ms until the socket is writable again. If that
+//! takes longer, or the client was slower before, it moves the connection back. So a connection
+//! needs no lock, and a slow reader occupies no thread: its connection waits in the I/O thread and
+//! is dispatched again when the socket is writable. After 1 MiB, a response gives its slot to other
 //! jobs of its lane if any are queued. HTTP/2 connections and WebSockets have several tasks at
 //! once, so they stay with their I/O thread, and only single streams and events move.
 //!
@@ -51,7 +51,7 @@
 //! |---|---|
 //! | request answered inline | none |
 //! | connection | the counters of open and of accepted connections |
-//! | request on a worker | the mutex of the queue, twice; the inbox of the connection's I/O thread, once, and its eventfd if the thread sleeps |
+//! | request on a worker | the mutex of the queue, three times; the inbox of the connection's I/O thread, once, and its eventfd if the thread sleeps |
 //! | response that is longer than 64 KiB | the list of free buffers and the counter of their memory, twice each; the mutex of the queue whenever the socket buffer is full, and every 1 MiB |
 //!
 //! The [`Observer`](crate::Observer) is called on each of these threads: an observer that counts
