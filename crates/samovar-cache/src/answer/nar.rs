@@ -183,11 +183,16 @@ fn root_of(shared: &SharedStore, info: &PathInfo) -> Option<Identity> {
 /// Creates the check of a whole NAR, which hashes it, copies it to the NAR cache, or both. Returns
 /// `None` if neither is needed.
 fn check_of(shared: &SharedStore, info: &PathInfo, root: Identity) -> Option<Check> {
-    let is_first = shared.health.is_to_hash(info, &root);
+    let health = &shared.health;
     let nar_cache = shared.nar_cache.as_ref();
     let candidate =
         nar_cache.and_then(|cache| Candidate::reserve(cache, &info.nar_hash, info.nar_size));
-    Check::new(root, is_first, candidate)
+    let is_to_hash = match candidate {
+        // A copy is made only of files that were verified, or are being verified.
+        Some(_) => !health.is_verified(info, &root),
+        None => health.is_to_hash(info, &root),
+    };
+    Check::new(root, is_to_hash, candidate, health.drop_count())
 }
 
 /// Returns a small NAR from the small-NAR cache, or reads it and adds it.

@@ -5,12 +5,11 @@ use std::io;
 use std::sync::Arc;
 
 use samovar_http::{Batch, Progress, Source};
-use samovar_metrics::Event;
 use samovar_store::{Identity, NarReader, NarSink};
 use sha2::{Digest, Sha256};
 
 use crate::known::gc_lease::SendingLease;
-use crate::known::nar_cache::{Candidate, CopiedFiles, Recording};
+use crate::known::nar_cache::{CachedNar, Candidate, CopiedFiles, Recording};
 use crate::known::registration::{Collected, Registration, wrong_contents, wrong_size};
 
 /// File contents of at least this length are sent with `sendfile`. Shorter contents are read,
@@ -39,6 +38,8 @@ pub(crate) struct NarBody {
     /// Whether the last batch contains bytes of the copy for the NAR cache, instead of files of the
     /// store.
     sends_copy: bool,
+    /// The complete copy. Its disk space counts as used until the last piece is sent.
+    copy: Option<Arc<CachedNar>>,
     /// The GC lease of the path, held while the body is sent.
     _lease: Option<SendingLease>,
 }
@@ -49,6 +50,8 @@ pub(crate) struct Check {
     /// The hash of the bytes so far; `None` if the path has a verification record.
     hash: Option<Sha256>,
     root: Identity,
+    /// Number of times that responses for marked paths were dropped before the check.
+    drop_count: u64,
     copy: Copy,
 }
 
@@ -62,16 +65,19 @@ enum Copy {
 }
 
 impl Check {
-    /// Starts a check. `root` identifies the directory or file that is read; `is_first`: the path
-    /// has no verification record yet. Returns `None` if there is nothing to do.
+    /// Starts a check. `root` identifies the directory or file that is read; `drop_count` is that
+    /// of [`Health`](crate::known::health::Health::drop_count) at present. Returns `None` if there
+    /// is nothing to do.
     pub(crate) fn new(
         root: Identity,
-        is_first: bool,
+        is_to_hash: bool,
         candidate: Option<Candidate>,
+        drop_count: u64,
     ) -> Option<Self> {
         let check = Self {
-            hash: is_first.then(Sha256::new),
+            hash: is_to_hash.then(Sha256::new),
             root,
+            drop_count,
             copy: candidate.map_or(Copy::None, Copy::Undecided),
         };
         check.is_needed().then_some(check)
@@ -82,6 +88,7 @@ impl Check {
         Self {
             hash: Some(Sha256::new()),
             root,
+            drop_count: 0,
             copy: Copy::None,
         }
     }
@@ -98,6 +105,13 @@ impl Check {
         }
     }
 
+    /// Reports that the copy cannot be read.
+    fn fail_copy(&self, error: &io::Error) {
+        if let Copy::InProgress(recording) = &self.copy {
+            recording.fail(error);
+        }
+    }
+
     /// Hashes the next bytes, without copying them.
     pub(super) fn hash(&mut self, bytes: &[u8]) {
         if let Some(hash) = &mut self.hash {
@@ -106,9 +120,9 @@ impl Check {
     }
 
     /// Compares the hash of the whole NAR, if it was computed, with that of the registration, which
-    /// must still be current. Then adds the copy to the NAR cache. An outage of the store is no
-    /// error: the client compares the hash itself.
-    pub(super) fn settle(self, registration: &Registration) -> io::Result<()> {
+    /// must still be current. Then adds the copy to the NAR cache, and returns it. An outage of the
+    /// store is no error: the client compares the hash itself.
+    pub(super) fn settle(self, registration: &Registration) -> io::Result<Option<Arc<CachedNar>>> {
         let info = &registration.info;
         let is_hashed = self.hash.is_some();
         if let Some(hash) = self.hash
@@ -119,16 +133,21 @@ impl Check {
         if ensure_current(registration)? && is_hashed {
             registration.health.note_verified(info, &self.root);
         }
-        if let Copy::InProgress(recording) = self.copy {
-            let hash_part = info.path.hash_part();
-            let files = CopiedFiles {
-                hash_part,
-                root: self.root,
-            };
-            recording.finish((!is_hashed).then_some(files));
-            registration.health.drop_if_marked(&hash_part);
+        let Copy::InProgress(recording) = self.copy else {
+            return Ok(None);
+        };
+        if is_hashed {
+            return Ok(recording.finish(None));
         }
-        Ok(())
+        let hash_part = info.path.hash_part();
+        let files = CopiedFiles {
+            hash_part,
+            root: self.root,
+        };
+        let cached = recording.finish(Some(files));
+        let health = &registration.health;
+        health.drop_if_marked_since(self.drop_count, &hash_part);
+        Ok(cached)
     }
 
     /// Hashes and copies the next bytes. Returns `None` if the rest needs neither.
@@ -172,6 +191,7 @@ impl NarBody {
             registration,
             check,
             sends_copy: false,
+            copy: None,
             _lease: lease,
         }
     }
@@ -227,7 +247,7 @@ impl NarBody {
         }
         // Run all checks before the last piece is sent.
         match self.check.take() {
-            Some(check) => check.settle(&self.registration)?,
+            Some(check) => self.copy = check.settle(&self.registration)?,
             None => drop(ensure_current(&self.registration)?),
         }
         Ok(Progress::End)
@@ -285,10 +305,12 @@ impl Source for NarBody {
     }
 
     fn file_failed(&mut self, error: &io::Error) {
-        if self.sends_copy {
-            let failed = Event::NarCacheFailed(error);
-            return self.registration.observer.event(&failed);
+        match (&self.copy, &self.check) {
+            _ if !self.sends_copy => self.registration.report(error),
+            (Some(copy), _) => copy.fail(error),
+            (None, Some(check)) => check.fail_copy(error),
+            // The copy could not be cached, and is gone with this response.
+            (None, None) => {}
         }
-        self.registration.report(error);
     }
 }

@@ -26,6 +26,7 @@ mod verified;
 use std::fmt;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
 use samovar_metrics::{Event, Observer, ScrubStatus};
@@ -76,6 +77,8 @@ pub(crate) struct Health {
     /// The small-NAR cache and the NAR cache.
     nars: Vec<Arc<dyn PathCache>>,
     tasks: Tasks,
+    /// Number of calls of [`drop_rendered`](Self::drop_rendered).
+    drop_count: AtomicU64,
     /// Progress of the background verification; `None` before its first round.
     scrub: Mutex<Option<ScrubStatus>>,
 }
@@ -97,6 +100,7 @@ impl Health {
             rendered: RwLock::default(),
             nars,
             tasks: Tasks::default(),
+            drop_count: AtomicU64::new(0),
             scrub: Mutex::default(),
         };
         health.load();
@@ -132,7 +136,18 @@ impl Health {
     /// Whether a NAR must be hashed while it is sent. `info` is the row of its path, and `root`
     /// identifies the directory or file from which it is read.
     pub(crate) fn is_to_hash(&self, info: &PathInfo, root: &Identity) -> bool {
-        self.trust.is_first_hashed && self.minute(info, root).is_none()
+        self.trust.is_first_hashed && !self.is_verified(info, root)
+    }
+
+    /// Whether the files with this root have a verification record.
+    pub(crate) fn is_verified(&self, info: &PathInfo, root: &Identity) -> bool {
+        self.minute(info, root).is_some()
+    }
+
+    /// Returns how many times responses for a marked path were dropped, for
+    /// [`drop_if_marked_since`](Self::drop_if_marked_since).
+    pub(crate) fn drop_count(&self) -> u64 {
+        self.drop_count.load(Ordering::SeqCst)
     }
 
     /// Records that the files with this root have the registered hash.
@@ -215,6 +230,7 @@ impl Health {
     /// Drops cached responses for a path. Must be called after marking it (see the theory of
     /// operation).
     fn drop_rendered(&self, hash_part: &HashPart) {
+        self.drop_count.fetch_add(1, Ordering::SeqCst);
         let all = unpoisoned(self.rendered.read());
         for rendered in &*all {
             rendered.drop_path(hash_part);
@@ -225,10 +241,11 @@ impl Health {
         }
     }
 
-    /// Drops cached responses for a path if it is marked. Must be called after caching one (see the
-    /// theory of operation).
-    pub(crate) fn drop_if_marked(&self, hash_part: &HashPart) {
-        if self.is_marked(hash_part) {
+    /// Drops cached responses for a path if any path was marked since `drop_count`. Must be called
+    /// after caching a response that was made of files read since then: its path may have been
+    /// marked and released again meanwhile.
+    pub(crate) fn drop_if_marked_since(&self, drop_count: u64, hash_part: &HashPart) {
+        if self.drop_count() != drop_count {
             self.drop_rendered(hash_part);
         }
     }

@@ -148,13 +148,18 @@ impl NarCache {
         root: impl FnOnce() -> Option<Identity>,
     ) -> Option<Arc<CachedNar>> {
         let cached = self.get(&(info.nar_hash, NarCoding::Identity), info.nar_size)?;
-        if let Some(files) = cached.files
-            && root() != Some(files.root)
-        {
-            self.drop_copy(&cached);
+        let Some(files) = cached.files else {
+            return Some(cached);
+        };
+        if files.hash_part != info.path.hash_part() {
             return None;
         }
-        Some(cached)
+        let root = root()?;
+        if root == files.root {
+            return Some(cached);
+        }
+        self.drop_copy(&cached);
+        None
     }
 }
 
@@ -167,6 +172,11 @@ impl CachedNar {
     /// Returns the file of the copy, and its length in bytes.
     pub(crate) fn written(&self) -> (&Arc<File>, u64) {
         (&self.file, self.allocation.len)
+    }
+
+    /// Drops the copy, because it cannot be read.
+    pub(crate) fn fail(&self, error: &io::Error) {
+        self.allocation.cache.fail(self, error);
     }
 
     /// Returns the bytes of the copy from `start` to `end`.
@@ -223,10 +233,10 @@ impl Source for CachedNarBody {
 
     fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
         self.fill(batch)
-            .inspect_err(|error| self.cached.allocation.cache.fail(&self.cached, error))
+            .inspect_err(|error| self.cached.fail(error))
     }
 
     fn file_failed(&mut self, error: &io::Error) {
-        self.cached.allocation.cache.fail(&self.cached, error);
+        self.cached.fail(error);
     }
 }

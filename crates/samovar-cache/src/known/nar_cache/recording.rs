@@ -1,13 +1,14 @@
 //! Writes the copy of a NAR for the NAR cache while the NAR is being sent.
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use samovar_nix::NarHash;
 use samovar_nix::narinfo::NarCoding;
 
-use super::table::{Allocation, CachedNar, CopiedFiles, NarCache};
+use super::table::{Allocation, CachedNar, CopiedFiles, NAR_LEN_MIN, NarCache};
 
 /// Average file length in bytes above which opening the files is cheaper than a copy.
 const FILE_LEN_MAX: u64 = 32 * 1024;
@@ -42,7 +43,10 @@ impl Candidate {
         let nar_size = allocation.len;
         let files_len = nar_size.saturating_mul(file_count);
         if files_len / FILE_COUNT_MIN < (bytes.len() as u64).min(nar_size) {
-            allocation.cache.refuse(allocation.key);
+            // A short first piece says little: the next download decides again.
+            if bytes.len() as u64 >= NAR_LEN_MIN / 2 {
+                allocation.cache.refuse(allocation.key);
+            }
             return None;
         }
         Recording::create(allocation, nar_size)?.write(bytes, file_count)
@@ -103,6 +107,11 @@ impl Recording {
         }
         self.written_len = len;
         Some(self)
+    }
+
+    /// Pauses writing to the NAR cache, because the copy cannot be read.
+    pub(crate) fn fail(&self, error: &io::Error) {
+        self.allocation.cache.note_failure(error);
     }
 
     /// Returns the file of the copy, and the number of bytes written to it so far.

@@ -21,7 +21,7 @@ use crate::known::sharded::PathCache;
 use crate::sync::Locked;
 
 /// Minimum size of a cached NAR, in bytes. Smaller ones are sent in one buffer.
-const NAR_LEN_MIN: u64 = 256 * 1024;
+pub(super) const NAR_LEN_MIN: u64 = 256 * 1024;
 
 /// Number of bytes of disk space that are allocated at a time. So an aborted download evicts no
 /// more than its own bytes plus this number.
