@@ -1,7 +1,7 @@
 //! Describes the measuring machine, and chooses the network settings of a run.
 
 use std::fs;
-use std::io::{self, Write as _};
+use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -130,7 +130,10 @@ pub(crate) fn free_pages(scratch: &Path) -> io::Result<()> {
         if directory.is_dir() {
             let mut file = tempfile::tempfile_in(directory)?;
             for _ in 0..LEN / piece.len() {
-                file.write_all(&piece)?;
+                match file.write_all(&piece) {
+                    Err(error) if error.kind() == ErrorKind::StorageFull => break,
+                    written => written?,
+                }
             }
         }
     }
