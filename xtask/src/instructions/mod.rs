@@ -8,8 +8,11 @@
 //! A second run with `--admin`, which makes the server count requests in its metrics, gives the
 //! rows whose names end in `-counted`.
 //!
-//! Each row requests 50 targets in turn. With a single target, its position in randomly seeded hash
-//! tables would change the figure by 6 % between runs.
+//! The rows `first-narinfo` and `first-nar` are the first requests for the narinfos and the NARs of
+//! 60 paths. They include the work of all threads, until they are idle again.
+//!
+//! Each of the other rows requests 50 targets in turn. With a single target, its position in
+//! randomly seeded hash tables would change the figure by 6 % between runs.
 
 mod budget;
 mod server;
@@ -29,12 +32,22 @@ use crate::{sample, serve};
 /// Number of URL paths that a row requests in turn.
 const TARGET_COUNT: usize = 50;
 
+/// Number of paths that are requested once for a measurement of first requests. Each measurement
+/// uses other paths.
+const FIRST_COUNT: usize = 60;
+
 /// Number of requests of the first of two measurements, a multiple of [`TARGET_COUNT`].
 const REQUEST_COUNT: u64 = 500;
 
 /// Maximum number of attempts to measure a row. The minimum of their costs is used, because
 /// disturbances only add to it.
 const ATTEMPT_COUNT_MAX: usize = 3;
+
+/// Start of the responses for paths in the store.
+const FOUND: &str = "HTTP/1.1 200 ";
+
+/// Start of the responses for paths that are not in the store.
+const MISSING: &str = "HTTP/1.1 404 ";
 
 /// Maximum length of NARs in a row. The I/O thread answers NARs of up to 16 KiB from memory.
 const NAR_LEN_MAX: u64 = 8 * 1024;
@@ -75,22 +88,37 @@ pub(crate) fn run_gates(words: &[&str]) -> Result<()> {
     println!("instructions of the program for each request; those of the kernel are not counted");
     let mut costs = Vec::new();
     let mut above = Vec::new();
+    let paths = hash_parts(&store)?;
     for (suffix, arguments) in SERVERS {
         let server = Server::start(&program, &store, arguments)?;
         let mut client = server.connect()?;
-        let rows = rows(&store, &mut client, suffix)?;
+        let budget_of = |name: &str| {
+            let budget = budgets.rows.get(name).filter(|_| !renews);
+            if budget.is_none() && !renews {
+                bail!("{} has no line for {name}", file.display());
+            }
+            Ok(budget)
+        };
+        let mut judged = Vec::new();
+        if suffix.is_empty() {
+            for (name, cost) in first_costs(&server, &mut client, &paths)? {
+                let verdict = Verdict::of(&cost, budget_of(&name)?, tolerance_percent);
+                judged.push((name, cost, verdict));
+            }
+        }
+        let rows = rows(&paths, &mut client, suffix)?;
         server.settle()?;
         for row in rows {
-            let budget = budgets.rows.get(&row.name).filter(|_| !renews);
-            if budget.is_none() && !renews {
-                bail!("{} has no line for {}", file.display(), row.name);
-            }
+            let budget = budget_of(&row.name)?;
             let (cost, verdict) = judge(&server, &mut client, &row, budget, tolerance_percent)?;
-            println!("{:20} {cost}: {verdict}", row.name);
+            judged.push((row.name, cost, verdict));
+        }
+        for (name, cost, verdict) in judged {
+            println!("{name:20} {cost}: {verdict}");
             if let Verdict::Above(_) = verdict {
-                above.push(row.name.clone());
+                above.push(name.clone());
             }
-            costs.push((row.name, cost));
+            costs.push((name, cost));
         }
     }
     if renews {
@@ -147,33 +175,67 @@ fn cost(server: &Server, client: &mut Client, row: &Row) -> Result<Cost> {
     Ok(Cost::between(&once, &twice, REQUEST_COUNT))
 }
 
-/// Returns the rows, after requesting every target so that it is in memory.
-fn rows(store: &Path, client: &mut Client, suffix: &str) -> Result<Vec<Row>> {
-    const FOUND: &str = "HTTP/1.1 200 ";
-    const MISSING: &str = "HTTP/1.1 404 ";
+/// Measures the first requests for narinfos and for NARs, three times with the last paths; returns
+/// the minimum costs.
+fn first_costs(
+    server: &Server,
+    client: &mut Client,
+    paths: &[String],
+) -> Result<[(String, Cost); 2]> {
+    let mut least = [u64::MAX; 2];
+    server.settle()?;
+    for paths in paths.rchunks(FIRST_COUNT).take(ATTEMPT_COUNT_MAX) {
+        let mut nars = Vec::new();
+        for hash_part in paths {
+            let narinfo = client.ask(&format!("/{hash_part}.narinfo"), FOUND)?;
+            let url = field(&narinfo, "URL: ").context("a narinfo has a URL")?;
+            nars.push(format!("/{url}"));
+        }
+        let narinfos_cost = server.settle()?;
+        for nar in &nars {
+            client.ask(nar, FOUND)?;
+        }
+        for (least, cost) in least.iter_mut().zip([narinfos_cost, server.settle()?]) {
+            *least = cost.min(*least);
+        }
+    }
+    let [narinfo, nar] = least.map(|sum| Cost::of(sum / FIRST_COUNT as u64));
+    Ok([("first-narinfo".into(), narinfo), ("first-nar".into(), nar)])
+}
+
+/// Returns the hash parts of the packages in the sample store.
+fn hash_parts(store: &Path) -> Result<Vec<String>> {
     let manifest = fs::read_to_string(store.join(sample::MANIFEST))?;
     let manifest: Value = serde_json::from_str(&manifest)?;
     let paths = manifest.get("graph").and_then(Value::as_array);
     let paths = paths.context("the sample store has a graph")?.iter();
     let hash_parts = paths.filter_map(|path| {
         let name = path.as_str()?.strip_prefix(sample::STORE_DIR)?;
-        name.get(1..33)
+        Some(name.get(1..33)?.to_owned())
     });
+    Ok(hash_parts.collect())
+}
+
+/// Returns the value of a field of a narinfo. `name` includes the colon and the space.
+fn field<'a>(narinfo: &'a str, name: &str) -> Option<&'a str> {
+    narinfo.lines().find_map(|line| line.strip_prefix(name))
+}
+
+/// Returns the rows, after requesting every target so that it is in memory.
+fn rows(paths: &[String], client: &mut Client, suffix: &str) -> Result<Vec<Row>> {
     let (mut hits, mut misses, mut nars) = (Vec::new(), Vec::new(), Vec::new());
-    for hash_part in hash_parts {
+    for hash_part in paths {
         if hits.len() == TARGET_COUNT {
             break;
         }
         let hit = format!("/{hash_part}.narinfo");
         let narinfo = client.ask(&hit, FOUND)?;
-        let field = |name: &str| narinfo.lines().find_map(|line| line.strip_prefix(name));
-        let nar_len: u64 = field("NarSize: ")
-            .context("a narinfo has a size")?
-            .parse()?;
+        let nar_len = field(&narinfo, "NarSize: ").context("a narinfo has a size")?;
+        let nar_len: u64 = nar_len.parse()?;
         if nar_len > NAR_LEN_MAX {
             continue;
         }
-        let url = field("URL: ").context("a narinfo has a URL")?;
+        let url = field(&narinfo, "URL: ").context("a narinfo has a URL")?;
         nars.push(format!("/{url}"));
         hits.push(hit);
         // A reversed hash part looks like a random one, but no path has it.

@@ -83,9 +83,10 @@ impl Server {
         Ok(Client(Connection::try_connect(self.address)?))
     }
 
-    /// Waits until all threads are idle. Fails if they do not become idle, or there is more than
-    /// one I/O thread.
-    pub(super) fn settle(&self) -> Result<()> {
+    /// Waits until all threads are idle; returns the instructions that all of them have executed
+    /// since the previous call. Fails if they do not become idle, or there is more than one I/O
+    /// thread.
+    pub(super) fn settle(&self) -> Result<u64> {
         let mut names = Vec::new();
         for task in fs::read_dir(format!("/proc/{}/task", self.process.pid()))? {
             names.push(fs::read_to_string(task?.path().join("comm"))?);
@@ -95,12 +96,13 @@ impl Server {
             bail!("{io_count} I/O threads on one core, not one: {names:?}");
         }
         let started = Instant::now();
-        self.take()?;
+        let mut sum: u64 = self.take()?.values().sum();
         loop {
             std::thread::sleep(REST);
             let instructions: u64 = self.take()?.values().sum();
+            sum += instructions;
             if instructions <= RESTING_INSTRUCTIONS_MAX {
-                return Ok(());
+                return Ok(sum);
             }
             if started.elapsed() > REST_WAIT_MAX {
                 bail!("the server does not become idle: {instructions} instructions in {REST:?}");
