@@ -343,7 +343,7 @@ impl Scene {
         words
             .filter_map(|word| {
                 let (name, number) = word.split_once('=')?;
-                Some((name.to_owned(), number.parse().ok()?))
+                Some((name.to_owned(), number.trim_end_matches(';').parse().ok()?))
             })
             .collect()
     }

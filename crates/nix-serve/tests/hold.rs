@@ -99,7 +99,7 @@ fn counted(server: ServerProcess, name: &str) -> u64 {
 fn number_in(line: &str, name: &str) -> u64 {
     let number = line.split_whitespace().find_map(|word| {
         let (key, number) = word.split_once('=')?;
-        (key == name).then(|| number.parse().unwrap())
+        (key == name).then(|| number.trim_end_matches(';').parse().unwrap())
     });
     number.unwrap_or(0)
 }

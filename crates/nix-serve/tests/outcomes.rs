@@ -103,7 +103,8 @@ fn aborted_responses_are_counted_by_who_aborted_them() {
     fs::write(&real, vec![8; LEN]).unwrap();
     let watched = Watched::start(&store, &[]);
     let broken = |outcome: &str| {
-        format!("samovar_http_responses_aborted_total{{route=\"nar\",outcome=\"{outcome}\"}}")
+        let labels = format!("cache=\"default\",route=\"nar\",outcome=\"{outcome}\"");
+        format!("samovar_http_responses_aborted_total{{{labels}}}")
     };
     assert!(
         !watched

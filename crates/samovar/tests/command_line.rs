@@ -107,7 +107,8 @@ fn options_of_nix_serve_are_aliases() {
         "off",
         "--path=/x",
     ];
-    let words = [&["serve", "--check-config"], &words[..]].concat();
+    let store = sample_store();
+    let words = [&["serve", "--check-config", "--store", &store], &words[..]].concat();
     let output = samovar().args(words).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     for line in [

@@ -103,8 +103,8 @@ fn unverifiable_paths_have_their_own_exit_code() {
             "/nowhere",
         ),
         (&[&*absent], "is not in this store"),
-        (&["--rate", "0"], "expected a number of bytes"),
-        (&["--json"], "'--json'"),
+        (&["--rate", "x"], "expected a number of bytes"),
+        (&["--json"], "unknown option --json"),
     ] {
         let (code, out, err) = scene.doctor(arguments);
         assert_eq!((code, &*out), (Some(2), ""), "{arguments:?} {err}");

@@ -318,7 +318,8 @@ fn usage_errors_end_with_exit_code_2() {
     let url = server.url();
     let path = sample("text");
     let pusher = Pusher::new(&sample_store(), &site.token(&[]));
-    let (push, setup): (&[&str], &[&str]) = (&["push"], &["use", "--yes"]);
+    let store = sample_store();
+    let (push, setup): (&[&str], &[&str]) = (&["push", "--store", &store], &["use", "--yes"]);
     let storage = site.storage();
     let import = &["import", "--storage", storage.to_str().unwrap()][..];
     let with_query = format!("{url}/upload?compression=zstd");

@@ -34,7 +34,8 @@ fn beside_service(words: &[&str]) -> Option<String> {
         sample_store()
     );
     fs::write(&file, options).unwrap();
-    fs::write(dir.path().join("other.toml"), "priority = 8\n").unwrap();
+    let other = format!("priority = 8\nstore = \"{}\"\n", sample_store());
+    fs::write(dir.path().join("other.toml"), other).unwrap();
     let program = samovar();
     let mut command = Command::new("unshare");
     command.args(["--mount", "--map-root-user", "sh", "-c", SCRIPT, "sh"]);

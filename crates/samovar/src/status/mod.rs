@@ -367,7 +367,7 @@ mod tests {
             "/nix/store: 214532 paths\n",
             "812 requests/s   50.0 MiB/s   hits 34 %   0.1 errors/s\n",
             "\n  cache     requests    traffic   hits  refused   errors\n",
-            "  release    2800000  175.8 GiB   34 %        0       12\n",
+            "  release    2800000  175.7 GiB   34 %        0       12\n",
             "  team-a       99000    4.0 MiB   30 %        7        0\n",
             "  narinfo    10 s       7900     11 us     16 us    250 us\n",
             "connections 412/16384   workers 3/33, 0 waiting   I/O threads 18 % 21 %\n",
