@@ -180,6 +180,7 @@ fn a_store_uri_that_means_nothing_is_one_line() {
         ("https://cache.nixos.org", "https"),
         ("ssh-ng://host", "ssh-ng"),
         ("local?root=relative", "root"),
+        ("local?rot=/", "did you mean \"root\"?"),
         ("local?state=%zz", "state"),
         ("dummy://", "dummy"),
         ("nonsense", "nonsense"),

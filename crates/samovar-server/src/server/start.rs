@@ -24,7 +24,7 @@ use super::observer::Logs;
 use super::reload::{self, Again};
 use super::upgrade::{Event, Kind, Predecessor};
 use super::{caches, nar_cache};
-use crate::config::{CacheSettings, Configuration, GC_LEASE_TIME_DEFAULT};
+use crate::config::{CacheSettings, Configuration, GC_LEASE_TIME_DEFAULT, nearest};
 use crate::daemon::{Background, Identity, PidFile};
 use crate::log::{AccessLog, ErrorLog};
 use crate::notify::{self, Watchdog};
@@ -384,6 +384,13 @@ pub(super) fn open_store(
     let given = config.store.as_deref().or(settings.remote.as_deref());
     if let Ok(uri) = StoreUri::parse(given.unwrap_or_default()) {
         for name in uri.unknown_parameters() {
+            // Without a misspelled parameter, another store would be served.
+            if let Some(meant) = nearest(name, StoreUri::LOCATIONS) {
+                let given = given.unwrap_or_default();
+                anyhow::bail!(
+                    "unknown parameter {name:?} in the store URI {given:?}; did you mean {meant:?}?"
+                );
+            }
             errors.warning(format_args!(
                 "unknown parameter {name:?} in the store URI is ignored"
             ));

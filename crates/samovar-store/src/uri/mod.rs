@@ -118,6 +118,9 @@ pub enum UriError {
 }
 
 impl StoreUri {
+    /// The parameters that locate a store.
+    pub const LOCATIONS: [&str; 4] = ["root", "real", "state", "store"];
+
     /// Parses a store URI. A relative path is resolved against the working directory.
     ///
     /// # Errors
