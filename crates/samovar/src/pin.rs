@@ -10,10 +10,14 @@ use std::path::PathBuf;
 use anyhow::{Context as _, bail};
 use clap::{Arg, ArgMatches, Command, value_parser};
 use samovar_storage::PinName;
-use samovar_storage::metadata::{Condition, NewPin, Pin, Pinned, Pins as _, Rows as _, Sqlite};
+use samovar_storage::metadata::{
+    CacheRow, Condition, NewPin, Pin, Pinned, Pins as _, Rows as _, Sqlite, Tags,
+};
 use samovar_storage::token::now;
 
-use crate::roots;
+use crate::arguments::switch;
+use crate::refs::check_successor;
+use crate::roots::{self, Root};
 use crate::token::{date, lifetime, open, storage};
 
 /// Defines the command `samovar pin`.
@@ -46,7 +50,8 @@ pub(crate) fn command() -> Command {
                 .value_name("TIME")
                 .value_parser(lifetime)
                 .help("Time until the generation expires, as 12h, 90d or 52w [default: never]"),
-        );
+        )
+        .arg(switch("force").help("Pin the path even if NAME is a ref of snapshots"));
     Command::new("pin")
         .about("Manages pins: names of uploaded paths that the collector keeps")
         .subcommand_required(true)
@@ -107,9 +112,14 @@ fn add(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::
     let name: PinName = text(matches, "name")?.parse()?;
     name.check_new()?;
     let row = metadata.find_cache(cache)?;
-    let dir = row.map(|row| row.store_dir).unwrap_or_default();
+    let dir = row.as_ref().map(|row| row.store_dir.clone());
+    let dir = dir.unwrap_or_default();
     let roots = roots::read(std::slice::from_ref(path), &dir, io::empty())?;
     let root = roots.first().context("PATH is missing")?;
+    let condition = match &row {
+        Some(row) => condition(metadata, row, &name, root, matches.get_flag("force"))?,
+        None => Condition::default(),
+    };
     let lifetime: Option<&i64> = matches.get_one("expires");
     let new = NewPin {
         cache: cache.clone(),
@@ -120,7 +130,7 @@ fn add(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::
         token: None,
         host: None,
         message: None,
-        condition: Condition::default(),
+        condition,
     };
     match metadata.add_pin(&new)? {
         Pinned::Done(pin) => Ok(writeln!(
@@ -129,11 +139,42 @@ fn add(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::
             pin.generation,
             pin.path.display(&dir)
         )?),
+        Pinned::Changed(_) => {
+            bail!("a client has changed the pin {name} at the same time: run the command again")
+        }
         _ => bail!(
             "the cache {cache:?} has no path {}: upload it first, or name its cache with --cache",
             root.text
         ),
     }
+}
+
+/// Returns the state of the pin in which the path may be pinned.
+fn condition(
+    metadata: &Sqlite,
+    cache: &CacheRow,
+    name: &PinName,
+    root: &Root,
+    is_forced: bool,
+) -> anyhow::Result<Condition> {
+    let Some(stored) = metadata.peek(cache.id, root.hash_part)? else {
+        return Ok(Condition::default());
+    };
+    if is_forced {
+        return Ok(Condition::default());
+    }
+    let newest = metadata.generations(cache.id, name, i64::MAX, 1)?;
+    let Some(newest) = newest.first() else {
+        return Ok(Condition {
+            only: None,
+            except: Some(Tags::Any),
+        });
+    };
+    check_successor(name, &newest.path, &stored.path)?;
+    Ok(Condition {
+        only: Some(Tags::Listed(vec![newest.generation])),
+        except: None,
+    })
 }
 
 fn remove(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {

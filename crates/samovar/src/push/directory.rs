@@ -14,7 +14,7 @@ use super::local_tree::LocalTree;
 use crate::credentials::Sources;
 use crate::notice::notice;
 use crate::outcome::Failed;
-use crate::refs::{Expected, RefName, Update, Updated};
+use crate::refs::{Expected, RefName, Update, Updated, check_snapshot, is_manifest};
 use crate::size::{counted, human};
 use crate::snapshot::{Downloaded, Snapshots};
 
@@ -104,6 +104,9 @@ pub(super) fn run(
     let name = &options.name.name;
     let log = snapshots.refs().get(name)?.unwrap_or_default();
     let newest = log.generations.first();
+    if let (Some(newest), false) = (newest, options.is_forced) {
+        check_snapshot(name, &newest.manifest, "use another name, or --force")?;
+    }
     let base = newest.and_then(|newest| base(&snapshots, newest));
     let scanned =
         Scanned::scan(options.directory).map_err(|error| Failed::Refused.because(error))?;
@@ -163,6 +166,9 @@ pub(super) fn run(
 
 /// Downloads the snapshot on which a push is based. Without it, the whole tree is sent.
 fn base(snapshots: &Snapshots, newest: &crate::refs::Generation) -> Option<Downloaded> {
+    if !is_manifest(newest.manifest.name()) {
+        return None;
+    }
     let downloaded = snapshots.manifest(&newest.manifest);
     downloaded
         .inspect_err(|error| {

@@ -172,8 +172,10 @@ fn pin() -> [Arg; 3] {
 fn directory() -> [Arg; 3] {
     [
         message().help("With a directory: message for the log of the ref"),
-        switch("force")
-            .help("With a directory: set the ref even if another client has set it meanwhile"),
+        switch("force").help(
+            "With a directory: set the ref even if another client has set it meanwhile, or if it \
+             is a pin of a package; with --pin: even if NAME is a ref of snapshots",
+        ),
         switch("public")
             .help("With a directory: accept a cache that everybody can read without a token"),
     ]
@@ -211,10 +213,18 @@ impl Options {
             texts.into_iter().flatten().cloned().collect()
         };
         let file = |id: &str| matches.get_one::<PathBuf>(id).cloned();
-        for id in ["message", "force", "public"] {
-            let is_given = matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
-            ensure!(!is_given, "--{id} is for directories: samovar push DIR REF");
+        let is_given =
+            |id| matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
+        for id in ["message", "public"] {
+            ensure!(
+                !is_given(id),
+                "--{id} is for directories: samovar push DIR REF"
+            );
         }
+        ensure!(
+            !is_given("force") || matches.contains_id("pin"),
+            "--force is for directories and for --pin"
+        );
         ensure!(
             matches.contains_id("pin") || !matches.contains_id("keep"),
             "--keep needs --pin"
@@ -247,6 +257,7 @@ impl Options {
                 name: name.clone(),
                 keep: matches.get_one("keep").copied(),
                 lifetime: matches.get_one("pin-expires").copied(),
+                is_forced: matches.get_flag("force"),
             }),
             with_substituted: matches.get_flag("substituted"),
             is_dry: matches.get_flag("dry-run"),

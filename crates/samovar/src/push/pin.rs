@@ -8,6 +8,10 @@ use serde_json::{Value, json};
 
 use super::session::answer;
 use crate::http::{Http, Payload};
+use crate::refs::{Expected, Refs, check_successor, conditional};
+
+/// Maximum number of attempts to pin a path while other clients change the pin.
+const ATTEMPT_COUNT_MAX: usize = 10;
 
 /// The pin that the command line names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +21,8 @@ pub(super) struct PinOptions {
     pub(super) keep: Option<u32>,
     /// Time until the generation expires, in seconds. `None`: never.
     pub(super) lifetime: Option<i64>,
+    /// Whether the path may replace a snapshot.
+    pub(super) is_forced: bool,
 }
 
 /// The outcome of pinning a path.
@@ -65,15 +71,39 @@ impl PinOptions {
         let http = http.ok_or(UNKNOWN)?;
         let url = self.url();
         let body = Payload::Bytes(path.base_name().as_bytes());
-        let sent = answer(|| http.put(&url, "text/plain", body));
-        let (response, text) = sent.map_err(|error| format!("{error:#}"))?;
-        match (response.status().as_u16(), text) {
-            (200, Some(text)) => generation(&text, path)
-                .ok_or_else(|| format!("invalid answer from {}: {text:?}", http.url(&url))),
-            (404 | 405 | 501, _) => Err(UNKNOWN.to_owned()),
-            (409, Some(text)) => Err(format!("the cache refused it: {}", text.trim_end())),
-            _ => Err(format!("the cache refused it: {}", http.refusal(response))),
+        for _ in 0..ATTEMPT_COUNT_MAX {
+            let expected = self.expected(http, path);
+            let http = &conditional(http, expected.map_err(|error| format!("{error:#}"))?);
+            let sent = answer(|| http.put(&url, "text/plain", body));
+            let (response, text) = sent.map_err(|error| format!("{error:#}"))?;
+            return match (response.status().as_u16(), text) {
+                (200, Some(text)) => generation(&text, path)
+                    .ok_or_else(|| format!("invalid answer from {}: {text:?}", http.url(&url))),
+                (404 | 405 | 501, _) => Err(UNKNOWN.to_owned()),
+                (409, Some(text)) => Err(format!("the cache refused it: {}", text.trim_end())),
+                // Another client has changed the pin since it was read.
+                (412, _) => continue,
+                _ => Err(format!("the cache refused it: {}", http.refusal(response))),
+            };
         }
+        Err("other clients change the pin at the same time: run the command again".to_owned())
+    }
+
+    /// Returns the state of the pin in which the path may be pinned.
+    ///
+    /// # Errors
+    ///
+    /// The name is that of a ref of snapshots, or the cache is unavailable.
+    fn expected(&self, http: &Http, path: &StorePath) -> anyhow::Result<Expected> {
+        if self.is_forced {
+            return Ok(Expected::Any);
+        }
+        let log = Refs::below(http.clone()).get(&self.name)?;
+        let Some(newest) = log.and_then(|log| log.generations.into_iter().next()) else {
+            return Ok(Expected::Absent);
+        };
+        check_successor(&self.name, &newest.manifest, path)?;
+        Ok(Expected::Generation(newest.number))
     }
 
     fn url(&self) -> String {
@@ -116,6 +146,7 @@ mod tests {
             name: name.parse().unwrap(),
             keep,
             lifetime,
+            is_forced: false,
         }
     }
 

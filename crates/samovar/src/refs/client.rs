@@ -136,10 +136,12 @@ impl Log {
 impl Refs {
     /// `http`: client for the URL of the cache, without `/upload`.
     pub(crate) fn new(http: &Http) -> Self {
-        Self {
-            http: http.at(format!("{}/upload", http.remote())),
-            trust: None,
-        }
+        Self::below(http.at(format!("{}/upload", http.remote())))
+    }
+
+    /// `http`: client for the URL to which stock Nix clients push.
+    pub(crate) fn below(http: Http) -> Self {
+        Self { http, trust: None }
     }
 
     /// Like [`new`](Self::new), for refs whose newest generation one of `keys` must have signed, if
@@ -286,7 +288,8 @@ fn encoded(text: &str) -> String {
     utf8_percent_encode(text, ENCODED).to_string()
 }
 
-fn conditional(http: &Http, expected: Expected) -> Http {
+/// Returns a client whose requests require this state of a ref.
+pub(crate) fn conditional(http: &Http, expected: Expected) -> Http {
     match expected {
         Expected::Absent => http.with_header("If-None-Match", "*".to_owned()),
         Expected::Generation(number) => http.with_header("If-Match", format!("\"{number}\"")),

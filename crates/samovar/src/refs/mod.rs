@@ -4,6 +4,8 @@ mod client;
 mod command;
 mod name;
 
-pub(crate) use client::{Expected, Generation, Refs, TEXT_LEN_MAX, Update, Updated};
+pub(crate) use client::{Expected, Generation, Refs, TEXT_LEN_MAX, Update, Updated, conditional};
 pub(crate) use command::{command, run, write_log};
-pub(crate) use name::{PathOrRef, RefName, URL_VARIABLE, is_manifest, path_names};
+pub(crate) use name::{
+    PathOrRef, RefName, URL_VARIABLE, check_snapshot, check_successor, is_manifest, path_names,
+};

@@ -3,9 +3,10 @@
 use std::fmt;
 
 use anyhow::{Context as _, anyhow, ensure};
-use samovar_nix::NAME_LEN_MAX;
+use samovar_nix::{NAME_LEN_MAX, StorePath};
 use samovar_storage::PinName;
 
+use crate::outcome::Failed;
 use crate::remote::Remote;
 
 /// Environment variable with the URL of the cache, for refs without a URL.
@@ -162,6 +163,45 @@ pub(crate) fn path_names(name: &PinName) -> (String, String) {
 /// Returns whether this is the name of a manifest's store path.
 pub(crate) fn is_manifest(path_name: &str) -> bool {
     path_name.ends_with(MANIFEST_SUFFIX)
+}
+
+/// Refuses to pin a path of a package under the name of a ref of snapshots. `newest`: the newest
+/// generation. `path`: the path to pin.
+///
+/// # Errors
+///
+/// The error says what the name stands for.
+pub(crate) fn check_successor(
+    name: &PinName,
+    newest: &StorePath,
+    path: &StorePath,
+) -> anyhow::Result<()> {
+    ensure!(
+        !is_manifest(newest.name()) || is_manifest(path.name()),
+        "{name} is a ref of snapshots, and the newest one is {newest}: use another name, or \
+         --force"
+    );
+    Ok(())
+}
+
+/// Refuses a pin of a package as a ref of snapshots. `newest`: the newest generation. `remedy`: how
+/// the command is to be changed.
+///
+/// # Errors
+///
+/// The error says what the name stands for.
+pub(crate) fn check_snapshot(
+    name: &PinName,
+    newest: &StorePath,
+    remedy: &str,
+) -> anyhow::Result<()> {
+    ensure!(
+        is_manifest(newest.name()),
+        Failed::Refused.because(anyhow!(
+            "{name} is a pin of {newest}, not a ref of snapshots: {remedy}"
+        ))
+    );
+    Ok(())
 }
 
 #[cfg(test)]

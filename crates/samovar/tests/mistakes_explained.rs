@@ -1,0 +1,136 @@
+//! Commands with a wrong name or directory change nothing, and say what is wrong.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+mod support_push;
+mod support_uploads;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use support::samovar;
+use support_push::{Pusher, exits_with};
+use support_uploads::{Running, Site};
+use testkit::nix::{OwnStore, hash_part, local};
+use testkit::process::{finish, output};
+
+/// A private cache, a store with a path, and a directory with a file.
+struct Home {
+    site: Site,
+    server: Running,
+    _store: OwnStore,
+    /// A path in the store, with the name `hello`.
+    path: String,
+    tree: PathBuf,
+    pusher: Pusher,
+}
+
+impl Home {
+    fn new() -> Self {
+        Self::with("access.networks = [\"192.0.2.0/24\"]\n")
+    }
+
+    /// Starts a server with these options.
+    fn with(options: &str) -> Self {
+        let site = Site::new();
+        site.configure_empty(options);
+        let server = site.start();
+        let token = site.token(&["--rights", "read,push,pin"]);
+        let store = OwnStore::new();
+        let path = store.add_file("hello", b"hello");
+        let tree = site.dir().join("tree");
+        fs::create_dir(&tree).unwrap();
+        fs::write(tree.join("file"), "1").unwrap();
+        let pusher = Pusher::new(&local(store.root()), &token);
+        Self {
+            site,
+            server,
+            _store: store,
+            path,
+            tree,
+            pusher,
+        }
+    }
+
+    /// Returns a command with the token, for the refs of the cache.
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = samovar();
+        command.args(words).env("SAMOVAR_CACHE", self.server.url());
+        command.env("XDG_STATE_HOME", self.site.dir().join("state"));
+        let token = self.pusher.home().join("token");
+        command.env("SAMOVAR_TOKEN", fs::read_to_string(token).unwrap().trim());
+        command
+    }
+
+    fn push_tree(&self, name: &str, more: &[&str]) -> Command {
+        let words = ["push", self.tree.to_str().unwrap(), name];
+        self.command(&[&words[..], more].concat())
+    }
+
+    fn push_path(&self, path: &str, more: &[&str]) -> Command {
+        self.pusher
+            .push(&self.server.url(), &[&[path], more].concat())
+    }
+
+    /// Returns `samovar pin add` on the machine of the server.
+    fn add_pin(&self, name: &str, path: &str, more: &[&str]) -> Command {
+        let mut command = samovar();
+        command.args(["pin", "add", name, path]).args(more);
+        command.arg("--storage").arg(self.site.storage());
+        command
+    }
+
+    /// Returns the generations of a ref.
+    fn generations(&self, name: &str) -> Vec<String> {
+        let log = output(&mut self.command(&["ref", "log", name, "--json"]));
+        let log: serde_json::Value = serde_json::from_str(&log).unwrap();
+        let manifests = log["generations"].as_array().unwrap().iter();
+        let manifests = manifests.map(|one| one["manifest"].as_str().unwrap().to_owned());
+        manifests.collect()
+    }
+}
+
+#[track_caller]
+fn assert_parts(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+}
+
+#[test]
+fn pins_of_packages_and_refs_of_snapshots_do_not_replace_each_other() {
+    let home = Home::new();
+    output(&mut home.push_tree("app", &[]));
+    let first = home.generations("app");
+    let refused = ["app is a ref of snapshots", "use another name, or --force"];
+    let text = exits_with(&mut home.push_path(&home.path, &["--pin", "app"]), 1);
+    assert_parts(&text, &refused);
+    let text = exits_with(&mut home.add_pin("app", &home.path, &[]), 1);
+    assert_parts(&text, &refused);
+    assert_eq!(home.generations("app"), first);
+    // A manifest may be pinned under the name of a ref.
+    output(&mut home.add_pin("app", &first[0], &[]));
+    output(&mut home.add_pin("release", &first[0], &[]));
+    output(&mut home.push_tree("release", &[]));
+
+    output(&mut home.push_path(&home.path, &["--pin", "tool"]));
+    let text = exits_with(&mut home.push_tree("tool", &[]), 1);
+    let kept = format!(
+        "tool is a pin of {}, not a ref of snapshots",
+        &home.path[11..]
+    );
+    assert_parts(&text, &[&kept, "use another name, or --force"]);
+    assert!(!text.contains("whole tree"), "{text}");
+    assert_eq!(home.generations("tool"), [&home.path[11..]]);
+
+    // By force, each of them replaces the other.
+    output(&mut home.push_path(&home.path, &["--pin", "app", "--force"]));
+    assert_eq!(home.generations("app")[0], home.path[11..]);
+    let text = exits_with(&mut home.push_tree("app", &["--force"]), 0);
+    assert!(!text.contains("whole tree"), "{text}");
+    assert_eq!(home.generations("app")[0], first[0]);
+    output(&mut home.add_pin("app", &home.path, &["--force"]));
+    assert_eq!(home.generations("app").len(), 4);
+}
