@@ -134,3 +134,36 @@ fn pins_of_packages_and_refs_of_snapshots_do_not_replace_each_other() {
     output(&mut home.add_pin("app", &home.path, &["--force"]));
     assert_eq!(home.generations("app").len(), 4);
 }
+#[test]
+fn a_pin_is_no_workspace() {
+    let home = Home::new();
+    output(&mut home.push_path(&home.path, &["--pin", "tool"]));
+    let (new, empty) = (
+        home.site.dir().join("new/deep"),
+        home.site.dir().join("empty"),
+    );
+    fs::create_dir(&empty).unwrap();
+    let open = |directory: &Path, more: &[&str]| {
+        let words = ["workspace", "open", "tool", directory.to_str().unwrap()];
+        exits_with(&mut home.command(&[&words[..], more].concat()), 1)
+    };
+    for directory in [&new, &empty] {
+        assert_parts(&open(directory, &[]), &["tool is a pin of ", "not a ref"]);
+    }
+    // A directory with files keeps them, and nothing else.
+    open(&home.tree, &["--adopt"]);
+    assert!(!home.site.dir().join("new").exists());
+    let names = |directory: &Path| -> Vec<_> {
+        let entries = fs::read_dir(directory).unwrap();
+        entries.map(|entry| entry.unwrap().file_name()).collect()
+    };
+    assert!(names(&empty).is_empty());
+    assert_eq!(names(&home.tree), ["file"]);
+    let list = output(&mut home.command(&["workspace", "list", "--json"]));
+    let list: serde_json::Value = serde_json::from_str(&list).unwrap();
+    assert_eq!(
+        list["workspaces"].as_array().map(Vec::len),
+        Some(0),
+        "{list}"
+    );
+}

@@ -15,14 +15,14 @@ use samovar_workspace::{Kind, Root, STATE_DIRECTORY};
 use super::local::{changes, empty, local_changes, read, summary};
 use super::mode::Mode;
 use super::pull::pull;
-use super::state::{Base, State, Workspace, is_workspace};
+use super::state::{Base, INCOMING, State, Workspace, is_workspace};
 use super::{age, overlay, registry};
 use crate::credentials::Sources;
 use crate::disk::{Use, unsuitable};
 use crate::notice::notice;
 use crate::outcome::Failed;
 use crate::push::refuse_public;
-use crate::refs::{Generation, RefName, Refs};
+use crate::refs::{Generation, RefName, Refs, check_snapshot};
 use crate::remote::Remote;
 use crate::size::counted;
 use crate::snapshot::Snapshots;
@@ -67,9 +67,12 @@ pub(super) fn open(
         refuse_public(&snapshots)?;
     }
     let newest = find(options, &snapshots)?;
-    if newest.is_none() {
-        let checked = options.name.check_absent();
-        checked.map_err(|error| Failed::Usage.because(error))?;
+    match &newest {
+        Some(newest) => check_snapshot(&options.name.name, &newest.manifest, "open another ref")?,
+        None => {
+            let checked = options.name.check_absent();
+            checked.map_err(|error| Failed::Usage.because(error))?;
+        }
     }
     match options.is_overlay {
         true => open_overlay(options, root, &snapshots, newest.as_ref(), sources, out),
@@ -91,13 +94,64 @@ fn open_directory(
              workspace; its files stay as they are"
         )));
     }
-    fs::create_dir_all(&root).with_context(|| format!("cannot create {root:?}"))?;
+    let new = create_directories(&root)?;
     let mut workspace = Workspace {
         root,
         state: state(options),
     };
     workspace.create_state_directory()?;
     let _lock = workspace.lock()?;
+    let is_first = !is_workspace(&workspace.root);
+    let opened = fill_or_adopt(options, &mut workspace, snapshots, newest, has_files, out);
+    if opened.is_err() && is_first {
+        undo(&workspace, has_files, &new);
+    }
+    opened
+}
+
+/// Creates a directory. Returns the directories that did not exist, the innermost first.
+fn create_directories(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let new = root.ancestors().take_while(|one| !one.exists());
+    let new = new.map(Path::to_owned).collect();
+    fs::create_dir_all(root).with_context(|| format!("cannot create {root:?}"))?;
+    Ok(new)
+}
+
+/// Removes directories that are empty.
+fn remove_directories(directories: &[PathBuf]) {
+    for directory in directories {
+        // The directory may have files of other programs meanwhile.
+        fs::remove_dir(directory).unwrap_or_default();
+    }
+}
+
+/// Removes what a failed command has made, unless a later command can complete the workspace: it
+/// has received files, or a part of a large download. `had_files`: whether the directory had files
+/// before. `new`: the directories that did not exist.
+fn undo(workspace: &Workspace, had_files: bool, new: &[PathBuf]) {
+    let root = &workspace.root;
+    let has_received = has_files(root).unwrap_or(true) != had_files
+        || has_files(&workspace.path(INCOMING)).unwrap_or(true);
+    if has_received {
+        return;
+    }
+    if let Err(error) = workspace.remove_state() {
+        notice(&format!("{error:#}"));
+        return;
+    }
+    registry::remove(root);
+    remove_directories(new);
+}
+
+/// Downloads the files of a new workspace, or compares those that it has.
+fn fill_or_adopt(
+    options: &Opening<'_>,
+    workspace: &mut Workspace,
+    snapshots: &Snapshots,
+    newest: Option<Generation>,
+    has_files: bool,
+    out: &mut dyn Write,
+) -> anyhow::Result<ExitCode> {
     let root = &workspace.root.clone();
     let Some(newest) = newest else {
         workspace.set_state(workspace.state.clone())?;
@@ -114,7 +168,7 @@ fn open_directory(
         // Whenever this process is killed, a pull completes the workspace.
         workspace.set_state(workspace.state.clone())?;
         registry::add(root);
-        return pull(&mut workspace, snapshots, &newest, out);
+        return pull(workspace, snapshots, &newest, out);
     }
     let snapshot = snapshots.manifest(&newest.manifest)?;
     workspace.write_base(&snapshot)?;
@@ -123,7 +177,7 @@ fn open_directory(
         ..workspace.state.clone()
     })?;
     registry::add(root);
-    let scanned = read(&workspace)?;
+    let scanned = read(workspace)?;
     let changes = changes(&snapshot.manifest.entries, &scanned.entries);
     writeln!(
         out,
@@ -162,9 +216,9 @@ fn open_overlay(
              or use --mode dir"
         ))
     );
-    fs::create_dir_all(&root).with_context(|| format!("cannot create {root:?}"))?;
     let base = newest.map(|newest| snapshots.manifest(&newest.manifest));
     let base = base.transpose()?;
+    let new = create_directories(&root)?;
     let state = State {
         base: newest
             .zip(base.as_ref())
@@ -175,6 +229,7 @@ fn open_overlay(
     let workspace = overlay::create(root, state, lower)?;
     if let Err(error) = overlay::mount(&workspace, sources) {
         overlay::remove(&workspace)?;
+        remove_directories(&new);
         return Err(error);
     }
     registry::add(&workspace.root);

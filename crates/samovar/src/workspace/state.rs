@@ -455,7 +455,10 @@ impl Workspace {
     /// Removes the state of the workspace. Keeps files of others in the state directory.
     pub(super) fn remove_state(&self) -> anyhow::Result<()> {
         let file = self.path(STATE);
-        fs::remove_file(&file).with_context(|| format!("cannot remove {file:?}"))?;
+        match fs::remove_file(&file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            removed => removed.with_context(|| format!("cannot remove {file:?}"))?,
+        }
         self.remove_leftovers();
         self.remove_files(|name| {
             matches!(name, "index" | "clock" | LOCK) || name.starts_with(BASE)
