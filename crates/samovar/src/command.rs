@@ -11,6 +11,7 @@ use samovar_store::Settings;
 use serde_json::{Value, json};
 
 use crate::cache::Cache;
+use crate::notice::notice;
 use crate::outcome::Outcome;
 use crate::roots::{self, Root};
 use crate::size::human;
@@ -22,11 +23,13 @@ pub(crate) const LOOKUP_COUNT: usize = 500;
 /// Runs `samovar query`: prints which of the given paths the cache has.
 pub(crate) fn query(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<Outcome> {
     let (cache, roots) = open(matches)?;
-    let present: Vec<bool> = cache
-        .narinfos(&hash_parts(&roots))?
-        .iter()
-        .map(Option::is_some)
-        .collect();
+    let narinfos = cache.narinfos(&hash_parts(&roots))?;
+    let present = roots.iter().zip(&narinfos).map(|(root, narinfo)| {
+        let Some(narinfo) = narinfo else { return false };
+        let misnamed = root.misnamed(&narinfo.store_path, cache.store_dir(), "the cache");
+        misnamed.as_deref().inspect(|text| notice(text)).is_none()
+    });
+    let present: Vec<bool> = present.collect();
     let answers = roots.iter().zip(&present);
     if matches.get_flag("json") {
         let paths: Vec<Value> = answers

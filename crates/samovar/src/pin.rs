@@ -160,6 +160,9 @@ fn condition(
     let Some(stored) = metadata.peek(cache.id, root.hash_part)? else {
         return Ok(Condition::default());
     };
+    if let Some(text) = root.misnamed(&stored.path, &cache.store_dir, "the cache") {
+        bail!(text);
+    }
     if is_forced {
         return Ok(Condition::default());
     }

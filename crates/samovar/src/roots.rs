@@ -19,6 +19,8 @@ pub(crate) struct Root {
     /// The argument, or the store path that it refers to.
     pub(crate) text: String,
     pub(crate) hash_part: HashPart,
+    /// The store path. `None`: the argument is a hash part.
+    path: Option<StorePath>,
     /// The argument, if it is a symbolic link to the store path.
     link: Option<String>,
 }
@@ -28,6 +30,7 @@ impl Root {
         Self {
             text: path.full(dir),
             hash_part: path.hash_part(),
+            path: Some(path.clone()),
             link,
         }
     }
@@ -39,6 +42,23 @@ impl Root {
             Some(link) => format!("{}, to which {link:?} leads,", self.text),
             None => self.text.clone(),
         }
+    }
+
+    /// Returns a message if `found`, the path with this hash part in `place`, has another name.
+    pub(crate) fn misnamed(
+        &self,
+        found: &StorePath,
+        dir: &StoreDir,
+        place: &str,
+    ) -> Option<String> {
+        let is_other = self.path.as_ref().is_some_and(|path| path != found);
+        is_other.then(|| {
+            format!(
+                "{} is not in {place}: the path with this hash part is {}",
+                self.shown(),
+                found.full(dir)
+            )
+        })
     }
 }
 
@@ -76,6 +96,7 @@ fn root(text: &str, dir: &StoreDir) -> anyhow::Result<Root> {
         return Ok(Root {
             text: text.to_owned(),
             hash_part,
+            path: None,
             link: None,
         });
     }

@@ -167,3 +167,30 @@ fn a_pin_is_no_workspace() {
         "{list}"
     );
 }
+#[test]
+fn a_path_with_another_name_is_absent() {
+    let home = Home::with("");
+    let wrong = format!("/nix/store/{}-hallo", hash_part(&home.path));
+    let text = exits_with(&mut home.push_path(&wrong, &["--pin", "tool"]), 1);
+    let found = format!("is {}", home.path);
+    assert_parts(&text, &[&wrong, &found]);
+    output(&mut home.push_path(&home.path, &[]));
+    let text = exits_with(&mut home.add_pin("tool", &wrong, &[]), 1);
+    assert_parts(&text, &[&wrong, &home.path]);
+    let url = home.server.url();
+    let query = |path: &str| finish(samovar().args(["query", &url, path]));
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    let found = query(&wrong);
+    assert_eq!(found.status.code(), Some(1));
+    assert_eq!(text(found.stdout), format!("absent {wrong}\n"));
+    assert_parts(&text(found.stderr), &[&wrong, &home.path]);
+    for right in [&*home.path, hash_part(&home.path)] {
+        let found = query(right);
+        let expected = format!("present {right}\n");
+        assert_eq!(
+            (found.status.code(), text(found.stdout)),
+            (Some(0), expected)
+        );
+        assert_eq!(text(found.stderr), "");
+    }
+}

@@ -32,7 +32,7 @@ mod stock;
 mod watch;
 mod wire;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -189,6 +189,16 @@ impl Pusher {
             let text = root.map_or_else(|| absent.to_string(), Root::shown);
             let error = anyhow!("{text} is not in the store: build it, or correct the path");
             return Err(Failed::Refused.because(error));
+        }
+        let found = paths.infos.iter().map(|info| (info.path.hash_part(), info));
+        let found: HashMap<HashPart, &PathInfo> = found.collect();
+        let dir = self.store.store_dir();
+        let misnamed = |root: &Root| {
+            let info = found.get(&root.hash_part)?;
+            root.misnamed(&info.path, dir, "the store")
+        };
+        if let Some(text) = roots.iter().find_map(misnamed) {
+            return Err(Failed::Refused.because(anyhow!(text)));
         }
         self.push(&paths)
     }
