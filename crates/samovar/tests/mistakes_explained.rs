@@ -194,3 +194,20 @@ fn a_path_with_another_name_is_absent() {
         assert_eq!(text(found.stderr), "");
     }
 }
+#[test]
+fn a_push_without_a_store_names_the_option() {
+    let home = tempfile::tempdir().unwrap();
+    let absent = home.path().join("absent");
+    let path = "/nix/store/vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-app";
+    let push = || {
+        let mut command = samovar();
+        command.args(["push", "http://127.0.0.1:1", path]);
+        command.env("NIX_STATE_DIR", &absent);
+        command
+    };
+    let text = exits_with(&mut push(), 3);
+    assert_parts(&text, &["--store"]);
+    let text = exits_with(push().arg("--store").arg(&absent), 3);
+    assert_parts(&text, &["--store"]);
+    assert!(!text.contains("set NIX_STATE_DIR"), "{text}");
+}

@@ -43,7 +43,7 @@ use clap::ArgMatches;
 use samovar_nix::NarHash;
 use samovar_nix::{HashPart, PathInfo, StorePath};
 use samovar_storage::push::wire::OPEN_COUNT_MAX;
-use samovar_store::Store;
+use samovar_store::{OpenError, Store, Unavailable};
 
 use crate::cache::{Cache, INFO_PATH};
 use crate::credentials::Sources;
@@ -140,6 +140,22 @@ fn check_count(roots: &[Root]) -> anyhow::Result<()> {
     }
 }
 
+/// Returns the error of opening the store. If the store does not exist, it names the option.
+fn cannot_open(error: OpenError) -> anyhow::Error {
+    match error {
+        OpenError::Unavailable {
+            database,
+            socket,
+            reason: Unavailable::DatabaseMissing,
+            ..
+        } => anyhow!(
+            "the Nix database {database:?} does not exist, and no nix-daemon answers at \
+             {socket:?}: name the store that has the paths by --store"
+        ),
+        error => error.into(),
+    }
+}
+
 /// Pushes paths of one store to one cache, in one or several pushes.
 struct Pusher {
     store: Box<dyn Store>,
@@ -166,7 +182,8 @@ struct Target {
 impl Pusher {
     fn new(options: &Options) -> anyhow::Result<Self> {
         let settings = samovar_store::Settings::from_process()?;
-        let store = samovar_store::open(options.store.as_deref(), &settings)?;
+        let store = samovar_store::open(options.store.as_deref(), &settings);
+        let store = store.map_err(cannot_open)?;
         let mut remote = options.remote.clone();
         let authorized = options.credentials.authorize(&mut remote);
         authorized.map_err(|error| Failed::Usage.because(error))?;
