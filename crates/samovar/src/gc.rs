@@ -10,7 +10,7 @@ use anyhow::bail;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use samovar_server::config::CacheSettings;
 use samovar_server::server::unserved;
-use samovar_storage::collect::{Collector, Retentions, Rules, Verdict, preview};
+use samovar_storage::collect::{Collector, Retention, Retentions, Rules, Verdict, preview};
 use samovar_storage::metadata::{Caches as _, DAY, Metadata};
 use samovar_storage::objects::Directory;
 
@@ -57,6 +57,13 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
     let retentions: Retentions = config.caches.iter().map(of_cache).collect();
     if matches.get_flag("dry-run") {
         show(&metadata, &retentions, out)?;
+        if !config.caches.iter().any(|cache| deletes(&cache.retention)) {
+            writeln!(
+                out,
+                "nothing is deleted, because no retention is set: set uploads.retention in the \
+                 file of --config, or give --uploads-retention"
+            )?;
+        }
         if serve::file(matches).is_some() {
             for (_name, text) in unserved(&config.caches, metadata.caches()?) {
                 writeln!(out, "{text}, and not collected")?;
@@ -83,6 +90,12 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
         out,
         "{summary}; waiting for deletion: {condemned}"
     )?)
+}
+
+/// Returns whether paths of a cache can ever be deleted because they are unused.
+fn deletes(retention: &Retention) -> bool {
+    let mut rules = retention.rules.iter();
+    retention.days.is_some() || retention.size.is_some() || rules.any(|rule| rule.days.is_some())
 }
 
 /// Returns the number of condemned paths: a later run deletes them unless a client uses them first.

@@ -211,3 +211,15 @@ fn a_push_without_a_store_names_the_option() {
     assert_parts(&text, &["--store"]);
     assert!(!text.contains("set NIX_STATE_DIR"), "{text}");
 }
+#[test]
+fn a_collector_without_a_retention_says_so() {
+    let (site, _server, _token) = Site::serving();
+    let mut gc = samovar();
+    let gc = gc
+        .args(["gc", "--dry-run", "--storage"])
+        .arg(site.storage());
+    let reason = "nothing is deleted, because no retention is set: set uploads.retention";
+    assert_parts(&output(gc), &[reason, "--uploads-retention"]);
+    let text = output(gc.args(["--uploads-retention", "30d"]));
+    assert!(!text.contains("no retention"), "{text}");
+}
