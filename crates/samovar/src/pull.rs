@@ -162,6 +162,10 @@ pub(crate) fn download(
                 return snapshots.damaged(narinfo, &format!("{path:?}"), difference);
             }
             let failed = match error {
+                UnpackError::Exists { .. }
+                | UnpackError::CurrentDirectory { .. }
+                | UnpackError::MountPoint { .. }
+                | UnpackError::NoName { .. } => return Failed::Refused.because(error),
                 UnpackError::Source(_) | UnpackError::File { .. } | UnpackError::Thread(_) => {
                     Failed::Unavailable
                 }

@@ -223,3 +223,17 @@ fn a_collector_without_a_retention_says_so() {
     let text = output(gc.args(["--uploads-retention", "30d"]));
     assert!(!text.contains("no retention"), "{text}");
 }
+
+#[test]
+fn a_pull_into_a_directory_with_files_names_it_first() {
+    let home = Home::new();
+    output(&mut home.push_tree("app", &[]));
+    let directory = home.site.dir().join("full");
+    fs::create_dir(&directory).unwrap();
+    fs::write(directory.join("mine"), "mine").unwrap();
+    let words = ["pull", "app", directory.to_str().unwrap()];
+    let text = exits_with(&mut home.command(&words), 1);
+    let start = format!("samovar: error: {directory:?} ");
+    assert!(text.starts_with(&start), "{text}");
+    assert_eq!(fs::read(directory.join("mine")).unwrap(), b"mine");
+}
