@@ -14,7 +14,7 @@ use super::local_tree::LocalTree;
 use crate::credentials::Sources;
 use crate::notice::notice;
 use crate::outcome::Failed;
-use crate::refs::{Expected, RefName, Update, Updated, check_snapshot, is_manifest};
+use crate::refs::{Expected, Generation, RefName, Update, Updated, check_snapshot, is_manifest};
 use crate::size::{counted, human};
 use crate::snapshot::{Downloaded, Snapshots};
 
@@ -104,10 +104,7 @@ pub(super) fn run(
     let name = &options.name.name;
     let log = snapshots.refs().get(name)?.unwrap_or_default();
     let newest = log.generations.first();
-    if let (Some(newest), false) = (newest, options.is_forced) {
-        check_snapshot(name, &newest.manifest, "use another name, or --force")?;
-    }
-    let base = newest.and_then(|newest| base(&snapshots, newest));
+    let base = base(options, &snapshots, newest)?;
     let scanned =
         Scanned::scan(options.directory).map_err(|error| Failed::Refused.because(error))?;
     report_skipped(&scanned);
@@ -165,18 +162,27 @@ pub(super) fn run(
 }
 
 /// Downloads the snapshot on which a push is based. Without it, the whole tree is sent.
-fn base(snapshots: &Snapshots, newest: &crate::refs::Generation) -> Option<Downloaded> {
-    if !is_manifest(newest.manifest.name()) {
-        return None;
+fn base(
+    options: &Options<'_>,
+    snapshots: &Snapshots,
+    newest: Option<&Generation>,
+) -> anyhow::Result<Option<Downloaded>> {
+    let Some(newest) = newest else {
+        return Ok(None);
+    };
+    if !options.is_forced {
+        let name = &options.name.name;
+        check_snapshot(name, &newest.manifest, "use another name, or --force")?;
     }
-    let downloaded = snapshots.manifest(&newest.manifest);
-    downloaded
-        .inspect_err(|error| {
-            notice(&format!(
-                "the whole tree is sent, because the newest generation cannot be read: {error:#}"
-            ));
-        })
-        .ok()
+    if !is_manifest(newest.manifest.name()) {
+        return Ok(None);
+    }
+    let downloaded = snapshots.manifest(&newest.manifest).inspect_err(|error| {
+        notice(&format!(
+            "the whole tree is sent, because the newest generation cannot be read: {error:#}"
+        ));
+    });
+    Ok(downloaded.ok())
 }
 
 /// Refuses a cache that everybody can read: refs and snapshots are private unless their owner
