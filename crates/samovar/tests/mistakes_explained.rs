@@ -125,6 +125,11 @@ fn pins_of_packages_and_refs_of_snapshots_do_not_replace_each_other() {
     assert!(!text.contains("whole tree"), "{text}");
     assert_eq!(home.generations("tool"), [&home.path[11..]]);
 
+    // A pin that has the name with which ref pin keeps a generation.
+    output(&mut home.push_path(&home.path, &["--pin", "app@1"]));
+    let text = exits_with(&mut home.command(&["ref", "pin", "app@1"]), 1);
+    assert_parts(&text, &["app@1 is a pin of ", "remove that pin first"]);
+
     // By force, each of them replaces the other.
     output(&mut home.push_path(&home.path, &["--pin", "app", "--force"]));
     assert_eq!(home.generations("app")[0], home.path[11..]);

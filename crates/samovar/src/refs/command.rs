@@ -7,7 +7,7 @@ use anyhow::{Context as _, anyhow, ensure};
 use clap::{Arg, ArgMatches, Command};
 use serde_json::json;
 
-use super::{Expected, Generation, RefName, Refs, Update, Updated};
+use super::{Expected, Generation, RefName, Refs, Update, Updated, check_snapshot};
 use crate::arguments::{json, required};
 use crate::credentials::{self, Sources};
 use crate::http::{Http, Patience, printable};
@@ -195,6 +195,10 @@ fn pin(refs: &Refs, name: &RefName, out: &mut dyn Write) -> anyhow::Result<()> {
         ..name.clone()
     };
     let pin = pin_name(name).map_err(|error| Failed::Usage.because(error))?;
+    let existing = refs.get(&pin)?.unwrap_or_default();
+    if let Some(newest) = existing.generations.first() {
+        check_snapshot(&pin, &newest.manifest, "remove that pin first")?;
+    }
     let update = Update {
         manifest: &generation.manifest,
         expected: Expected::Any,
