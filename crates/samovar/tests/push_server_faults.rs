@@ -18,6 +18,7 @@ use support::samovar;
 use support_mount::noise;
 use support_uploads::{Running, Site, can_trace, files_below};
 use support_workspaces::{assert_has, exits, tree, write};
+use testkit::http1::exchange;
 use testkit::process::{Process, output, signal};
 
 /// A site, a token, and a directory that is pushed.
@@ -150,6 +151,32 @@ fn a_full_disk_of_the_server_publishes_nothing() {
     fs::remove_file(filler).unwrap();
     assert_eq!(pushed.pushes(&server, "app"), 2);
     pushed.assert_newest(&server, "app", 2, &pushed.source);
+}
+
+/// A NAR that is sent in parts is refused like a file that is sent with PUT: the response states
+/// that the storage is full although the client is still sending, and the refusal is counted.
+#[test]
+fn a_part_that_does_not_fit_is_refused_at_once() {
+    let pushed = Pushed::new();
+    write(&pushed.source, "large", noise(99, 40_000_000));
+    let config = fs::read_to_string(pushed.site.config()).unwrap();
+    let config = config.replace("admin.listen = []", "admin.listen = \"127.0.0.1:0\"");
+    fs::write(pushed.site.config(), config).unwrap();
+    let (server, _storage) = on_small_disk(&pushed.site);
+    let line = server.process.wait_for("metrics and status on http://");
+    let admin = line.rsplit("//").next().unwrap().trim().parse().unwrap();
+    let text = exits(&mut pushed.push(&server, "app"), 3);
+    assert_has(
+        &text,
+        "507 Insufficient Storage: the storage of this cache is full",
+    );
+    assert_eq!(text.lines().count(), 1, "{text}");
+    let head = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let metrics = exchange(admin, head).text();
+    let sample = "samovar_uploads_refused_total{reason=\"storage_full\"} ";
+    let count = metrics.lines().find_map(|line| line.strip_prefix(sample));
+    assert_ne!(count.unwrap(), "0");
+    assert!(server.process.count("cannot write a part") > 0);
 }
 
 /// Makes all flushes of the disk by a process fail, until it is dropped.

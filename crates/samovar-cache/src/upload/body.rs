@@ -1,7 +1,7 @@
 //! Reads the body of a PUT and removes its `Content-Encoding`.
 
-use std::cell::RefCell;
-use std::io;
+use std::cell::{Cell, RefCell};
+use std::io::{self, Read as _};
 use std::time::Duration;
 
 use samovar_http::http::Status;
@@ -14,23 +14,42 @@ use super::target::Kind;
 
 /// The body of a request. The code that reads it and the code that waits for a slot use it in turn.
 #[derive(Debug)]
-pub(super) struct SharedBody<'a>(RefCell<BodyReader<'a>>);
+pub(super) struct SharedBody<'a> {
+    reader: RefCell<BodyReader<'a>>,
+    /// Whether the client was told to send the body.
+    is_requested: Cell<bool>,
+}
 
 impl<'a> SharedBody<'a> {
     pub(super) fn new(body: BodyReader<'a>) -> Self {
-        Self(RefCell::new(body))
+        Self {
+            reader: RefCell::new(body),
+            is_requested: Cell::new(false),
+        }
+    }
+
+    /// Discards the rest of a body whose request failed after its first byte was read. Clients that
+    /// read no response before they have sent the whole body, as `samovar push`, would otherwise
+    /// report a reset connection. `len_max`: maximum number of bytes to discard.
+    pub(super) fn finish<T, E>(&self, outcome: Result<T, E>, len_max: u64) -> Result<T, E> {
+        if outcome.is_err() && self.is_requested.get() {
+            // Ignore errors: the response is the same whether or not the rest arrives.
+            io::copy(&mut self.take(len_max), &mut io::sink()).ok();
+        }
+        outcome
     }
 }
 
 impl io::Read for &SharedBody<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.borrow_mut().read(buffer)
+        self.is_requested.set(true);
+        self.reader.borrow_mut().read(buffer)
     }
 }
 
 impl Wait for SharedBody<'_> {
     fn wait(&self, is_ready: &mut dyn FnMut(Duration) -> bool) -> io::Result<()> {
-        self.0.borrow().wait(is_ready)
+        self.reader.borrow().wait(is_ready)
     }
 }
 

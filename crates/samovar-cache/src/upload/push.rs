@@ -113,8 +113,9 @@ impl Uploads {
                     )
                 })?;
                 let push = self.stored.push(token, id)?;
-                let mut body = request.reader();
-                push.put_part(nar_hash, number, len, sha256, &mut body)?;
+                let body = SharedBody::new(request.reader());
+                let received = push.put_part(nar_hash, number, len, sha256, &mut &body);
+                body.finish(received, BODY_LEN_MAX)?;
                 Ok(done())
             }
             Target::Join(id, nar_hash) => self.join(request, token, id, nar_hash),
@@ -164,8 +165,11 @@ impl Uploads {
     ) -> Result<Response, Failure> {
         let push = self.stored.push(token, id)?;
         let body = SharedBody::new(request.reader());
-        let mut admitted = self.stored.admit(token, &body, PATIENCE)?;
-        let outcomes = push.put_pack(&mut &body, &mut admitted)?;
+        let receive = || -> Result<_, PushError> {
+            let mut admitted = self.stored.admit(token, &body, PATIENCE)?;
+            push.put_pack(&mut &body, &mut admitted)
+        };
+        let outcomes = body.finish(receive(), BODY_LEN_MAX)?;
         let (mut text, mut refused) = (String::new(), 0);
         for outcome in &outcomes {
             let nar_hash = nixbase32(&outcome.nar_hash);
@@ -241,8 +245,11 @@ impl Uploads {
         };
         let push = self.stored.push(token, id)?;
         let body = SharedBody::new(request.reader());
-        let mut admitted = self.stored.admit(token, &body, PATIENCE)?;
-        let (nar_hash, nar_size) = push.assemble(&base, window_log, &mut &body, &mut admitted)?;
+        let receive = || -> Result<_, PushError> {
+            let mut admitted = self.stored.admit(token, &body, PATIENCE)?;
+            push.assemble(&base, window_log, &mut &body, &mut admitted)
+        };
+        let (nar_hash, nar_size) = body.finish(receive(), BODY_LEN_MAX)?;
         Ok(Response::text(
             Status::OK,
             format!("kept {} {nar_size}\nend 1\n", nixbase32(&nar_hash)),

@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::wire::{BODY_LEN_MAX, PackLine};
 use super::{Push, PushError, PushId};
-use crate::counters::Received;
+use crate::counters::{Kind, Reason, Received};
 use crate::error::{PutError, StorageError};
 use crate::objects::{Objects, PART_PREFIX};
 use crate::size::human;
@@ -193,13 +193,6 @@ impl Push<'_> {
         sha256: [u8; 32],
         source: &mut dyn Read,
     ) -> Result<(), PushError> {
-        let storage = &*self.cache.storage;
-        if number == 0 || number > PART_NUMBER_MAX {
-            return Err(PartError::Number(number).into());
-        }
-        if len == 0 || len > BODY_LEN_MAX {
-            return Err(PartError::Len(len).into());
-        }
         let part = PartKey {
             push: self.id,
             nar_hash,
@@ -207,13 +200,36 @@ impl Push<'_> {
             len,
             sha256,
         };
+        let outcome = self.receive_part(&part, source);
+        if let Err(PushError::Put(error)) = &outcome {
+            let counters = &self.cache.storage.counters;
+            counters.reject(Kind::Nar, Reason::of(error));
+        }
+        outcome
+    }
+
+    fn receive_part(&self, part: &PartKey, source: &mut dyn Read) -> Result<(), PushError> {
+        let storage = &*self.cache.storage;
+        let &PartKey {
+            nar_hash,
+            number,
+            len,
+            sha256,
+            ..
+        } = part;
+        if number == 0 || number > PART_NUMBER_MAX {
+            return Err(PartError::Number(number).into());
+        }
+        if len == 0 || len > BODY_LEN_MAX {
+            return Err(PartError::Len(len).into());
+        }
         let stored = storage.parts()?;
-        if !stored.contains(&part) {
+        if !stored.contains(part) {
             self.check_limits(&stored, len)?;
             let of_file = stored
                 .iter()
                 .filter(|other| other.is_of(self.id, &nar_hash));
-            check_len(&part, of_file)?;
+            check_len(part, of_file)?;
         }
         let mut object = storage.objects.create()?;
         let counters = &storage.counters;
@@ -225,7 +241,7 @@ impl Push<'_> {
         let key = part.to_string();
         object.publish(&key)?;
         let is_replaced = |other: &&PartKey| {
-            other.is_of(self.id, &nar_hash) && other.number == number && **other != part
+            other.is_of(self.id, &nar_hash) && other.number == number && *other != part
         };
         for other in stored.iter().filter(is_replaced) {
             storage.objects.remove(&other.to_string())?;
