@@ -18,6 +18,8 @@ struct Scene {
     lib: MadePath,
     app: MadePath,
     secret: MadePath,
+    /// A token with the right to read.
+    reader: String,
 }
 
 impl Scene {
@@ -39,6 +41,7 @@ impl Scene {
             lib,
             app,
             secret,
+            reader: site.token(&["--name", "reader", "--rights", "read"]),
         }
     }
 
@@ -50,6 +53,13 @@ impl Scene {
 
     fn page_of(&self, path: &MadePath) -> String {
         self.page(&format!("/path/{}", path.hash_part()))
+    }
+
+    /// Returns a page as a client with a token that may read pins sees it.
+    fn private_page(&self, target: &str) -> String {
+        let page = self.server.request("GET", target, &self.reader);
+        assert_eq!(page.status, 200, "{target}");
+        page.text()
     }
 }
 
@@ -67,7 +77,7 @@ fn recent_uploads_pins_and_quota_are_shown() {
     let scene = Scene::new(&site);
     let uploads = "<dt>Uploads</dt><dd><a href=\"./uploads\">3 paths</a></dd>";
     assert_shows(&scene.page("/"), &["<dt>Paths</dt><dd>0</dd>", uploads]);
-    let uploads = scene.page("/uploads");
+    let uploads = scene.private_page("/uploads");
     let link = |path: &MadePath| format!("href=\"./path/{}\"", path.hash_part());
     let parts = [
         "builder-7",
@@ -81,7 +91,7 @@ fn recent_uploads_pins_and_quota_are_shown() {
     let referrer = format!("href=\"./../path/{}\"", scene.app.hash_part());
     let file = format!("href=\"./..{}\"", scene.lib.file_target());
     assert_shows(&lib, &["builder-7", "in 1 path", &referrer, &file]);
-    let app = scene.page_of(&scene.app);
+    let app = scene.private_page(&format!("/path/{}", scene.app.hash_part()));
     assert_shows(&app, &["release", ", generation 1", "in 2 paths"]);
     let found = scene
         .server
@@ -91,6 +101,34 @@ fn recent_uploads_pins_and_quota_are_shown() {
     assert_eq!(absent.status, 404);
 }
 
+/// Pins are private also in a public cache: the pages show them to the clients to which the URLs of
+/// pins show them.
+#[test]
+fn pins_are_shown_only_to_tokens_that_may_read_them() {
+    let site = Site::new();
+    site.configure_empty("");
+    let scene = Scene::new(&site);
+    let token = |rights: &str| site.token(&["--name", rights, "--rights", rights]);
+    let pages = ["/uploads", &format!("/path/{}", scene.app.hash_part())];
+    for (token, may_read) in [
+        ("", false),
+        (&*token("push"), false),
+        (site.expired_token(), false),
+        (&*token("pin"), true),
+        (&*scene.reader, true),
+    ] {
+        let list = scene.server.request("GET", "/upload/pin/", token);
+        assert_eq!(list.status == 200, may_read, "{}", list.status);
+        for target in pages {
+            let page = scene.server.request("GET", target, token);
+            assert_eq!(page.status, 200, "{target}");
+            let page = page.text();
+            assert_shows(&page, &["builder-7"]);
+            assert_eq!(page.contains("release"), may_read, "{target}: {page}");
+        }
+    }
+}
+
 #[test]
 fn a_deny_rule_hides_a_path_from_all_pages() {
     let site = Site::new();
@@ -98,7 +136,8 @@ fn a_deny_rule_hides_a_path_from_all_pages() {
     let scene = Scene::new(&site);
     let name = &scene.secret.store_path[11..];
     assert!(!scene.page("/uploads").contains(name));
-    assert_shows(&scene.page("/uploads"), &["release"]);
+    assert!(!scene.private_page("/uploads").contains(name));
+    assert_shows(&scene.private_page("/uploads"), &["release"]);
     let hash_part = scene.secret.hash_part();
     for target in [
         format!("/path/{hash_part}"),
@@ -114,10 +153,12 @@ fn a_private_cache_shows_nothing_to_others() {
     site.configure_empty("[access]\nnetworks = [\"192.0.2.0/24\"]\n");
     let scene = Scene::new(&site);
     let path = format!("/path/{}", scene.app.hash_part());
-    let reader = site.token(&["--name", "reader", "--rights", "read"]);
     let pusher = site.token(&["--name", "pusher", "--rights", "push"]);
     for target in ["/uploads", &path] {
-        assert_eq!(scene.server.request("GET", target, &reader).status, 200);
+        assert_eq!(
+            scene.server.request("GET", target, &scene.reader).status,
+            200
+        );
         for token in ["", &pusher] {
             let refused = scene.server.request("GET", target, token);
             assert!(matches!(refused.status, 401 | 403), "{}", refused.status);

@@ -78,6 +78,8 @@ pub(crate) struct View<'a> {
     pub(crate) base: Base,
     /// The text to search for; empty on other pages.
     pub(crate) asked: &'a str,
+    /// Whether the client may read pins, which are private also in a public cache.
+    pub(crate) shows_pins: bool,
 }
 
 /// A cache with a web interface.
@@ -97,15 +99,26 @@ pub(crate) fn is_answered(head: Head<'_>, path: &[u8]) -> bool {
     PageRoute::of(path).is_some() || wants_page(head)
 }
 
-/// Answers a request for which [`is_answered`] holds.
-pub(crate) fn answer(cache: PagedCache<'_>, head: Head<'_>, path: &[u8]) -> Response {
+/// Answers a request for which [`is_answered`] holds. `shows_pins`: whether the client may read
+/// pins.
+pub(crate) fn answer(
+    cache: PagedCache<'_>,
+    head: Head<'_>,
+    path: &[u8],
+    shows_pins: bool,
+) -> Response {
     let base = Base::of(path);
     let asked = match PageRoute::of(path) {
         Some(PageRoute::Search) => parameter(head.query(), "q"),
         _ => None,
     };
     let asked = &*String::from_utf8_lossy(asked.as_deref().unwrap_or_default());
-    let view = View { cache, base, asked };
+    let view = View {
+        cache,
+        base,
+        asked,
+        shows_pins,
+    };
     view.answer(head, path).unwrap_or_else(|refusal| {
         if let Refusal::Store(_) = refusal {
             let shared = &cache.narinfos.reader.shared;

@@ -96,7 +96,8 @@ impl View<'_> {
         }
     }
 
-    /// Renders the token with which a path was uploaded, its pins, closure and referrers.
+    /// Renders the token with which a path was uploaded, its closure and referrers, and its pins if
+    /// the client may read them.
     pub(super) fn upload_section(&self, details: &Details) -> Result<Markup, Refusal> {
         let mut referrers = Vec::new();
         for referrer in &details.referrers {
@@ -126,12 +127,12 @@ impl View<'_> {
                             None => { "more than " (Count(CLOSURE_COUNT_MAX.into()).of("path")) },
                         }
                     } }
-                    div { dt { "Pins" } dd {
+                    @if self.shows_pins { div { dt { "Pins" } dd {
                         @if details.pins.is_empty() { span.soft { "none" } }
                         @else { ul { @for (name, generation) in &details.pins {
                             li { (Name(name.as_bytes())) ", generation " (generation) }
                         } } }
-                    } }
+                    } } }
                     div { dt { "Referrers" } dd { (self.referrers(&referrers, details)) } }
                 }
             }

@@ -37,13 +37,10 @@ impl View<'_> {
                 recent.push(upload);
             }
         }
-        let mut pins = Vec::new();
-        let all = stored.pins().map_err(|error| self.failed(&error))?;
-        for pin in all.into_iter().take(PIN_COUNT_MAX) {
-            if self.has_page(&pin.path)? {
-                pins.push(pin);
-            }
-        }
+        let pins = match self.shows_pins {
+            true => Some(self.pins_of(stored)?),
+            false => None,
+        };
         // A policy hides paths, so their total size is not shown either.
         let used = match self.reader().policy.is_open() {
             true => Some(stored.file_bytes().map_err(|error| self.failed(&error))?),
@@ -61,8 +58,19 @@ impl View<'_> {
                 } }
             }
             (self.recent(&recent))
-            (self.pins(&pins))
+            (self.pins(pins.as_deref()))
         })
+    }
+
+    fn pins_of(&self, stored: &StoredCache) -> Result<Vec<Pin>, Refusal> {
+        let mut pins = Vec::new();
+        let all = stored.pins().map_err(|error| self.failed(&error))?;
+        for pin in all.into_iter().take(PIN_COUNT_MAX) {
+            if self.has_page(&pin.path)? {
+                pins.push(pin);
+            }
+        }
+        Ok(pins)
     }
 
     fn recent(&self, recent: &[RecentPath]) -> Markup {
@@ -93,7 +101,16 @@ impl View<'_> {
         }
     }
 
-    fn pins(&self, pins: &[Pin]) -> Markup {
+    /// Renders the pins. `pins`: `None` if the client may not read them.
+    fn pins(&self, pins: Option<&[Pin]>) -> Markup {
+        let Some(pins) = pins else {
+            return html! {
+                section aria-labelledby="pins" {
+                    h2 id="pins" { "Pins" }
+                    p.soft { "Only a token with the right read or pin shows them." }
+                }
+            };
+        };
         html! {
             section aria-labelledby="pins" {
                 h2 id="pins" { "Pins " span.soft { (Count(pins.len() as u64)) } }

@@ -436,7 +436,11 @@ impl Cache {
     fn page(&self, head: Head<'_>, path: &[u8]) -> Response {
         match self.paged() {
             // If clients need passwords, workers also get requests that are not for pages.
-            Some(cache) if pages::is_answered(head, path) => pages::answer(cache, head, path),
+            Some(cache) if pages::is_answered(head, path) => {
+                let uploads = self.uploads.as_ref();
+                let shows_pins = uploads.is_some_and(|uploads| uploads.may_read_pins(head));
+                pages::answer(cache, head, path, shows_pins)
+            }
             _ => self.unknown(path).response(),
         }
     }

@@ -68,6 +68,13 @@ impl Right {
 }
 
 impl Uploads {
+    /// Returns whether the request has a token that may read pins. Only a worker can check the
+    /// token, in the database.
+    pub(crate) fn may_read_pins(&self, head: Head<'_>) -> bool {
+        let token = with_token(head, |text| self.stored.authorize(text, now()));
+        matches!(token, Some(Ok(Ok(token))) if Right::ReadPins.is_in(token.rights))
+    }
+
     /// Returns the client's token if it has the right, otherwise the refusal.
     pub(super) fn client(
         &self,
