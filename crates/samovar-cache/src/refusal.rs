@@ -76,6 +76,8 @@ pub(crate) enum Fixed {
     /// A GET below `upload/` in a cache that takes no uploads.
     NoUploadUrl,
     OnlyPost,
+    /// A method other than GET, HEAD and PUT, in a cache that takes uploads.
+    OnlyPut,
     Busy,
     Unavailable,
 }
@@ -86,7 +88,7 @@ const RETRY_AFTER: Field = ("Retry-After", "1");
 
 impl Fixed {
     /// All variants in the order of their declaration, which [`PreparedAnswers`] relies on.
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Healthy,
         Self::NoPath,
         Self::NotFound,
@@ -97,15 +99,17 @@ impl Fixed {
         Self::NoUploads,
         Self::NoUploadUrl,
         Self::OnlyPost,
+        Self::OnlyPut,
         Self::Busy,
         Self::Unavailable,
     ];
 
     /// Returns the response to a request with a method other than GET and HEAD, for a URL that only
     /// has these.
-    pub(crate) fn of_method(method: Method) -> Self {
+    pub(crate) fn of_method(method: Method, has_uploads: bool) -> Self {
         match method {
             Method::Put => Self::NoUploads,
+            _ if has_uploads => Self::OnlyPut,
             _ => Self::NotAllowed,
         }
     }
@@ -120,6 +124,10 @@ impl Fixed {
             Self::NotAllowed | Self::NoUploads => {
                 (Status::METHOD_NOT_ALLOWED, &[TEXT, ("Allow", "GET, HEAD")])
             }
+            Self::OnlyPut => (
+                Status::METHOD_NOT_ALLOWED,
+                &[TEXT, ("Allow", "GET, HEAD, PUT")],
+            ),
             // The status must not be 404: for that, `nix copy` would not print the text.
             Self::NoUploadUrl => (Status::METHOD_NOT_ALLOWED, &[TEXT, ("Allow", "")]),
             Self::OnlyPost => (Status::METHOD_NOT_ALLOWED, &[TEXT, ("Allow", "POST")]),
@@ -141,6 +149,11 @@ impl Fixed {
             }
             Self::Incomplete => "The closure has a path that cannot be served.\n",
             Self::NotAllowed => "This cache is read-only: use GET or HEAD.\n",
+            Self::OnlyPut => {
+                "This URL takes GET and HEAD, and PUT if it is that of a file (nar/NAME, \
+                 HASH.narinfo, log/NAME): uploads use POST only below upload/push/, and DELETE \
+                 only below upload/push/ and upload/pin/.\n"
+            }
             Self::NoUploads | Self::NoUploadUrl => {
                 "This URL takes no uploads: check it, or ask the operator to allow uploads \
                  (samovar serve --storage).\n"

@@ -540,6 +540,17 @@ fn encoded_bodies_and_other_requests_are_refused() {
             );
         }
     }
+    for (method, target) in [("POST", path.file_target()), ("DELETE", path.target())] {
+        let response = server.request(method, &target, &token);
+        let parts = [
+            "HEAD, and PUT",
+            "POST only below upload/push/",
+            "upload/pin/",
+        ];
+        assert_refused(&response, 405, &parts);
+        let allowed = response.header("Allow");
+        assert_eq!(allowed, Some("GET, HEAD, PUT"), "{method}");
+    }
     server.assert_lacks(&path);
     assert_eq!(site.files(), BTreeSet::new());
 }

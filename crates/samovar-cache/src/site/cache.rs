@@ -126,6 +126,11 @@ impl Cache {
         }
     }
 
+    /// Returns the response to a method that a URL of this cache does not have.
+    fn of_method(&self, method: Method) -> Fixed {
+        Fixed::of_method(method, self.uploads.is_some())
+    }
+
     pub(crate) fn uploads(&self) -> Option<&Uploads> {
         self.uploads.as_ref()
     }
@@ -251,7 +256,7 @@ impl Cache {
             let is_bulk = head.method() == Method::Post && route == Route::Narinfos;
             return match is_bulk {
                 true => reply.dispatch(),
-                false => reply.prepared(fixed.get(Fixed::of_method(head.method()))),
+                false => reply.prepared(fixed.get(self.of_method(head.method()))),
             };
         }
         let hash_part = match route {
@@ -372,7 +377,7 @@ impl Cache {
                 }
                 // The I/O thread could not refuse the method, because the client was not
                 // authenticated yet.
-                _ => Fixed::of_method(head.method()).response(),
+                _ => self.of_method(head.method()).response(),
             });
         }
         let closure_of = match route {

@@ -34,7 +34,7 @@ pub(crate) const READYZ: &[u8] = b"/readyz";
 pub(crate) fn unknown(head: Head<'_>) -> Fixed {
     match head.method() {
         Method::Get | Method::Head => Fixed::NotFound,
-        method => Fixed::of_method(method),
+        method => Fixed::of_method(method, false),
     }
 }
 
