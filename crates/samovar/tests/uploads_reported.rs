@@ -68,6 +68,30 @@ impl Watched {
     }
 }
 
+/// The log names each upload and its token, however many come at once: it is an audit trail.
+#[test]
+fn each_upload_is_logged() {
+    let site = Site::new();
+    site.configure_empty("");
+    let token = site.token(&["--name", "builder-7"]);
+    let server = site.start();
+    let paths: Vec<_> = (0..12)
+        .map(|number| MadePath::new(&format!("path-{number}")))
+        .collect();
+    for path in &paths {
+        server.publish(&token, path);
+    }
+    let lines = server.process.terminate();
+    for path in &paths {
+        let record = format!(
+            "{} was uploaded with the token \"builder-7\"",
+            path.store_path
+        );
+        let count = lines.iter().filter(|line| line.contains(&record)).count();
+        assert_eq!(count, 1, "{record}: {lines:?}");
+    }
+}
+
 fn refused(reason: &str) -> String {
     format!("samovar_uploads_refused_total{{reason=\"{reason}\"}}")
 }

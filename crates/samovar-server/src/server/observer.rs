@@ -181,9 +181,10 @@ impl Logs {
             Event::AccessLimited => (Some(Count::AccessLimited), Line::None),
             Event::AccessDenied => (Some(Count::AccessDenied), Line::None),
             Event::PasswordVerified => (Some(Count::PasswordVerified), Line::None),
-            Event::PathUploaded { .. } => (Some(Count::PathUploaded), Limited(Info, paths)),
+            // Uploads and pins need a token. Their lines are an audit trail, so none is dropped.
+            Event::PathUploaded { .. } => (Some(Count::PathUploaded), Each(Info)),
             Event::UploadConflict { .. } => (Some(Count::UploadConflict), Limited(Warning, paths)),
-            Event::PathPinned { .. } | Event::PinRemoved { .. } => (None, Limited(Info, paths)),
+            Event::PathPinned { .. } | Event::PinRemoved { .. } => (None, Each(Info)),
             Event::UploadRefused { .. } => (Some(Count::UploadRefused), Limited(Warning, limits)),
             Event::StorageFailed(_) => (Some(Count::StorageFailed), Limited(Error, limits)),
         }
