@@ -10,7 +10,7 @@ use samovar_nix::narinfo::NarCoding;
 use samovar_nix::{HashPart, NarHash, PathInfo, StorePath};
 use samovar_store::{Identity, NarReader, Tree};
 
-use crate::answer::nar_body::{Check, NarBody};
+use crate::answer::nar_body::{Check, Hashing, NarBody};
 use crate::answer::zstd_nar;
 use crate::known::gc_lease::SendingLease;
 use crate::known::nar_cache::Candidate;
@@ -187,12 +187,12 @@ fn check_of(shared: &SharedStore, info: &PathInfo, root: Identity) -> Option<Che
     let nar_cache = shared.nar_cache.as_ref();
     let candidate =
         nar_cache.and_then(|cache| Candidate::reserve(cache, &info.nar_hash, info.nar_size));
-    let is_to_hash = match candidate {
-        // A copy is made only of files that were verified, or are being verified.
-        Some(_) => !health.is_verified(info, &root),
-        None => health.is_to_hash(info, &root),
+    let hashing = match health.is_verified(info, &root) {
+        true => Hashing::Never,
+        false if health.is_to_hash(info, &root) => Hashing::Always,
+        false => Hashing::WhileCopying,
     };
-    Check::new(root, is_to_hash, candidate, health.drop_count())
+    Check::new(root, hashing, candidate, health.drop_count())
 }
 
 /// Returns a small NAR from the small-NAR cache, or reads it and adds it.

@@ -49,14 +49,26 @@ pub(crate) struct NarBody {
 pub(crate) struct Check {
     /// The hash of the bytes so far; `None` if the path has a verification record.
     hash: Option<Sha256>,
+    /// Whether the NAR is hashed even without a copy.
+    verifies: bool,
     root: Identity,
     /// Number of times that responses for marked paths were dropped before the check.
     drop_count: u64,
-    copy: Copy,
+    copy: NarCopy,
+}
+
+/// Whether a check hashes the NAR.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hashing {
+    /// The path was verified before.
+    Never,
+    /// The path is not to be verified, but a copy is made of verified files only.
+    WhileCopying,
+    Always,
 }
 
 /// The copy of a NAR for the NAR cache.
-enum Copy {
+enum NarCopy {
     /// No copy is made.
     None,
     /// The first bytes will decide whether a copy is made.
@@ -70,15 +82,16 @@ impl Check {
     /// is nothing to do.
     pub(crate) fn new(
         root: Identity,
-        is_to_hash: bool,
+        hashing: Hashing,
         candidate: Option<Candidate>,
         drop_count: u64,
     ) -> Option<Self> {
         let check = Self {
-            hash: is_to_hash.then(Sha256::new),
+            hash: (hashing != Hashing::Never).then(Sha256::new),
+            verifies: hashing == Hashing::Always,
             root,
             drop_count,
-            copy: candidate.map_or(Copy::None, Copy::Undecided),
+            copy: candidate.map_or(NarCopy::None, NarCopy::Undecided),
         };
         check.is_needed().then_some(check)
     }
@@ -87,27 +100,28 @@ impl Check {
     pub(super) fn hashing(root: Identity) -> Self {
         Self {
             hash: Some(Sha256::new()),
+            verifies: true,
             root,
             drop_count: 0,
-            copy: Copy::None,
+            copy: NarCopy::None,
         }
     }
 
     fn is_needed(&self) -> bool {
-        self.hash.is_some() || !matches!(self.copy, Copy::None)
+        self.verifies || !matches!(self.copy, NarCopy::None)
     }
 
     /// Returns the file of the copy, and the number of bytes written to it so far.
     fn copied(&self) -> Option<(&Arc<File>, u64)> {
         match &self.copy {
-            Copy::InProgress(recording) => Some(recording.written()),
-            Copy::None | Copy::Undecided(_) => None,
+            NarCopy::InProgress(recording) => Some(recording.written()),
+            NarCopy::None | NarCopy::Undecided(_) => None,
         }
     }
 
     /// Reports that the copy cannot be read.
     fn fail_copy(&self, error: &io::Error) {
-        if let Copy::InProgress(recording) = &self.copy {
+        if let NarCopy::InProgress(recording) = &self.copy {
             recording.fail(error);
         }
     }
@@ -133,7 +147,7 @@ impl Check {
         if ensure_current(registration)? && is_hashed {
             registration.health.note_verified(info, &self.root);
         }
-        let Copy::InProgress(recording) = self.copy else {
+        let NarCopy::InProgress(recording) = self.copy else {
             return Ok(None);
         };
         if is_hashed {
@@ -154,11 +168,11 @@ impl Check {
     fn take(mut self, bytes: &[u8], file_count: u64) -> Option<Self> {
         self.hash(bytes);
         let recording = match self.copy {
-            Copy::None => None,
-            Copy::Undecided(candidate) => candidate.write(bytes, file_count),
-            Copy::InProgress(recording) => recording.write(bytes, file_count),
+            NarCopy::None => None,
+            NarCopy::Undecided(candidate) => candidate.write(bytes, file_count),
+            NarCopy::InProgress(recording) => recording.write(bytes, file_count),
         };
-        self.copy = recording.map_or(Copy::None, Copy::InProgress);
+        self.copy = recording.map_or(NarCopy::None, NarCopy::InProgress);
         self.is_needed().then_some(self)
     }
 }
