@@ -12,7 +12,7 @@
 //! The queue comes first while it pays: a prefetched narinfo costs *credit*, and earns more than
 //! that if it is requested later. If clients do not request the references, the credit is soon
 //! spent and hardly any work is wasted. New paths use only free capacity, one batch at a time. So
-//! they never evict a narinfo that was requested, and the start of a server costs the same for all
+//! they never evict a narinfo that was requested, and after a start they cost the same for all
 //! sizes of stores.
 //!
 //! As on a worker, a row is read after the snapshot whose epoch its narinfo gets. A catalog that is
