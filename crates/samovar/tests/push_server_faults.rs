@@ -12,11 +12,11 @@ mod support_workspaces;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use support::samovar;
 use support_mount::noise;
-use support_uploads::{Running, Site, can_trace, files_below};
+use support_uploads::{Running, Site, can_trace, files_below, on_small_disk};
 use support_workspaces::{assert_has, exits, tree, write};
 use testkit::http1::exchange;
 use testkit::process::{Process, output, signal};
@@ -87,25 +87,6 @@ impl Pushed {
     }
 }
 
-/// A server whose storage is on a file system that is too small, in its own mount namespace.
-fn on_small_disk(site: &Site) -> (Running, PathBuf) {
-    let seed = site.dir().join("seed");
-    fs::rename(site.storage(), &seed).unwrap();
-    fs::create_dir(site.storage()).unwrap();
-    let script =
-        "mount -t tmpfs -o size=12m none \"$1\" && cp -a \"$2\"/. \"$1\" && shift 2 && exec \"$@\"";
-    let mut command = Command::new("unshare");
-    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script]);
-    command.arg("sh").arg(site.storage()).arg(seed);
-    command.arg(samovar().get_program());
-    command.args(site.arguments()).stdin(Stdio::null());
-    let server = Running::of(&mut command);
-    let pid = server.process.pid();
-    let storage = site.storage();
-    let storage = PathBuf::from(format!("/proc/{pid}/root{}", storage.display()));
-    (server, storage)
-}
-
 /// Fills the file system with a file that leaves less room than a push needs.
 fn fill(storage: &Path) -> PathBuf {
     let disk = rustix::fs::statvfs(storage).unwrap();
@@ -126,7 +107,7 @@ fn stored(storage: &Path) -> BTreeSet<String> {
 #[test]
 fn a_full_disk_of_the_server_publishes_nothing() {
     let pushed = Pushed::new();
-    let (server, storage) = on_small_disk(&pushed.site);
+    let (server, storage) = on_small_disk(&pushed.site, "12m");
     // The whole tree is uploaded.
     let before = stored(&storage);
     let filler = fill(&storage);
@@ -162,7 +143,7 @@ fn a_part_that_does_not_fit_is_refused_at_once() {
     let config = fs::read_to_string(pushed.site.config()).unwrap();
     let config = config.replace("admin.listen = []", "admin.listen = \"127.0.0.1:0\"");
     fs::write(pushed.site.config(), config).unwrap();
-    let (server, _storage) = on_small_disk(&pushed.site);
+    let (server, _storage) = on_small_disk(&pushed.site, "12m");
     let line = server.process.wait_for("metrics and status on http://");
     let admin = line.rsplit("//").next().unwrap().trim().parse().unwrap();
     let text = exits(&mut pushed.push(&server, "app"), 3);

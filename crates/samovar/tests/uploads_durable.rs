@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use support::samovar;
 use support_uploads::{
-    MadePath, Running, Site, Traced, assert_mirrors, can_trace, files_below, try_upload, upload,
+    MadePath, Running, Site, Traced, assert_mirrors, can_trace, files_below, on_small_disk,
+    try_upload, upload,
 };
 use testkit::eventually;
 use testkit::http1::{Connection, Response};
@@ -263,22 +264,7 @@ fn calls_that_fail_are_refused_and_can_be_repeated() {
 #[test]
 fn a_full_disk_refuses_uploads_and_loses_nothing() {
     let (site, token) = site();
-    let seed = site.dir().join("seed");
-    fs::rename(site.storage(), &seed).unwrap();
-    fs::create_dir(site.storage()).unwrap();
-    let script =
-        "mount -t tmpfs -o size=3m none \"$1\" && cp -a \"$2\"/. \"$1\" && shift 2 && exec \"$@\"";
-    let mut command = Command::new("unshare");
-    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script]);
-    command.arg("sh").arg(site.storage()).arg(seed);
-    command.arg(samovar().get_program());
-    command.args(site.arguments()).stdin(Stdio::null());
-    let server = Running::of(&mut command);
-    let storage = PathBuf::from(format!(
-        "/proc/{}/root{}",
-        server.process.pid(),
-        site.storage().display()
-    ));
+    let (server, storage) = on_small_disk(&site, "3m");
     let big = |index: u8| MadePath::new(&format!("big-{index}")).containing(&[index; 400_000]);
     let mut acknowledged = vec![MadePath::new("small")];
     server.publish(&token, &acknowledged[0]);

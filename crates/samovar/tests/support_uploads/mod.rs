@@ -555,3 +555,22 @@ pub(crate) fn nar_of_file(content: &[u8]) -> Vec<u8> {
 pub(crate) fn nar_of_entry(name: &[u8]) -> Vec<u8> {
     Node::<Vec<u8>>::dir([(name, Node::file(""))]).nar()
 }
+
+/// Starts the server of a site with the storage on a tmpfs of this size, which only the server
+/// sees. Returns the directory by which the test reaches it.
+pub(crate) fn on_small_disk(site: &Site, size: &str) -> (Running, PathBuf) {
+    let seed = site.dir().join("seed");
+    fs::rename(site.storage(), &seed).unwrap();
+    fs::create_dir(site.storage()).unwrap();
+    let script = "mount -t tmpfs -o size=\"$1\" none \"$2\" && cp -a \"$3\"/. \"$2\" && shift 3 && \
+                  exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script]);
+    command.args(["sh", size]).arg(site.storage()).arg(seed);
+    command.arg(samovar().get_program());
+    command.args(site.arguments()).stdin(Stdio::null());
+    let server = Running::of(&mut command);
+    let pid = server.process.pid();
+    let storage = format!("/proc/{pid}/root{}", site.storage().display());
+    (server, PathBuf::from(storage))
+}
