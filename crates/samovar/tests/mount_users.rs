@@ -16,10 +16,13 @@ use testkit::process::{finish, output};
 
 /// Functions of a script that mounts the ref `app` on the directory `mnt`.
 const FUNCTIONS: &str = r#"
+    is_mounted() { grep -q '^mounted app@1 on' out; }
     begin() {
-        "$SAMOVAR" mount "$URL#app" mnt "$@" >out 2>&1 & pid=$!
-        until grep -q '^mounted app@1 on' out; do
-            kill -0 $pid 2>/dev/null || { cat out; exit 9; }
+        # Emptied here: the shell in the background may open the file later than `grep` does.
+        : >out
+        "$SAMOVAR" mount "$URL#app" mnt "$@" >>out 2>&1 & pid=$!
+        until is_mounted; do
+            kill -0 $pid 2>/dev/null || is_mounted || { cat out; exit 9; }
             sleep 0.05
         done
     }
