@@ -340,11 +340,33 @@ fn listing(facts: &Facts, outcome: &Outcome, is_whole: bool) -> Judgement {
         return Ok(());
     }
     let said: Value = serde_json::from_slice(&outcome.body).map_err(|error| error.to_string())?;
-    let is_right = versions.any(|version| version.listing == said);
+    // The server makes a listing from the plan of the NAR. It may have read the sizes while a file
+    // was longer or shorter within its padding, and the file may have been repaired in place.
+    let was_hidden = facts.is_hidden(0, outcome.end_at);
+    let is_right = versions.any(|version| {
+        version.listing == said || was_hidden && padded(&version.listing) == padded(&said)
+    });
     need(
         is_right || facts.is_damaged(outcome.sent, outcome.end_at),
         "a listing of another tree",
     )
+}
+
+/// Returns a listing whose sizes are rounded up to multiples of eight, like the contents in a NAR.
+fn padded(listing: &Value) -> Value {
+    match listing {
+        Value::Object(fields) => {
+            let pad = |(name, value): (&String, &Value)| {
+                let value = match value.as_u64().filter(|_| name == "size") {
+                    Some(size) => size.next_multiple_of(8).into(),
+                    None => padded(value),
+                };
+                (name.clone(), value)
+            };
+            Value::Object(fields.iter().map(pad).collect())
+        }
+        other => other.clone(),
+    }
 }
 
 /// One record of a bulk response.
@@ -491,4 +513,23 @@ fn closure(world: &World, asked: &Facts, outcome: &Outcome) -> Judgement {
         last == Some(asked.hash_part()),
         "the requested path is not the last record",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn listings_that_differ_within_the_padding_are_equal_after_padding() {
+        let of = |size: u64, at: u64| {
+            json!({"version": 1, "root": {"type": "directory", "entries": {
+                "size": {"type": "regular", "size": size, "narOffset": at},
+            }}})
+        };
+        assert_eq!(padded(&of(4041, 232)), padded(&of(4048, 232)));
+        assert_ne!(padded(&of(4040, 232)), padded(&of(4041, 232)));
+        assert_ne!(padded(&of(4041, 232)), padded(&of(4041, 233)));
+    }
 }
