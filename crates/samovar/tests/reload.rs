@@ -317,3 +317,33 @@ fn an_invalid_configuration_changes_nothing() {
     assert_eq!(connection.status("/nix-cache-info"), 200);
     assert_eq!(connection.status("/a/nix-cache-info"), 404);
 }
+
+/// A reload that removes the last restriction of a cache is applied, with a warning.
+#[test]
+fn a_cache_that_is_opened_is_reported() {
+    let file = File::new("");
+    let restricted = "[caches.a]\naccess.networks = [\"10.0.0.1\"]\n[caches.b]\n";
+    file.write(restricted);
+    let (server, address) = serve(&file);
+    let mut connection = Connection::new(&address);
+    assert_eq!(connection.status("/a/nix-cache-info"), 403);
+    file.write("[caches.a]\naccess.networks = [\"127.0.0.1\"]\n[caches.b]\n");
+    server.signal("HUP");
+    assert!(!server.wait_for(DONE).contains("warning"));
+    for (opened, is_reported) in [
+        ("[caches.a]\n[caches.b]\n", true),
+        ("[caches.a]\npriority = 5\n[caches.b]\n", false),
+        (restricted, false),
+        ("[caches.a]\naccess.rate = 1000\n[caches.b]\n", true),
+    ] {
+        file.write(opened);
+        server.signal("HUP");
+        let lines = server.lines_to(DONE);
+        let warning = "warning: every client may now read /a/: before the reload, an option of \
+                       access restricted it";
+        let is_found = lines.iter().any(|line| line.contains(warning));
+        assert_eq!(is_found, is_reported, "{opened}: {lines:?}");
+        let status = if opened == restricted { 403 } else { 200 };
+        assert_eq!(connection.status("/a/nix-cache-info"), status, "{opened}");
+    }
+}

@@ -398,6 +398,11 @@ impl Access {
         are_used.then(|| Credentials::of(head.headers())).flatten()
     }
 
+    /// Returns whether all clients are admitted, because no method is configured.
+    pub(crate) fn lets_everybody_in(&self) -> bool {
+        self.lets_everybody_in
+    }
+
     /// Identifies the client by its connection: by the process at the other end of a Unix socket,
     /// or by a client certificate. Returns `None` if neither is configured to be admitted.
     fn proven(&self, head: Head<'_>) -> Option<Arc<str>> {

@@ -51,8 +51,9 @@ impl Site {
         Ok(())
     }
 
-    /// Makes the access rules for a new cache at this prefix. Also returns warnings. Verified
-    /// passwords and rate limits of the present cache at the prefix are kept.
+    /// Makes the access rules for a new cache at this prefix. Also returns warnings, one of
+    /// them if the present cache is restricted and the new one is open. Verified passwords and rate
+    /// limits of the present cache at the prefix are kept.
     ///
     /// # Errors
     ///
@@ -67,7 +68,17 @@ impl Site {
             .at(path_prefix)
             .and_then(|cache| cache.access.as_ref())
         {
-            Some(before) => before.renewed(config),
+            Some(before) => {
+                let is_opened = config.lets_everybody_in() && !before.lets_everybody_in();
+                let (access, mut warnings) = before.renewed(config)?;
+                if is_opened {
+                    warnings.push(format!(
+                        "every client may now read {path_prefix}/: before the reload, an option \
+                         of access restricted it"
+                    ));
+                }
+                Ok((access, warnings))
+            }
             None => Access::new(config),
         }
     }
