@@ -313,3 +313,31 @@ fn the_parts_of_a_token_are_limited_in_number() {
     // A part that exists may be sent again.
     fixture.put_part(id, &made).unwrap();
 }
+
+/// The second part of a file that would exceed the quota is refused before it is stored.
+#[test]
+fn a_part_that_exceeds_the_quota_is_refused() {
+    for is_within in [true, false] {
+        let fixture = Fixture::new();
+        let made = Made::new("path");
+        let (id, _) = fixture.open(&made);
+        let (first, second) = made.nar.split_at(made.nar.len() / 2);
+        let quota = made.nar.len() as u64 - u64::from(!is_within);
+        let cache = fixture.cache.clone().with_quota(Some(quota));
+        let push = cache.push(&fixture.token, id).unwrap();
+        let put = |number: u32, mut part: &[u8]| {
+            let sha256 = Sha256::digest(part).into();
+            let len = part.len() as u64;
+            push.put_part(made.nar_hash(), number, len, sha256, &mut part)
+        };
+        put(1, first).unwrap();
+        let outcome = put(2, second);
+        if is_within {
+            outcome.unwrap();
+        } else {
+            let error = outcome.unwrap_err().to_string();
+            assert!(error.contains("of its quota of"), "{error}");
+        }
+        assert_eq!(fixture.part_count(), 1 + usize::from(is_within));
+    }
+}

@@ -229,7 +229,12 @@ impl Push<'_> {
             let of_file = stored
                 .iter()
                 .filter(|other| other.is_of(self.id, &nar_hash));
-            check_len(part, of_file)?;
+            check_len(part, of_file.clone())?;
+            // The file has at least this length: refuse it before the rest is uploaded.
+            let file_len = of_file.fold(len, |sum, other| sum.saturating_add(other.len));
+            let used = self.cache.used_of_quota()?;
+            let checked = self.cache.check_quota(used, file_len);
+            checked.map_err(PutError::from)?;
         }
         let mut object = storage.objects.create()?;
         let counters = &storage.counters;
