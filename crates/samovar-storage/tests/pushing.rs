@@ -341,3 +341,22 @@ fn a_part_that_exceeds_the_quota_is_refused() {
         assert_eq!(fixture.part_count(), 1 + usize::from(is_within));
     }
 }
+
+/// A NAR of a pack that was received, and cannot be moved to its place, is counted.
+#[test]
+fn a_failure_of_the_storage_after_a_nar_was_received_is_counted() {
+    let fixture = Fixture::new();
+    let made = Made::new("path");
+    let (id, _) = fixture.open(&made);
+    let nars = fixture.dir.path().join("nar");
+    fs::remove_dir(&nars).unwrap();
+    fs::write(&nars, b"a file in place of the directory").unwrap();
+    let push = fixture.cache.push(&fixture.token, id).unwrap();
+    let failed = push.put_pack(&mut &made.pack()[..], &mut Unlimited);
+    assert!(matches!(failed, Err(PushError::Put(_))), "{failed:?}");
+    let refused = fixture.storage.statistics().refused;
+    let count = refused
+        .iter()
+        .find(|(reason, _)| *reason == "storage_failed");
+    assert_eq!(count, Some(&("storage_failed", 1)));
+}

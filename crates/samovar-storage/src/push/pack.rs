@@ -6,7 +6,7 @@ use samovar_nix::NarHash;
 
 use super::wire::{PackLine, Records};
 use super::{Push, PushError};
-use crate::counters::{Kind, Received};
+use crate::counters::{Kind, Reason, Received};
 use crate::error::{PutError, StorageError};
 use crate::metadata::NewNar;
 use crate::objects::{NewObject, ObjectGroup};
@@ -67,7 +67,7 @@ impl Push<'_> {
                 batch.known.push((outcomes.len(), known.id));
             } else {
                 match self.receive(&mut records, &line, memory, &mut used) {
-                    Ok((new, object)) => batch.add(new, object)?,
+                    Ok((new, object)) => self.counted(batch.add(new, object))?,
                     Err(PutError::File(reason)) => refusal = Some(reason.to_string()),
                     Err(other) => return Err(other.into()),
                 }
@@ -78,10 +78,10 @@ impl Push<'_> {
             });
             if batch.new.len() >= BATCH_COUNT || batch.len >= BATCH_LEN {
                 let full = std::mem::replace(&mut batch, self.start_batch()?);
-                self.record(full, &mut outcomes)?;
+                self.counted(self.record(full, &mut outcomes))?;
             }
         }
-        self.record(batch, &mut outcomes)?;
+        self.counted(self.record(batch, &mut outcomes))?;
         Ok(outcomes)
     }
 
@@ -119,8 +119,18 @@ impl Push<'_> {
         storage.counters.count(Kind::Nar, outcome)
     }
 
+    /// Counts an error of the storage that occurred after NARs had been received.
+    fn counted<T>(&self, outcome: Result<T, StorageError>) -> Result<T, PutError> {
+        let outcome = outcome.map_err(PutError::from);
+        if let Err(error) = &outcome {
+            let counters = &self.cache.storage.counters;
+            counters.reject(Kind::Nar, Reason::of(error));
+        }
+        outcome
+    }
+
     /// Makes the files of a batch durable, then records its NARs.
-    fn record(&self, batch: Batch<'_>, outcomes: &mut [PackOutcome]) -> Result<(), PushError> {
+    fn record(&self, batch: Batch<'_>, outcomes: &mut [PackOutcome]) -> Result<(), StorageError> {
         let storage = &*self.cache.storage;
         if !batch.new.is_empty() {
             let keys: Vec<&str> = batch
