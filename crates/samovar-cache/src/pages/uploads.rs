@@ -7,7 +7,7 @@ use samovar_storage::StoredCache;
 use samovar_storage::metadata::{Pin, RecentPath};
 
 use super::View;
-use super::text::{Count, Date, Name, Size};
+use super::text::{Age, Count, Date, Name, Size};
 use crate::refusal::Refusal;
 
 /// Maximum number of uploads on the page.
@@ -80,17 +80,17 @@ impl View<'_> {
                 @if recent.is_empty() { p.soft { "None." } }
                 @else { div.scrolls tabindex="0" role="group" aria-label="Recent uploads" { table {
                     thead { tr {
-                        th scope="col" { "Uploaded" }
                         th scope="col" { "Path" }
                         th.number scope="col" { "NAR" }
                         th.number scope="col" { "File" }
+                        th scope="col" { "Uploaded" }
                         th scope="col" { "Token" }
                     } }
                     tbody { @for upload in recent { tr {
-                        td { (Date(upload.registered_at)) }
                         td { (self.path_name(&upload.path, true)) }
                         td.number { (Size(upload.nar_size)) }
                         td.number { (Size(upload.file_size)) }
+                        td.time { (Age::of(upload.registered_at)) }
                         td { @match &upload.token {
                             Some(token) => (Name(token.as_bytes())),
                             None => "–",
@@ -127,8 +127,8 @@ impl View<'_> {
                         th scope="row" { (Name(pin.name.as_bytes())) }
                         td.number { (pin.generation) }
                         td { (self.path_name(&pin.path, true)) }
-                        td { (Date(pin.created_at)) }
-                        td { @match pin.expires_at {
+                        td.time { (Age::of(pin.created_at)) }
+                        td.time { @match pin.expires_at {
                             Some(at) => (Date(at)),
                             None => "never",
                         } }
