@@ -14,6 +14,7 @@ let
     mkIf
     mkMerge
     mkOption
+    mkPackageOption
     optional
     optionals
     types
@@ -29,11 +30,7 @@ in
       description = "Whether to serve kettles.";
     };
 
-    package = mkOption {
-      type = types.package;
-      default = pkgs.kettles;
-      description = "The package with `bin/kettles`.";
-    };
+    package = mkPackageOption pkgs "kettles" { };
 
     hostname = mkOption {
       type = types.str;
@@ -103,7 +100,14 @@ in
     {
       systemd.services.kettles = {
         description = "The kettles' server";
-        after = [ "network.target" ] ++ optional isLocal "postgresql.service";
+        # Where NixOS has postgresql.target, it is reached when the database and its owner exist.
+        after = [
+          "network.target"
+        ]
+        ++ optionals isLocal [
+          "postgresql.service"
+          "postgresql.target"
+        ];
         requires = optional isLocal "postgresql.service";
         wantedBy = [ "multi-user.target" ];
         serviceConfig = import ./hardened.nix // {

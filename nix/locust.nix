@@ -9,7 +9,13 @@
 
 let
   cfg = config.services.locust;
-  inherit (lib) mkIf mkOption optionals types;
+  inherit (lib)
+    mkIf
+    mkOption
+    mkPackageOption
+    optionals
+    types
+    ;
   user = if cfg.behaviour == "as-2017" then "As2017" else "Honest";
 in
 {
@@ -20,11 +26,7 @@ in
       description = "Whether to run Locust. It waits to be told how many users at its web address.";
     };
 
-    package = mkOption {
-      type = types.package;
-      default = pkgs.locust;
-      description = "The package with `bin/locust`.";
-    };
+    package = mkPackageOption pkgs "locust" { };
 
     host = mkOption {
       type = types.str;
