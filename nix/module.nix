@@ -25,6 +25,16 @@ let
   file = format.generate "samovar.toml" cfg.settings;
 
   key = number: "key${toString number}";
+  nixServe = config.services.nix-serve or { enable = false; };
+  isAny =
+    address:
+    builtins.elem address [
+      "0.0.0.0"
+      "::"
+      "[::]"
+    ];
+  sharesAddress =
+    isAny cfg.address || isAny nixServe.bindAddress || cfg.address == nixServe.bindAddress;
 in
 {
   options.services.samovar = {
@@ -189,6 +199,20 @@ in
       {
         assertion = cfg.nginx.hostName == null || cfg.tls.certificateFile == null;
         message = "services.samovar.nginx.hostName: nginx proxies without TLS; give the certificate to the virtual host, not to services.samovar.tls";
+      }
+      {
+        assertion =
+          cfg.uploads.enable || removeAttrs cfg.uploads [ "enable" ] == {
+            retention = null;
+            retentionRules = [ ];
+            retentionSize = null;
+            quota = null;
+          };
+        message = "services.samovar.uploads: set enable as well, or remove the other options";
+      }
+      {
+        assertion = !(nixServe.enable && nixServe.port == cfg.port && sharesAddress);
+        message = "services.samovar.port: services.nix-serve listens on port ${toString cfg.port} too; change one of the ports, or disable one of the services";
       }
     ];
 

@@ -271,6 +271,10 @@ fn optional_parts_are_off_and_invalid_values_refused() {
             "{ enable = true; settings.listen = [ \"127.0.0.1:5000\" ]; }",
             "set services.samovar.address, port",
         ),
+        (
+            "{ enable = true; uploads.quota = \"1 GiB\"; }",
+            "services.samovar.uploads: set enable as well",
+        ),
     ] {
         let error = evaluate(&home, "module.nix", given).unwrap_err();
         assert!(error.contains(message), "{error}");
