@@ -1,5 +1,5 @@
-# Not run here: there is no nixpkgs where this is tested. What is checked, and how, stands in
-# nix/README.md.
+# Nothing of this was built: there is no complete nixpkgs where this is tested. nix/README.md describes
+# what was evaluated.
 {
   description = "Samovar, a Nix binary cache server";
 

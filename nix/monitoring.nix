@@ -1,7 +1,6 @@
 # services.kettles.monitoring: Prometheus with the rig's rules, exporters, and Grafana with the rig's
-# dashboards, for the kettles server on this machine. Evaluated as nix/README.md describes; promtool checks
-# the resulting Prometheus configuration. Never run on NixOS: the names of NixOS's own options are taken
-# from its sources and were not tested.
+# dashboards, for the kettles server on this machine. Evaluated as nix/README.md describes, also in a whole
+# NixOS system; promtool checks the resulting Prometheus configuration. Never run on NixOS.
 {
   config,
   lib,
