@@ -6,9 +6,10 @@
 mod support;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use support::{OwnStore, ServerProcess, eventually, hash_part, local, nix, nix_serve};
 use testkit::http1::Connection;
@@ -49,6 +50,24 @@ impl Scene {
         let path = self.store.add(&dir);
         let nar = dump(&self.store, &path);
         (path, nar)
+    }
+
+    /// Stops the server, and starts one that keeps verification records. Also returns the log of
+    /// the first one.
+    fn restart(self) -> (Self, String) {
+        let Self {
+            store,
+            directory,
+            server,
+        } = self;
+        let log = server.whole_log().join("\n");
+        let server = start_remembering(&store, directory.path());
+        let scene = Self {
+            store,
+            directory,
+            server,
+        };
+        (scene, log)
     }
 
     /// Counts the cache entries, including unfinished ones.
@@ -93,6 +112,14 @@ fn start(store: &OwnStore, directory: &Path, len_max: u64) -> ServerProcess {
     command.args(["--store", &local(store.root()), "--nar-cache"]);
     command.arg(directory);
     ServerProcess::start(command.args(["--nar-cache-size", &len_max.to_string()]))
+}
+
+/// Starts a server with a NAR cache, which keeps its verification records in the same directory.
+fn start_remembering(store: &OwnStore, directory: &Path) -> ServerProcess {
+    let mut command = nix_serve();
+    command.args(["--store", &local(store.root()), "--nar-cache"]);
+    command.arg(directory).arg("--state-directory");
+    ServerProcess::start(command.arg(directory))
 }
 
 fn dump(store: &OwnStore, path: &str) -> Vec<u8> {
@@ -385,4 +412,39 @@ fn a_nar_of_another_size_than_registered_is_aborted() {
             "{size}"
         );
     }
+}
+
+/// After a restart, the files of a verified path are copied without being hashed. If one of them
+/// has changed since the verification, the copy is dropped, and the next download is hashed.
+#[test]
+fn files_changed_since_their_verification_are_not_kept() {
+    let scene = Scene::new(1 << 30);
+    // The clock of change times may be 20 ms behind, and the files must be older.
+    let (path, nar) = scene.add("tree", FILE_COUNT, FILE_LEN);
+    let file = scene.store.real(&path).join("0007");
+    let changed_at = fs::metadata(file).unwrap();
+    eventually("the verification begins later", || {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let age = Duration::new(
+            changed_at.ctime().cast_unsigned(),
+            u32::try_from(changed_at.ctime_nsec()).unwrap(),
+        );
+        now.saturating_sub(age) > Duration::from_millis(50)
+    });
+    let (scene, _) = scene.restart();
+    assert!(scene.server.get(&url(&path)).body == nar);
+    let (scene, log) = scene.restart();
+    assert!(log.contains("path_verified=1"), "{log}");
+    assert!(scene.server.get(&url(&path)).body == nar);
+    eventually("it is kept without being hashed", || {
+        scene.held_count() == 1
+    });
+    let (scene, log) = scene.restart();
+    assert!(!log.contains("path_verified="), "{log}");
+    scene.damage(&path);
+    // The bytes are wrong, and the client finds that.
+    assert!(scene.server.get(&url(&path)).body != nar);
+    eventually("the copy is dropped", || scene.held_count() == 0);
+    assert!(!scene.server.get(&url(&path)).is_complete);
+    scene.server.wait_for("does not match its registration");
 }

@@ -9,6 +9,7 @@ use samovar_store::{Identity, NarReader, NarSink};
 use sha2::{Digest, Sha256};
 
 use crate::known::gc_lease::SendingLease;
+use crate::known::health::Moment;
 use crate::known::nar_cache::{CachedNar, Candidate, CopiedFiles, Recording};
 use crate::known::registration::{Collected, Registration, wrong_contents, wrong_size};
 
@@ -52,6 +53,8 @@ pub(crate) struct Check {
     /// Whether the NAR is hashed even without a copy.
     verifies: bool,
     root: Identity,
+    /// The time before the files are read.
+    began: Moment,
     /// Number of times that responses for marked paths were dropped before the check.
     drop_count: u64,
     copy: NarCopy,
@@ -90,6 +93,7 @@ impl Check {
             hash: (hashing != Hashing::Never).then(Sha256::new),
             verifies: hashing == Hashing::Always,
             root,
+            began: Moment::now(),
             drop_count,
             copy: candidate.map_or(NarCopy::None, NarCopy::Undecided),
         };
@@ -102,6 +106,7 @@ impl Check {
             hash: Some(Sha256::new()),
             verifies: true,
             root,
+            began: Moment::now(),
             drop_count: 0,
             copy: NarCopy::None,
         }
@@ -136,7 +141,11 @@ impl Check {
     /// Compares the hash of the whole NAR, if it was computed, with that of the registration, which
     /// must still be current. Then adds the copy to the NAR cache, and returns it. An outage of the
     /// store is no error: the client compares the hash itself.
-    pub(super) fn settle(self, registration: &Registration) -> io::Result<Option<Arc<CachedNar>>> {
+    pub(super) fn settle(
+        self,
+        registration: &Registration,
+        newest_change: Option<(i64, u32)>,
+    ) -> io::Result<Option<Arc<CachedNar>>> {
         let info = &registration.info;
         let is_hashed = self.hash.is_some();
         if let Some(hash) = self.hash
@@ -145,7 +154,9 @@ impl Check {
             return Err(wrong_contents());
         }
         if ensure_current(registration)? && is_hashed {
-            registration.health.note_verified(info, &self.root);
+            registration
+                .health
+                .note_verified(info, &self.root, self.began);
         }
         let NarCopy::InProgress(recording) = self.copy else {
             return Ok(None);
@@ -153,13 +164,17 @@ impl Check {
         if is_hashed {
             return Ok(recording.finish(None));
         }
+        let health = &registration.health;
+        let changed = newest_change.is_none_or(|changed| health.forget_if_changed(info, changed));
+        if changed {
+            return Ok(None);
+        }
         let hash_part = info.path.hash_part();
         let files = CopiedFiles {
             hash_part,
             root: self.root,
         };
         let cached = recording.finish(Some(files));
-        let health = &registration.health;
         health.drop_if_marked_since(self.drop_count, &hash_part);
         Ok(cached)
     }
@@ -190,13 +205,16 @@ impl NarBody {
     /// Makes the body of bytes `start..end` of a NAR. `reader` must be at `start`. `lease` is held
     /// as long as the body exists.
     pub(crate) fn new(
-        reader: NarReader,
+        mut reader: NarReader,
         (start, end): (u64, u64),
         registration: Registration,
         check: Option<Check>,
         lease: Option<SendingLease>,
     ) -> Self {
         let len = end.saturating_sub(start);
+        if check.as_ref().is_some_and(|check| check.hash.is_none()) {
+            reader.watch_changes();
+        }
         Self {
             reader,
             len,
@@ -261,7 +279,9 @@ impl NarBody {
         }
         // Run all checks before the last piece is sent.
         match self.check.take() {
-            Some(check) => self.copy = check.settle(&self.registration)?,
+            Some(check) => {
+                self.copy = check.settle(&self.registration, self.reader.newest_change())?
+            }
             None => drop(ensure_current(&self.registration)?),
         }
         Ok(Progress::End)

@@ -183,7 +183,7 @@ impl ZstdBody {
             if self.reader.fill(&mut [0])? != 0 {
                 return Err(wrong_size("longer"));
             }
-            check.settle(&self.registration)?;
+            check.settle(&self.registration, None)?;
             self.seek_table.write(frame);
             is_last = true;
         }

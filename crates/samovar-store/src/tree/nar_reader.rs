@@ -141,6 +141,19 @@ impl NarReader {
         self.files.file_count
     }
 
+    /// Watches the change times of the files that are opened from now on. A reader of a directory
+    /// has opened none when it is made.
+    pub fn watch_changes(&mut self) {
+        self.files.segments.watch_changes();
+    }
+
+    /// Returns the latest change time (`ctime`) of the files opened so far, in seconds and
+    /// nanoseconds since 1970; `None` if [`watch_changes`](Self::watch_changes) was not called.
+    #[must_use]
+    pub fn newest_change(&self) -> Option<(i64, u32)> {
+        self.files.segments.newest_change()
+    }
+
     /// Fills the buffer with the next bytes and returns their number: 0 at the end of the NAR. A
     /// partly filled buffer does not mean the end.
     ///

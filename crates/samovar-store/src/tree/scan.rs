@@ -160,7 +160,7 @@ impl Metadata {
     }
 }
 
-fn nanoseconds(number: impl TryInto<u32>) -> u32 {
+pub(super) fn nanoseconds(number: impl TryInto<u32>) -> u32 {
     number.try_into().unwrap_or_default()
 }
 

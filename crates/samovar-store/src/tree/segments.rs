@@ -9,6 +9,7 @@ use rustix::fs::Advice;
 use samovar_nix::nar::{EncodeError, Encoder, Sink};
 
 use super::TreeError;
+use super::scan::nanoseconds;
 use super::steps::Steps;
 use super::walk::{Contents, Step};
 
@@ -69,6 +70,8 @@ pub(super) struct Segments {
     queue: VecDeque<Segment>,
     file_count: usize,
     contents_len: u64,
+    /// The latest change time of the files opened so far, if it is watched.
+    newest_change: Option<(i64, u32)>,
     ended: bool,
 }
 
@@ -84,6 +87,7 @@ impl Segments {
             queue: VecDeque::new(),
             file_count: 0,
             contents_len: 0,
+            newest_change: None,
             ended: false,
         };
         if is_beginning {
@@ -93,6 +97,17 @@ impl Segments {
             new.extend(0, false)?;
         }
         Ok(new)
+    }
+
+    /// Watches the change times of files that are opened from now on.
+    pub(super) fn watch_changes(&mut self) {
+        self.newest_change = Some((i64::MIN, 0));
+    }
+
+    /// Returns the latest change time of the files opened since it is watched, in seconds and
+    /// nanoseconds since 1970; `None` if it is not watched.
+    pub(super) fn newest_change(&self) -> Option<(i64, u32)> {
+        self.newest_change
     }
 
     /// Returns the next segment; `None` if the queue is empty.
@@ -161,6 +176,10 @@ impl Segments {
             }
             None => self.steps.open_last(size)?,
         };
+        if let Some(newest) = &mut self.newest_change {
+            let stat = rustix::fs::fstat(&file)?;
+            *newest = (*newest).max((stat.st_ctime, nanoseconds(stat.st_ctime_nsec)));
+        }
         if advise {
             let len = std::num::NonZeroU64::new(size.min(ADVISE_LEN_MAX));
             // The call is only a hint, so a failure is harmless.

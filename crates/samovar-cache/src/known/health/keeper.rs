@@ -13,7 +13,7 @@ use samovar_metrics::Event;
 use samovar_nix::{HashPart, PathInfo};
 use samovar_store::{Fingerprint, StoreError, Verdict, VerifyError, verify};
 
-use super::{Health, scrub};
+use super::{Health, Moment, scrub};
 
 use crate::sync::{Locked, LowPriority, unpoisoned};
 
@@ -224,15 +224,17 @@ impl<'a> Keeper<'a> {
     /// download fails again, nothing else would find the damage.
     fn verify(&self, hash_part: HashPart) {
         let health = self.health;
+        let mut began = Moment::now();
         let mut read = self.second_read(hash_part);
         for _ in 1..ATTEMPT_COUNT {
             if read.is_ok() || health.tasks.rest(ATTEMPT_PAUSE).is_break() {
                 break;
             }
+            began = Moment::now();
             read = self.second_read(hash_part);
         }
         match read {
-            Ok(Some((info, Verdict::Right(root), _))) => health.release(&info, &root),
+            Ok(Some((info, Verdict::Right(root), _))) => health.release(&info, &root, began),
             Ok(Some((info, Verdict::Damaged(damage), Some(files)))) => {
                 health.quarantine(&info, files, &damage);
             }

@@ -41,7 +41,8 @@ use keeper::Tasks;
 pub(crate) use keeper::Watch;
 use stamp::Stamp;
 use state::State;
-use verified::{Entry, Verified, minute_now};
+pub(crate) use verified::Moment;
+use verified::{Entry, Verified};
 
 /// Settings for verifying store files against their registered NAR hashes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -141,7 +142,7 @@ impl Health {
 
     /// Whether the files with this root have a verification record.
     pub(crate) fn is_verified(&self, info: &PathInfo, root: &Identity) -> bool {
-        self.minute(info, root).is_some()
+        self.verified_since(info, root).is_some()
     }
 
     /// Returns how many times responses for a marked path were dropped, for
@@ -150,10 +151,11 @@ impl Health {
         self.drop_count.load(Ordering::SeqCst)
     }
 
-    /// Records that the files with this root have the registered hash.
-    pub(crate) fn note_verified(&self, info: &PathInfo, root: &Identity) {
+    /// Records that the files with this root have the registered hash. `began` is the time before
+    /// the first of them was read.
+    pub(crate) fn note_verified(&self, info: &PathInfo, root: &Identity, began: Moment) {
         let hash_part = info.path.hash_part();
-        self.remember(info, root);
+        self.remember(info, root, began);
         // A slow reader may have read the files before they were damaged. If another reader has
         // marked the path since, that mark is newer and wins. The mark is checked after the record
         // was added, for the reason given in the theory of operation.
@@ -166,9 +168,17 @@ impl Health {
         self.tasks.note_change();
     }
 
-    /// Removes the mark of a path whose files had the registered hash at the second read.
-    fn release(&self, info: &PathInfo, root: &Identity) {
-        self.remember(info, root);
+    /// Removes the verification record of a path if a file has changed since the verification;
+    /// returns `true` then. `changed` is the latest change time of its files, in seconds and
+    /// nanoseconds since 1970.
+    pub(crate) fn forget_if_changed(&self, info: &PathInfo, changed: (i64, u32)) -> bool {
+        self.verified.remove_older(&info.path.hash_part(), changed)
+    }
+
+    /// Removes the mark of a path whose files had the registered hash at the second read, which
+    /// began at this time.
+    fn release(&self, info: &PathInfo, root: &Identity, began: Moment) {
+        self.remember(info, root, began);
         if self.damaged.unmark(&info.path.hash_part()) {
             self.observer.event(&Event::PathReleased(&info.path));
         }
@@ -176,10 +186,10 @@ impl Health {
         self.tasks.note_change();
     }
 
-    fn remember(&self, info: &PathInfo, root: &Identity) {
+    fn remember(&self, info: &PathInfo, root: &Identity, began: Moment) {
         let entry = Entry {
             stamp: Stamp::of_files(info, root),
-            minute: minute_now(),
+            began,
         };
         let snapshot = self.snapshot();
         self.verified
@@ -255,7 +265,7 @@ impl Health {
         tree.fingerprint().ok()
     }
 
-    fn minute(&self, info: &PathInfo, root: &Identity) -> Option<u32> {
+    fn verified_since(&self, info: &PathInfo, root: &Identity) -> Option<Moment> {
         let stamp = Stamp::of_files(info, root);
         self.verified.find(&info.path.hash_part(), stamp)
     }

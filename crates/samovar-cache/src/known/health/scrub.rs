@@ -21,7 +21,7 @@ use samovar_storage::human_size;
 use samovar_store::{Pace, Verdict, VerifyError, verify};
 
 use super::Health;
-use super::verified::minute_now;
+use super::verified::Moment;
 use crate::sync::Locked;
 use samovar_metrics::ScrubStatus;
 
@@ -51,9 +51,9 @@ pub(super) fn run(health: &Health, rate: NonZeroU64) {
     }
 }
 
-/// A path to verify, and the minute of its last verification (0: never).
+/// A path to verify, and when its last verification began; `None`: never.
 struct Planned {
-    minute: u32,
+    verified: Option<Moment>,
     hash_part: HashPart,
     len: u64,
 }
@@ -61,8 +61,8 @@ struct Planned {
 struct Round<'a> {
     health: &'a Health,
     pace: Pace,
-    /// The minute, counted since 1970, in which the round started.
-    started: u32,
+    /// Time at which the round started.
+    started: Moment,
     reported_at: Instant,
     status: ScrubStatus,
 }
@@ -73,7 +73,7 @@ impl<'a> Round<'a> {
         Self {
             health,
             pace: Pace::new(Some(rate)),
-            started: minute_now(),
+            started: Moment::now(),
             reported_at: Instant::now(),
             status: ScrubStatus {
                 round_count: before.round_count,
@@ -86,9 +86,9 @@ impl<'a> Round<'a> {
     fn run(mut self) -> ControlFlow<()> {
         let mut plan = Vec::new();
         self.list(&mut plan)?;
-        // The sort is stable, so paths verified in the same minute stay in their order, newest
+        // The sort is stable, so paths that were never verified stay in their order, newest
         // first.
-        plan.sort_by_key(|planned| planned.minute);
+        plan.sort_by_key(|planned| planned.verified);
         self.status.path_count = plan.len() as u64;
         self.status.len = plan.iter().map(|planned| planned.len).sum();
         self.publish();
@@ -119,9 +119,8 @@ impl<'a> Round<'a> {
             before = last.registration;
             plan.extend(infos.iter().map(|info| {
                 let hash_part = info.path.hash_part();
-                let minute = self.health.verified.minute(&hash_part);
                 Planned {
-                    minute: minute.unwrap_or(0),
+                    verified: self.health.verified.began(&hash_part),
                     hash_part,
                     len: info.nar_size,
                 }
@@ -150,12 +149,13 @@ impl<'a> Round<'a> {
             };
             let root = health.store.tree(&info.path).map(|tree| tree.identity());
             if let Ok(Ok(root)) = root
-                && health.minute(&info, &root) >= Some(self.started)
+                && health.verified_since(&info, &root) >= Some(self.started)
             {
                 return ControlFlow::Continue(());
             }
+            let began = Moment::now();
             match verify(&*health.store, &info, &mut |len| self.go_on(len)) {
-                Ok(Verdict::Right(root)) => health.note_verified(&info, &root),
+                Ok(Verdict::Right(root)) => health.note_verified(&info, &root, began),
                 Ok(Verdict::Damaged(damage)) => {
                     self.status.quarantined_count += 1;
                     health.note_damaged(&info, &damage);

@@ -7,7 +7,7 @@
 //! ```text
 //! file     = magic:16 version:u32 verified-count:u64 damaged-count:u64
 //!            *verified *damaged sha256:32                 ; of all preceding bytes
-//! verified = hash-part:20 stamp:8 minute:u32              ; verified files, and when
+//! verified = hash-part:20 stamp:8 seconds:u32 nanoseconds:u32  ; verified files, and since when
 //! damaged  = hash-part:20 stamp:8 fingerprint:16          ; quarantined files
 //! ```
 //!
@@ -27,18 +27,18 @@ use sha2::{Digest, Sha256};
 
 use super::damaged::{self, Record};
 use super::stamp::Stamp;
-use super::verified::Entry;
+use super::verified::{Entry, Moment};
 
 const MAGIC: &[u8; 16] = b"samovar verdicts";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 const HEAD_LEN: usize = 36;
-const VERIFIED_LEN: usize = 32;
+const VERIFIED_LEN: usize = 36;
 const DAMAGED_LEN: usize = 44;
 const SUM_LEN: usize = 32;
 
 /// Maximum size of a file that is read, in bytes: enough for ten million paths.
-const LEN_MAX: u64 = 320 << 20;
+const LEN_MAX: u64 = 360 << 20;
 
 const NAME: &str = "verified";
 const NEW_NAME: &str = "verified.new";
@@ -120,7 +120,8 @@ fn encode(state: &State) -> Vec<u8> {
     for (hash_part, entry) in verified {
         bytes.extend_from_slice(hash_part.as_bytes());
         bytes.extend_from_slice(entry.stamp.as_bytes());
-        bytes.extend_from_slice(&entry.minute.to_le_bytes());
+        bytes.extend_from_slice(&entry.began.seconds.to_le_bytes());
+        bytes.extend_from_slice(&entry.began.nanoseconds.to_le_bytes());
     }
     for (hash_part, record) in damaged {
         bytes.extend_from_slice(hash_part.as_bytes());
@@ -161,7 +162,10 @@ fn records(bytes: &[u8], mut rest: &[u8]) -> Option<State> {
         let hash_part = HashPart::from_bytes(take(&mut rest)?);
         let entry = Entry {
             stamp: Stamp::from_bytes(take(&mut rest)?),
-            minute: u32::from_le_bytes(take(&mut rest)?),
+            began: Moment {
+                seconds: u32::from_le_bytes(take(&mut rest)?),
+                nanoseconds: u32::from_le_bytes(take(&mut rest)?),
+            },
         };
         state.verified.push((hash_part, entry));
     }
@@ -190,14 +194,19 @@ mod tests {
     use super::*;
 
     fn state() -> impl Strategy<Value = State> {
-        let verified = (any::<[u8; 20]>(), any::<[u8; 8]>(), any::<u32>());
+        let began = (any::<u32>(), any::<u32>());
+        let verified = (any::<[u8; 20]>(), any::<[u8; 8]>(), began);
         let damaged = (any::<[u8; 20]>(), any::<[u8; 8]>(), any::<[u8; 16]>());
         (vec(verified, 0..20), vec(damaged, 0..5)).prop_map(|(verified, damaged)| State {
             verified: verified
                 .into_iter()
-                .map(|(hash_part, stamp, minute)| {
+                .map(|(hash_part, stamp, (seconds, nanoseconds))| {
                     let stamp = Stamp::from_bytes(stamp);
-                    (HashPart::from_bytes(hash_part), Entry { stamp, minute })
+                    let began = Moment {
+                        seconds,
+                        nanoseconds,
+                    };
+                    (HashPart::from_bytes(hash_part), Entry { stamp, began })
                 })
                 .collect(),
             damaged: damaged
@@ -255,8 +264,8 @@ mod tests {
     #[test]
     fn a_later_version_is_not_reported_as_damage() {
         let mut bytes = encode(&State::default());
-        bytes[16] = 2;
-        assert!(matches!(decode(&bytes), Err(StateError::Version(2))));
+        bytes[16] = 3;
+        assert!(matches!(decode(&bytes), Err(StateError::Version(3))));
     }
 
     #[test]

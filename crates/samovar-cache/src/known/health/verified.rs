@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::sync::Mutex;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use samovar_nix::HashPart;
 use samovar_store::Snapshot;
@@ -14,6 +14,10 @@ use crate::sync::Locked;
 
 /// Minimum number of records at which the table is searched for those of collected paths.
 const COUNT_MIN: usize = 4096;
+
+/// Maximum age of the clock with which the kernel stamps changes of files: its last tick was up to
+/// 10 ms ago.
+const CLOCK_STEP: Duration = Duration::from_millis(20);
 
 /// All verification records.
 #[derive(Debug, Default)]
@@ -32,25 +36,25 @@ struct Table {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) stamp: Stamp,
-    /// Time of the verification, in minutes since 1970.
-    pub(super) minute: u32,
+    /// Time at which the verification began.
+    pub(super) began: Moment,
 }
 
 impl Verified {
-    /// Returns the minute of a path's verification, if its record has this stamp.
-    pub(super) fn find(&self, hash_part: &HashPart, stamp: Stamp) -> Option<u32> {
+    /// Returns when a path's verification began, if its record has this stamp.
+    pub(super) fn find(&self, hash_part: &HashPart, stamp: Stamp) -> Option<Moment> {
         let table = self.table.locked();
         let entry = table.entries.get(hash_part)?;
-        (entry.stamp == stamp).then_some(entry.minute)
+        (entry.stamp == stamp).then_some(entry.began)
     }
 
-    /// Returns the minute of a path's verification, ignoring its stamp; `None` without a record.
-    pub(super) fn minute(&self, hash_part: &HashPart) -> Option<u32> {
+    /// Returns when a path's verification began, ignoring its stamp; `None` without a record.
+    pub(super) fn began(&self, hash_part: &HashPart) -> Option<Moment> {
         self.table
             .locked()
             .entries
             .get(hash_part)
-            .map(|entry| entry.minute)
+            .map(|entry| entry.began)
     }
 
     /// Adds a record. Each time the table has doubled, also drops the records of collected paths.
@@ -65,6 +69,19 @@ impl Verified {
 
     pub(super) fn remove(&self, hash_part: &HashPart) {
         self.table.locked().entries.remove(hash_part);
+    }
+
+    /// Removes the record of a path if the verification began before a file changed for the last
+    /// time; returns `true` then, or if there is no record. `changed`: in seconds and nanoseconds
+    /// since 1970.
+    pub(super) fn remove_older(&self, hash_part: &HashPart, changed: (i64, u32)) -> bool {
+        let mut table = self.table.locked();
+        let entry = table.entries.get(hash_part);
+        let is_older = entry.is_none_or(|entry| entry.began.is_passed_by(changed));
+        if is_older {
+            table.entries.remove(hash_part);
+        }
+        is_older
     }
 
     /// Returns the records of paths that are still registered.
@@ -96,10 +113,27 @@ impl Table {
     }
 }
 
-/// Returns the present time in minutes since 1970.
-pub(super) fn minute_now() -> u32 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| {
-        u32::try_from(since.as_secs() / 60).unwrap_or(u32::MAX)
-    })
+/// A time since 1970, for comparison with change times of files.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Moment {
+    pub(super) seconds: u32,
+    pub(super) nanoseconds: u32,
+}
+
+impl Moment {
+    /// Returns a time that is not later than the change time of any file that changes from now on.
+    pub(crate) fn now() -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let since = since.unwrap_or_default().saturating_sub(CLOCK_STEP);
+        Self {
+            seconds: u32::try_from(since.as_secs()).unwrap_or(u32::MAX),
+            nanoseconds: since.subsec_nanos(),
+        }
+    }
+
+    /// Returns whether a change time, in seconds and nanoseconds since 1970, is not before this
+    /// time.
+    fn is_passed_by(self, changed: (i64, u32)) -> bool {
+        changed >= (i64::from(self.seconds), self.nanoseconds)
+    }
 }

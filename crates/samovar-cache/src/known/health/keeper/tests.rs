@@ -122,7 +122,7 @@ fn a_repair_releases_a_quarantined_path_which_is_then_hashed_again() {
     let tree = samovar_store::Store::tree(&fixture.store, &info.path).unwrap();
     let root = tree.identity().unwrap();
     assert!(fixture.health.is_to_hash(&info, &root));
-    fixture.health.note_verified(&info, &root);
+    fixture.health.note_verified(&info, &root, Moment::now());
     assert!(!fixture.health.is_to_hash(&info, &root));
 }
 
@@ -166,7 +166,7 @@ fn a_read_without_a_result_does_not_release_a_quarantined_path() {
     // A slow reader read the files before they were damaged.
     let tree = samovar_store::Store::tree(&fixture.store, &info.path).unwrap();
     let root = tree.identity().unwrap();
-    fixture.health.note_verified(&info, &root);
+    fixture.health.note_verified(&info, &root, Moment::now());
     fixture.store.fail(true);
     assert_eq!(fixture.read_again(), 1);
     fixture.store.fail(false);
@@ -210,7 +210,7 @@ fn a_verification_does_not_release_a_marked_path_before_the_second_read() {
     fixture.note_damaged(&info);
     let tree = samovar_store::Store::tree(&fixture.store, &info.path).unwrap();
     let root = tree.identity().unwrap();
-    fixture.health.note_verified(&info, &root);
+    fixture.health.note_verified(&info, &root, Moment::now());
     assert!(matches!(fixture.admit(&info), Err(Refusal::Suspect)));
     assert!(fixture.health.is_to_hash(&info, &root));
     assert_eq!(fixture.events.take(), ["path quarantined"]);
@@ -259,7 +259,7 @@ fn a_restart_keeps_quarantined_paths_and_verification_records_but_no_suspects() 
         health
     };
     let health = start();
-    health.note_verified(verified, &root);
+    health.note_verified(verified, &root, Moment::now());
     health.note_damaged(suspect, &"wrong hash");
     let files = health.fingerprint_of(quarantined).unwrap();
     health.quarantine(quarantined, files, &samovar_store::Damage::Hash);

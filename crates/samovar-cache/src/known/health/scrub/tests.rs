@@ -12,8 +12,14 @@ fn fixture() -> (MemoryStore, Arc<Health>, Arc<Recorder>) {
     (store, Arc::clone(&shared.health), events)
 }
 
-/// Makes a round without pauses that started in this minute.
-fn round(health: &Health, started: u32) -> Round<'_> {
+/// A time before all verifications of a test.
+const BEFORE: Moment = Moment {
+    seconds: 1,
+    nanoseconds: 0,
+};
+
+/// Makes a round without pauses that started at this time.
+fn round(health: &Health, started: Moment) -> Round<'_> {
     Round {
         started,
         ..Round::new(health, NonZeroU64::MAX)
@@ -27,7 +33,7 @@ fn a_round_reads_all_paths_and_reports_the_damaged_ones() {
         .map(|number| store.add_file(&number.to_string(), b"right"))
         .collect();
     std::fs::write(store.file(&infos[7].path), b"wrong").unwrap();
-    assert!(round(&health, 1).run().is_continue());
+    assert!(round(&health, BEFORE).run().is_continue());
     let status = health.scrub_status().unwrap();
     let count = infos.len() as u64;
     assert_eq!((status.path_count, status.paths_done), (count, count));
@@ -47,7 +53,7 @@ fn a_round_reads_all_paths_and_reports_the_damaged_ones() {
 fn a_path_verified_since_the_start_of_the_round_is_skipped() {
     let (store, health, _events) = fixture();
     store.add_file("a", b"a");
-    let started = minute_now();
+    let started = Moment::now();
     assert!(round(&health, started).run().is_continue());
     let read_len = health.scrub_status().unwrap().read_len;
     assert!(read_len > 0);
@@ -56,7 +62,11 @@ fn a_path_verified_since_the_start_of_the_round_is_skipped() {
     assert_eq!((status.read_len, status.paths_done), (read_len, 1));
     assert_eq!((status.len_done, status.round_count), (status.len, 2));
     // A round that starts later reads the path again.
-    assert!(round(&health, u32::MAX).run().is_continue());
+    let later = Moment {
+        seconds: u32::MAX,
+        nanoseconds: 0,
+    };
+    assert!(round(&health, later).run().is_continue());
     assert_eq!(health.scrub_status().unwrap().read_len, 2 * read_len);
 }
 
@@ -65,7 +75,7 @@ fn a_path_collected_during_the_round_is_not_reported_as_damaged() {
     let (store, health, events) = fixture();
     let info = store.add_file("a", b"a");
     store.unregister(&info.path);
-    let mut round = round(&health, 1);
+    let mut round = round(&health, BEFORE);
     assert!(round.verify_path(info.path.hash_part()).is_continue());
     assert_eq!(round.status.quarantined_count, 0);
     assert_eq!(events.take(), [""; 0]);
