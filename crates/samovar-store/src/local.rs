@@ -212,10 +212,11 @@ impl Store for LocalStore {
     }
 
     fn uses_wal(&self) -> Result<Option<bool>, StoreError> {
-        self.database.query(|connection, _dir| {
-            let mode: String = connection.query_row("pragma journal_mode", [], |row| row.get(0))?;
-            Ok(Some(mode == "wal"))
-        })
+        let mode: String = self.database.query(|connection, _dir| {
+            Ok(connection.query_row("pragma journal_mode", [], |row| row.get(0))?)
+        })?;
+        // A connection that takes the file for immutable reports another mode than that of the file.
+        Ok(Some(mode == "wal" || self.database.is_wal_file()))
     }
 
     fn daemon(&self) -> Option<&Daemon> {

@@ -9,7 +9,7 @@ use std::process::Stdio;
 
 use rusqlite::params;
 use samovar_nix::{NarHash, StorePath};
-use samovar_store::{Corruption, LocalStore, Store, StoreError, Unavailable};
+use samovar_store::{Corruption, LocalStore, Location, Store, StoreError, Unavailable};
 use support::rows::{self, Journal, Rows};
 use support::{NixStore, absent};
 
@@ -429,4 +429,20 @@ fn realisations_of_both_generations() {
             "A".repeat(86),
         )
     );
+}
+
+/// A read-only store opens a database without a WAL as immutable, where SQLite reports no WAL mode.
+#[test]
+fn the_journal_mode_is_that_of_the_file() {
+    for (journal, is_wal) in [(Journal::Wal, true), (Journal::Truncate, false)] {
+        let place = Rows::new(journal);
+        place.writer().close().unwrap();
+        for read_only in [false, true] {
+            let store = LocalStore::new(Location {
+                read_only,
+                ..place.location()
+            });
+            assert_eq!(store.unwrap().uses_wal().unwrap(), Some(is_wal));
+        }
+    }
 }

@@ -22,6 +22,7 @@ mod shared_file;
 mod stale_wal;
 mod token;
 
+use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -37,6 +38,7 @@ use file_state::FileState;
 use history::History;
 use schema::Schema;
 use session::RetiredSession;
+use shared_file::SharedFile;
 
 use circuit_breaker::{CircuitBreaker, FAILURE_LIFE};
 pub(crate) use closure::closure;
@@ -114,6 +116,17 @@ impl Database {
             breaker: Mutex::default(),
             stale_wal: Mutex::default(),
         }
+    }
+
+    /// Returns whether the header of the database file states WAL mode: the numbers at offset 18,
+    /// the versions for writing and reading, are 2 then (SQLite file format, 1.3.3).
+    pub(crate) fn is_wal_file(&self) -> bool {
+        let mut versions = [0; 2];
+        let Ok(file) = SharedFile::open(&self.path) else {
+            return false;
+        };
+        let read = file.get().map(|file| file.read_exact_at(&mut versions, 18));
+        matches!(read, Some(Ok(()))) && versions == [2, 2]
     }
 
     /// Runs a query, which sees one state of the database. Runs it several times if the session is
