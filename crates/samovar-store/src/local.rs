@@ -215,7 +215,7 @@ impl Store for LocalStore {
         let mode: String = self.database.query(|connection, _dir| {
             Ok(connection.query_row("pragma journal_mode", [], |row| row.get(0))?)
         })?;
-        // A connection that takes the file for immutable reports another mode than that of the file.
+        // A connection that takes the file for immutable does not report the mode of the file.
         Ok(Some(mode == "wal" || self.database.is_wal_file()))
     }
 
