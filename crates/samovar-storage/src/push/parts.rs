@@ -230,8 +230,11 @@ impl Push<'_> {
                 .iter()
                 .filter(|other| other.is_of(self.id, &nar_hash));
             check_len(part, of_file.clone())?;
-            // The file has at least this length: refuse it before the rest is uploaded.
-            let file_len = of_file.fold(len, |sum, other| sum.saturating_add(other.len));
+            // The file has at least this length: refuse it before the rest is uploaded. A stored
+            // part with the same number is replaced.
+            let file_len = of_file
+                .filter(|other| other.number != number)
+                .fold(len, |sum, other| sum.saturating_add(other.len));
             let used = self.cache.used_of_quota()?;
             let checked = self.cache.check_quota(used, file_len);
             checked.map_err(PutError::from)?;
