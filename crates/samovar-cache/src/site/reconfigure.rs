@@ -51,9 +51,9 @@ impl Site {
         Ok(())
     }
 
-    /// Makes the access rules for a new cache at this prefix. Also returns warnings, one of
-    /// them if the present cache is restricted and the new one is open. Verified passwords and rate
-    /// limits of the present cache at the prefix are kept.
+    /// Makes the access rules for a new cache at this prefix. Also returns warnings; the change
+    /// from a restricted cache to an open one is one of them. Verified passwords and rate limits of
+    /// the present cache at the prefix are kept.
     ///
     /// # Errors
     ///

@@ -169,8 +169,8 @@ impl Health {
     }
 
     /// Removes the verification record of a path if a file has changed since the verification;
-    /// returns `true` then. `changed` is the latest change time of its files, in seconds and
-    /// nanoseconds since 1970.
+    /// returns `true` then, or if there is no record. `changed` is the latest change time of its
+    /// files, in seconds and nanoseconds since 1970.
     pub(crate) fn forget_if_changed(&self, info: &PathInfo, changed: (i64, u32)) -> bool {
         self.verified.remove_older(&info.path.hash_part(), changed)
     }
