@@ -12,7 +12,7 @@ use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
 use samovar_storage::collect::Rules;
 use samovar_storage::metadata::{DAY, Metadata, NewToken, Published, StoredPath};
 use samovar_storage::push::wire::OpenLine;
-use samovar_storage::push::{Answer, PushError, PushId};
+use samovar_storage::push::{Answer, PartError, PushError, PushId};
 use samovar_storage::token::{Rights, Token, TokenHash};
 use samovar_storage::verify::Unlimited;
 use samovar_storage::{DATABASE, Storage, StoredCache, narinfo};
@@ -284,6 +284,45 @@ fn parts_survive_a_restart_and_unfinished_files_do_not() {
         .unwrap();
     assert_eq!(fixture.part_count(), 0);
     assert_eq!(fixture.open(&made).1, Answer::Link);
+}
+
+/// Parts are not flushed, so a power cut can damage one whose name and length remain.
+#[test]
+fn the_client_is_asked_for_a_damaged_part() {
+    let fixture = Fixture::new();
+    let made = Made::new("path");
+    let (id, _) = fixture.open(&made);
+    let push = fixture.cache.push(&fixture.token, id).unwrap();
+    let (first, second) = made.nar.split_at(made.nar.len() / 2);
+    let put = |number, mut part: &[u8]| {
+        let (len, sha256) = (part.len() as u64, Sha256::digest(part).into());
+        let outcome = push.put_part(made.nar_hash(), number, len, sha256, &mut part);
+        outcome.unwrap();
+    };
+    let join = || {
+        let compression = samovar_nix::narinfo::Compression::None;
+        push.join(made.nar_hash(), 2, compression, &mut Unlimited)
+    };
+    put(1, first);
+    put(2, second);
+    let tmp = fixture.dir.path().join(".samovar/tmp");
+    for entry in fs::read_dir(tmp).unwrap() {
+        let path = entry.unwrap().path();
+        if path.to_str().unwrap().contains("-2-") {
+            fs::write(path, vec![0; second.len()]).unwrap();
+        }
+    }
+    for _ in 0..2 {
+        let refused = join().unwrap_err();
+        assert!(
+            matches!(refused, PushError::Part(PartError::Missing(2))),
+            "{refused}"
+        );
+        assert_eq!(fixture.part_count(), 1);
+    }
+    put(2, second);
+    join().unwrap();
+    assert_eq!(fixture.part_count(), 0);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A push of a directory flushes the server's disk at most 16 times, however many files it has.
+//! A push of a directory flushes the server's disk at most 9 times, however many files it has.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -26,7 +26,7 @@ const CALLS: [&str; 6] = [
 ];
 
 /// Maximum number of flushes of a push.
-const FLUSH_COUNT_MAX: usize = 16;
+const FLUSH_COUNT_MAX: usize = 9;
 
 /// Maximum number of flushes that a request causes which the client sends again.
 const REQUEST_FLUSH_COUNT_MAX: usize = 5;
@@ -56,7 +56,7 @@ fn push(directory: &Path, url: &str, token: &Path) -> Value {
 }
 
 #[test]
-fn a_push_of_a_directory_flushes_the_disk_at_most_16_times() {
+fn a_push_of_a_directory_flushes_the_disk_at_most_9_times() {
     if !can_trace() {
         return;
     }

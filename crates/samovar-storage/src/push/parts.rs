@@ -1,4 +1,7 @@
 //! Receives and joins parts: a large NAR file in several requests.
+//!
+//! Parts are not flushed to the disk: they only save sending them again. If a power cut damages
+//! one, the join fails, and the client is asked for that part.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -155,7 +158,7 @@ pub enum PartError {
 }
 
 impl Push<'_> {
-    /// Returns the durably stored parts of a NAR file, sorted by number.
+    /// Returns the stored parts of a NAR file, sorted by number.
     ///
     /// # Errors
     ///
@@ -164,8 +167,7 @@ impl Push<'_> {
         let storage = &*self.cache.storage;
         let mut parts = Vec::new();
         for part in storage.parts()? {
-            // A power cut may leave the name of a part without its bytes, if it came before the
-            // sync.
+            // A power cut may leave the name of a part without its bytes.
             if part.is_of(self.id, nar_hash)
                 && let Some(state) = storage.objects.state(&part.to_string())?
                 && state.len == part.len
@@ -180,7 +182,8 @@ impl Push<'_> {
         Ok(parts)
     }
 
-    /// Receives a part of `len` bytes. When this returns, the part is stored durably.
+    /// Receives a part of `len` bytes. When this returns, the part survives a crash of the server,
+    /// but not a power cut.
     ///
     /// # Errors
     ///
@@ -247,7 +250,7 @@ impl Push<'_> {
             return Err(PartError::Sha256 { stated, found }.into());
         }
         let key = part.to_string();
-        object.publish(&key)?;
+        object.place(&key)?;
         let is_replaced = |other: &&PartKey| {
             other.is_of(self.id, &nar_hash) && other.number == number && *other != part
         };
@@ -291,6 +294,11 @@ impl Push<'_> {
         let join = storage.joins.start((self.id.to_string(), nar_hash));
         let _join = join.ok_or(PartError::Joining)?;
         let outcome = self.join_parts(nar_hash, count, compression, memory);
+        if matches!(outcome, Err(PushError::Put(PutError::File(_))))
+            && let Some(number) = self.remove_damaged_parts(&nar_hash)?
+        {
+            return Err(PartError::Missing(number).into());
+        }
         if matches!(outcome, Ok(()) | Err(PushError::Put(PutError::File(_)))) {
             storage.remove_parts(|part| part.is_of(self.id, &nar_hash))?;
         }
@@ -343,6 +351,27 @@ impl Push<'_> {
         let (new, object) = received?;
         object.publish(&new.nar.object_key)?;
         Ok(storage.metadata.add_nars(self.token.id, &[new])?)
+    }
+
+    /// Removes the parts of a NAR file whose bytes a power cut has damaged. Returns the number of
+    /// the first one.
+    fn remove_damaged_parts(&self, nar_hash: &NarHash) -> Result<Option<u32>, StorageError> {
+        let objects = &*self.cache.storage.objects;
+        let mut first = None;
+        for part in self.parts(nar_hash)? {
+            let key = part.to_string();
+            let Some(mut file) = objects.open(&key)? else {
+                continue;
+            };
+            let found = receive(&mut file, &mut io::sink()).map_err(|error| {
+                StorageError::file("cannot read", &key, io::Error::other(error))
+            })?;
+            if found != part.sha256 {
+                objects.remove(&key)?;
+                first.get_or_insert(part.number);
+            }
+        }
+        Ok(first)
     }
 }
 

@@ -45,8 +45,7 @@ use super::wire::{self, Opened};
 use crate::http::{Http, Payload, read_body};
 use crate::progress::Progress;
 
-/// Length of a buffer for a pack or a part, in bytes, unless the server allows less. The server
-/// flushes its disk twice for each part.
+/// Length of a buffer for a pack or a part, in bytes, unless the server allows less.
 pub(super) const BUFFER_LEN: usize = 32 << 20;
 
 /// Number of packs and parts that are sent at once.
