@@ -203,6 +203,26 @@ fn only_changes_are_sent() {
     assert!(first.join("empty").exists() && first.join("src/deep/er/x").exists());
 }
 
+/// A recipe has at most 32 MiB; the client keeps it in memory.
+#[test]
+fn a_tree_with_many_new_bytes_is_sent_whole() {
+    let home = Home::new();
+    let (source, copy) = (home.dir("source"), home.dir("copy"));
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("old"), incompressible(36 << 20)).unwrap();
+    home.push(&source, "app", &[]);
+    let new = incompressible(33 << 20);
+    for (len, whole_len) in [(31 << 20, 31 << 20), (33 << 20, (36 + 33) << 20)] {
+        fs::write(source.join("new"), &new[..len]).unwrap();
+        let pushed = home.push(&source, "app", &[]);
+        let sent = pushed["sentSize"].as_u64().unwrap();
+        let extra = sent.checked_sub(whole_len);
+        assert!(extra.is_some_and(|extra| extra < 1 << 20), "{sent}");
+    }
+    home.pull("app", &copy);
+    assert_same(&source, &copy);
+}
+
 #[test]
 fn a_nix_client_copies_a_snapshot() {
     let home = Home::new();

@@ -251,13 +251,10 @@ impl Upload<'_> {
         delta: &Delta,
         nar_size: u64,
     ) -> anyhow::Result<Option<NarHash>> {
-        let body = match self.recipe(delta) {
+        let body = match self.recipe(delta, recipes.opened.part_len_max) {
             Err(error) if is_too_long(&error) => return Ok(None),
             body => body?,
         };
-        if body.len() as u64 > recipes.opened.part_len_max {
-            return Ok(None);
-        }
         let base = wire::nar_hash_text(base);
         let window = match delta.literal_len() >= LONG_LEN_MIN {
             true => format!("&window={WINDOW_LOG_MAX}"),
@@ -290,8 +287,13 @@ impl Upload<'_> {
         }
     }
 
-    fn recipe(&self, delta: &Delta) -> anyhow::Result<Vec<u8>> {
-        let mut encoder = zstd::Encoder::new(Vec::new(), RECIPE_LEVEL)?;
+    /// Returns the compressed recipe, of at most `len_max` bytes.
+    fn recipe(&self, delta: &Delta, len_max: u64) -> anyhow::Result<Vec<u8>> {
+        let body = Body {
+            bytes: Vec::new(),
+            len_max,
+        };
+        let mut encoder = zstd::Encoder::new(body, RECIPE_LEVEL)?;
         if delta.literal_len() >= LONG_LEN_MIN {
             encoder.set_parameter(CParameter::EnableLongDistanceMatching(true))?;
             encoder.set_parameter(CParameter::WindowLog(WINDOW_LOG_MAX))?;
@@ -310,7 +312,7 @@ impl Upload<'_> {
                 }
             }
         }
-        Ok(recipe.finish()?.finish()?)
+        Ok(recipe.finish()?.finish()?.bytes)
     }
 
     /// Uploads what the server lacks, and publishes both paths. Returns the number of bytes sent.
@@ -347,10 +349,40 @@ impl Upload<'_> {
     }
 }
 
-/// Returns whether a recipe has more operations than a server accepts.
+/// Returns whether a recipe has more operations or bytes than a server accepts.
 fn is_too_long(error: &anyhow::Error) -> bool {
-    let error = error.downcast_ref::<io::Error>();
-    error.and_then(RecipeError::of) == Some(RecipeError::TooMany)
+    let Some(error) = error.downcast_ref::<io::Error>() else {
+        return false;
+    };
+    let has_too_many_bytes = error
+        .get_ref()
+        .is_some_and(|error| error.is::<TooManyBytes>());
+    has_too_many_bytes || RecipeError::of(error) == Some(RecipeError::TooMany)
+}
+
+/// Error of a [`Body`] that is full.
+#[derive(Debug, thiserror::Error)]
+#[error("the recipe is too long")]
+struct TooManyBytes;
+
+/// Body of a request, of at most `len_max` bytes.
+struct Body {
+    bytes: Vec<u8>,
+    len_max: u64,
+}
+
+impl Write for Body {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if (self.bytes.len() + bytes.len()) as u64 > self.len_max {
+            return Err(io::Error::other(TooManyBytes));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Adds bytes to a recipe.
