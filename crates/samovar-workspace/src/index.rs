@@ -7,7 +7,8 @@
 //! Binary; numbers are little-endian, times are 64 bits of seconds and 32 bits of nanoseconds.
 //!
 //! ```text
-//! "samovar-index 1\n"
+//! "samovar-index 2\n"
+//! boot ID     of the kernel that wrote the index: 36 bytes, NUL bytes if unknown
 //! time        files with a stamp from this time on are not trusted
 //! state       of the root: mode (16 bits), mtime, ctime, inode (64), device (64)
 //! records, in the order of a NAR:
@@ -22,6 +23,12 @@
 //! Names and targets are their length (16 bits) and their bytes. There is one encoding for each
 //! index. A file that is cut off or damaged is refused as a whole: the digests are then computed
 //! again, so it need not be flushed to the disk.
+//!
+//! # Power loss
+//!
+//! A program need not flush its files either. After a power loss, a file can have its last mtime,
+//! but its earlier contents. So an index of another boot is not trusted for files that changed less
+//! than a minute before it was made.
 
 use std::fs;
 use std::io::{self, Write};
@@ -34,16 +41,34 @@ use crate::entries::{Builder, Entries, Kind, MODE_MASK, Mtime, TreeError};
 use crate::scan::{FileState, STATE_DIRECTORY, Scanned};
 use crate::walk::Walk;
 
-const MAGIC: &[u8] = b"samovar-index 1\n";
+const MAGIC: &[u8] = b"samovar-index 2\n";
 
 const FILE_NAME: &str = "index";
+
+/// Length of a boot ID in bytes.
+const BOOT_ID_LEN: usize = 36;
+
+/// Maximum time until Linux has written a change to the disk: by default, it starts to write after
+/// 30 seconds, and looks every 5 seconds.
+const WRITEBACK: Mtime = Mtime {
+    seconds: 60,
+    nanoseconds: 0,
+};
 
 /// The digests of the files of a workspace, with the metadata at the time of hashing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Index {
     entries: Entries,
     states: Vec<FileState>,
+    boot_id: [u8; BOOT_ID_LEN],
     settled: Mtime,
+}
+
+/// Returns the ID of this boot of the kernel, a UUID as text, or NUL bytes if it cannot be read.
+#[must_use]
+pub fn boot_id() -> [u8; BOOT_ID_LEN] {
+    let text = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    text.first_chunk().copied().unwrap_or([0; BOOT_ID_LEN])
 }
 
 /// Reason why an index cannot be used. All files must be hashed.
@@ -65,6 +90,7 @@ impl Index {
         Self {
             entries: scanned.entries.clone(),
             states: scanned.states.clone(),
+            boot_id: boot_id(),
             settled: scanned.settled,
         }
     }
@@ -100,17 +126,22 @@ impl Index {
         old.is_same(new) && old.mtime < self.settled && old.ctime < self.settled
     }
 
-    /// Reads the index of the workspace at `root`; `None` if it has none.
+    /// Reads the index of the workspace at `root`; `None` if it has none. If another boot wrote it,
+    /// files that changed in the minute before are not trusted.
     ///
     /// # Errors
     ///
     /// Any [`IndexError`].
     pub fn read(root: &Path) -> Result<Option<Self>, IndexError> {
-        match fs::read(path(root)) {
-            Ok(bytes) => Self::decode(&bytes).map(Some),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error.into()),
+        let bytes = match fs::read(path(root)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            bytes => bytes?,
+        };
+        let mut index = Self::decode(&bytes)?;
+        if index.boot_id != boot_id() || index.boot_id == [0; BOOT_ID_LEN] {
+            index.settled = index.settled.minus(WRITEBACK);
         }
+        Ok(Some(index))
     }
 
     /// Replaces the index of the workspace at `root`, which must have a state directory.
@@ -139,6 +170,7 @@ impl Index {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.states.len().saturating_mul(128));
         out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&self.boot_id);
         put_time(&mut out, self.settled);
         let mut open = Vec::new();
         let list = self.entries.list();
@@ -224,6 +256,7 @@ fn put_string(out: &mut Vec<u8>, bytes: &[u8]) {
 
 fn decode_body(body: &[u8]) -> Option<Index> {
     let mut input = Input(body.strip_prefix(MAGIC)?);
+    let boot_id = input.array()?;
     let settled = input.time()?;
     let mode = input.mode()?;
     let root = input.state()?;
@@ -257,6 +290,7 @@ fn decode_body(body: &[u8]) -> Option<Index> {
     input.0.is_empty().then_some(Index {
         entries,
         states,
+        boot_id,
         settled,
     })
 }

@@ -48,7 +48,7 @@ pub use delta::{Delta, Op};
 pub use diff::{Change, ChangeKind, Summary, diff};
 pub use entries::{Entries, Entry, Kind, Mtime};
 pub use files::Files;
-pub use index::{Index, IndexError};
+pub use index::{Index, IndexError, boot_id};
 pub use manifest::Manifest;
 pub use merge::{Action, ActionKind, merge};
 pub use pack::{Packer, file_nar, read_tree};

@@ -346,7 +346,7 @@ fn local_clock() -> Mtime {
 }
 
 impl Mtime {
-    fn minus(self, other: Self) -> Self {
+    pub(crate) fn minus(self, other: Self) -> Self {
         let borrow = self.nanoseconds < other.nanoseconds;
         let seconds = self.seconds.saturating_sub(other.seconds);
         let second = if borrow { 1_000_000_000 } else { 0 };

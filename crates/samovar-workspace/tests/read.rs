@@ -447,6 +447,37 @@ fn a_file_with_a_stamp_from_the_time_of_the_scan_on_is_read_again() {
     assert_eq!(Index::of(&scanned).apply(&mut unknown), [1]);
 }
 
+/// A file can have lost its last contents in a power loss, but not their time stamp.
+#[test]
+fn a_file_that_changed_in_the_minute_before_another_boot_is_read_again() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join(STATE_DIRECTORY)).unwrap();
+    fs::write(dir.path().join("file"), "x").unwrap();
+    let (mut scanned, _) = read_tree(dir.path(), None, false, 1).unwrap();
+    let changed = scanned.states[1].ctime;
+    let mut unhashed = |seconds, forged: Option<&[u8; 36]>| {
+        scanned.settled = changed;
+        scanned.settled.seconds += seconds;
+        Index::of(&scanned).write(dir.path()).unwrap();
+        if let Some(boot_id) = forged {
+            let path = dir.path().join(STATE_DIRECTORY).join("index");
+            let mut bytes = fs::read(&path).unwrap();
+            bytes.truncate(bytes.len() - 32);
+            bytes[16..52].copy_from_slice(boot_id);
+            bytes.extend(Sha256::digest(&bytes));
+            fs::write(&path, bytes).unwrap();
+        }
+        let index = Index::read(dir.path()).unwrap().unwrap();
+        index.apply(&mut Scanned::scan(dir.path()).unwrap())
+    };
+    let other = b"00000000-1111-2222-3333-444444444444";
+    assert_eq!(unhashed(1, None), [0; 0]);
+    for boot_id in [other, &[0; 36]] {
+        assert_eq!(unhashed(60, Some(boot_id)), [1]);
+        assert_eq!(unhashed(61, Some(boot_id)), [0; 0]);
+    }
+}
+
 #[test]
 fn the_clock_of_the_file_system_separates_earlier_changes_from_later_ones() {
     let dir = tempfile::tempdir().unwrap();

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context as _, ensure};
-use samovar_workspace::{Kind, Manifest};
+use samovar_workspace::{Kind, Manifest, boot_id};
 use sha2::{Digest as _, Sha256};
 
 use super::view::{BLOCK_LEN, View, block_count, bytes_of};
@@ -148,9 +148,9 @@ pub(super) fn is_whole(dir: &Path) -> bool {
 
 /// Returns the header of `marks` in this boot.
 fn header() -> [u8; HEADER_LEN] {
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let mut header = [0; HEADER_LEN];
-    let text = MAGIC.iter().chain(boot.trim().as_bytes());
+    let boot_id = boot_id();
+    let text = MAGIC.iter().chain(&boot_id);
     for (to, from) in header.iter_mut().take(WHOLE_AT).zip(text) {
         *to = *from;
     }
