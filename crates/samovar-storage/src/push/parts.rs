@@ -1,12 +1,13 @@
 //! Receives and joins parts: a large NAR file in several requests.
 //!
-//! Parts are not flushed to the disk: they only save sending them again. If a power cut damages
-//! one, the join fails, and the client is asked for that part.
+//! Parts are not flushed to the disk, because they only save sending them again. A power cut may
+//! damage them, so parts from before the last boot are ignored.
 
 use std::collections::HashSet;
 use std::fmt;
 use std::io::{self, Read};
 
+use rustix::time::ClockId;
 use samovar_nix::narinfo::Compression;
 use samovar_nix::{Algorithm, Hash, NarHash};
 use sha2::{Digest as _, Sha256};
@@ -165,12 +166,13 @@ impl Push<'_> {
     /// Any [`StorageError`].
     pub fn parts(&self, nar_hash: &NarHash) -> Result<Vec<PartKey>, StorageError> {
         let storage = &*self.cache.storage;
+        let booted_at = booted_at();
         let mut parts = Vec::new();
         for part in storage.parts()? {
-            // A power cut may leave the name of a part without its bytes.
             if part.is_of(self.id, nar_hash)
                 && let Some(state) = storage.objects.state(&part.to_string())?
                 && state.len == part.len
+                && state.modified_at >= booted_at
             {
                 parts.push(part);
             }
@@ -294,11 +296,6 @@ impl Push<'_> {
         let join = storage.joins.start((self.id.to_string(), nar_hash));
         let _join = join.ok_or(PartError::Joining)?;
         let outcome = self.join_parts(nar_hash, count, compression, memory);
-        if matches!(outcome, Err(PushError::Put(PutError::File(_))))
-            && let Some(number) = self.remove_damaged_parts(&nar_hash)?
-        {
-            return Err(PartError::Missing(number).into());
-        }
         if matches!(outcome, Ok(()) | Err(PushError::Put(PutError::File(_)))) {
             storage.remove_parts(|part| part.is_of(self.id, &nar_hash))?;
         }
@@ -352,27 +349,12 @@ impl Push<'_> {
         object.publish(&new.nar.object_key)?;
         Ok(storage.metadata.add_nars(self.token.id, &[new])?)
     }
+}
 
-    /// Removes the parts of a NAR file whose bytes a power cut has damaged. Returns the number of
-    /// the first one.
-    fn remove_damaged_parts(&self, nar_hash: &NarHash) -> Result<Option<u32>, StorageError> {
-        let objects = &*self.cache.storage.objects;
-        let mut first = None;
-        for part in self.parts(nar_hash)? {
-            let key = part.to_string();
-            let Some(mut file) = objects.open(&key)? else {
-                continue;
-            };
-            let found = receive(&mut file, &mut io::sink()).map_err(|error| {
-                StorageError::file("cannot read", &key, io::Error::other(error))
-            })?;
-            if found != part.sha256 {
-                objects.remove(&key)?;
-                first.get_or_insert(part.number);
-            }
-        }
-        Ok(first)
-    }
+/// Returns the time of the last boot, in seconds since 1970.
+fn booted_at() -> i64 {
+    let now = |clock| rustix::time::clock_gettime(clock).tv_sec;
+    now(ClockId::Realtime) - now(ClockId::Boottime)
 }
 
 /// Refuses a part whose length does not match the stored parts of the file: all have the same
