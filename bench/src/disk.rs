@@ -95,7 +95,7 @@ fn mount(scratch: &Path, dir: &Path, options: &str) -> Option<()> {
     let image = scratch.join("disk.img");
     File::create(&image).ok()?.set_len(DISK_LEN).ok()?;
     let mut make = Command::new(nginx::find("mkfs.ext4"));
-    make.args(["-q", "-F", "-N", INODE_COUNT]);
+    make.args(["-q", "-F", "-O", "has_journal", "-N", INODE_COUNT]);
     make.args(["-E", "lazy_itable_init=0,lazy_journal_init=0"]);
     let mut mount = Command::new("mount");
     mount.args(["-o", &format!("loop,{options}")]);

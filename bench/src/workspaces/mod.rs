@@ -5,6 +5,7 @@
 //! deleted, creating files takes longer. Client and server are connected by a proxy with the delay
 //! and the rate of gigabit Ethernet.
 
+mod develop;
 mod figures;
 mod install;
 mod stand;
@@ -34,9 +35,10 @@ struct Scene<'a> {
 type Measure = fn(&Scene<'_>, &mut Figures) -> Result<()>;
 
 /// The scenes, with the names that `--rows` selects.
-const SCENES: [(&str, Measure); 4] = [
+const SCENES: [(&str, Measure); 5] = [
     ("npm", install::npm),
     ("transfer", transfer::measure),
+    ("develop", develop::measure),
     ("pack", install::pack),
     ("flushed", install::flushed),
 ];
