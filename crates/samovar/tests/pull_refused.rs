@@ -16,7 +16,7 @@ use std::process::Command;
 use samovar_workspace::Manifest;
 use support_files::{Files, no_rule};
 use support_mount::{Snapshot, address, noise};
-use support_uploads::{MadePath, nar_of_entry, nar_of_file};
+use support_uploads::{MadePath, nar_of_depth, nar_of_entry, nar_of_file};
 use testkit::nar::Node;
 use testkit::process::{finish, output};
 
@@ -86,6 +86,19 @@ impl Hostile {
             assert_eq!(entries(&client), before, "{text}");
             fs::remove_dir_all(&copy).ok();
         }
+    }
+
+    /// Asserts that a pull of the manifest is refused with a sentence that contains these parts.
+    #[track_caller]
+    fn refuses_manifest(&self, manifest: &MadePath, parts: &[&str]) {
+        let before = entries(&self.client());
+        let failed = finish(&mut self.pull(manifest, "copy"));
+        let text = String::from_utf8(failed.stderr).unwrap();
+        assert_eq!(failed.status.code(), Some(1), "{text}");
+        for part in parts {
+            assert!(text.contains(part), "{part:?} is not in {text:?}");
+        }
+        assert_eq!(entries(&self.client()), before, "{text}");
     }
 }
 
@@ -207,19 +220,14 @@ fn names_that_lead_outside_and_deep_trees_are_refused() {
         hostile.add(&path, &path.narinfo());
         hostile.refuses(&path, "name");
     }
-    let nested = |levels: usize| {
-        let leaf = Node::<Vec<u8>>::file("");
-        let tree = (0..levels).fold(leaf, |inner, _| Node::dir([("d", inner)]));
-        made("deep", tree.nar())
-    };
     let hostile = Hostile::new();
     // 64 components of a path are too many.
     for levels in [64, 65] {
-        let deep = nested(levels);
+        let deep = made("deep", nar_of_depth(levels));
         hostile.add(&deep, &deep.narinfo());
         hostile.refuses(&deep, "64");
     }
-    let deepest = nested(63);
+    let deepest = made("deep", nar_of_depth(63));
     hostile.add(&deepest, &deepest.narinfo());
     output(&mut hostile.pull(&deepest, "copy"));
     assert!(
@@ -286,12 +294,35 @@ fn a_file_that_differs_from_the_manifest_is_refused() {
     for path in [&wrong.tree, &wrong.manifest] {
         hostile.add(path, &path.narinfo());
     }
-    let before = entries(&hostile.client());
-    let failed = finish(&mut hostile.pull(&wrong.manifest, "copy"));
-    let text = String::from_utf8(failed.stderr).unwrap();
-    assert_eq!(failed.status.code(), Some(1), "{text}");
-    for part in [&wrong.tree.url(), "\"a\" differs from the manifest"] {
-        assert!(text.contains(part), "{part:?} is not in {text:?}");
-    }
-    assert_eq!(entries(&hostile.client()), before, "{text}");
+    let difference = "\"a\" differs from the manifest";
+    hostile.refuses_manifest(&wrong.manifest, &[&wrong.tree.url(), difference]);
+}
+
+/// Garbage collection keeps the tree of a manifest because the manifest refers to it.
+#[test]
+fn a_manifest_that_does_not_refer_to_its_tree_is_refused() {
+    let hostile = Hostile::new();
+    let source = hostile.dir.path().join("source");
+    fs::create_dir(&source).unwrap();
+    let Snapshot { tree, manifest, .. } = Snapshot::of(&source, "zstd");
+    hostile.add(&tree, &tree.narinfo());
+    let mut alone = manifest.clone();
+    alone.references.clear();
+    // This store path is that of a manifest with the reference.
+    hostile.add(&alone, &alone.narinfo());
+    hostile.refuses_manifest(&alone, &["is not the store path of its content"]);
+    alone.store_path = address(&alone.nar, &[], "app.manifest");
+    hostile.add(&alone, &alone.narinfo());
+    hostile.refuses_manifest(
+        &alone,
+        &[&alone.store_path[11..], "does not refer to its tree"],
+    );
+
+    let mut damaged = manifest.clone();
+    let middle = damaged.file.len() / 2;
+    damaged.file[middle] ^= 1;
+    hostile.add(&damaged, &damaged.narinfo());
+    hostile.refuses_manifest(&damaged, &[&manifest.store_path[11..], "arrived damaged"]);
+    hostile.add(&manifest, &manifest.narinfo());
+    output(&mut hostile.pull(&manifest, "copy"));
 }

@@ -210,7 +210,9 @@ impl Snapshots {
         let nar_hash = NarHash::from_bytes(Sha256::digest(&nar).into());
         ensure!(
             nar_hash == narinfo.nar_hash,
-            "the manifest {path} arrived damaged: its hash is not that of its store path"
+            Failed::Refused.because(anyhow!(
+                "the manifest {path} arrived damaged: its hash is not that of its store path"
+            ))
         );
         let refused = |error: anyhow::Error| Failed::Refused.because(error);
         let text = contents(&nar).with_context(|| format!("{path} is not a manifest"));
@@ -220,7 +222,7 @@ impl Snapshots {
             .map_err(refused)?;
         ensure!(
             narinfo.references.contains(&manifest.tree),
-            "the manifest {path} does not refer to its tree"
+            Failed::Refused.because(anyhow!("the manifest {path} does not refer to its tree"))
         );
         self.check_path(&manifest.tree, &manifest.nar_hash, &[])?;
         Ok(Downloaded {

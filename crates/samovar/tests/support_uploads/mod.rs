@@ -556,6 +556,14 @@ pub(crate) fn nar_of_entry(name: &[u8]) -> Vec<u8> {
     Node::<Vec<u8>>::dir([(name, Node::file(""))]).nar()
 }
 
+/// Returns the NAR of an empty file in this number of nested directories.
+pub(crate) fn nar_of_depth(depth: usize) -> Vec<u8> {
+    let file = Node::<Vec<u8>>::file("");
+    (0..depth)
+        .fold(file, |inner, _| Node::dir([("d", inner)]))
+        .nar()
+}
+
 /// Starts the server of a site with the storage on a tmpfs of this size, which only the server
 /// sees. Returns the directory by which the test reaches it.
 pub(crate) fn on_small_disk(site: &Site, size: &str) -> (Running, PathBuf) {
