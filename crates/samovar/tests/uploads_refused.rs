@@ -9,8 +9,9 @@ use std::collections::BTreeSet;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use support::{File, sample};
-use support_uploads::{MadePath, Site, hash, nar_of_entry, nar_of_file, send};
+use support_uploads::{MadePath, Site, hash, nar_of_depth, nar_of_entry, nar_of_file, send};
 use testkit::http1::{Connection, Response};
+use testkit::nar::Node;
 
 /// A hash part that no path has.
 const OTHER: &str = "00000000000000000000000000000000";
@@ -347,6 +348,23 @@ fn a_body_must_be_one_whole_nar() {
     assert_eq!(server.request("HEAD", &target, &token).status, 404);
     assert_eq!(site.files(), BTreeSet::new());
     server.publish(&token, &path);
+}
+
+#[test]
+fn deep_paths_and_duplicate_names_are_refused() {
+    let (site, server, token) = Site::serving();
+    let two = Node::<Vec<u8>>::dir([("aaaa", Node::file("")), ("bbbb", Node::file(""))]).nar();
+    let at = two.windows(4).position(|window| window == b"bbbb").unwrap();
+    let second = |name| [&two[..at], name, &two[at + 4..]].concat();
+    for nar in [nar_of_depth(64), second(b"aaaa"), second(b"0000")] {
+        let response = server.put(&token, &format!("/nar/{}.nar", hash(&nar)), &nar);
+        assert_refused(&response, 422, &["NAR"]);
+        assert_eq!(site.files(), BTreeSet::new());
+    }
+    for nar in [nar_of_depth(63), two] {
+        let (file, path) = (nar.clone(), MadePath::new(&hash(&nar)));
+        server.publish(&token, &MadePath { nar, file, ..path });
+    }
 }
 
 /// If a client disconnects in the middle of a body, the server keeps nothing of it.
