@@ -1,11 +1,12 @@
 //! A push of a directory to a server whose disk is full, or cannot be flushed, is not acknowledged.
 //! It fails with a sentence, the ref keeps its generation, and nothing of the new one stays behind.
-//! When the fault is over, the same push succeeds.
+//! When the fault is over, the same push succeeds. A lost response does not change the result.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
 mod support_mount;
+mod support_push;
 mod support_uploads;
 mod support_workspaces;
 
@@ -13,9 +14,11 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 
 use support::samovar;
 use support_mount::noise;
+use support_push::proxy::{Action, Proxy};
 use support_uploads::{Running, Site, can_trace, files_below, on_small_disk};
 use support_workspaces::{assert_has, exits, tree, write};
 use testkit::http1::exchange;
@@ -84,6 +87,31 @@ impl Pushed {
         let copy = self.site.dir().join("before");
         output(Command::new("cp").arg("-r").arg(&self.source).arg(&copy));
         copy
+    }
+}
+
+#[test]
+fn a_push_whose_responses_are_lost_creates_one_generation() {
+    let pushed = Pushed::new();
+    let server = pushed.site.start();
+    for generation in 1..=2 {
+        write(&pushed.source, "d0/0", generation.to_string());
+        // The first response to each request is lost.
+        let seen = Mutex::new(BTreeSet::new());
+        let proxy = Proxy::start(server.address, move |line| {
+            match seen.lock().unwrap().insert(line.to_owned()) {
+                true => Action::Lose,
+                false => Action::Forward,
+            }
+        });
+        let mut push = pushed.push(&server, "app");
+        let text = output(push.env("SAMOVAR_CACHE", proxy.url()));
+        let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(report["generation"], generation, "{report}");
+        let pins = proxy.exchanges("PUT /upload/pin/app");
+        let statuses: Vec<u16> = pins.iter().map(|pin| pin.status).collect();
+        assert_eq!(statuses, [200, 200]);
+        pushed.assert_newest(&server, "app", generation, &pushed.source);
     }
 }
 

@@ -12,6 +12,8 @@ pub(crate) enum Action {
     Refuse(u16),
     /// Closes the connection without a response.
     Close,
+    /// Forwards the request, and closes the connection instead of forwarding the response.
+    Lose,
     /// Holds the request until [`Proxy::resume`], then closes its connection.
     Hold,
 }
@@ -129,8 +131,9 @@ fn serve(client: TcpStream, shared: &(Mutex<State>, Condvar)) -> Option<()> {
     }
     let mut body = vec![0; len];
     reader.read_exact(&mut body).ok()?;
-    match rule.map_or(Action::Forward, |rule| rule(&line)) {
-        Action::Forward => {}
+    let action = rule.map_or(Action::Forward, |rule| rule(&line));
+    match action {
+        Action::Forward | Action::Lose => {}
         Action::Refuse(status) => {
             let text =
                 format!("HTTP/1.1 {status} No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
@@ -161,5 +164,8 @@ fn serve(client: TcpStream, shared: &(Mutex<State>, Condvar)) -> Option<()> {
         body_len: len,
         status,
     });
+    if action == Action::Lose {
+        return None;
+    }
     (&client).write_all(&response).ok()
 }
