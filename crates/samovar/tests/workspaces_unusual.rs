@@ -1,6 +1,6 @@
 //! Unusual trees are pushed and pulled like all others: empty ones, those with read-only
-//! directories of a user who is not root, those with bind mounts, and those that programs change
-//! meanwhile.
+//! directories of a user who is not root, those with bind mounts or with links to directories, and
+//! those that programs change meanwhile.
 #![expect(clippy::print_stdout, reason = "a test says what it has not tested")]
 
 mod support;
@@ -9,6 +9,7 @@ mod support_users;
 mod support_workspaces;
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -221,4 +222,33 @@ fn files_behind_a_bind_mount_are_left_out_and_stay() {
     home.run(&one, &["close", "--delete", "--discard"]);
     assert!(!one.exists());
     assert_stays();
+}
+
+/// A user has moved a directory to another disk, and left a link to it.
+#[test]
+fn a_pull_changes_nothing_behind_a_link_to_a_directory() {
+    let home = Home::new();
+    let one = home.open("app", "one");
+    for name in ["a/changed", "a/removed", "a/touched"] {
+        write(&one, name, name);
+    }
+    home.push(&one);
+    let two = home.open("app", "two");
+    let outside = home.dir("outside");
+    fs::rename(two.join("a"), &outside).unwrap();
+    symlink(&outside, two.join("a")).unwrap();
+    let before = tree(&outside);
+    write(&one, "a/changed", "changed");
+    write(&one, "a/new", "new");
+    fs::remove_file(one.join("a/removed")).unwrap();
+    home.push(&one);
+    let text = home.exits(&two, &["pull"], 1);
+    assert_has(&text, "conflict: a stays as it is");
+    assert_eq!(fs::read_link(two.join("a")).unwrap(), outside);
+    assert_eq!(tree(&outside), before);
+    home.exits(&two, &["restore", "2"], 1);
+    assert_eq!(tree(&outside), before);
+    home.run(&two, &["restore", "2", "--force"]);
+    assert_eq!(read(&two, "a/changed"), "changed");
+    assert_eq!(tree(&outside), before);
 }
