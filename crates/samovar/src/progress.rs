@@ -1,7 +1,7 @@
 //! Shows the progress of a transfer: on a terminal as one line that is updated in place, elsewhere
 //! as a new line every 30 seconds.
 
-use std::io::{self, IsTerminal, Write as _};
+use std::io::{self, IsTerminal, Read, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ const LINE_INTERVAL: Duration = Duration::from_secs(30);
 /// Time between two updates of the line on a terminal.
 const UPDATE_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The progress of a transfer, in bytes of NARs that have arrived.
+/// The progress of a transfer, in bytes before compression.
 #[derive(Debug)]
 pub(crate) struct Progress {
     /// Whether standard error is a terminal.
@@ -23,6 +23,7 @@ pub(crate) struct Progress {
     is_hidden: bool,
     /// Past participle for the line, such as `pushed`.
     verb: &'static str,
+    /// Total length in bytes.
     len: u64,
     done_len: AtomicU64,
     sent_len: AtomicU64,
@@ -32,7 +33,7 @@ pub(crate) struct Progress {
 
 impl Progress {
     /// Starts the display. `verb`: past participle for the line, such as `pushed`. `len`: total
-    /// length of the NARs, in bytes.
+    /// length in bytes.
     pub(crate) fn start(verb: &'static str, len: u64) -> Self {
         let now = Instant::now();
         Self {
@@ -56,10 +57,10 @@ impl Progress {
         }
     }
 
-    /// Adds `nar_len` bytes of NARs. `sent_len`: compressed bytes that were sent for them, or 0 if
-    /// the server already had them.
-    pub(crate) fn add(&self, nar_len: u64, sent_len: u64) {
-        let done_len = self.done_len.fetch_add(nar_len, Ordering::Relaxed) + nar_len;
+    /// Adds `len` bytes. `sent_len`: compressed bytes that were sent for them, or 0 if the server
+    /// already had them.
+    pub(crate) fn add(&self, len: u64, sent_len: u64) {
+        let done_len = self.done_len.fetch_add(len, Ordering::Relaxed) + len;
         self.sent_len.fetch_add(sent_len, Ordering::Relaxed);
         let interval = match self.is_terminal {
             true => UPDATE_INTERVAL,
@@ -78,6 +79,14 @@ impl Progress {
         }
     }
 
+    /// Returns a reader that adds the bytes that are read from it.
+    pub(crate) fn counted<R: Read>(&self, reader: R) -> impl Read {
+        Counted {
+            reader,
+            progress: self,
+        }
+    }
+
     /// Returns the number of compressed bytes sent so far.
     pub(crate) fn sent_len(&self) -> u64 {
         self.sent_len.load(Ordering::Relaxed)
@@ -88,6 +97,19 @@ impl Progress {
         if self.is_terminal {
             write!(io::stderr(), "{ERASE}").ok();
         }
+    }
+}
+
+struct Counted<'a, R> {
+    reader: R,
+    progress: &'a Progress,
+}
+
+impl<R: Read> Read for Counted<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.reader.read(buffer)?;
+        self.progress.add(count as u64, 0);
+        Ok(count)
     }
 }
 

@@ -1,7 +1,7 @@
 //! `samovar pull`: downloads a snapshot or a store path into a new directory.
 
 use std::ffi::OsString;
-use std::io::{self, Read, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -150,12 +150,7 @@ pub(crate) fn download(
     };
     let spool = spool_beside(directory);
     let unpacked = snapshots.read_nar_resumably(narinfo, &spool, received, |nar| {
-        let mut counted = Counted {
-            nar,
-            progress: &progress,
-            received,
-            reported: 0,
-        };
+        let mut counted = progress.counted(nar);
         unpack(&mut counted, manifest, directory, &options).map_err(|error| {
             if let UnpackError::Differs { path, difference } = &error {
                 let path = path.strip_prefix(directory).unwrap_or(path);
@@ -185,23 +180,4 @@ fn spool_beside(directory: &Path) -> PathBuf {
     name.push(directory.file_name().unwrap_or_default());
     name.push(".samovar-download");
     directory.with_file_name(name)
-}
-
-/// Shows the progress of a NAR that is read.
-struct Counted<'a> {
-    nar: &'a mut dyn Read,
-    progress: &'a Progress,
-    received: &'a AtomicU64,
-    /// Number of received bytes that the progress has.
-    reported: u64,
-}
-
-impl Read for Counted<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self.nar.read(buffer)?;
-        let received = self.received.load(Ordering::Relaxed);
-        self.progress.add(count as u64, received - self.reported);
-        self.reported = received;
-        Ok(count)
-    }
 }

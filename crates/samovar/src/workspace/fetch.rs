@@ -14,6 +14,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::state::{INCOMING, Workspace, shown_path};
 use crate::outcome::Failed;
+use crate::progress::Progress;
 use crate::snapshot::Snapshots;
 
 /// Suffix of files that are not complete.
@@ -71,16 +72,20 @@ impl Staged {
             Ok(*offset..offset + size)
         });
         let parts = ends.collect::<anyhow::Result<Vec<Range<u64>>>>()?;
-        snapshots.read_parts(&narinfo, &parts, &received, &mut |number, content| {
+        let len = parts.iter().map(|part| part.end - part.start).sum();
+        let progress = Progress::start("pulled", len);
+        let read = snapshots.read_parts(&narinfo, &parts, &received, &mut |number, content| {
             let index = *indices.get(number).context("a file is missing")?;
             let (digest, size, _) = file(&manifest.entries, index)?;
             let path = shown_path(&manifest.entries.path(index));
-            let is_intact = staged.receive(content, &digest, size);
+            let is_intact = staged.receive(&mut progress.counted(content), &digest, size);
             let is_intact = is_intact.with_context(|| format!("cannot receive {path}"))?;
             let reason = "the contents have another hash";
             ensure!(is_intact, snapshots.damaged(&narinfo, &path, reason));
             Ok(())
-        })?;
+        });
+        progress.end();
+        read?;
         staged.received_len = received.load(Ordering::Relaxed);
         Ok(staged)
     }
