@@ -12,7 +12,7 @@ use anyhow::{Context as _, anyhow, bail};
 use ureq::http::Response;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider};
 use ureq::typestate::{WithBody, WithoutBody};
-use ureq::{Agent, Body, RequestBuilder};
+use ureq::{Agent, Body, RequestBuilder, SendBody};
 
 use crate::credential::TOKEN_VARIABLE;
 use crate::fault::{Fault, is_timeout};
@@ -20,6 +20,7 @@ use crate::netrc::netrc_of_nix;
 use crate::notice::notice;
 use crate::outcome::Failed;
 use crate::pace::{Pace, Paced};
+use crate::progress::Progress;
 use crate::remote::Remote;
 
 /// Maximum number of parallel requests for single narinfos, the same as Nix's.
@@ -105,12 +106,22 @@ pub(crate) enum Payload<'a> {
     File(&'a File),
 }
 
-impl Payload<'_> {
+impl<'a> Payload<'a> {
     fn len(self) -> std::io::Result<u64> {
         match self {
             Self::Bytes(bytes) => Ok(bytes.len() as u64),
             Self::File(file) => Ok(file.metadata()?.len()),
         }
+    }
+
+    fn open(self) -> std::io::Result<Box<dyn Read + 'a>> {
+        Ok(match self {
+            Self::Bytes(bytes) => Box::new(bytes),
+            Self::File(mut file) => {
+                file.rewind()?;
+                Box::new(file)
+            }
+        })
     }
 }
 
@@ -122,6 +133,8 @@ pub(crate) struct Http {
     patience: Patience,
     /// Header fields of each request, besides the login.
     headers: Vec<(&'static str, String)>,
+    /// Whether the progress of request bodies is shown.
+    shows_progress: bool,
     /// Number of requests sent, including retries.
     request_count: Arc<AtomicU64>,
     outage: Arc<Outage>,
@@ -161,6 +174,7 @@ impl Http {
             remote,
             patience,
             headers: Vec::new(),
+            shows_progress: false,
             request_count: Arc::default(),
             outage: Arc::default(),
         })
@@ -200,6 +214,14 @@ impl Http {
         let mut other = self.clone();
         other.headers.push((name, value));
         other
+    }
+
+    /// Returns a client for the same URL that shows the progress of request bodies, or does not.
+    pub(crate) fn showing_progress(&self, shows_progress: bool) -> Self {
+        Self {
+            shows_progress,
+            ..self.clone()
+        }
     }
 
     /// Returns the number of requests sent so far, including retries.
@@ -309,17 +331,18 @@ impl Http {
     ) -> anyhow::Result<Response<Body>> {
         let url = self.url(path);
         self.retry(&url, u32::MAX, || {
-            let mut request = self.authorized(request(&url));
-            if body.len()? >= EXPECT_LEN_MIN {
+            let len = body.len()?;
+            let mut request = self.authorized(request(&url)).header("Content-Length", len);
+            if len >= EXPECT_LEN_MIN {
                 request = request.header("Expect", "100-continue");
             }
-            Ok(match body {
-                Payload::Bytes(bytes) => request.send(bytes),
-                Payload::File(mut file) => {
-                    file.rewind()?;
-                    request.send(file)
-                }
-            })
+            let progress = match self.shows_progress {
+                true => Progress::start("sent", len),
+                false => Progress::hidden(),
+            };
+            let sent = request.send(SendBody::from_reader(&mut progress.counted(body.open()?)));
+            progress.end();
+            Ok(sent)
         })
     }
 

@@ -101,7 +101,7 @@ impl Snapshots {
     ) -> anyhow::Result<Uploaded> {
         let upload = Upload {
             http: self.cache().http(),
-            protocol: self.protocol(),
+            protocol: self.protocol().showing_progress(!is_quiet),
             dir: self.store_dir(),
             names: path_names(name),
             tree,
@@ -334,8 +334,10 @@ impl Upload<'_> {
             false => super::progress_of(infos, &opened.lacks),
         };
         let target = self.protocol.remote().url();
+        // The progress is that of all NARs.
+        let http = self.protocol.showing_progress(false);
         let session = Session {
-            http: &self.protocol,
+            http: &http,
             opened,
             unfinished: Unfinished::new(target, compressing, session::BUFFER_LEN),
         };
