@@ -39,7 +39,7 @@ fn main() -> Result<(), Failure> {
         for (name, needs_nar_hash) in [("digests", false), ("digests and NAR hash", true)] {
             hashed = measure(name, || {
                 let mut scanned = scanned.clone();
-                hash(&mut scanned, needs_nar_hash, threads)?;
+                hash(&mut scanned, needs_nar_hash, threads, &|_| {})?;
                 Ok(scanned)
             })?;
         }

@@ -34,6 +34,10 @@ use crate::pipe::{Interrupt, PIECE_LEN, Pipe, Running, StopOnDrop, locked, panic
 use crate::read_error::ReadError;
 use crate::scan::Scanned;
 
+/// A function that is called with the number of bytes that were read since its last call: bytes of
+/// the NAR if its hash is computed, otherwise of files.
+pub type Report<'a> = &'a (dyn Fn(u64) + Sync);
+
 /// Length of a run of files, in bytes: most runs fit into one piece.
 const RUN_LEN: u64 = 192 << 10;
 
@@ -74,7 +78,7 @@ pub fn read_tree(
     if let Some(index) = index {
         index.apply(&mut scanned);
     }
-    let nar_hash = hash_latest(&mut scanned, needs_nar_hash, threads)?;
+    let nar_hash = hash_latest(&mut scanned, needs_nar_hash, threads, &|_| {})?;
     Ok((scanned, nar_hash))
 }
 
@@ -87,9 +91,10 @@ pub fn hash_latest(
     scanned: &mut Scanned,
     needs_nar_hash: bool,
     threads: usize,
+    report: Report<'_>,
 ) -> Result<Option<NarHash>, ReadError> {
     for _ in 1..ATTEMPTS_MAX {
-        match hash(scanned, needs_nar_hash, threads) {
+        match hash(scanned, needs_nar_hash, threads, report) {
             Err(ReadError::Changed(_)) => {}
             outcome => return outcome,
         }
@@ -97,7 +102,7 @@ pub fn hash_latest(
         *scanned = scan_again(&scanned.root)?;
         known.apply(scanned);
     }
-    hash(scanned, needs_nar_hash, threads)
+    hash(scanned, needs_nar_hash, threads, report)
 }
 
 /// Scans the directory `root`, again if it changes meanwhile.
@@ -123,6 +128,7 @@ pub fn hash(
     scanned: &mut Scanned,
     needs_nar_hash: bool,
     threads: usize,
+    report: Report<'_>,
 ) -> Result<Option<NarHash>, ReadError> {
     let missing: Vec<usize> = scanned.files_without_digest().collect();
     let found = Mutex::new(Digests::new());
@@ -131,13 +137,13 @@ pub fn hash(
             let pipe = Pipe::new(scanned.entries.nar_size(), 0);
             let plan = Plan::Nar(scanned.entries.framing(), 0);
             let job = Job::new(scanned, plan, Some(&pipe), Some(&found));
-            hash_nar(&job, &pipe, threads).map(Some)
+            hash_nar(&job, &pipe, threads, report).map(Some)
         }
         false if missing.is_empty() => Ok(None),
         false => {
             let plan = Plan::Files(missing.iter());
             let job = Job::new(scanned, plan, None, Some(&found));
-            hash_files(&job, threads).map(|()| None)
+            hash_files(&job, threads, report).map(|()| None)
         }
     };
     for (index, digest) in found.into_inner().unwrap_or_else(PoisonError::into_inner) {
@@ -146,14 +152,14 @@ pub fn hash(
     outcome
 }
 
-fn hash_files(job: &Job<'_>, threads: usize) -> Result<(), ReadError> {
+fn hash_files(job: &Job<'_>, threads: usize, report: Report<'_>) -> Result<(), ReadError> {
     thread::scope(|scope| {
         let more = (1..threads.min(THREADS_MAX)).map_while(|_| {
             let thread = thread::Builder::new();
-            thread.spawn_scoped(scope, || job.work()).ok()
+            thread.spawn_scoped(scope, || job.work(report)).ok()
         });
         let more: Vec<_> = more.collect();
-        let first = job.work();
+        let first = job.work(report);
         let join = |thread: thread::ScopedJoinHandle<'_, _>| match thread.join() {
             Ok(outcome) => outcome,
             Err(_) => Err(panicked()),
@@ -162,7 +168,12 @@ fn hash_files(job: &Job<'_>, threads: usize) -> Result<(), ReadError> {
     })
 }
 
-fn hash_nar(job: &Job<'_>, pipe: &Pipe, threads: usize) -> Result<NarHash, ReadError> {
+fn hash_nar(
+    job: &Job<'_>,
+    pipe: &Pipe,
+    threads: usize,
+    report: Report<'_>,
+) -> Result<NarHash, ReadError> {
     thread::scope(|scope| {
         let _stop = StopOnDrop(pipe);
         for started in 0..threads.clamp(1, THREADS_MAX) {
@@ -180,6 +191,7 @@ fn hash_nar(job: &Job<'_>, pipe: &Pipe, threads: usize) -> Result<NarHash, ReadE
         let mut hasher = Sha256::new();
         while let Some(piece) = pipe.take()? {
             hasher.update(&piece);
+            report(piece.len() as u64);
             pipe.recycle(piece);
         }
         Ok(NarHash::from_bytes(hasher.finalize().into()))
@@ -392,7 +404,7 @@ impl<'a> Job<'a> {
     }
 
     /// Reads runs and hashes their files until there are none or one fails.
-    fn work(&self) -> Result<(), ReadError> {
+    fn work(&self, report: Report<'_>) -> Result<(), ReadError> {
         let mut files = Files::open_root(self.scanned)?;
         let mut run = Run::default();
         let mut buffer = Vec::with_capacity(PIECE_LEN);
@@ -402,10 +414,12 @@ impl<'a> Job<'a> {
                 for (index, _) in &run.files {
                     buffer.clear();
                     let discard = |buffer: &mut Vec<u8>| {
+                        report(buffer.len() as u64);
                         buffer.clear();
                         Ok::<(), ReadError>(())
                     };
                     let digest = files.read(*index, true, &mut buffer, discard)?;
+                    report(buffer.len() as u64);
                     digests.extend(digest.map(|digest| (*index, digest)));
                 }
             }

@@ -13,6 +13,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::prelude::*;
 use rustix::fs::{CWD, FileType, Mode};
@@ -205,7 +206,7 @@ fn check_change(change: impl Fn(&Path)) {
     };
     for needs_nar_hash in [false, true] {
         let mut scanned = scanned.clone();
-        is_named(&hash(&mut scanned, needs_nar_hash, 2).unwrap_err());
+        is_named(&hash(&mut scanned, needs_nar_hash, 2, &|_| {}).unwrap_err());
     }
     let scanned = Arc::new(scanned);
     is_named(&pack(&scanned, 2).unwrap_err());
@@ -316,11 +317,32 @@ fn a_tree_that_changed_once_is_scanned_again() {
     let mut scanned = Scanned::scan(dir.path()).unwrap();
     fs::write(dir.path().join("b"), "newer").unwrap();
     fs::write(dir.path().join("c"), "new").unwrap();
-    let nar_hash = hash_latest(&mut scanned, true, 2).unwrap().unwrap();
+    let nar_hash = hash_latest(&mut scanned, true, 2, &|_| {})
+        .unwrap()
+        .unwrap();
     let nar = nar_of_store(dir.path());
     assert_eq!(nar_hash.as_bytes()[..], Sha256::digest(&nar)[..]);
     assert_eq!(digests(&scanned).len(), 3);
     assert!(pack(&Arc::new(scanned), 2).unwrap() == nar);
+}
+
+#[test]
+fn all_bytes_that_are_read_are_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let sizes = [0, 1, 600, 3_000_000];
+    for size in sizes {
+        fs::write(dir.path().join(size.to_string()), vec![1; size]).unwrap();
+    }
+    let scanned = Scanned::scan(dir.path()).unwrap();
+    let files_len = sizes.iter().sum::<usize>() as u64;
+    for (needs_nar_hash, expected) in [(false, files_len), (true, scanned.entries.nar_size())] {
+        let read_len = AtomicU64::new(0);
+        let report = |len| {
+            read_len.fetch_add(len, Ordering::Relaxed);
+        };
+        hash(&mut scanned.clone(), needs_nar_hash, 2, &report).unwrap();
+        assert_eq!(read_len.into_inner(), expected);
+    }
 }
 
 #[test]

@@ -1,10 +1,12 @@
-//! Shows the progress of a transfer: on a terminal as one line that is updated in place, elsewhere
-//! as a new line every 30 seconds.
+//! Shows the progress of a transfer or of hashing: on a terminal as one line that is updated in
+//! place, elsewhere as a new line every 30 seconds.
 
 use std::io::{self, IsTerminal, Read, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use samovar_workspace::{Kind, Scanned};
 
 use crate::notice::{ERASE, notice};
 use crate::size::human;
@@ -15,7 +17,7 @@ const LINE_INTERVAL: Duration = Duration::from_secs(30);
 /// Time between two updates of the line on a terminal.
 const UPDATE_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The progress of a transfer, in bytes before compression.
+/// The progress of a transfer or of hashing, in bytes before compression.
 #[derive(Debug)]
 pub(crate) struct Progress {
     /// Whether standard error is a terminal.
@@ -57,6 +59,22 @@ impl Progress {
         }
     }
 
+    /// Starts the display for the hashing of files without a digest, or of the whole NAR.
+    pub(crate) fn of_hashing(scanned: &Scanned, needs_nar_hash: bool, is_quiet: bool) -> Self {
+        let size = |index| match scanned.entries.get(index).map(|entry| &entry.kind) {
+            Some(Kind::File { size, .. }) => *size,
+            _ => 0,
+        };
+        match (is_quiet, needs_nar_hash) {
+            (true, _) => Self::hidden(),
+            (false, true) => Self::start("hashed", scanned.entries.nar_size()),
+            (false, false) => {
+                let sizes = scanned.files_without_digest().map(size);
+                Self::start("hashed", sizes.sum())
+            }
+        }
+    }
+
     /// Adds `len` bytes. `sent_len`: compressed bytes that were sent for them, or 0 if the server
     /// already had them.
     pub(crate) fn add(&self, len: u64, sent_len: u64) {
@@ -71,6 +89,8 @@ impl Progress {
             return;
         }
         *line_at = Instant::now();
+        // A tree that changes is hashed again.
+        let done_len = done_len.min(self.len);
         let line = line(self.verb, done_len, self.len, self.started_at.elapsed());
         if self.is_terminal {
             write!(io::stderr(), "{ERASE}{line}").ok();

@@ -1,5 +1,6 @@
 //! A terminal does not display a typed password. `samovar use` trusts a key, and `samovar cache
-//! delete` deletes a cache, only after a typed "yes".
+//! delete` deletes a cache, only after a typed "yes". Long commands show their progress in a line
+//! that disappears at the end.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
@@ -7,6 +8,9 @@
 )]
 
 mod support;
+mod support_mount;
+mod support_uploads;
+mod support_workspaces;
 
 use std::fs;
 use std::io::{Read, Write};
@@ -16,8 +20,14 @@ use std::time::{Duration, Instant};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, tcgetattr};
 use support::{File, samovar};
+use support_mount::{Line, noise};
+use support_workspaces::{Home, write};
+use testkit::process::output;
 
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Longest time between two steps of a slow transfer.
+const STEP_TIME: Duration = Duration::from_millis(50);
 
 /// A pseudo-terminal, and the text displayed on it.
 struct Terminal {
@@ -74,6 +84,25 @@ impl Terminal {
             let bytes = bytes.unwrap_or_else(|_| panic!("it shows {:?}", self.shown));
             self.shown.push_str(&String::from_utf8_lossy(&bytes));
         }
+    }
+
+    /// Waits until the progress of a command is shown, and calls `step` meanwhile. After
+    /// `release`, the command must succeed and erase the progress.
+    #[track_caller]
+    fn shows_progress(&mut self, mut command: Command, part: &str, step: fn(&Line), line: &Line) {
+        command.stdout(Stdio::null()).stderr(self.stdio());
+        let mut child = command.spawn().unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        while !self.shown.contains(part) {
+            assert!(Instant::now() < deadline, "it shows {:?}", self.shown);
+            step(line);
+            if let Ok(bytes) = self.screen.recv_timeout(STEP_TIME) {
+                self.shown.push_str(&String::from_utf8_lossy(&bytes));
+            }
+        }
+        line.release();
+        assert!(child.wait().unwrap().success(), "{:?}", self.shown);
+        self.wait_until(|shown| shown.ends_with("\r\x1b[K"));
     }
 }
 
@@ -182,4 +211,41 @@ fn a_cache_is_deleted_after_a_yes_only() {
         let status = child.wait().unwrap();
         assert_eq!(status.code(), Some(code), "{:?}", terminal.shown);
     }
+}
+
+#[test]
+fn long_transfers_and_long_hashing_of_workspaces_show_their_progress() {
+    let home = Home::new();
+    let line = Line::to(home.server.address, usize::MAX);
+    let open = |name: &str| {
+        let mut command = home.command(&["open", "app"]);
+        output(command.arg(home.dir(name)).env("SAMOVAR_CACHE", line.url()));
+        home.dir(name)
+    };
+    let one = open("one");
+    write(&one, "old", noise(1, 40 << 20));
+    home.push(&one);
+    let two = open("two");
+
+    // Two thirds of the new tree are in the old one, so the push sends a recipe.
+    write(&one, "new", noise(2, 16 << 20));
+    let slow_requests = |line: &Line| line.limit_requests(256 << 10);
+    let push = home.command_in(&one, &["push"]);
+    Terminal::open().shows_progress(push, "sent ", slow_requests, &line);
+
+    let slow_responses = |line: &Line| line.limit(128 << 10);
+    for (arguments, part) in [
+        (&["pull"][..], "pulled "),
+        (&["restore", "--force", "2", "new"], "pulled "),
+        (&["discard", "--yes", "new"], "pulled "),
+    ] {
+        let command = home.command_in(&two, arguments);
+        Terminal::open().shows_progress(command, part, slow_responses, &line);
+        fs::remove_file(two.join("new")).unwrap();
+    }
+
+    let large = fs::File::create(one.join("large")).unwrap();
+    large.set_len(1 << 30).unwrap();
+    let discard = home.command_in(&one, &["discard", "--yes"]);
+    Terminal::open().shows_progress(discard, "hashed ", |_| {}, &line);
 }

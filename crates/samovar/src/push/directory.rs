@@ -108,7 +108,7 @@ pub(super) fn run(
     let scanned =
         Scanned::scan(options.directory).map_err(|error| Failed::Refused.because(error))?;
     report_skipped(&scanned);
-    let tree = LocalTree::new(scanned, base.is_none());
+    let tree = LocalTree::new(scanned, base.is_none(), options.is_json);
     let tree = tree.map_err(|error| Failed::Refused.because(error))?;
     let uploaded = snapshots.upload(name, &tree, base.as_ref(), options.is_json)?;
     let update = Update {

@@ -9,6 +9,7 @@ use samovar_workspace::pack::{self, Packer, default_threads};
 use samovar_workspace::{Entries, Files, Scanned};
 
 use super::snapshot::Tree;
+use crate::progress::Progress;
 
 /// A scanned directory, whose files all have digests.
 #[derive(Debug)]
@@ -16,21 +17,31 @@ pub(crate) struct LocalTree {
     scanned: Arc<Scanned>,
     /// `None`: not computed yet.
     nar_hash: Option<NarHash>,
+    is_quiet: bool,
 }
 
 impl LocalTree {
     /// Computes the missing digests of a scanned directory. If it has changed since the scan, scans
     /// it again. `needs_nar_hash`: whether to compute the hash of the NAR in the same pass;
-    /// otherwise it is computed if it is needed.
+    /// otherwise it is computed if it is needed. `is_quiet`: no progress is shown.
     ///
     /// # Errors
     ///
     /// A file cannot be read, or the directory keeps changing.
-    pub(crate) fn new(mut scanned: Scanned, needs_nar_hash: bool) -> anyhow::Result<Self> {
-        let nar_hash = pack::hash_latest(&mut scanned, needs_nar_hash, default_threads())?;
+    pub(crate) fn new(
+        mut scanned: Scanned,
+        needs_nar_hash: bool,
+        is_quiet: bool,
+    ) -> anyhow::Result<Self> {
+        let progress = Progress::of_hashing(&scanned, needs_nar_hash, is_quiet);
+        let report = |len| progress.add(len, 0);
+        let threads = default_threads();
+        let nar_hash = pack::hash_latest(&mut scanned, needs_nar_hash, threads, &report);
+        progress.end();
         Ok(Self {
             scanned: Arc::new(scanned),
-            nar_hash,
+            nar_hash: nar_hash?,
+            is_quiet,
         })
     }
 
@@ -49,8 +60,11 @@ impl Tree for LocalTree {
             return Ok(nar_hash);
         }
         let mut scanned = Scanned::clone(&self.scanned);
-        let nar_hash = pack::hash(&mut scanned, true, default_threads())?;
-        nar_hash.ok_or_else(|| anyhow::anyhow!("the NAR has no hash"))
+        let progress = Progress::of_hashing(&scanned, true, self.is_quiet);
+        let report = |len| progress.add(len, 0);
+        let nar_hash = pack::hash(&mut scanned, true, default_threads(), &report);
+        progress.end();
+        nar_hash?.ok_or_else(|| anyhow::anyhow!("the NAR has no hash"))
     }
 
     fn nar(&self) -> Result<Box<dyn Read + '_>, String> {

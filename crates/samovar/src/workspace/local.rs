@@ -10,20 +10,21 @@ use serde_json::{Value, json};
 use super::overlay;
 use super::state::Workspace;
 use crate::outcome::Failed;
+use crate::progress::Progress;
 
 /// Number of attempts to read a tree that changes meanwhile.
 const ATTEMPT_COUNT: usize = 3;
 
 /// Reads the files of a workspace: their metadata, and the digests of those that have changed since
-/// the index was written.
+/// the index was written. `is_quiet`: no progress is shown.
 ///
 /// # Errors
 ///
 /// A file cannot be read, or the tree changes all the time.
-pub(super) fn read(workspace: &Workspace) -> anyhow::Result<Scanned> {
+pub(super) fn read(workspace: &Workspace, is_quiet: bool) -> anyhow::Result<Scanned> {
     let mut attempt = 1;
     loop {
-        match try_read(workspace).map_err(anyhow::Error::downcast) {
+        match try_read(workspace, is_quiet).map_err(anyhow::Error::downcast) {
             Ok(scanned) => return Ok(scanned),
             Err(Ok(ReadError::Changed(_))) if attempt < ATTEMPT_COUNT => attempt += 1,
             Err(Ok(error)) => return Err(read_error(error)),
@@ -32,7 +33,7 @@ pub(super) fn read(workspace: &Workspace) -> anyhow::Result<Scanned> {
     }
 }
 
-fn try_read(workspace: &Workspace) -> anyhow::Result<Scanned> {
+fn try_read(workspace: &Workspace, is_quiet: bool) -> anyhow::Result<Scanned> {
     let mut scanned = match workspace.overlay() {
         None => Scanned::scan(&workspace.root)?,
         Some(overlay) => overlay::scan(workspace, overlay)?,
@@ -44,7 +45,10 @@ fn try_read(workspace: &Workspace) -> anyhow::Result<Scanned> {
         None => usize::MAX,
     };
     if missing_count > 0 {
-        let hashed = hash(&mut scanned, false, default_threads());
+        let progress = Progress::of_hashing(&scanned, false, is_quiet);
+        let report = |len| progress.add(len, 0);
+        let hashed = hash(&mut scanned, false, default_threads(), &report);
+        progress.end();
         write_index(workspace, &scanned);
         hashed?;
     }
@@ -91,13 +95,14 @@ pub(super) fn changes(base: &Entries, new: &Entries) -> Vec<Change> {
     changes
 }
 
-/// Returns the differences between the files of a workspace and its base.
+/// Returns the differences between the files of a workspace and its base. `is_quiet`: no progress
+/// is shown.
 ///
 /// # Errors
 ///
 /// The files or the state cannot be read.
-pub(super) fn local_changes(workspace: &Workspace) -> anyhow::Result<Vec<Change>> {
-    let scanned = read(workspace)?;
+pub(super) fn local_changes(workspace: &Workspace, is_quiet: bool) -> anyhow::Result<Vec<Change>> {
+    let scanned = read(workspace, is_quiet)?;
     let base = workspace.base()?;
     let base = base.map_or_else(empty, |base| base.manifest.entries);
     Ok(changes(&base, &scanned.entries))

@@ -177,7 +177,7 @@ fn fill_or_adopt(
         ..workspace.state.clone()
     })?;
     registry::add(root);
-    let scanned = read(workspace)?;
+    let scanned = read(workspace, false)?;
     let changes = changes(&snapshot.manifest.entries, &scanned.entries);
     writeln!(
         out,
@@ -444,7 +444,7 @@ pub(super) fn close(
     let root = workspace.root.clone();
     let mut mounts = 0;
     if !discards || deletes {
-        let scanned = read(workspace)?;
+        let scanned = read(workspace, false)?;
         mounts = scanned.skipped.mounts;
         let base = workspace.base()?;
         let base = base.map_or_else(empty, |base| base.manifest.entries);
@@ -554,7 +554,7 @@ fn describe(row: &mut Row) -> anyhow::Result<()> {
     let synced = workspace.state.base.as_ref();
     row.age = synced.map(|base| age(base.synced_at));
     row.is_mounted = overlay::is_mounted(&workspace);
-    row.state = summary(&local_changes(&workspace)?);
+    row.state = summary(&local_changes(&workspace, true)?);
     Ok(())
 }
 

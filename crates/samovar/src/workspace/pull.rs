@@ -69,7 +69,7 @@ pub(super) fn pull(
     let started_at = Instant::now();
     let snapshot = snapshots.manifest(&newest.manifest)?;
     let theirs = &snapshot.manifest;
-    let ours = read(workspace)?;
+    let ours = read(workspace, false)?;
     let base = workspace.base()?;
     let base = base.map_or_else(empty, |base| base.manifest.entries);
     let host = newest.host.as_deref().unwrap_or("server");

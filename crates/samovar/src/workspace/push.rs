@@ -116,7 +116,7 @@ pub(super) fn push(
     options: Options<'_>,
     sources: &Sources,
 ) -> anyhow::Result<Pushed> {
-    let scanned = read(workspace)?;
+    let scanned = read(workspace, options.is_json)?;
     let base = workspace.base()?;
     let none = empty();
     let base_entries = base.as_ref().map_or(&none, |base| &base.manifest.entries);
@@ -128,7 +128,7 @@ pub(super) fn push(
     if !workspace.state.is_public {
         refuse_public(&snapshots)?;
     }
-    let tree = LocalTree::new(scanned, base.is_none()).map_err(changed)?;
+    let tree = LocalTree::new(scanned, base.is_none(), options.is_json).map_err(changed)?;
     let uploaded = snapshots
         .upload(&workspace.state.name, &tree, base.as_ref(), options.is_json)
         .map_err(changed)?;

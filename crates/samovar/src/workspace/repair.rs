@@ -66,7 +66,7 @@ pub(super) fn repair(
         fs::remove_file(workspace.path("index")).unwrap_or_default();
         writeln!(out, "made the index of the files again")?;
     }
-    let scanned = read(workspace)?;
+    let scanned = read(workspace, false)?;
     let count = workspace.remove_leftovers() + remove_temporary_files(&scanned)?;
     if count > 0 {
         let files = counted(count as u64, "temporary file");

@@ -42,7 +42,7 @@ pub(super) fn restore(
     let found = found.generation(name, Some(generation))?;
     let snapshot = snapshots.manifest(&found.manifest)?;
     let target = &snapshot.manifest;
-    let ours = read(workspace)?;
+    let ours = read(workspace, false)?;
     let base = workspace.base()?;
     let base = base.map_or_else(empty, |base| base.manifest.entries);
     let paths: Vec<Vec<u8>> = path.into_iter().collect();
@@ -114,7 +114,7 @@ pub(super) fn discard(
             workspace.root
         ))
     })?;
-    let ours = read(workspace)?;
+    let ours = read(workspace, false)?;
     let mut changes = changes(&base.manifest.entries, &ours.entries);
     changes.retain(|change| is_selected(&change.path, &paths));
     let actions = actions(&ours.entries, &base.manifest.entries, &paths);

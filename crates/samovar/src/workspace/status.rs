@@ -62,7 +62,7 @@ pub(super) fn status(
             Some(Query::start(http, workspace.state.clone()))
         }
     };
-    let changes = local_changes(workspace)?;
+    let changes = local_changes(workspace, is_json)?;
     let newest = query.map(Query::finish);
     let code = exit_code(&changes);
     let state = &workspace.state;
@@ -118,7 +118,7 @@ pub(super) fn status(
 pub(super) fn diff(workspace: &Workspace, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
     let base = workspace.base()?;
     let base = base.map_or_else(empty, |base| base.manifest.entries);
-    let scanned = read(workspace)?;
+    let scanned = read(workspace, false)?;
     let changes = changes(&base, &scanned.entries);
     for change in &changes {
         let path = shown_path(&change.path);

@@ -342,12 +342,17 @@ pub(crate) struct Line {
 
 struct LineState {
     server: Option<SocketAddr>,
-    /// Number of bytes of responses that may still be forwarded.
-    left: usize,
-    /// Number of bytes of responses forwarded so far.
-    forwarded: usize,
+    responses: Direction,
+    requests: Direction,
     streams: Vec<TcpStream>,
     connection_count: usize,
+}
+
+struct Direction {
+    /// Number of bytes that may still be forwarded.
+    left: usize,
+    /// Number of bytes forwarded so far.
+    forwarded: usize,
 }
 
 impl Line {
@@ -355,10 +360,11 @@ impl Line {
     pub(crate) fn to(server: SocketAddr, left: usize) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
+        let direction = |left| Direction { left, forwarded: 0 };
         let state = LineState {
             server: Some(server),
-            left,
-            forwarded: 0,
+            responses: direction(left),
+            requests: direction(usize::MAX),
             streams: Vec::new(),
             connection_count: 0,
         };
@@ -383,17 +389,24 @@ impl Line {
 
     /// Returns the number of bytes of responses forwarded so far.
     pub(crate) fn forwarded(&self) -> usize {
-        self.state.0.lock().unwrap().forwarded
+        self.state.0.lock().unwrap().responses.forwarded
     }
 
     /// Forwards all further bytes.
     pub(crate) fn release(&self) {
         self.limit(usize::MAX);
+        self.limit_requests(usize::MAX);
     }
 
-    /// Forwards this number of further bytes.
+    /// Forwards this number of further bytes of requests.
+    pub(crate) fn limit_requests(&self, left: usize) {
+        self.state.0.lock().unwrap().requests.left = left;
+        self.state.1.notify_all();
+    }
+
+    /// Forwards this number of further bytes of responses.
     pub(crate) fn limit(&self, left: usize) {
-        self.state.0.lock().unwrap().left = left;
+        self.state.0.lock().unwrap().responses.left = left;
         self.state.1.notify_all();
     }
 
@@ -419,37 +432,45 @@ fn accept(client: TcpStream, shared: &Arc<(Mutex<LineState>, Condvar)>) -> io::R
     state.streams.push(client.try_clone()?);
     state.streams.push(server.try_clone()?);
     drop(state);
-    let (mut from, mut to) = (client.try_clone()?, server.try_clone()?);
+    let (from, to) = (client.try_clone()?, server.try_clone()?);
+    let state = Arc::clone(shared);
     thread::spawn(move || {
-        io::copy(&mut from, &mut to).ok();
+        forward(from, &to, &state, |state| &mut state.requests);
         to.shutdown(Shutdown::Both).ok();
     });
-    let (mut from, mut to) = (server, client);
-    let shared = Arc::clone(shared);
+    let state = Arc::clone(shared);
     thread::spawn(move || {
-        let mut buffer = vec![0; 64 << 10];
-        while let Ok(len) = from.read(&mut buffer) {
-            let mut at = 0;
-            while at < len {
-                let state = shared.0.lock().unwrap();
-                let is_empty = |state: &mut LineState| state.left == 0 && state.server.is_some();
-                let mut state = shared.1.wait_while(state, is_empty).unwrap();
-                let part = state.left.min(len - at);
-                state.forwarded += part;
-                if state.left != usize::MAX {
-                    state.left -= part;
-                }
-                drop(state);
-                if part == 0 || to.write_all(&buffer[at..at + part]).is_err() {
-                    return;
-                }
-                at += part;
-            }
-            if len == 0 {
-                break;
-            }
-        }
-        to.shutdown(Shutdown::Both).ok();
+        forward(server, &client, &state, |state| &mut state.responses);
+        client.shutdown(Shutdown::Both).ok();
     });
     Ok(())
+}
+
+fn forward(
+    mut from: TcpStream,
+    mut to: &TcpStream,
+    shared: &(Mutex<LineState>, Condvar),
+    direction: fn(&mut LineState) -> &mut Direction,
+) {
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(len @ 1..) = from.read(&mut buffer) {
+        let mut at = 0;
+        while at < len {
+            let is_held =
+                |state: &mut LineState| direction(state).left == 0 && state.server.is_some();
+            let state = shared.0.lock().unwrap();
+            let mut state = shared.1.wait_while(state, is_held).unwrap();
+            let direction = direction(&mut state);
+            let part = direction.left.min(len - at);
+            direction.forwarded += part;
+            if direction.left != usize::MAX {
+                direction.left -= part;
+            }
+            drop(state);
+            if part == 0 || to.write_all(&buffer[at..at + part]).is_err() {
+                return;
+            }
+            at += part;
+        }
+    }
 }

@@ -334,7 +334,7 @@ mod tests {
     }
 
     fn hashed(mut scanned: Scanned) -> Entries {
-        pack::hash(&mut scanned, false, 1).unwrap();
+        pack::hash(&mut scanned, false, 1, &|_| {}).unwrap();
         scanned.entries
     }
 

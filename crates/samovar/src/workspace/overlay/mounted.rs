@@ -345,7 +345,7 @@ pub(in super::super) fn close(
     let root = workspace.root.clone();
     let upper = || read_upper(&overlay.upper()).context("cannot read the changes");
     let before = upper()?;
-    let is_clean = match local_changes(workspace) {
+    let is_clean = match local_changes(workspace, false) {
         Ok(changes) if changes.is_empty() => true,
         Ok(changes) if !discards => return Err(unpushed(&root, &changes)),
         Err(error) if !discards => return Err(error),

@@ -415,7 +415,7 @@ impl Run {
         self.check_view()?;
         let scanned = scanned?;
         report_skipped(&scanned);
-        let tree = LocalTree::new(scanned, self.base.is_none())?;
+        let tree = LocalTree::new(scanned, self.base.is_none(), false)?;
         let changes = changes(&base_entries, &tree.scanned().entries);
         if changes.is_empty() && self.base.is_some() {
             notice(&format!("the command has changed nothing in {name}"));
