@@ -91,6 +91,47 @@ fn a_generated_tree_is_counted_exactly() {
 }
 
 #[test]
+fn only_what_can_be_generated_again_for_certain_is_marked() {
+    let dir = tempfile::tempdir().unwrap();
+    for (path, is_certain) in [
+        ("app/node_modules", true),
+        ("crate/target", true),
+        ("old/node_modules", false),
+        ("shop/target", false),
+        ("tagged/output", true),
+    ] {
+        let sub = dir.path().join(path);
+        fs::create_dir_all(&sub).unwrap();
+        fs::write(sub.join("file"), "x").unwrap();
+        let (beside, inside) = match path {
+            _ if !is_certain => ("README", "other"),
+            "app/node_modules" => ("package.json", "other"),
+            "crate/target" => ("Cargo.toml", "other"),
+            _ => ("README", "CACHEDIR.TAG"),
+        };
+        let signature = "Signature: 8a477f597d28d172789f06886806bc55";
+        fs::write(sub.join(inside), signature).unwrap();
+        fs::write(sub.with_file_name(beside), "").unwrap();
+    }
+    // A manifest that is no file is no manifest.
+    symlink("README", dir.path().join("shop/Cargo.toml")).unwrap();
+    let profiled = profiled(dir.path(), &[]);
+    assert_eq!(profiled["regenerableFiles"], 6);
+    let text = text_of(profile(dir.path(), &[]));
+    let marked = text
+        .lines()
+        .filter_map(|line| line.strip_suffix(" (can be generated again)"));
+    let mut marked: Vec<_> = marked
+        .filter_map(|line| line.split(' ').next_back())
+        .collect();
+    marked.sort_unstable();
+    assert_eq!(
+        marked,
+        ["app/node_modules", "crate/target", "tagged/output"]
+    );
+}
+
+#[test]
 fn hostile_entries_are_counted_without_being_opened() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("tree");

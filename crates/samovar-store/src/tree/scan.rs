@@ -265,6 +265,20 @@ impl Scan {
         Ok(target.into_bytes())
     }
 
+    /// Returns whether a regular file of this name is in the parent of the current directory.
+    #[must_use]
+    pub fn has_beside(&self, name: &str) -> bool {
+        let stat = self.descent.innermost().and_then(|directory| {
+            let path = format!("../{name}");
+            Ok(rustix::fs::statat(
+                directory,
+                path,
+                AtFlags::SYMLINK_NOFOLLOW,
+            )?)
+        });
+        stat.is_ok_and(|stat| Metadata(stat).entry_type() == EntryType::File)
+    }
+
     /// Reads the metadata of the current entry, and enters it if it is a directory.
     fn visit(&mut self) -> Result<Metadata, TreeError> {
         let level = self.levels.last().ok_or(TreeError::Changed)?;
@@ -383,6 +397,20 @@ mod tests {
             current = open_directory(current.as_fd(), &*name).unwrap();
         }
         assert_eq!(lines(dir.path()).len(), 2 * DEPTH + 1);
+    }
+
+    #[test]
+    fn only_regular_files_are_beside_a_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("a/b")).unwrap();
+        fs::write(dir.path().join("file"), "").unwrap();
+        symlink("file", dir.path().join("link")).unwrap();
+        let mut scan = Scan::open(dir.path(), false).unwrap();
+        for expected in [true, false] {
+            assert!(matches!(scan.step(), Ok(Some(Visit::Enter { .. }))));
+            let beside = ["file", "link", "a", "none"].map(|name| scan.has_beside(name));
+            assert_eq!(beside, [expected, false, false, false]);
+        }
     }
 
     #[test]

@@ -8,17 +8,23 @@ use std::collections::BinaryHeap;
 
 use super::sizes::{Frames, Sizes};
 
-/// Directories that programs can generate again. Directories with a file [`CACHE_TAG`] are, too.
-const REGENERABLE: [&[u8]; 5] = [
-    b".angular",
-    b".cache",
-    b".venv",
-    b"__pycache__",
-    b"node_modules",
+/// Directories that programs can generate again, and the files from which they do so. One of these
+/// files must be beside the directory, if there are any. Directories with a file [`CACHE_TAG`] can
+/// be generated again, too.
+const REGENERABLE: [(&[u8], &[&str]); 6] = [
+    (b".angular", &["angular.json"]),
+    (b".cache", &[]),
+    (b".venv", &["pyproject.toml", "requirements.txt", "Pipfile"]),
+    (b"__pycache__", &[]),
+    (b"node_modules", &["package.json"]),
+    (b"target", &["Cargo.toml", "pom.xml"]),
 ];
 
 /// Name of the file that marks a directory of a cache (Cache Directory Tagging Specification).
 const CACHE_TAG: &[u8] = b"CACHEDIR.TAG";
+
+/// Length of the signature with which such a file begins, in bytes. The file is not read.
+const CACHE_TAG_LEN: u64 = 43;
 
 /// A directory is not listed if one of its children has this share of its files, in percent: the
 /// child is listed.
@@ -121,7 +127,7 @@ impl Facts {
         if let Some(level) = self.levels.last_mut() {
             level.files += 1;
             level.bytes = level.bytes.saturating_add(file.size);
-            level.is_regenerable |= name == CACHE_TAG;
+            level.is_regenerable |= name == CACHE_TAG && file.size >= CACHE_TAG_LEN;
         }
     }
 
@@ -141,8 +147,9 @@ impl Facts {
         self.mounts += 1;
     }
 
-    /// Counts a directory in the current one, and enters it.
-    pub(super) fn enter(&mut self, name: &[u8], allocated: u64) {
+    /// Counts a directory in the current one, and enters it. `has_beside`: whether a regular file
+    /// of this name is beside the directory.
+    pub(super) fn enter(&mut self, name: &[u8], allocated: u64, has_beside: impl Fn(&str) -> bool) {
         self.entry(name, DIRECTORY_LEN);
         self.directories += 1;
         self.allocated = self.allocated.saturating_add(allocated);
@@ -150,7 +157,10 @@ impl Facts {
         let is_below = parent.is_some_and(|it| it.is_regenerable || it.is_below_regenerable);
         self.levels.push(Level {
             parent_len: self.path.len(),
-            is_regenerable: REGENERABLE.contains(&name),
+            is_regenerable: REGENERABLE.iter().any(|(regenerable, sources)| {
+                let is_certain = || sources.is_empty() || sources.iter().any(|it| has_beside(it));
+                *regenerable == name && is_certain()
+            }),
             is_below_regenerable: is_below,
             ..Level::default()
         });
@@ -314,7 +324,7 @@ mod tests {
                 }
                 Node::Link(target) => facts.symlink(name, target.len() as u64),
                 Node::Dir(_) => {
-                    facts.enter(name, 4096);
+                    facts.enter(name, 4096, |name| entries.contains_key(name.as_bytes()));
                     count(facts, node);
                     facts.leave();
                 }
@@ -350,16 +360,20 @@ mod tests {
 
     #[test]
     fn the_list_names_each_crowd_of_files_once() {
-        let app = Node::dir([(
-            "node_modules",
-            Node::dir([("a", files(40)), ("b", files(20))]),
-        )]);
+        let app = Node::dir([
+            (
+                "node_modules",
+                Node::dir([("a", files(40)), ("b", files(20))]),
+            ),
+            ("package.json", Node::file("{}")),
+        ]);
         let facts = facts(&Node::dir([
             ("dev", Node::dir([("app", app)])),
             ("mail", Node::dir([("cur", files(30)), ("new", files(25))])),
             ("one", files(1)),
             ("target", {
-                let tag = [("CACHEDIR.TAG", Node::file("x")), ("debug", files(9))];
+                let tag = Node::file("x".repeat(43));
+                let tag = [("CACHEDIR.TAG", tag), ("debug", files(9))];
                 Node::dir(tag)
             }),
         ]));
@@ -383,6 +397,36 @@ mod tests {
         assert_eq!(facts.regenerable, 60 + 10);
     }
 
+    /// Returns whether a directory of this name, beside a file `beside` and with a tag of `tag_len`
+    /// bytes, counts as one that can be generated again.
+    fn is_regenerable(name: &str, beside: &str, tag_len: usize) -> bool {
+        let tag = ("CACHEDIR.TAG", Node::file("x".repeat(tag_len)));
+        let facts = facts(&Node::dir([
+            (beside, Node::file("")),
+            (name, Node::dir([tag])),
+        ]));
+        facts.regenerable > 0
+    }
+
+    #[test]
+    fn a_name_alone_does_not_prove_that_a_directory_can_be_generated_again() {
+        for (name, beside, expected) in [
+            ("node_modules", "package.json", true),
+            ("node_modules", "README", false),
+            ("target", "Cargo.toml", true),
+            ("target", "pom.xml", true),
+            ("target", "package.json", false),
+            (".venv", "requirements.txt", true),
+            (".venv", "README", false),
+            ("__pycache__", "README", true),
+            ("src", "Cargo.toml", false),
+        ] {
+            assert_eq!(is_regenerable(name, beside, 0), expected, "{name} {beside}");
+        }
+        assert!(is_regenerable("any", "README", 43));
+        assert!(!is_regenerable("any", "README", 42));
+    }
+
     #[test]
     fn a_file_with_two_names_counts_once() {
         let mut facts = Facts::new(Frames::at_mtu(1500), 3, 0);
@@ -402,7 +446,7 @@ mod tests {
         let mut facts = Facts::new(Frames::at_mtu(1500), 3, 0);
         let depth = 100_000;
         for _ in 0..depth {
-            facts.enter(b"directory", 0);
+            facts.enter(b"directory", 0, |_| false);
             facts.symlink(b"link", 1);
         }
         assert!(facts.path_of(b"x").len() < 2 * PATH_LEN_MAX);

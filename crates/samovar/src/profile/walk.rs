@@ -63,6 +63,11 @@ pub(super) fn walk(root: &Path, options: WalkOptions) -> anyhow::Result<Walked> 
     loop {
         match scan.step() {
             Ok(None) => break,
+            Ok(Some(Visit::Enter { name, metadata })) => {
+                let name = name.to_vec();
+                let facts = &mut walked.facts;
+                facts.enter(&name, metadata.allocated(), |file| scan.has_beside(file));
+            }
             Ok(Some(visit)) => {
                 let counted = walked.count(&visit, &mut known);
                 let counted = counted.filter(|_| contents.is_some()).map(<[u8]>::to_vec);
@@ -82,14 +87,15 @@ pub(super) fn walk(root: &Path, options: WalkOptions) -> anyhow::Result<Walked> 
 }
 
 impl Walked {
-    /// Counts an entry. Returns its name if it is a regular file that was not counted before.
+    /// Counts an entry that is not entered. Returns its name if it is a regular file that was not
+    /// counted before.
     fn count<'name>(
         &mut self,
         visit: &Visit<'name>,
         known: &mut HashSet<(u64, u64)>,
     ) -> Option<&'name [u8]> {
         match visit {
-            Visit::Enter { name, metadata } => self.facts.enter(name, metadata.allocated()),
+            Visit::Enter { .. } => {}
             Visit::Leave => self.facts.leave(),
             Visit::Unreadable {
                 error: TreeError::Vanished,
