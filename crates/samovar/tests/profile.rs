@@ -90,6 +90,44 @@ fn a_generated_tree_is_counted_exactly() {
     }
 }
 
+#[track_caller]
+fn seconds(profiled: &Value, id: &str) -> f64 {
+    let predictions = profiled["predictions"].as_array().unwrap();
+    let prediction = predictions.iter().find(|it| it["id"] == id);
+    prediction.unwrap()["seconds"].as_f64().unwrap()
+}
+
+#[test]
+fn copies_and_cold_reads_are_predicted_from_files_and_directories() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("tree");
+    small_files(400).write_tree(&root).unwrap();
+    let options = ["--rtt-ms", "2", "--flush-ms", "5", "--mbit", "100"];
+    let profiled = profiled(&root, &options);
+    let number = |name: &str| profiled[name].as_f64().unwrap();
+    let (files, directories) = (number("files"), number("directories"));
+    let transfer = number("bytes") * 8.0 / 100e6;
+    let copy = files * 0.000_083 + (4.0 * files + 2.0 * directories) * 0.002 + transfer;
+    let flushes = (4.0 * files + 2.0 * directories) * 0.005;
+    let read = files * 0.000_1 + (3.0 * files + 3.0 * directories) * 0.002 + transfer;
+    for (id, expected) in [
+        ("copy-nfs-async", copy),
+        ("copy-nfs-sync", copy + flushes),
+        ("read-nfs-cold", read),
+    ] {
+        let predicted = seconds(&profiled, id);
+        assert!(
+            (predicted - expected).abs() < 1e-9,
+            "{id}: {predicted} {expected}"
+        );
+    }
+    let text = text_of(profile(&root, &options));
+    let rpcs = format!("(4 × {files} + 2 × {directories}) RPCs × 2 ms");
+    assert!(text.contains(&rpcs), "{text}");
+    let flushes = format!("(4 × {files} + 2 × {directories}) flushes × 5 ms");
+    assert!(text.contains(&flushes), "{text}");
+}
+
 #[test]
 fn only_what_can_be_generated_again_for_certain_is_marked() {
     let dir = tempfile::tempdir().unwrap();
@@ -256,9 +294,7 @@ fn the_probe_measures_and_leaves_nothing() {
     let profiled: Value = serde_json::from_slice(&output.stdout).unwrap();
     let cost = profiled["probe"]["seconds"]["create"].as_f64().unwrap();
     let files = profiled["files"].as_f64().unwrap();
-    let predictions = profiled["predictions"].as_array().unwrap();
-    let install = predictions.iter().find(|it| it["id"] == "install-measured");
-    let seconds = install.unwrap()["seconds"].as_f64().unwrap();
+    let seconds = seconds(&profiled, "install-measured");
     assert!(cost > 0.0 && seconds >= files * cost, "{profiled}");
     let warning = String::from_utf8(output.stderr).unwrap();
     assert!(warning.contains("creating up to 200 files"), "{warning}");

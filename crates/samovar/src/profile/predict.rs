@@ -5,15 +5,21 @@
 //!
 //! | constant | value | measured |
 //! | --- | --- | --- |
-//! | RPCs per file, `npm ci` | 7.8 | 17,940 RPCs for 2,292 files |
+//! | RPCs per file and directory, `npm ci` | 7.8, 2 | 17,940 RPCs for 2,292 files, 91 directories |
+//! | RPCs per file, `cp -r` | 4 | LOOKUP, OPEN, WRITE and CLOSE; a directory as for `npm ci` |
+//! | RPCs per file and directory, cold reads | 3, 3 | OPEN, READ and CLOSE; READDIR and others |
+//! | RPCs per deleted entry | 1 | REMOVE; 1.04 per file of the same tree |
 //! | flushes per file, `sync` export | 4 | 9,253 flushes for 2,292 files and 91 directories |
 //! | flushes per directory, `sync` export | 2 | the same: creating is one commit, writing another |
 //! | flushes per deleted entry | 2 | 4,862 flushes for the same tree |
 //! | RPCs per file, cached reads | 2 | OPEN and CLOSE; the data is in the client's cache |
-//! | requests in flight, `npm ci` | 4 | the number of its threads |
+//! | requests in flight, `npm ci` | 4 | the number of its threads; all others send one at a time |
+//! | copying time per file | 0.083 ms | `cp -r` to a new ext4: 3.5 s for 42,246 files |
 //! | reading time per file | 0.1 ms | start of a development server: 4 s for 40,374 files |
 //! | files unpacked per second | 42,000 | to ext4, on two cores |
 //! | flushes of an acknowledged upload | 12 | files, directories and the database |
+//! | round trips of a push | 12 | the connection, and 11 requests for a tree in three parts |
+//! | round trips of a pull | 7 | the connection, and 6 requests |
 
 use samovar_storage::human_size as human;
 
@@ -21,15 +27,24 @@ use super::contents::ContentNumbers;
 use super::words::{duration, short};
 use crate::size::grouped;
 
-const INSTALL_RPCS: f64 = 7.8;
+const INSTALL_RPCS: Rpcs = Rpcs(7.8, 2.0);
+const COPY_RPCS: Rpcs = Rpcs(4.0, 2.0);
+const COLD_READ_RPCS: Rpcs = Rpcs(3.0, 3.0);
 const FILE_FLUSHES: f64 = 4.0;
 const DIRECTORY_FLUSHES: f64 = 2.0;
 const DELETE_FLUSHES: f64 = 2.0;
 const READ_RPCS: f64 = 2.0;
 const PARALLEL: f64 = 4.0;
+const COPY_SECONDS: f64 = 0.000_083;
 const READ_SECONDS: f64 = 0.0001;
 const UNPACKED_PER_SECOND: f64 = 42_000.0;
 const UPLOAD_FLUSHES: f64 = 12.0;
+const PUSH_ROUND_TRIPS: f64 = 12.0;
+const PULL_ROUND_TRIPS: f64 = 7.0;
+
+/// RPCs per file and per directory.
+#[derive(Debug, Clone, Copy)]
+struct Rpcs(f64, f64);
 
 /// The numbers of a tree that the predictions use.
 #[derive(Debug, Clone, Copy)]
@@ -99,6 +114,7 @@ pub(super) fn predictions(tree: Tree, assumed: Assumptions) -> Vec<Prediction> {
     let model = Model::new(tree, assumed);
     let installs = model.installs().into_iter();
     installs
+        .chain(model.copies())
         .chain(model.later())
         .chain(model.streams())
         .collect()
@@ -108,13 +124,10 @@ pub(super) fn predictions(tree: Tree, assumed: Assumptions) -> Vec<Prediction> {
 pub(super) fn compressed(tree: Tree, assumed: Assumptions, contents: ContentNumbers) -> Prediction {
     let model = Model::new(tree, assumed);
     let len = contents.compressed_len;
-    let seconds = contents.compress_seconds + model.transfer(len) + UPLOAD_FLUSHES * assumed.flush;
-    let formula = format!(
-        "compressing {} + {} + 12 flushes × {}",
-        duration(contents.compress_seconds),
-        model.sent(len),
-        model.flush
-    );
+    let (push, push_text) = model.push(len);
+    let seconds = contents.compress_seconds + push;
+    let compressing = duration(contents.compress_seconds);
+    let formula = format!("compressing {compressing} + {push_text}");
     Prediction::new("push-compressed", "push, zstd level 1", seconds, formula)
 }
 
@@ -152,37 +165,46 @@ impl Model {
     }
 
     fn installs(&self) -> [Prediction; 3] {
-        let Self {
-            n, d, rtt, flush, ..
-        } = self;
-        let (local, waits) = (self.install(), self.waits());
-        let relaxed = local.max(waits) + self.transfer(self.tree.bytes);
-        let flushes = FILE_FLUSHES * self.files + DIRECTORY_FLUSHES * self.directories;
-        let local_text = format!("{n} files × {}", duration(self.assumed.install));
-        let relaxed_text = format!(
-            "max({}, 7.8 RPCs × {n} × {rtt} / 4) + {}",
-            duration(local),
-            self.sent(self.tree.bytes)
-        );
-        let strict = relaxed + flushes * self.assumed.flush;
-        let strict_text = format!(
-            "{} + (4 × {n} + 2 × {d}) flushes × {flush}",
-            duration(relaxed)
-        );
+        let local = self.install();
+        let (rpcs, rpcs_text) = self.rpcs(INSTALL_RPCS);
+        let sent = self.sent(self.tree.bytes);
+        let relaxed = local.max(rpcs / PARALLEL) + self.transfer(self.tree.bytes);
+        let relaxed_text = format!("max({}, {rpcs_text} / 4) + {sent}", duration(local));
+        let (strict, strict_text) = self.flushed(relaxed);
+        let new = Prediction::new;
         [
-            Prediction::new("install-local", "install, local disk", local, local_text),
-            Prediction::new(
+            new(
+                "install-local",
+                "install, local disk",
+                local,
+                self.per_file(self.assumed.install),
+            ),
+            new(
                 "install-nfs-async",
                 "install, NFS async",
                 relaxed,
                 relaxed_text,
             ),
-            Prediction::new("install-nfs-sync", "install, NFS sync", strict, strict_text),
+            new("install-nfs-sync", "install, NFS sync", strict, strict_text),
+        ]
+    }
+
+    /// Predicts copies of the tree by a program that waits for each RPC.
+    fn copies(&self) -> [Prediction; 3] {
+        let local = self.files * COPY_SECONDS;
+        let local_text = self.per_file(COPY_SECONDS);
+        let (relaxed, relaxed_text) = self.waiting(local, COPY_RPCS);
+        let (strict, strict_text) = self.flushed(relaxed);
+        let new = Prediction::new;
+        [
+            new("copy-local", "cp -r, local disk", local, local_text),
+            new("copy-nfs-async", "cp -r, NFS async", relaxed, relaxed_text),
+            new("copy-nfs-sync", "cp -r, NFS sync", strict, strict_text),
         ]
     }
 
     /// Predicts what is done with an installed tree.
-    fn later(&self) -> [Prediction; 3] {
+    fn later(&self) -> [Prediction; 4] {
         let Self {
             n, d, rtt, flush, ..
         } = self;
@@ -190,27 +212,80 @@ impl Model {
         let removal = (self.files + self.directories) * per_entry;
         let removal_text = format!("({n} + {d}) × ({rtt} + 2 flushes × {flush})");
         let local = self.reading();
-        let local_text = format!("{n} files × {}", duration(READ_SECONDS));
-        let remote = local + READ_RPCS * self.files * self.assumed.rtt;
-        let remote_text = format!("{} + 2 RPCs × {n} × {rtt}", duration(local));
+        let local_text = self.per_file(READ_SECONDS);
+        let (cold, cold_text) = self.waiting(local, COLD_READ_RPCS);
+        let cached = local + READ_RPCS * self.files * self.assumed.rtt;
+        let cached_text = format!("{} + 2 RPCs × {n} × {rtt}", duration(local));
+        let new = Prediction::new;
         [
-            Prediction::new("delete-nfs-sync", "delete, NFS sync", removal, removal_text),
-            Prediction::new("read-local", "read all, local disk", local, local_text),
-            Prediction::new("read-nfs", "read all, NFS, cached", remote, remote_text),
+            new("delete-nfs-sync", "delete, NFS sync", removal, removal_text),
+            new("read-local", "read all, local disk", local, local_text),
+            new("read-nfs-cold", "read all, NFS, cold", cold, cold_text),
+            new("read-nfs", "read all, NFS, cached", cached, cached_text),
         ]
     }
 
     fn streams(&self) -> [Prediction; 2] {
+        let (push, push_text) = self.push(self.tree.nar_len);
         let transfer = self.transfer(self.tree.nar_len);
-        let sent = self.sent(self.tree.nar_len);
-        let push = transfer + UPLOAD_FLUSHES * self.assumed.flush;
-        let push_text = format!("{sent} + 12 flushes × {}", self.flush);
-        let pull = transfer.max(self.files / UNPACKED_PER_SECOND);
-        let pull_text = format!("max({sent}, {} files / 42,000 per s)", self.n);
+        let pull =
+            PULL_ROUND_TRIPS * self.assumed.rtt + transfer.max(self.files / UNPACKED_PER_SECOND);
+        let pull_text = format!(
+            "7 round trips × {} + max({}, {} files / 42,000 per s)",
+            self.rtt,
+            self.sent(self.tree.nar_len),
+            self.n
+        );
         [
             Prediction::new("push", "push as one stream", push, push_text),
             Prediction::new("pull", "pull as one stream", pull, pull_text),
         ]
+    }
+
+    /// Returns the time of a push of `len` bytes until it is acknowledged, with its formula.
+    fn push(&self, len: u64) -> (f64, String) {
+        let Self { rtt, flush, .. } = self;
+        let seconds = PUSH_ROUND_TRIPS * self.assumed.rtt
+            + self.transfer(len)
+            + UPLOAD_FLUSHES * self.assumed.flush;
+        let sent = self.sent(len);
+        let text = format!("12 round trips × {rtt} + {sent} + 12 flushes × {flush}");
+        (seconds, text)
+    }
+
+    /// Returns the time of a program that computes for `local` seconds, transfers all contents, and
+    /// waits for each RPC before it sends the next, with its formula.
+    fn waiting(&self, local: f64, rpcs: Rpcs) -> (f64, String) {
+        let (rpcs, rpcs_text) = self.rpcs(rpcs);
+        let seconds = local + rpcs + self.transfer(self.tree.bytes);
+        let sent = self.sent(self.tree.bytes);
+        (
+            seconds,
+            format!("{} + {rpcs_text} + {sent}", duration(local)),
+        )
+    }
+
+    /// Adds the flushes of a `sync` export for each created file and directory.
+    fn flushed(&self, relaxed: f64) -> (f64, String) {
+        let Self { n, d, flush, .. } = self;
+        let flushes = FILE_FLUSHES * self.files + DIRECTORY_FLUSHES * self.directories;
+        let text = format!(
+            "{} + (4 × {n} + 2 × {d}) flushes × {flush}",
+            duration(relaxed)
+        );
+        (relaxed + flushes * self.assumed.flush, text)
+    }
+
+    /// Returns the round trips of RPCs that are sent one at a time, in seconds, with their formula.
+    fn rpcs(&self, Rpcs(per_file, per_directory): Rpcs) -> (f64, String) {
+        let Self { n, d, rtt, .. } = self;
+        let count = per_file * self.files + per_directory * self.directories;
+        let text = format!("({per_file} × {n} + {per_directory} × {d}) RPCs × {rtt}");
+        (count * self.assumed.rtt, text)
+    }
+
+    fn per_file(&self, seconds: f64) -> String {
+        format!("{} files × {}", self.n, duration(seconds))
     }
 
     fn measured(&self, costs: Costs) -> Vec<Prediction> {
@@ -253,11 +328,6 @@ impl Model {
     /// Returns the time of an installation on a local disk, in seconds.
     fn install(&self) -> f64 {
         self.files * self.assumed.install
-    }
-
-    /// Returns the time that an installation waits for RPCs, in seconds.
-    fn waits(&self) -> f64 {
-        INSTALL_RPCS * self.files * self.assumed.rtt / PARALLEL
     }
 
     /// Returns the time that a program takes to read all files from a local disk, in seconds.
@@ -329,7 +399,11 @@ mod tests {
     #[test]
     fn flushes_and_requests_are_those_that_were_counted() {
         let (files, directories) = (2_292.0, 91.0);
-        close(INSTALL_RPCS * files, 17_940.0, 2.0);
+        let Rpcs(per_file, per_directory) = INSTALL_RPCS;
+        let rpcs = per_file * files + per_directory * directories;
+        close(rpcs, 17_940.0, 2.0);
+        // REMOVE: 1.04 per file.
+        close((files + directories) / files, 1.04, 1.0);
         let flushes = FILE_FLUSHES * files + DIRECTORY_FLUSHES * directories;
         close(flushes, 9_253.0, 2.0);
         close(DELETE_FLUSHES * (files + directories), 4_862.0, 3.0);
@@ -376,7 +450,23 @@ mod tests {
         assert_eq!(formula("install-local"), "40,374 files × 0.6 ms");
         assert_eq!(
             formula("install-nfs-async"),
-            "max(24.2 s, 7.8 RPCs × 40,374 × 0.28 ms / 4) + 278.4 MiB / 933 Mbit/s"
+            "max(24.2 s, (7.8 × 40,374 + 2 × 3,578) RPCs × 0.28 ms / 4) + 278.4 MiB / 933 Mbit/s"
+        );
+        assert_eq!(
+            formula("copy-nfs-async"),
+            "3.4 s + (4 × 40,374 + 2 × 3,578) RPCs × 0.28 ms + 278.4 MiB / 933 Mbit/s"
+        );
+        assert_eq!(
+            formula("copy-nfs-sync"),
+            "53.1 s + (4 × 40,374 + 2 × 3,578) flushes × 10.6 ms"
+        );
+        assert_eq!(
+            formula("read-nfs-cold"),
+            "4 s + (3 × 40,374 + 3 × 3,578) RPCs × 0.28 ms + 278.4 MiB / 933 Mbit/s"
+        );
+        assert_eq!(
+            formula("push"),
+            "12 round trips × 0.28 ms + 287.0 MiB / 933 Mbit/s + 12 flushes × 10.6 ms"
         );
         assert_eq!(
             formula("install-nfs-sync"),
