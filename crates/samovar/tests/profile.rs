@@ -2,9 +2,12 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
+mod support_files;
 
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
@@ -14,7 +17,9 @@ use std::process::Output;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
-use support::samovar;
+use support::{File, samovar, secret_file};
+use support_files::Files;
+use testkit::closed_port::ClosedPort;
 use testkit::content::Content;
 use testkit::nar::{Content as _, Node};
 use testkit::small_files::small_files;
@@ -167,6 +172,80 @@ fn only_what_can_be_generated_again_for_certain_is_marked() {
         marked,
         ["app/node_modules", "crate/target", "tagged/output"]
     );
+}
+
+/// Returns an address that forwards one connection to `server`, and refuses all others.
+fn one_connection(server: SocketAddr) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (client, _) = listener.accept().unwrap();
+        drop(listener);
+        let server = TcpStream::connect(server).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| io::copy(&mut &client, &mut &server));
+            io::copy(&mut &server, &mut &client).unwrap();
+        });
+    });
+    address
+}
+
+#[test]
+fn the_round_trip_to_a_server_is_measured_over_one_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("file"), "x").unwrap();
+    let (line, token) = support::token("ada");
+    let file = File::new("");
+    let folder = file.path.parent().unwrap();
+    let tokens = secret_file(folder, "tokens", &line);
+    let token = secret_file(folder, "token", &token);
+    file.write(&format!("[access]\ntokens-file = {tokens:?}\n"));
+    let server = file.serve();
+    let address = server.wait_for_address();
+    let url = format!("http://{}", one_connection(address));
+    let login = ["--token-file", token.to_str().unwrap()];
+    let profiled = profiled(dir.path(), &[&["--server", &url], &login[..]].concat());
+    let rtt = profiled["server"]["rttSeconds"].as_f64().unwrap();
+    assert!(rtt > 0.0 && rtt < 60.0, "{profiled}");
+    assert_eq!(profiled["server"]["url"], url);
+    assert_eq!(profiled["assumed"]["rttSeconds"], rtt);
+    let waits = seconds(&profiled, "read-nfs") - seconds(&profiled, "read-local");
+    assert!((waits - 2.0 * rtt).abs() < 1e-9, "{profiled}");
+
+    let url = format!("http://{address}");
+    let text = text_of(profile(
+        dir.path(),
+        &[&["--server", &url], &login[..]].concat(),
+    ));
+    assert!(text.contains(&format!("Round trip to {url}: ")), "{text}");
+    let output = profile(dir.path(), &["--server", &url]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("the cache is private"), "{error}");
+}
+
+#[test]
+fn a_server_that_cannot_be_measured_is_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let closed = ClosedPort::new();
+    let rule = |head: &'static str| -> SocketAddr {
+        let rule = move |_: &str, _: &str, _| Some((head.into(), b"StoreDir: /nix/store\n".into()));
+        Files::serve(Path::new("/"), Box::new(rule)).0
+    };
+    for (address, reason) in [
+        (closed.addr(), "cannot be reached (connection refused)"),
+        (rule("404 Not Found"), "a binary cache?"),
+        (
+            rule("200 OK\r\nConnection: close"),
+            "closes the connection after each response",
+        ),
+    ] {
+        let output = profile(dir.path(), &["--server", &format!("http://{address}")]);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.contains(reason), "{error}");
+        assert_eq!(output.stdout, b"");
+    }
 }
 
 #[test]
@@ -362,6 +441,13 @@ fn invalid_command_lines_and_roots_are_refused() {
         (dir.path(), &["--mbit", "NaN"], "--mbit"),
         (dir.path(), &["--mtu", "575"], "--mtu"),
         (dir.path(), &["--top", "1001"], "--top"),
+        (
+            dir.path(),
+            &["--server", "http://a", "--rtt-ms", "1"],
+            "--rtt-ms",
+        ),
+        (dir.path(), &["--server", "a"], "does not begin with http"),
+        (dir.path(), &["--token-file", "a"], "--server"),
     ] {
         let output = profile(root, options);
         assert_eq!(output.status.code(), Some(2), "{output:?}");

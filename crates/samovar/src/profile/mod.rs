@@ -4,7 +4,7 @@
 //!
 //! * `sizes`, `facts`, `predict`, `words`: mathematics and formatting, without I/O.
 //! * `walk`, `contents`: count a tree, and read its files.
-//! * `probe`: measures operations in a directory.
+//! * `probe`, `server`: measure operations in a directory, and the round-trip time to a cache.
 //! * `report`, `svg`: print the results.
 
 mod contents;
@@ -12,6 +12,7 @@ mod facts;
 mod predict;
 mod probe;
 mod report;
+mod server;
 mod sizes;
 mod svg;
 mod walk;
@@ -25,10 +26,12 @@ use anyhow::{Context as _, ensure};
 use clap::{ArgMatches, Command, value_parser};
 
 use crate::arguments::{json, option, required, switch};
+use crate::credentials::{self, Sources};
 use crate::outcome::Outcome;
 use predict::{Assumptions, Tree};
 use probe::Probe;
 use report::Report;
+use server::RoundTrip;
 use sizes::Frames;
 use walk::WalkOptions;
 
@@ -59,7 +62,7 @@ pub(crate) fn command() -> Command {
              are never followed. Each bin of the histogram is labelled with its upper bound. Each \
              prediction is printed with its formula. Exit code 0: the tree was read; 1: a part of \
              the tree could not be read; 2: the command line is invalid, DIR cannot be read, or \
-             --probe failed.",
+             --server or --probe failed.",
         )
         .arg(
             required("dir", "DIR")
@@ -67,6 +70,12 @@ pub(crate) fn command() -> Command {
                 .value_parser(value_parser!(PathBuf)),
         )
         .arg(number("rtt-ms", "MS", RTT_MS).help("Round-trip time to the server"))
+        .arg(
+            option("server", "URL")
+                .conflicts_with("rtt-ms")
+                .help("Measure the round-trip time to this cache: the minimum of 10 requests"),
+        )
+        .args(credentials::options().map(|arg| arg.requires("server")))
         .arg(number("mbit", "MBIT", MBIT).help("Bandwidth to the server, in Mbit/s"))
         .arg(number("flush-ms", "MS", FLUSH_MS).help("Time of one flush of the server's disk"))
         .arg(
@@ -110,7 +119,8 @@ fn positive(text: &str) -> Result<f64, &'static str> {
 ///
 /// # Errors
 ///
-/// The root of the tree cannot be read, the probe failed, or a file cannot be written.
+/// The root of the tree cannot be read, the server or the probe cannot be measured, or a file
+/// cannot be written.
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<Outcome> {
     let given: &PathBuf = matches.get_one("dir").context("DIR is missing")?;
     let root = fs::canonicalize(given).with_context(|| format!("cannot read {given:?}"))?;
@@ -125,6 +135,9 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
         reads_contents: matches.get_flag("contents"),
     };
     ensure!(root.is_dir(), "{given:?} is not a directory");
+    let server = matches.get_one::<String>("server");
+    let server = server.map(|url| server::measure(url, &Sources::of(matches)));
+    let server = server.transpose()?;
     let walked = walk::walk(&root, options).with_context(|| format!("cannot read {given:?}"))?;
     let tree = Tree {
         files: walked.facts.sizes.files(),
@@ -132,7 +145,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
         bytes: walked.facts.sizes.bytes(),
         nar_len: walked.facts.nar_len(),
     };
-    let assumed = assumptions(matches);
+    let assumed = assumptions(matches, server.as_ref());
     let mut predictions = predict::predictions(tree, assumed);
     if let Some(contents) = walked.contents {
         predictions.push(predict::compressed(tree, assumed, contents));
@@ -154,6 +167,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
         walked: &walked,
         assumed,
         predictions,
+        server,
         probe,
     };
     match matches.get_flag("json") {
@@ -166,12 +180,12 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     })
 }
 
-fn assumptions(matches: &ArgMatches) -> Assumptions {
+fn assumptions(matches: &ArgMatches, server: Option<&RoundTrip>) -> Assumptions {
     // All these options have defaults.
     let number = |id: &str| matches.get_one(id).copied().unwrap_or_default();
     let milliseconds = |id: &str| number(id) / 1e3;
     Assumptions {
-        rtt: milliseconds("rtt-ms"),
+        rtt: server.map_or(milliseconds("rtt-ms"), |measured| measured.seconds),
         mbit: number("mbit"),
         flush: milliseconds("flush-ms"),
         install: milliseconds("install-ms"),

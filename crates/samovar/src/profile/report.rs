@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::facts::Facts;
 use super::predict::{Assumptions, Costs, Prediction};
 use super::probe::Probe;
+use super::server::{REQUEST_COUNT, RoundTrip};
 use super::walk::Walked;
 use super::words::{counted, duration, percent, short, shown};
 use crate::size::grouped;
@@ -25,6 +26,8 @@ pub(super) struct Report<'a> {
     pub(super) walked: &'a Walked,
     pub(super) assumed: Assumptions,
     pub(super) predictions: Vec<Prediction>,
+    /// The measurement of `--server`.
+    pub(super) server: Option<RoundTrip>,
     /// The measurement of `--probe`, with its directory.
     pub(super) probe: Option<(&'a Path, Probe)>,
 }
@@ -41,6 +44,13 @@ impl Report<'_> {
         print_top(facts, out)?;
         if let Some((dir, probe)) = &self.probe {
             print_probe(dir, probe, out)?;
+        }
+        if let Some(RoundTrip { url, seconds }) = &self.server {
+            let rtt = duration(*seconds);
+            writeln!(
+                out,
+                "\nRound trip to {url}: {rtt}, the minimum of {REQUEST_COUNT} requests"
+            )?;
         }
         self.print_predictions(out)?;
         self.print_problems(out)
@@ -202,6 +212,11 @@ impl Report<'_> {
                 "installSecondsPerFile": self.assumed.install,
             },
             "predictions": self.predictions_json(),
+            "server": self.server.as_ref().map(|server| json!({
+                "url": server.url,
+                "requests": REQUEST_COUNT,
+                "rttSeconds": server.seconds,
+            })),
             "probe": self.probe.as_ref().map(|(dir, probe)| probe_json(dir, probe)),
         })
     }

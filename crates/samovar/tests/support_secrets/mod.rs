@@ -87,6 +87,7 @@ pub(crate) const REQUESTS: &[Row] = &[
     )
     .with_any_code(),
     Row::new("status", &["{url}"], 0).with_any_code(),
+    Row::new("profile", &["tree", "--server", "{url}"], 0),
     Row::new("ref list", &["{url}"], 0),
     Row::new("ref log", &["{url}#app"], 0),
     Row::new("ref pin", &["{url}#app"], 0),
@@ -131,7 +132,6 @@ pub(crate) const LOCAL: &[&str] = &[
     "gc",
     "fsck",
     "export",
-    "profile",
     "completions",
     "man",
 ];
