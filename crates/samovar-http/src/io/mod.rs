@@ -26,3 +26,4 @@ pub(crate) mod wake;
 mod ws;
 mod ws_clock;
 mod ws_conn;
+mod yield_policy;

@@ -31,6 +31,7 @@ use super::slab::Slab;
 use super::stream::StreamNews;
 use super::sys::{self, Edges, Poll};
 use super::ws_conn::SocketConn;
+use super::yield_policy::YieldPolicy;
 use crate::core::Shared;
 use crate::exec::{self, Job};
 use crate::observer::End;
@@ -62,6 +63,7 @@ pub(crate) struct IoThread<S: Service> {
     coalescing: Duration,
     /// Whether the last wait was shorter than half of `coalescing`.
     is_woken_early: bool,
+    yield_policy: YieldPolicy,
 }
 
 impl<S: Service> IoThread<S> {
@@ -86,6 +88,7 @@ impl<S: Service> IoThread<S> {
             swept: cx.now,
             coalescing,
             is_woken_early: false,
+            yield_policy: YieldPolicy::default(),
             cx,
         })
     }
@@ -127,6 +130,7 @@ impl<S: Service> IoThread<S> {
                 self.sweep();
             }
             self.cx.wake_workers();
+            self.yield_policy.yield_after(events.len());
             if let Some(drain) = &self.cx.drain
                 && (self.slab.count() == 0 || self.cx.now >= drain.deadline)
             {

@@ -6,7 +6,9 @@
 //! | workers | at most eight per core in each lane ([`Builder::workers`](crate::Builder::workers)), started when jobs need them | [`Service::handle`](crate::Service::handle), [`Source::pull`](crate::Source::pull), WebSocket handlers, TLS handshakes, compression, [`Observer`](crate::Observer) | yes |
 //!
 //! Each I/O thread has its own listener, epoll instance and connections. A request that is answered
-//! inline uses no data of other threads.
+//! inline uses no data of other threads. After a batch of at least 8 events, the thread yields the
+//! processor, so that clients and other threads on the same core do not wait for its whole time
+//! slice.
 //!
 //! A connection belongs to one thread at a time. To respond on a worker, the connection *moves* to
 //! the worker with the request. The worker writes the response until the socket buffer is full. If
