@@ -18,6 +18,26 @@ pub(crate) fn is_inside_namespace() -> bool {
     std::env::var_os(INSIDE).is_some()
 }
 
+/// Limits the rate of the loopback interface, in bits per second, as a network card would. Returns
+/// `false` if that is not possible, or would affect other programs of the machine.
+pub(crate) fn limit_loopback(rate: u32) -> bool {
+    if !is_inside_namespace() {
+        return false;
+    }
+    let mut tc = Command::new("tc");
+    tc.args(["qdisc", "replace", "dev", "lo", "root", "tbf"]);
+    tc.args([
+        "rate",
+        &format!("{rate}bit"),
+        "burst",
+        "256kb",
+        "latency",
+        "50ms",
+    ]);
+    tc.stdout(Stdio::null()).stderr(Stdio::null());
+    tc.status().is_ok_and(|status| status.success())
+}
+
 /// Restarts this program in a network namespace without BBR, if the machine permits it.
 ///
 /// BBR, a common default, puts pacing timers between client and server, which share the cores on

@@ -52,6 +52,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let remarks = [
         tree.remark.clone(),
         stand::disk(arguments, "")?.remark.clone(),
+        stand::line_remark().into(),
     ];
     let load_before = machine::load();
     let mut figures = Figures::default();
