@@ -2,15 +2,15 @@
 
 use samovar_nix::NarHash;
 use samovar_nix::nar::{Decoder, Event};
-use sha2::{Digest, Sha256};
 
+use super::hasher::Hasher;
 use super::listing::Builder;
 use super::{Limits, Refusal};
 
 /// Checks and hashes a NAR that arrives in pieces.
 pub(super) struct Content<'a> {
     limits: &'a Limits,
-    hasher: Sha256,
+    hasher: Hasher,
     decoder: Decoder,
     listing: Builder,
     /// Number of bytes of the NAR received so far.
@@ -21,7 +21,7 @@ impl<'a> Content<'a> {
     pub(super) fn new(limits: &'a Limits) -> Self {
         Self {
             limits,
-            hasher: Sha256::new(),
+            hasher: Hasher::new(),
             decoder: Decoder::new(),
             listing: Builder::new(),
             len: 0,
@@ -80,7 +80,7 @@ impl<'a> Content<'a> {
     /// [`Refusal::NotANar`] if the NAR is incomplete.
     pub(super) fn finish(self) -> Result<(NarHash, u64, Option<Vec<u8>>), Refusal> {
         let len = self.decoder.finish().map_err(Refusal::NotANar)?;
-        let nar_hash = NarHash::from_bytes(self.hasher.finalize().into());
+        let nar_hash = NarHash::from_bytes(self.hasher.finish());
         Ok((nar_hash, len, self.listing.finish()))
     }
 

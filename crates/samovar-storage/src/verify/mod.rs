@@ -2,7 +2,7 @@
 //!
 //! [`verify`] copies the body of an upload from a [`Read`] to a [`Write`] while it decompresses it,
 //! checks the NAR inside and computes both hashes. Memory use does not depend on the length of the
-//! body: at most 24 MiB, plus the window of the decompressor within [`Limits`], which is reserved
+//! body: at most 25 MiB, plus the window of the decompressor within [`Limits`], which is reserved
 //! through [`Memory`] before it is allocated.
 //!
 //! An upload is accepted only if
@@ -21,6 +21,7 @@ mod encoded;
 mod error;
 mod file_name;
 mod frames;
+mod hasher;
 mod input;
 mod listing;
 mod memory;
