@@ -56,7 +56,7 @@ use crate::progress::Progress;
 use crate::refs::PathOrRef;
 use crate::remote::Remote;
 use crate::size::grouped;
-use crate::snapshot::Snapshots;
+use crate::snapshot::{Downloaded, Snapshots};
 use crate::trust::{keys_of, trusted_keys};
 use cache_dir::{CacheDir, SIZE_DEFAULT};
 use fetch::Fetcher;
@@ -427,19 +427,42 @@ impl<'a> Snapshot<'a> {
 
     /// Creates the files of the snapshot in its folder, unless they exist.
     fn prepare(&self, dir: &Path) -> anyhow::Result<()> {
-        let file = dir.join("manifest");
-        if let Ok(manifest) = read_manifest(&file) {
-            return local::prepare(dir, &manifest);
-        }
         let Resolved { path, shown } = &self.resolved;
-        let Some(server) = &self.server else {
-            return Err(Failed::Unavailable.because(anyhow!("{shown} {NEVER}")));
-        };
-        let downloaded = server.manifest(path)?;
-        let nar_size = downloaded.manifest.entries.nar_size();
-        self.cache_dir.make_room(nar_size, path.base_name())?;
-        local::prepare(dir, &downloaded.manifest)?;
-        let written = replace(&file, downloaded.text.as_bytes());
-        written.with_context(|| format!("cannot write {file:?}"))
+        prepare(self.cache_dir, dir, || match &self.server {
+            Some(server) => server.manifest(path),
+            None => Err(Failed::Unavailable.because(anyhow!("{shown} {NEVER}"))),
+        })
     }
+}
+
+/// Creates the files of a snapshot in its folder, unless they exist.
+fn prepare(
+    cache_dir: &CacheDir,
+    dir: &Path,
+    download: impl FnOnce() -> anyhow::Result<Downloaded>,
+) -> anyhow::Result<()> {
+    let file = dir.join("manifest");
+    if let Ok(manifest) = read_manifest(&file) {
+        return local::prepare(dir, &manifest);
+    }
+    let downloaded = download()?;
+    let nar_size = downloaded.manifest.entries.nar_size();
+    cache_dir.make_room(nar_size, downloaded.path.base_name())?;
+    local::prepare(dir, &downloaded.manifest)?;
+    let written = replace(&file, downloaded.text.as_bytes());
+    written.with_context(|| format!("cannot write {file:?}"))
+}
+
+/// Adds a manifest to the cache of mounts, so that a mount of its snapshot need not download it.
+///
+/// # Errors
+///
+/// The cache cannot be written.
+pub(crate) fn keep_manifest(snapshot: &Downloaded) -> anyhow::Result<()> {
+    let cache_dir = CacheDir::open(SIZE_DEFAULT)?;
+    let name = snapshot.path.base_name();
+    cache_dir.snapshot(name, |dir| {
+        prepare(&cache_dir, dir, || Ok(snapshot.clone()))
+    })?;
+    Ok(())
 }

@@ -27,6 +27,7 @@ use super::refusal::check_fuse;
 use crate::credentials::Sources;
 use crate::disk::is_served_by_fuse;
 use crate::http::Patience;
+use crate::mount::keep_manifest;
 use crate::mounts::mounts;
 use crate::notice::notice;
 use crate::outcome::Failed;
@@ -250,6 +251,10 @@ fn serve(
     lower: &Lower,
     sources: &Sources,
 ) -> anyhow::Result<()> {
+    if let Ok(snapshot) = workspace.snapshot(&lower.manifest) {
+        // Otherwise, it is downloaded again.
+        keep_manifest(&snapshot).ok();
+    }
     let (manifest, url) = (lower.path(), &workspace.state.url);
     let start = |is_offline| start_view(&manifest, url, sources, &layers.lower(), is_offline);
     let started = reach(workspace, sources).and_then(|()| start(false));

@@ -38,7 +38,7 @@ use super::signals::Signals;
 use crate::arguments::{option, switch};
 use crate::credential::TOKEN_VARIABLE;
 use crate::credentials::{self, Sources};
-use crate::mount::DIRECTORY_MODE;
+use crate::mount::{DIRECTORY_MODE, keep_manifest};
 use crate::notice::notice;
 use crate::outcome::Failed;
 use crate::push::{KEEP, LocalTree, host, message, refuse_public, report_skipped};
@@ -284,6 +284,8 @@ impl Wanted {
         let Some(base) = &run.base else {
             return Ok(run);
         };
+        // If this fails, the manifest is downloaded again.
+        keep_manifest(base).ok();
         let manifest = base.path.full(snapshots.store_dir());
         let lower = run.layers.lower();
         match View::start(&manifest, self.url.as_deref(), &self.sources, &lower) {
