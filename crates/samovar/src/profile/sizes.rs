@@ -215,7 +215,9 @@ fn least_of(slot: usize) -> u64 {
         return slot as u64;
     };
     let class = class as u64;
-    (CLASS_COUNT + class % CLASS_COUNT) << (class / CLASS_COUNT + 8)
+    let least = (CLASS_COUNT + class % CLASS_COUNT) << (class / CLASS_COUNT + 8);
+    // 2^16, the least of the first class, has an index of its own.
+    least.max(EXACT_MAX as u64 + 1)
 }
 
 #[cfg(test)]
