@@ -31,6 +31,9 @@ const PAGE_LEN: usize = 4096;
 /// Prefix of the keys of parts of NAR files, which are flat names in the same directory.
 pub(crate) const PART_PREFIX: &str = ".samovar/tmp/push-";
 
+/// File with the ID of the boot in which the storage was opened last.
+const BOOT_ID: &str = ".samovar/boot-id";
+
 /// Number of bytes after which the kernel is told to start writing a file to the disk.
 const WRITEBACK_LEN: u64 = 4 << 20;
 
@@ -110,8 +113,8 @@ pub trait Objects: std::fmt::Debug + Send + Sync {
     /// [`StorageError::File`] if an operation on the file system fails.
     fn start_group(&self) -> Result<Box<dyn ObjectGroup + '_>, StorageError>;
 
-    /// Removes unpublished objects, except the parts of pushes. Meanwhile no process may write an
-    /// object.
+    /// Removes unpublished objects, except the parts of pushes in this boot. Meanwhile no process
+    /// may write an object.
     ///
     /// # Errors
     ///
@@ -337,12 +340,22 @@ impl Objects for Directory {
 
     fn remove_unfinished(&self) -> Result<(), StorageError> {
         let failed = |error| StorageError::file("cannot clean", TMP, error);
+        // Parts are not synced, so a power cut may have damaged those of an earlier boot.
+        let boot_id = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let file = self.root.join(BOOT_ID);
+        let is_same_boot =
+            !boot_id.is_empty() && fs::read(&file).is_ok_and(|known| known == boot_id);
         for entry in fs::read_dir(self.root.join(TMP)).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let key = format!("{TMP}/{}", entry.file_name().to_string_lossy());
-            if !key.starts_with(PART_PREFIX) {
+            if !is_same_boot || !key.starts_with(PART_PREFIX) {
                 fs::remove_file(entry.path()).map_err(failed)?;
             }
+        }
+        if !is_same_boot {
+            // Not synced either: without it, the parts are removed again.
+            let written = fs::write(file, boot_id);
+            written.map_err(|error| StorageError::file("cannot write", BOOT_ID, error))?;
         }
         Ok(())
     }

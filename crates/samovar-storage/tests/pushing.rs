@@ -6,14 +6,13 @@ use std::cell::Cell;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
 use samovar_nix::nar::Encoder;
 use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
 use samovar_storage::collect::Rules;
 use samovar_storage::metadata::{DAY, Metadata, NewToken, Published, StoredPath};
 use samovar_storage::push::wire::OpenLine;
-use samovar_storage::push::{Answer, PartError, PushError, PushId};
+use samovar_storage::push::{Answer, PushError, PushId};
 use samovar_storage::token::{Rights, Token, TokenHash};
 use samovar_storage::verify::Unlimited;
 use samovar_storage::{DATABASE, Storage, StoredCache, narinfo};
@@ -257,27 +256,52 @@ fn pushes_expire_a_day_after_their_last_request() {
     assert_eq!(fixture.part_count(), 0);
 }
 
+impl Fixture {
+    /// Closes the storage, calls `change` with its directory, and opens it again.
+    fn reopen(self, change: impl FnOnce(&Path)) -> Self {
+        let Self {
+            dir,
+            storage,
+            cache,
+            token,
+        } = self;
+        drop((storage, cache));
+        change(dir.path());
+        let (storage, cache) = open(dir.path());
+        Self {
+            dir,
+            storage,
+            cache,
+            token,
+        }
+    }
+}
+
+/// Parts are not synced, so a power cut could damage them.
+#[test]
+fn parts_of_an_earlier_boot_are_removed() {
+    for boot_id in ["00000000-1111-2222-3333-444444444444\n", ""] {
+        let fixture = Fixture::new();
+        let made = Made::new("path");
+        let (id, _) = fixture.open(&made);
+        fixture.put_part(id, &made).unwrap();
+        let fixture =
+            fixture.reopen(|dir| fs::write(dir.join(".samovar/boot-id"), boot_id).unwrap());
+        assert_eq!(fixture.part_count(), 0);
+        fixture.put_part(id, &made).unwrap();
+        assert_eq!(fixture.reopen(|_| {}).part_count(), 1);
+    }
+}
+
 #[test]
 fn parts_survive_a_restart_and_unfinished_files_do_not() {
     let fixture = Fixture::new();
     let made = Made::new("path");
     let (id, _) = fixture.open(&made);
     fixture.put_part(id, &made).unwrap();
-    let Fixture {
-        dir,
-        storage,
-        cache,
-        token,
-    } = fixture;
-    drop((storage, cache));
-    fs::write(dir.path().join(".samovar/tmp/.tmpabc"), b"unfinished").unwrap();
-    let (storage, cache) = open(dir.path());
-    let fixture = Fixture {
-        dir,
-        storage,
-        cache,
-        token,
-    };
+    let fixture = fixture.reopen(|dir| {
+        fs::write(dir.join(".samovar/tmp/.tmpabc"), b"unfinished").unwrap();
+    });
     assert_eq!(fixture.part_count(), 1);
     let push = fixture.cache.push(&fixture.token, id).unwrap();
     let compression = samovar_nix::narinfo::Compression::None;
@@ -285,35 +309,6 @@ fn parts_survive_a_restart_and_unfinished_files_do_not() {
         .unwrap();
     assert_eq!(fixture.part_count(), 0);
     assert_eq!(fixture.open(&made).1, Answer::Link);
-}
-
-/// Parts are not flushed, so a power cut can damage one whose name and length remain.
-#[test]
-fn parts_from_before_the_last_boot_are_ignored() {
-    let fixture = Fixture::new();
-    let made = Made::new("path");
-    let (id, _) = fixture.open(&made);
-    fixture.put_part(id, &made).unwrap();
-    let push = fixture.cache.push(&fixture.token, id).unwrap();
-    assert_eq!(push.parts(&made.nar_hash()).unwrap().len(), 1);
-    let mut parts = fs::read_dir(fixture.dir.path().join(".samovar/tmp")).unwrap();
-    let part = parts.next().unwrap().unwrap().path();
-    let uptime = fs::read_to_string("/proc/uptime").unwrap();
-    let uptime: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
-    let before = SystemTime::now() - Duration::from_secs_f64(uptime + 2.0);
-    let part = fs::File::options().write(true).open(part).unwrap();
-    part.set_modified(before).unwrap();
-    assert_eq!(push.parts(&made.nar_hash()).unwrap(), []);
-    let join = || {
-        let compression = samovar_nix::narinfo::Compression::None;
-        push.join(made.nar_hash(), 1, compression, &mut Unlimited)
-    };
-    let refused = join().unwrap_err();
-    let expected = PushError::Part(PartError::Missing(1));
-    assert_eq!(refused.to_string(), expected.to_string());
-    fixture.put_part(id, &made).unwrap();
-    join().unwrap();
-    assert_eq!(fixture.part_count(), 0);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A push of a directory flushes the server's disk at most 9 times, however many files it has.
+//! The server calls `fsync` at most 9 times for a push of a directory, however many files it has.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

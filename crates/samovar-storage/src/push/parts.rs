@@ -1,13 +1,12 @@
 //! Receives and joins parts: a large NAR file in several requests.
 //!
 //! Parts are not flushed to the disk, because they only save sending them again. A power cut may
-//! damage them, so parts from before the last boot are ignored.
+//! damage them, so a storage removes them when it is opened after a boot.
 
 use std::collections::HashSet;
 use std::fmt;
 use std::io::{self, Read};
 
-use rustix::time::ClockId;
 use samovar_nix::narinfo::Compression;
 use samovar_nix::{Algorithm, Hash, NarHash};
 use sha2::{Digest as _, Sha256};
@@ -166,13 +165,11 @@ impl Push<'_> {
     /// Any [`StorageError`].
     pub fn parts(&self, nar_hash: &NarHash) -> Result<Vec<PartKey>, StorageError> {
         let storage = &*self.cache.storage;
-        let booted_at = booted_at();
         let mut parts = Vec::new();
         for part in storage.parts()? {
             if part.is_of(self.id, nar_hash)
                 && let Some(state) = storage.objects.state(&part.to_string())?
                 && state.len == part.len
-                && state.modified_at >= booted_at
             {
                 parts.push(part);
             }
@@ -349,12 +346,6 @@ impl Push<'_> {
         object.publish(&new.nar.object_key)?;
         Ok(storage.metadata.add_nars(self.token.id, &[new])?)
     }
-}
-
-/// Returns the time of the last boot, in seconds since 1970.
-fn booted_at() -> i64 {
-    let now = |clock| rustix::time::clock_gettime(clock).tv_sec;
-    now(ClockId::Realtime) - now(ClockId::Boottime)
 }
 
 /// Refuses a part whose length does not match the stored parts of the file: all have the same

@@ -23,7 +23,7 @@ pub(super) enum Hasher {
     /// Hashes in the calling thread.
     Inline {
         hasher: Sha256,
-        /// Number of bytes hashed so far.
+        /// Number of bytes hashed since the start, or since a thread could not be started.
         len: usize,
     },
     Threaded(Threaded),
@@ -51,10 +51,11 @@ impl Hasher {
             Self::Inline { hasher, len } => {
                 hasher.update(bytes);
                 *len += bytes.len();
-                if *len >= INLINE_LEN
-                    && let Some(threaded) = Threaded::start(hasher)
-                {
-                    *self = Self::Threaded(threaded);
+                if *len >= INLINE_LEN {
+                    match Threaded::start(hasher) {
+                        Some(threaded) => *self = Self::Threaded(threaded),
+                        None => *len = 0,
+                    }
                 }
             }
             Self::Threaded(threaded) => threaded.update(bytes),

@@ -42,9 +42,11 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, anyhow, ensure};
 use clap::{Arg, ArgMatches, Command, value_parser};
 use rustix::process::{Resource, getrlimit, setrlimit};
+use samovar_nix::StoreDir;
+use samovar_storage::path_of_nar;
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -457,8 +459,11 @@ fn prepare(
 ///
 /// # Errors
 ///
-/// The cache cannot be written.
-pub(crate) fn keep_manifest(snapshot: &Downloaded) -> anyhow::Result<()> {
+/// The store path is not that of the manifest, or the cache cannot be written.
+pub(crate) fn keep_manifest(snapshot: &Downloaded, dir: &StoreDir) -> anyhow::Result<()> {
+    let references = [snapshot.manifest.tree.clone()];
+    let path = path_of_nar(&snapshot.nar_hash, &references, snapshot.path.name(), dir)?;
+    ensure!(path == snapshot.path, "{} is damaged", snapshot.path);
     let cache_dir = CacheDir::open(SIZE_DEFAULT)?;
     let name = snapshot.path.base_name();
     cache_dir.snapshot(name, |dir| {

@@ -30,7 +30,7 @@ use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use samovar_nix::{PathInfo, StoreDir};
 use sha2::{Digest as _, Sha256};
 use ureq::Body;
@@ -43,6 +43,7 @@ use super::publisher::{Event, Publisher};
 use super::resume::Unfinished;
 use super::wire::{self, Opened};
 use crate::http::{Http, Payload, read_body};
+use crate::outcome::Failed;
 use crate::progress::Progress;
 
 /// Length of a buffer for a pack or a part, in bytes, unless the server allows less.
@@ -430,6 +431,13 @@ impl Shared<'_> {
                 let refusal = self.session.http.refusal(response);
                 let reason = format!("the cache refused it: {refusal}");
                 events.send(Event::Failed(nar, reason))?;
+            }
+            409 => {
+                let (name, refusal) = (info.path.base_name(), self.session.http.refusal(response));
+                return Err(Failed::Unavailable.because(anyhow!(
+                    "the server has lost parts of {name} ({refusal}): push again, which sends only \
+                     what is missing"
+                )));
             }
             _ => {
                 let what = format!("to join the parts of {}", info.path.base_name());

@@ -251,13 +251,16 @@ fn serve(
     lower: &Lower,
     sources: &Sources,
 ) -> anyhow::Result<()> {
-    if let Ok(snapshot) = workspace.snapshot(&lower.manifest) {
-        // Otherwise, it is downloaded again.
-        keep_manifest(&snapshot).ok();
-    }
     let (manifest, url) = (lower.path(), &workspace.state.url);
     let start = |is_offline| start_view(&manifest, url, sources, &layers.lower(), is_offline);
-    let started = reach(workspace, sources).and_then(|()| start(false));
+    let started = reach(workspace, sources).and_then(|()| {
+        let snapshot = workspace.snapshot(&lower.manifest);
+        if let (Ok(snapshot), Ok(dir)) = (snapshot, StoreDir::new(&lower.store_dir)) {
+            // If this fails, the manifest is downloaded again.
+            keep_manifest(&snapshot, &dir).ok();
+        }
+        start(false)
+    });
     layers.set_offline(started.is_err());
     if let Err(error) = started {
         start(true)?;

@@ -285,7 +285,7 @@ impl Wanted {
             return Ok(run);
         };
         // If this fails, the manifest is downloaded again.
-        keep_manifest(base).ok();
+        keep_manifest(base, snapshots.store_dir()).ok();
         let manifest = base.path.full(snapshots.store_dir());
         let lower = run.layers.lower();
         match View::start(&manifest, self.url.as_deref(), &self.sources, &lower) {
