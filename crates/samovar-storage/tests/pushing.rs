@@ -277,22 +277,6 @@ impl Fixture {
     }
 }
 
-/// Parts are not synced, so a power cut could damage them.
-#[test]
-fn parts_of_an_earlier_boot_are_removed() {
-    for boot_id in ["00000000-1111-2222-3333-444444444444\n", ""] {
-        let fixture = Fixture::new();
-        let made = Made::new("path");
-        let (id, _) = fixture.open(&made);
-        fixture.put_part(id, &made).unwrap();
-        let fixture =
-            fixture.reopen(|dir| fs::write(dir.join(".samovar/boot-id"), boot_id).unwrap());
-        assert_eq!(fixture.part_count(), 0);
-        fixture.put_part(id, &made).unwrap();
-        assert_eq!(fixture.reopen(|_| {}).part_count(), 1);
-    }
-}
-
 #[test]
 fn parts_survive_a_restart_and_unfinished_files_do_not() {
     let fixture = Fixture::new();
