@@ -42,11 +42,10 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, ensure};
+use anyhow::{Context as _, anyhow};
 use clap::{Arg, ArgMatches, Command, value_parser};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use samovar_nix::StoreDir;
-use samovar_storage::path_of_nar;
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -58,7 +57,7 @@ use crate::progress::Progress;
 use crate::refs::PathOrRef;
 use crate::remote::Remote;
 use crate::size::grouped;
-use crate::snapshot::{Downloaded, Snapshots};
+use crate::snapshot::{Downloaded, Snapshots, check_path};
 use crate::trust::{keys_of, trusted_keys};
 use cache_dir::{CacheDir, SIZE_DEFAULT};
 use fetch::Fetcher;
@@ -462,8 +461,7 @@ fn prepare(
 /// The store path is not that of the manifest, or the cache cannot be written.
 pub(crate) fn keep_manifest(snapshot: &Downloaded, dir: &StoreDir) -> anyhow::Result<()> {
     let references = [snapshot.manifest.tree.clone()];
-    let path = path_of_nar(&snapshot.nar_hash, &references, snapshot.path.name(), dir)?;
-    ensure!(path == snapshot.path, "{} is damaged", snapshot.path);
+    check_path(&snapshot.path, &snapshot.nar_hash, &references, dir)?;
     let cache_dir = CacheDir::open(SIZE_DEFAULT)?;
     let name = snapshot.path.base_name();
     cache_dir.snapshot(name, |dir| {

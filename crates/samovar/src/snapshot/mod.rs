@@ -224,7 +224,7 @@ impl Snapshots {
             narinfo.references.contains(&manifest.tree),
             Failed::Refused.because(anyhow!("the manifest {path} does not refer to its tree"))
         );
-        self.check_path(&manifest.tree, &manifest.nar_hash, &[])?;
+        check_path(&manifest.tree, &manifest.nar_hash, &[], self.store_dir())?;
         Ok(Downloaded {
             manifest,
             path: path.clone(),
@@ -236,7 +236,8 @@ impl Snapshots {
     /// Requests the narinfo of a snapshot's path, and checks that the path is that of the content.
     pub(crate) fn narinfo(&self, path: &StorePath) -> anyhow::Result<NarInfo> {
         let narinfo = self.any_narinfo(path)?;
-        self.check_path(path, &narinfo.nar_hash, &narinfo.references)?;
+        let (nar_hash, references) = (&narinfo.nar_hash, &narinfo.references);
+        check_path(path, nar_hash, references, self.store_dir())?;
         Ok(narinfo)
     }
 
@@ -277,24 +278,6 @@ impl Snapshots {
             "{url} is damaged on the server: {path} differs from the manifest: {reason}; its \
              operator should run samovar fsck --deep"
         ))
-    }
-
-    /// Checks that a store path is that of its content, so that no signature is needed to trust it.
-    fn check_path(
-        &self,
-        path: &StorePath,
-        nar_hash: &NarHash,
-        references: &[StorePath],
-    ) -> anyhow::Result<()> {
-        let expected = path_of_nar(nar_hash, references, path.name(), self.store_dir());
-        ensure!(
-            expected.is_ok_and(|expected| expected == *path),
-            Failed::Refused.because(anyhow!(
-                "{path} is not the store path of its content: this is not a snapshot, or the \
-                 cache is damaged"
-            ))
-        );
-        Ok(())
     }
 
     /// Downloads a NAR, and calls `read` with a reader of the decompressed NAR, which is not
@@ -384,6 +367,24 @@ impl Snapshots {
             None => (outcome, false),
         }
     }
+}
+
+/// Checks that a store path is that of its content, so that no signature is needed to trust it.
+pub(crate) fn check_path(
+    path: &StorePath,
+    nar_hash: &NarHash,
+    references: &[StorePath],
+    dir: &StoreDir,
+) -> anyhow::Result<()> {
+    let expected = path_of_nar(nar_hash, references, path.name(), dir);
+    ensure!(
+        expected.is_ok_and(|expected| expected == *path),
+        Failed::Refused.because(anyhow!(
+            "{path} is not the store path of its content: this is not a snapshot, or the \
+             cache is damaged"
+        ))
+    );
+    Ok(())
 }
 
 /// Returns the error of a download that was cut off, whatever its reader made of it.
