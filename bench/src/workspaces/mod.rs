@@ -2,8 +2,8 @@
 //! that were set for them.
 //!
 //! Each scene of each round has new disks, because on a file system from which many files were
-//! deleted, creating files takes longer. Client and server are connected by a proxy with the delay
-//! and the rate of gigabit Ethernet.
+//! deleted, creating files takes longer. The line between client and server has the rate of
+//! gigabit Ethernet.
 
 mod develop;
 mod figures;
