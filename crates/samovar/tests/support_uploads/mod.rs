@@ -203,6 +203,7 @@ pub(crate) fn files_below(storage: &Path) -> BTreeSet<String> {
             } else if !matches!(
                 name,
                 "nix-cache-info"
+                    | ".samovar/boot-id"
                     | ".samovar/lock"
                     | ".samovar/collector-lock"
                     | ".samovar/store-id"
