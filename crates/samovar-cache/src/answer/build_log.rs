@@ -48,12 +48,12 @@ pub(crate) fn admit(reader: &Reader, path: &StorePath) -> Result<(), Refusal> {
     let mut paths = vec![path.clone()];
     let mut may_be_read = false;
     if !path.is_derivation() {
-        let registration = reader.readable(path.hash_part())?;
-        if registration.info.path != *path {
+        let info = reader.readable(path.hash_part())?;
+        if info.path != *path {
             return Err(Refusal::Absent);
         }
         may_be_read = true;
-        paths = registration.info.deriver.into_iter().collect();
+        paths = info.deriver.into_iter().collect();
     }
     if let Some(derivation) = paths.first() {
         paths.extend(reader.store().outputs(derivation)?);

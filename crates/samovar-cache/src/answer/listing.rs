@@ -14,8 +14,9 @@ use crate::refusal::Refusal;
 
 /// Answers `/<hash part>.ls`.
 pub(crate) fn respond(reader: &Reader, hash_part: HashPart) -> Result<Response, Refusal> {
-    let registration = reader.servable(hash_part)?;
-    let tree = reader.store().tree(&registration.info.path)?;
+    let registration = reader.registration(hash_part)?;
+    registration.admit()?;
+    let tree = reader.store().tree(&registration.row.path)?;
     let shared = &reader.shared;
     let (listing, len) = listing_of(&shared.plans, &registration, &tree)
         .map_err(|error| shared.unreadable(&registration, &error))?;

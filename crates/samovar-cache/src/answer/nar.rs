@@ -7,7 +7,7 @@ use samovar_http::http::range::{self, RangeOutcome};
 use samovar_http::http::{Method, Status};
 use samovar_http::{Body, Head, Prepared, Response};
 use samovar_nix::narinfo::NarCoding;
-use samovar_nix::{HashPart, NarHash, PathInfo, StorePath};
+use samovar_nix::{HashPart, NarHash, StorePath};
 use samovar_store::{Identity, NarReader, Tree};
 
 use crate::answer::nar_body::{Check, Hashing, NarBody};
@@ -15,51 +15,52 @@ use crate::answer::zstd_nar;
 use crate::known::gc_lease::SendingLease;
 use crate::known::nar_cache::Candidate;
 use crate::known::registration::{Registration, wrong_contents};
+use crate::known::row::Row;
 use crate::known::shared_store::SharedStore;
 use crate::known::small_nars::{self, SmallNar};
+use crate::narinfo::narinfos::Narinfos;
 use crate::prepared::{AnswerHead, PreparedBody};
-use crate::reader::Reader;
 use crate::refusal::Refusal;
 
 /// Answers `/nar/…`. `nar_hash`: the NAR hash in the URL, if any.
 pub(crate) fn respond(
-    reader: &Reader,
+    narinfos: &Narinfos,
     head: Head<'_>,
     hash_part: HashPart,
     (nar_hash, coding): (Option<NarHash>, NarCoding),
 ) -> Result<Response, Refusal> {
-    let shared = &*reader.shared;
-    let registration = reader.readable(hash_part)?;
-    let info = &registration.info;
-    if nar_hash.is_some_and(|nar_hash| nar_hash != info.nar_hash) {
+    let shared = &*narinfos.reader.shared;
+    let registration = narinfos.registration(hash_part)?;
+    let row = &registration.row;
+    if nar_hash.is_some_and(|nar_hash| nar_hash != row.nar_hash) {
         return Err(Refusal::WrongHash);
     }
     registration.admit()?;
     if coding == NarCoding::Zstd {
-        return zstd_nar::respond(reader, head, &registration);
+        return zstd_nar::respond(narinfos, head, &registration);
     }
-    let (size, is_sent) = (info.nar_size, head.method() == Method::Get);
+    let (size, is_sent) = (row.nar_size, head.method() == Method::Get);
     let part = match Part::requested(head, size) {
         Ok(part) => part,
         Err(unsatisfiable) => return Ok(unsatisfiable),
     };
     let (start, end) = (part.start, part.end);
-    let path = info.path.clone();
+    let path = row.path.clone();
     let body = if size <= small_nars::LEN_MAX && is_sent {
         small_body(small_nar(shared, &registration)?, (start, end))
     } else if let Some(cache) = &shared.nar_cache
-        && let Some(cached) = cache.get_of(info, || root_of(shared, info))
+        && let Some(cached) = cache.get_of(row, || root_of(shared, row))
     {
         cached.body((start, end))
     } else {
         let Some(lease) = lease(shared, &registration, is_sent) else {
-            return respond(reader, head, hash_part, (nar_hash, coding));
+            return respond(narinfos, head, hash_part, (nar_hash, coding));
         };
-        let tree = shared.store.tree(&info.path)?;
+        let tree = shared.store.tree(&row.path)?;
         let (nar, root) = open(shared, &registration, &tree, start)
             .map_err(|error| shared.unreadable(&registration, &error))?;
         let is_whole = is_sent && end - start == size;
-        let check = is_whole.then(|| check_of(shared, info, root)).flatten();
+        let check = is_whole.then(|| check_of(shared, row, root)).flatten();
         let body = NarBody::new(nar, (start, end), registration, check, lease);
         Body::Source(Box::new(body))
     };
@@ -92,7 +93,7 @@ pub(super) fn lease(
     registration: &Registration,
     is_sent: bool,
 ) -> Option<Option<SendingLease>> {
-    let lease = is_sent.then(|| shared.leases.send(&registration.info.path));
+    let lease = is_sent.then(|| shared.leases.send(&registration.row.path));
     let has_waited = lease.as_ref().is_some_and(|lease| lease.has_waited);
     (!has_waited || registration.is_current() != Ok(false)).then_some(lease)
 }
@@ -176,20 +177,20 @@ fn open(
 }
 
 /// Returns the identity of a path's root; `None` if it cannot be read.
-fn root_of(shared: &SharedStore, info: &PathInfo) -> Option<Identity> {
-    shared.store.tree(&info.path).ok()?.identity().ok()
+fn root_of(shared: &SharedStore, row: &Row) -> Option<Identity> {
+    shared.store.tree(&row.path).ok()?.identity().ok()
 }
 
 /// Creates the check of a whole NAR, which hashes it, copies it to the NAR cache, or both. Returns
 /// `None` if neither is needed.
-fn check_of(shared: &SharedStore, info: &PathInfo, root: Identity) -> Option<Check> {
+fn check_of(shared: &SharedStore, row: &Row, root: Identity) -> Option<Check> {
     let health = &shared.health;
     let nar_cache = shared.nar_cache.as_ref();
     let candidate =
-        nar_cache.and_then(|cache| Candidate::reserve(cache, &info.nar_hash, info.nar_size));
-    let hashing = match health.is_verified(info, &root) {
+        nar_cache.and_then(|cache| Candidate::reserve(cache, &row.nar_hash, row.nar_size));
+    let hashing = match health.is_verified(row, &root) {
         true => Hashing::Never,
-        false if health.is_to_hash(info, &root) => Hashing::Always,
+        false if health.is_to_hash(row, &root) => Hashing::Always,
         false => Hashing::WhileCopying,
     };
     Check::new(root, hashing, candidate, health.drop_count())
@@ -197,22 +198,20 @@ fn check_of(shared: &SharedStore, info: &PathInfo, root: Identity) -> Option<Che
 
 /// Returns a small NAR from the small-NAR cache, or reads it and adds it.
 fn small_nar(shared: &SharedStore, registration: &Registration) -> Result<Arc<Prepared>, Refusal> {
-    let info = &registration.info;
-    let hash_part = info.path.hash_part();
+    let row = &registration.row;
+    let hash_part = row.path.hash_part();
     let snapshot = registration.snapshot.as_ref();
     let epoch = snapshot.map(|snapshot| snapshot.epoch);
     let known = shared.small_nars.find(&hash_part);
-    let nar = match known.filter(|known| known.is_of(info)) {
+    let nar = match known.filter(|known| known.is_of(row)) {
         Some(known) if known.epoch == epoch => return Ok(known.prepared),
         Some(known) => SmallNar { epoch, ..known },
         None => {
-            let opened = shared.store.tree(&info.path)?.nar();
+            let opened = shared.store.tree(&row.path)?.nar();
             opened
                 .map_err(io::Error::from)
-                .and_then(|nar| small_nars::read_whole(nar, info.nar_size))
-                .and_then(|nar| {
-                    SmallNar::new(info.nar_hash, epoch, &nar).ok_or_else(wrong_contents)
-                })
+                .and_then(|nar| small_nars::read_whole(nar, row.nar_size))
+                .and_then(|nar| SmallNar::new(row.nar_hash, epoch, &nar).ok_or_else(wrong_contents))
                 .map_err(|error| shared.unreadable(registration, &error))?
         }
     };

@@ -146,17 +146,17 @@ impl Check {
         registration: &Registration,
         newest_change: Option<(i64, u32)>,
     ) -> io::Result<Option<Arc<CachedNar>>> {
-        let info = &registration.info;
+        let row = &registration.row;
         let is_hashed = self.hash.is_some();
         if let Some(hash) = self.hash
-            && hash.finalize().as_slice() != info.nar_hash.as_bytes()
+            && hash.finalize().as_slice() != row.nar_hash.as_bytes()
         {
             return Err(wrong_contents());
         }
         if ensure_current(registration)? && is_hashed {
             registration
                 .health
-                .note_verified(info, &self.root, self.began);
+                .note_verified(row, &self.root, self.began);
         }
         let NarCopy::InProgress(recording) = self.copy else {
             return Ok(None);
@@ -165,11 +165,11 @@ impl Check {
             return Ok(recording.finish(None));
         }
         let health = &registration.health;
-        let changed = newest_change.is_none_or(|changed| health.forget_if_changed(info, changed));
+        let changed = newest_change.is_none_or(|changed| health.forget_if_changed(row, changed));
         if changed {
             return Ok(None);
         }
-        let hash_part = info.path.hash_part();
+        let hash_part = row.path.hash_part();
         let files = CopiedFiles {
             hash_part,
             root: self.root,
@@ -219,7 +219,7 @@ impl NarBody {
             reader,
             len,
             left: len,
-            reaches_end: end == registration.info.nar_size,
+            reaches_end: end == registration.row.nar_size,
             registration,
             check,
             sends_copy: false,

@@ -32,18 +32,18 @@ use crate::known::registration::{Registration, wrong_size};
 use crate::known::shared_store::SharedStore;
 use crate::known::small_nars;
 use crate::known::zstd_frames::{FRAME_LEN, FrameEncoder, MEMORY_FRAME_LEN, len_max};
+use crate::narinfo::narinfos::Narinfos;
 use crate::prepared::AnswerHead;
-use crate::reader::Reader;
 use crate::refusal::Refusal;
 
 /// Answers `/nar/….nar.zst`. The caller has checked that the client may read the path.
 pub(super) fn respond(
-    reader: &Reader,
+    narinfos: &Narinfos,
     head: Head<'_>,
     registration: &Registration,
 ) -> Result<Response, Refusal> {
-    let (shared, info) = (&reader.shared, &registration.info);
-    let (key, size) = ((info.nar_hash, NarCoding::Zstd), info.nar_size);
+    let (shared, row) = (&narinfos.reader.shared, &registration.row);
+    let (key, size) = ((row.nar_hash, NarCoding::Zstd), row.nar_size);
     let cache = shared.nar_cache.as_ref();
     let is_sent = head.method() == Method::Get;
     let wants_range = is_sent && head.header("Range").is_some();
@@ -55,8 +55,8 @@ pub(super) fn respond(
     }
     if cached.is_none() {
         let Some(lease) = nar::lease(shared, registration, is_sent) else {
-            let again = (Some(info.nar_hash), NarCoding::Zstd);
-            return nar::respond(reader, head, info.path.hash_part(), again);
+            let again = (Some(row.nar_hash), NarCoding::Zstd);
+            return nar::respond(narinfos, head, row.path.hash_part(), again);
         };
         let unreadable = |error: &io::Error| shared.unreadable(registration, error);
         let body = ZstdBody::open(shared, cache, registration, lease);
@@ -73,7 +73,7 @@ pub(super) fn respond(
             let body = nar::watched(
                 shared,
                 head,
-                (&info.path, size),
+                (&row.path, size),
                 Body::Source(Box::new(body)),
             );
             return Ok(head_of_answer.response(body));
@@ -86,7 +86,7 @@ pub(super) fn respond(
     match Part::requested(head, cached.len()) {
         Ok(part) => {
             let body = cached.body((part.start, part.end));
-            Ok(part.response(nar::watched(shared, head, (&info.path, size), body)))
+            Ok(part.response(nar::watched(shared, head, (&row.path, size), body)))
         }
         Err(unsatisfiable) => Ok(unsatisfiable),
     }
@@ -124,16 +124,16 @@ impl ZstdBody {
         registration: &Registration,
         lease: Option<SendingLease>,
     ) -> io::Result<Self> {
-        let info = &registration.info;
-        let tree = shared.store.tree(&info.path).map_err(io::Error::other)?;
+        let row = &registration.row;
+        let tree = shared.store.tree(&row.path).map_err(io::Error::other)?;
         let root = tree.identity()?;
         let recording = cache.and_then(|cache| {
-            Recording::start_zstd(cache, &info.nar_hash, info.nar_size, len_max(info.nar_size))
+            Recording::start_zstd(cache, &row.nar_hash, row.nar_size, len_max(row.nar_size))
         });
         Ok(Self {
             shared: Arc::clone(shared),
             reader: shared.plans.nar_from(registration, &tree, 0)?,
-            nar_left: info.nar_size,
+            nar_left: row.nar_size,
             check: Some(Check::hashing(root)),
             recording,
             cached: None,

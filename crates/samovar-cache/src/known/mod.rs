@@ -14,6 +14,7 @@ pub(crate) mod pin_watch;
 pub(crate) mod plans;
 pub(crate) mod program;
 pub(crate) mod registration;
+pub(crate) mod row;
 pub(crate) mod sharded;
 pub(crate) mod shared_store;
 pub(crate) mod small_nars;

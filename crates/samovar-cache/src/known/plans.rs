@@ -10,10 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use samovar_metrics::CacheStatus;
-use samovar_nix::{HashPart, NarHash, PathInfo};
+use samovar_nix::{HashPart, NarHash};
 use samovar_store::{Identity, NarPlan, NarReader, PlanError, Tree, TreeError};
 
 use crate::known::registration::{Registration, wrong_size};
+use crate::known::row::Row;
 use crate::known::sharded::{MemoryLen, Sharded};
 
 /// Memory for all plans, in bytes. A node of a tree takes about 25 bytes, so this is enough for
@@ -64,11 +65,11 @@ impl Default for Plans {
 
 impl Plans {
     /// Returns the entry of a path, if it is valid for this row and for the root of its files.
-    fn find(&self, info: &PathInfo, root: Identity) -> Option<Entry> {
-        let entry = self.entries.find(&info.path.hash_part());
+    fn find(&self, row: &Row, root: Identity) -> Option<Entry> {
+        let entry = self.entries.find(&row.path.hash_part());
         let known = entry.filter(|entry| {
             let has_failed = entry.plan.as_ref().is_some_and(|plan| plan.has_failed());
-            entry.stamp == Stamp::new(info, root) && !has_failed
+            entry.stamp == Stamp::new(row, root) && !has_failed
         });
         let counter = match known {
             Some(_) => &self.hit_count,
@@ -78,12 +79,12 @@ impl Plans {
         known
     }
 
-    fn insert(&self, info: &PathInfo, root: Identity, plan: Option<&Arc<NarPlan>>) {
+    fn insert(&self, row: &Row, root: Identity, plan: Option<&Arc<NarPlan>>) {
         let entry = Entry {
-            stamp: Stamp::new(info, root),
+            stamp: Stamp::new(row, root),
             plan: plan.cloned(),
         };
-        self.entries.insert(info.path.hash_part(), entry);
+        self.entries.insert(row.path.hash_part(), entry);
     }
 
     pub(crate) fn status(&self) -> CacheStatus {
@@ -96,11 +97,11 @@ impl Plans {
 }
 
 impl Stamp {
-    fn new(info: &PathInfo, root: Identity) -> Self {
+    fn new(row: &Row, root: Identity) -> Self {
         Self {
-            nar_hash: info.nar_hash,
-            registration: info.registration,
-            registration_time: info.registration_time,
+            nar_hash: row.nar_hash,
+            registration: row.registration,
+            registration_time: row.registration_time,
             root,
         }
     }
@@ -142,7 +143,7 @@ impl Plans {
         registration: &Registration,
         tree: &Tree,
     ) -> io::Result<Option<Arc<NarPlan>>> {
-        match self.find(&registration.info, tree.identity()?) {
+        match self.find(&registration.row, tree.identity()?) {
             Some(known) => Ok(known.plan),
             None => self.make_plan(registration, tree),
         }
@@ -154,13 +155,13 @@ impl Plans {
         tree: &Tree,
         start: u64,
     ) -> io::Result<Option<Arc<NarPlan>>> {
-        if registration.info.nar_size < PLANNED_FROM {
+        if registration.row.nar_size < PLANNED_FROM {
             return Ok(None);
         }
         if start >= PLANNED_FROM {
             return self.plan(registration, tree);
         }
-        let known = self.find(&registration.info, tree.identity()?);
+        let known = self.find(&registration.row, tree.identity()?);
         Ok(known.and_then(|known| known.plan))
     }
 
@@ -169,19 +170,19 @@ impl Plans {
         registration: &Registration,
         tree: &Tree,
     ) -> io::Result<Option<Arc<NarPlan>>> {
-        let info = &registration.info;
+        let row = &registration.row;
         let plan = match tree.plan(PLAN_LEN_MAX) {
             Ok(plan) => Arc::new(plan),
             Err(PlanError::Tree(error)) => return Err(error.into()),
             Err(PlanError::TooLarge) => {
-                self.insert(info, tree.identity()?, None);
+                self.insert(row, tree.identity()?, None);
                 return Ok(None);
             }
             Err(_) => return Ok(None),
         };
         // A size of 0 in the row means that the size is unknown.
-        if plan.nar_size() != info.nar_size && info.nar_size != 0 {
-            let is_shorter = plan.nar_size() < info.nar_size;
+        if plan.nar_size() != row.nar_size && row.nar_size != 0 {
+            let is_shorter = plan.nar_size() < row.nar_size;
             return Err(wrong_size(if is_shorter { "shorter" } else { "longer" }));
         }
         // If the path was registered anew meanwhile, the plan may mix the files of both
@@ -189,7 +190,7 @@ impl Plans {
         if registration.is_current() != Ok(true) {
             return Ok(None);
         }
-        self.insert(info, plan.root(), Some(&plan));
+        self.insert(row, plan.root(), Some(&plan));
         Ok(Some(plan))
     }
 }
@@ -200,19 +201,14 @@ mod tests {
 
     use super::*;
 
-    fn info(number: u8) -> PathInfo {
+    fn row(number: u8) -> Row {
         let hash_part = HashPart::from_bytes([number; 20]);
-        PathInfo {
+        Row {
             path: StorePath::from_base_name(&format!("{hash_part}-x")).unwrap(),
             nar_hash: NarHash::from_bytes([number; 32]),
             nar_size: 0,
-            references: Vec::new(),
-            deriver: None,
-            signatures: Vec::new(),
-            content_address: None,
-            registration_time: 1,
-            ultimate: false,
             registration: Some(1),
+            registration_time: 1,
         }
     }
 
@@ -233,10 +229,10 @@ mod tests {
         let (_dir, tree) = tree();
         let plan = Arc::new(tree.plan(1 << 20).unwrap());
         assert!(plan.memory_len() > 90_000);
-        plans.insert(&info(255), plan.root(), Some(&plan));
+        plans.insert(&row(255), plan.root(), Some(&plan));
         for number in 0..250 {
-            plans.insert(&info(number), plan.root(), Some(&plan));
-            let favourite = plans.find(&info(255), plan.root());
+            plans.insert(&row(number), plan.root(), Some(&plan));
+            let favourite = plans.find(&row(255), plan.root());
             assert!(favourite.is_some_and(|entry| entry.plan.is_some()));
             let status = plans.status();
             assert!(
@@ -244,8 +240,8 @@ mod tests {
                 "{status:?}"
             );
         }
-        assert!(plans.find(&info(0), plan.root()).is_none());
-        assert!(plans.find(&info(249), plan.root()).is_some());
+        assert!(plans.find(&row(0), plan.root()).is_none());
+        assert!(plans.find(&row(249), plan.root()).is_some());
     }
 
     #[test]
@@ -254,31 +250,31 @@ mod tests {
         let (dir, tree) = tree();
         let plan = Arc::new(tree.plan(1 << 20).unwrap());
         let root = plan.root();
-        plans.insert(&info(1), root, Some(&plan));
-        let is_known = |info: &PathInfo, root| plans.find(info, root).is_some();
-        assert!(is_known(&info(1), root));
-        assert!(!is_known(&info(2), root));
-        let again = PathInfo {
+        plans.insert(&row(1), root, Some(&plan));
+        let is_known = |row: &Row, root| plans.find(row, root).is_some();
+        assert!(is_known(&row(1), root));
+        assert!(!is_known(&row(2), root));
+        let again = Row {
             registration: Some(2),
-            ..info(1)
+            ..row(1)
         };
         assert!(!is_known(&again, root));
-        let other = PathInfo {
+        let other = Row {
             nar_hash: NarHash::from_bytes([2; 32]),
-            ..info(1)
+            ..row(1)
         };
         assert!(!is_known(&other, root));
         std::fs::write(dir.path().join("new"), "").unwrap();
-        assert!(!is_known(&info(1), tree.identity().unwrap()));
-        assert!(is_known(&info(1), root));
+        assert!(!is_known(&row(1), tree.identity().unwrap()));
+        assert!(is_known(&row(1), root));
         // A reader detects the change, and the plan is not used again.
         assert!(tree.nar_at(&plan, 0).is_err());
-        assert!(!is_known(&info(1), root));
+        assert!(!is_known(&row(1), root));
 
-        plans.insert(&info(1), root, None);
+        plans.insert(&row(1), root, None);
         assert!(
             plans
-                .find(&info(1), root)
+                .find(&row(1), root)
                 .is_some_and(|entry| entry.plan.is_none())
         );
     }

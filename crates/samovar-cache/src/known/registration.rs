@@ -7,10 +7,10 @@ use std::io;
 use std::sync::Arc;
 
 use samovar_metrics::{Event, Observer};
-use samovar_nix::PathInfo;
 use samovar_store::{Snapshot, Store, StoreError, TreeError};
 
 use crate::known::health::Health;
+use crate::known::row::Row;
 use crate::refusal::Refusal;
 
 /// The registration of a path at the start of a response.
@@ -19,7 +19,7 @@ use crate::refusal::Refusal;
 /// response could mix two registrations. Another look-up at the end of the response detects this.
 #[derive(Clone)]
 pub(crate) struct Registration {
-    pub(crate) info: PathInfo,
+    pub(crate) row: Row,
     /// The catalog's snapshot from before the row was read; `None` if the store has no catalog.
     /// While the snapshot is current, the check at the end of the response needs no look-up.
     pub(crate) snapshot: Option<Arc<Snapshot>>,
@@ -52,16 +52,16 @@ impl Registration {
                 return Ok(true);
             }
         }
-        let now = self.store.lookup(self.info.path.hash_part())?;
+        let now = self.store.lookup(self.row.path.hash_part())?;
         Ok(now.is_some_and(|now| {
-            now.registration == self.info.registration && now.nar_hash == self.info.nar_hash
+            now.registration == self.row.registration && now.nar_hash == self.row.nar_hash
         }))
     }
 
     /// Returns an error if the path is quarantined or suspect.
     pub(crate) fn admit(&self) -> Result<(), Refusal> {
         let epoch = self.snapshot.as_ref().map(|snapshot| snapshot.epoch);
-        self.health.admit(&self.info, epoch)
+        self.health.admit(&self.row, epoch)
     }
 
     /// Reports an error that occurred while reading the files. Decides whether it means damage, a
@@ -70,23 +70,23 @@ impl Registration {
         let finding = finding(error);
         if finding == Finding::Failure {
             return self.observer.event(&Event::PathFailed {
-                path: &self.info.path,
+                path: &self.row.path,
                 error,
             });
         }
         match self.is_current() {
-            Ok(false) => self.observer.event(&Event::PathCollected(&self.info.path)),
+            Ok(false) => self.observer.event(&Event::PathCollected(&self.row.path)),
             Ok(true) if finding == Finding::Damage && self.is_mounted(error) => {
-                self.health.note_damaged(&self.info, error);
+                self.health.note_damaged(&self.row, error);
             }
             Ok(true) if finding == Finding::Damage => {
                 self.observer.event(&Event::PathFailed {
-                    path: &self.info.path,
+                    path: &self.row.path,
                     error,
                 });
             }
             // The outage of the store is reported separately.
-            Ok(true) | Err(_) => self.health.suspect(&self.info),
+            Ok(true) | Err(_) => self.health.suspect(&self.row),
         }
     }
 
@@ -95,7 +95,7 @@ impl Registration {
         error.kind() != io::ErrorKind::NotFound
             || self
                 .store
-                .tree(&self.info.path)
+                .tree(&self.row.path)
                 .is_ok_and(|tree| tree.has_neighbours())
     }
 }

@@ -24,6 +24,7 @@ use crate::known::pin_watch::PinWatch;
 use crate::known::plans::Plans;
 use crate::known::program::Program;
 use crate::known::registration::Registration;
+use crate::known::row::Row;
 use crate::known::sharded::PathCache;
 use crate::known::small_nars::{self, SmallNars};
 use crate::known::zstd_frames::FrameEncoders;
@@ -121,32 +122,22 @@ impl SharedStore {
         Ok(info)
     }
 
-    /// Looks up the registration of a path; `None` if the store has no such path.
-    pub(crate) fn registration(
-        &self,
-        hash_part: HashPart,
-    ) -> Result<Option<Registration>, StoreError> {
-        // The store may be readable while the catalog is being loaded; the check at the end of the
-        // response covers this case.
-        let snapshot = self.store.catalog().map(|catalog| {
-            let refreshed = catalog.refresh().ok().flatten();
-            refreshed.unwrap_or_else(|| catalog.current())
-        });
-        let info = self.lookup(hash_part)?;
-        Ok(info.map(|info| Registration {
-            info,
+    /// Makes the registration of a path from its row. The snapshot must not be newer than the row.
+    pub(crate) fn registration(&self, row: Row, snapshot: Option<Arc<Snapshot>>) -> Registration {
+        Registration {
+            row,
             snapshot,
             store: Arc::clone(&self.store),
             observer: Arc::clone(&self.observer),
             health: Arc::clone(&self.health),
-        }))
+        }
     }
 
     /// Makes the refusal for a path whose files could not be read, before any byte was sent. If the
     /// path was collected or is damaged, the refusal says so; otherwise it says that the failure
     /// may be temporary.
     pub(crate) fn unreadable(&self, registration: &Registration, error: &io::Error) -> Refusal {
-        let was = &registration.info;
+        let was = &registration.row;
         match self.lookup(was.path.hash_part()) {
             Ok(Some(now)) if now.nar_hash == was.nar_hash => {
                 registration.report(error);

@@ -12,10 +12,11 @@ use std::sync::Arc;
 
 use samovar_http::Prepared;
 use samovar_http::http::Status;
-use samovar_nix::{HashPart, NarHash, PathInfo};
+use samovar_nix::{HashPart, NarHash};
 use samovar_store::NarReader;
 use sha2::{Digest, Sha256};
 
+use crate::known::row::Row;
 use crate::known::sharded::{MemoryLen, Sharded};
 use crate::prepared::{AnswerHead, Field};
 
@@ -60,8 +61,8 @@ impl SmallNar {
 
     /// Whether the entry has the hash and size in the row. A row with a wrong size is damage, which
     /// an entry made from an earlier row must not hide.
-    pub(crate) fn is_of(&self, info: &PathInfo) -> bool {
-        self.nar_hash == info.nar_hash && self.prepared.body().len() as u64 == info.nar_size
+    pub(crate) fn is_of(&self, row: &Row) -> bool {
+        self.nar_hash == row.nar_hash && self.prepared.body().len() as u64 == row.nar_size
     }
 }
 

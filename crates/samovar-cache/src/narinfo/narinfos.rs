@@ -5,6 +5,8 @@ use std::sync::Arc;
 use samovar_nix::{HashPart, PathInfo, StorePath};
 use samovar_store::{Member, Snapshot, StoreError};
 
+use crate::known::registration::Registration;
+use crate::known::row::Row;
 use crate::known::shared_store::SharedStore;
 use crate::narinfo::prefetch_queue::PrefetchQueue;
 use crate::narinfo::rendered::{Rendered, RenderedCache, SHARD_COUNT, Stamp};
@@ -79,12 +81,24 @@ impl Narinfos {
         if is_done {
             return Ok(rendered);
         }
-        let asked = leases.announce(std::slice::from_ref(&rendered.narinfo.path));
+        let asked = leases.announce(std::slice::from_ref(&rendered.narinfo.row.path));
         self.note_leased(&hash_part, asked.generation);
         if asked.has_waited && !self.is_current(snapshot.as_deref()) {
             return self.find_one(self.reader.shared.refresh().as_deref(), hash_part);
         }
         Ok(rendered)
+    }
+
+    /// Returns the registration of a readable path: from its narinfo, if that is in memory and
+    /// valid, and otherwise from the store.
+    pub(crate) fn registration(&self, hash_part: HashPart) -> Result<Registration, Refusal> {
+        if let Some(snapshot) = self.reader.shared.fresh()
+            && let Some(rendered) = self.find(&snapshot, &hash_part)
+        {
+            let row = rendered.narinfo.row.clone();
+            return Ok(self.reader.shared.registration(row, Some(snapshot)));
+        }
+        self.reader.registration(hash_part)
     }
 
     fn find_one(&self, snapshot: Option<&Snapshot>, hash_part: HashPart) -> Answer {
@@ -116,7 +130,7 @@ impl Narinfos {
     fn admit(&self, info: &PathInfo, snapshot: Option<&Snapshot>) -> Answer {
         let permit = self.reader.permit(info)?;
         let epoch = snapshot.map(|snapshot| snapshot.epoch);
-        self.reader.shared.health.admit(info, epoch)?;
+        self.reader.shared.health.admit(&Row::from(info), epoch)?;
         let rendered = self.render(info, snapshot, permit);
         let hash_part = info.path.hash_part();
         self.rendered.insert(hash_part, rendered.clone());
@@ -145,7 +159,7 @@ impl Narinfos {
             return Ok(answers);
         }
         let found = answers.iter().flatten();
-        let paths: Vec<StorePath> = found.map(|found| found.narinfo.path.clone()).collect();
+        let paths: Vec<StorePath> = found.map(|found| found.narinfo.row.path.clone()).collect();
         let asked = self.reader.shared.leases.announce(&paths);
         for path in &paths {
             self.note_leased(&path.hash_part(), asked.generation);
@@ -201,7 +215,7 @@ impl Narinfos {
 
     /// Returns the store path with this hash part, if its narinfo is in memory.
     pub(crate) fn name_of(&self, hash_part: &HashPart) -> Option<StorePath> {
-        Some(self.rendered.peek(hash_part)?.narinfo.path.clone())
+        Some(self.rendered.peek(hash_part)?.narinfo.row.path.clone())
     }
 
     /// Whether the path of this narinfo can be sent without requesting a lease. Never blocks.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use samovar_http::http::Status;
 use samovar_http::{Prepared, Response};
-use samovar_nix::{HashPart, PathInfo, StorePath};
+use samovar_nix::{HashPart, PathInfo};
 
+use crate::known::row::Row;
 use crate::known::sharded::{MemoryLen, Sharded};
 use crate::prepared::{AnswerHead, PreparedBody, may_go_inline};
 
@@ -29,10 +30,8 @@ pub(crate) const HEAD: AnswerHead = AnswerHead {
 /// A narinfo with its signatures, ready to be sent.
 #[derive(Debug)]
 pub(crate) struct Narinfo {
-    pub(crate) path: StorePath,
-    /// The registration number of the row from which the narinfo was rendered; `None` if the row
-    /// has none.
-    pub(crate) registration: Option<i64>,
+    /// The row from which the narinfo was rendered.
+    pub(crate) row: Row,
     /// Length in bytes of the narinfo's text before its signatures.
     pub(crate) unsigned_len: usize,
     pub(crate) prepared: Prepared,
@@ -41,8 +40,7 @@ pub(crate) struct Narinfo {
 impl Narinfo {
     pub(crate) fn new(info: &PathInfo, text: &[u8], unsigned_len: usize) -> Self {
         Self {
-            path: info.path.clone(),
-            registration: info.registration,
+            row: Row::from(info),
             unsigned_len,
             prepared: HEAD.prepared(text),
         }
@@ -108,7 +106,7 @@ impl MemoryLen for Rendered {
         let narinfo = &self.narinfo;
         2 * (size_of::<HashPart>() + size_of::<Self>())
             + size_of::<Narinfo>()
-            + narinfo.path.base_name().len()
+            + narinfo.row.path.base_name().len()
             + narinfo.prepared.memory_len()
     }
 }

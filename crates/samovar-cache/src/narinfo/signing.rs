@@ -157,7 +157,7 @@ impl Signing {
         let same = before.filter(|before| {
             self.is_own_alone()
                 && !self.emit_ca
-                && before.registration == info.registration
+                && before.row.registration == info.registration
                 && before.text().get(..before.unsigned_len) == Some(&*text)
         });
         if let Some(same) = same {

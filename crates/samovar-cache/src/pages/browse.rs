@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use maud::{Markup, html};
 use samovar_http::http::Status;
 use samovar_http::{Head, Response};
-use samovar_nix::{HashPart, PathInfo, StorePath};
+use samovar_nix::{HashPart, StorePath};
 use samovar_store::{EntryKind, Page as Listed, PageEntry, PageRequest, Place};
 
 use super::View;
@@ -19,6 +19,7 @@ use super::link::destination;
 use super::log::text_tools;
 use super::text::{Count, Name, Size};
 use super::url::parameter;
+use crate::known::row::Row;
 use crate::refusal::Refusal;
 
 /// Maximum number of entries per page. Each costs a system call, and makes the page longer.
@@ -41,9 +42,10 @@ impl View<'_> {
     /// Answers a request for a file or directory of a store path.
     // Long: one case per kind of file, each of a few lines.
     pub(crate) fn serve(&self, head: Head<'_>, wanted: Wanted<'_>) -> Result<Response, Refusal> {
-        let registration = self.reader().servable(wanted.hash_part)?;
-        let info = &registration.info;
-        let tree = self.reader().store().tree(&info.path)?;
+        let registration = self.reader().registration(wanted.hash_part)?;
+        registration.admit()?;
+        let row = &registration.row;
+        let tree = self.reader().store().tree(&row.path)?;
         let page_index = page_index(head.query());
         let asked = PageRequest {
             skip: page_index.saturating_mul(ENTRY_COUNT_MAX),
@@ -57,7 +59,7 @@ impl View<'_> {
         }
         let place = match found {
             Ok(Some(place)) => place,
-            Ok(None) => return Ok(self.no_file(&info.path)),
+            Ok(None) => return Ok(self.no_file(&row.path)),
             Err(error) => {
                 registration.report(&error.into());
                 return Ok(self.unreadable());
@@ -69,20 +71,20 @@ impl View<'_> {
         };
         Ok(match place {
             Place::File { .. } if wanted.has_slash && !wanted.names.is_empty() => {
-                self.no_file(&info.path)
+                self.no_file(&row.path)
             }
             Place::File { file, size, .. } => {
                 let name = wanted.names.last().copied();
                 let sent = Sent {
                     file,
                     size,
-                    name: name.unwrap_or(info.path.name().as_bytes()),
-                    nar_hash: info.nar_hash,
+                    name: name.unwrap_or(row.path.name().as_bytes()),
+                    nar_hash: row.nar_hash,
                     is_saved: has("save"),
                 };
                 let is_viewed = has("view") || has("list");
                 match is_viewed && sent.is_viewable() {
-                    true => self.file_page(info, wanted, sent),
+                    true => self.file_page(row, wanted, sent),
                     false => sent.response(head),
                 }
             }
@@ -111,14 +113,14 @@ impl View<'_> {
                         file,
                         size,
                         name: INDEX,
-                        nar_hash: info.nar_hash,
+                        nar_hash: row.nar_hash,
                         is_saved: false,
                     };
                     return Ok(sent.response(head));
                 }
                 let more = Listing {
                     wanted,
-                    info,
+                    row,
                     listed: &listed,
                     page_index,
                     has_index,
@@ -127,16 +129,16 @@ impl View<'_> {
             }
             Place::Symlink { target, depth } => {
                 let query = if has("list") { "?list" } else { "" };
-                self.link(info, wanted, (&target, depth), query)?
+                self.link(row, wanted, (&target, depth), query)?
             }
         })
     }
 
     /// Renders the page of a text file.
-    fn file_page(&self, info: &PathInfo, wanted: Wanted<'_>, sent: Sent<'_>) -> Response {
+    fn file_page(&self, row: &Row, wanted: Wanted<'_>, sent: Sent<'_>) -> Response {
         let raw = self.base.to_file(wanted.hash_part, wanted.names, false);
         let head = html! {
-            (self.crumbs(info, wanted))
+            (self.crumbs(row, wanted))
             h1 { (Name(sent.name)) }
             (text_tools(&html! {
                 a href=(raw) { "Raw text" }
@@ -152,7 +154,7 @@ impl View<'_> {
     /// target, with the query, if the target can be requested.
     fn link(
         &self,
-        info: &PathInfo,
+        row: &Row,
         wanted: Wanted<'_>,
         (target, depth): (&[u8], usize),
         query: &str,
@@ -160,10 +162,10 @@ impl View<'_> {
         let (above, rest) = wanted.names.split_at(depth);
         let above = above.split_last().map_or(&[][..], |(_, above)| above);
         let dir = self.reader().store().store_dir();
-        let found = destination(dir, &info.path, above, target);
+        let found = destination(dir, &row.path, above, target);
         let place = match found {
-            Some(found) if self.is_shown(&found.path, info)? => found,
-            _ => return Ok(self.link_page(info, wanted, target)),
+            Some(found) if self.is_shown(&found.path, row)? => found,
+            _ => return Ok(self.link_page(row, wanted, target)),
         };
         let names = place.names.iter().map(Vec::as_slice);
         let names: Vec<&[u8]> = names.chain(rest.iter().copied()).collect();
@@ -171,20 +173,20 @@ impl View<'_> {
         let hash_part = place.path.hash_part();
         if hash_part == wanted.hash_part && names == wanted.names {
             // The link leads to itself, so show its page.
-            return Ok(self.link_page(info, wanted, target));
+            return Ok(self.link_page(row, wanted, target));
         }
         let url = self.base.to_file(hash_part, &names, has_slash);
         Ok(redirect(&(url + query)))
     }
 
     /// Whether clients may see a path. The path `own` is known to be readable.
-    fn is_shown(&self, path: &StorePath, own: &PathInfo) -> Result<bool, Refusal> {
+    fn is_shown(&self, path: &StorePath, own: &Row) -> Result<bool, Refusal> {
         Ok(*path == own.path || self.is_there(path)?)
     }
 
-    fn link_page(&self, info: &PathInfo, wanted: Wanted<'_>, target: &[u8]) -> Response {
+    fn link_page(&self, row: &Row, wanted: Wanted<'_>, target: &[u8]) -> Response {
         let main = html! {
-            (self.crumbs(info, wanted))
+            (self.crumbs(row, wanted))
             h1 { "External link" }
             p { "This symbolic link points to" }
             (super::landing::snippet("Target", &html! { (Name(target)) }))
@@ -195,13 +197,13 @@ impl View<'_> {
     }
 
     fn directory(&self, listing: &Listing<'_>) -> Result<Response, Refusal> {
-        let (info, wanted) = (listing.info, listing.wanted);
+        let (row, wanted) = (listing.row, listing.wanted);
         let main = html! {
-            (self.crumbs(info, wanted))
+            (self.crumbs(row, wanted))
             h1 {
                 @match wanted.names.last() {
                     Some(name) => (Name(name)),
-                    None => (info.path.name()),
+                    None => (row.path.name()),
                 }
             }
             @if listing.has_index {
@@ -219,7 +221,7 @@ impl View<'_> {
             }
         };
         Ok(self
-            .page(info.path.name(), "path-page", main)
+            .page(row.path.name(), "path-page", main)
             .response(Status::OK))
     }
 
@@ -277,14 +279,14 @@ impl View<'_> {
             },
             EntryKind::Symlink { target } => {
                 let dir = self.reader().store().store_dir();
-                let found = destination(dir, &listing.info.path, wanted.names, target);
+                let found = destination(dir, &listing.row.path, wanted.names, target);
                 let is_shown = match found.map(|found| found.path) {
-                    Some(path) if path == listing.info.path => true,
+                    Some(path) if path == listing.row.path => true,
                     Some(path) => match others.get(&path.hash_part()) {
                         Some(is_shown) => *is_shown,
                         None if others.len() >= OTHER_COUNT_MAX => false,
                         None => {
-                            let is_shown = self.is_shown(&path, listing.info)?;
+                            let is_shown = self.is_shown(&path, listing.row)?;
                             others.insert(path.hash_part(), is_shown);
                             is_shown
                         }
@@ -311,14 +313,14 @@ impl View<'_> {
         })
     }
 
-    fn crumbs(&self, info: &PathInfo, wanted: Wanted<'_>) -> Markup {
+    fn crumbs(&self, row: &Row, wanted: Wanted<'_>) -> Markup {
         let above = wanted
             .names
             .split_last()
             .map_or(&[][..], |(_, above)| above);
         html! {
             nav.crumbs aria-label="Breadcrumb" { ol {
-                li { a href=(self.base.to_path(wanted.hash_part)) { (info.path.name()) } }
+                li { a href=(self.base.to_path(wanted.hash_part)) { (row.path.name()) } }
                 @if !wanted.names.is_empty() {
                     li {
                         a href={ (self.base.to_file(wanted.hash_part, &[], true)) "?list" } {
@@ -345,7 +347,7 @@ impl View<'_> {
 /// The entries of a directory, or one page of them.
 struct Listing<'a> {
     wanted: Wanted<'a>,
-    info: &'a PathInfo,
+    row: &'a Row,
     listed: &'a Listed,
     /// Number of pages before this one.
     page_index: usize,

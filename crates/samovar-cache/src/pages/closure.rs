@@ -29,8 +29,7 @@ pub(super) enum Members {
 impl View<'_> {
     /// Renders the list of the paths in a closure, the largest first.
     pub(super) fn closure(&self, hash_part: HashPart) -> Result<Response, Refusal> {
-        let registration = self.reader().servable(hash_part)?;
-        let info = &registration.info;
+        let info = &self.reader().servable(hash_part)?;
         let mut members = match self.members(info)? {
             Members::All(members) => members,
             Members::TooMany => {

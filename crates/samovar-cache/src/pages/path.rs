@@ -18,14 +18,14 @@ impl View<'_> {
     /// Renders the page of a path.
     pub(crate) fn path(&self, hash_part: HashPart) -> Result<Response, Refusal> {
         let uploaded = self.uploaded(hash_part)?;
-        let registration = match (self.reader().servable(hash_part), &uploaded) {
-            (Ok(registration), _) => registration,
+        let info = match (self.reader().servable(hash_part), &uploaded) {
+            (Ok(info), _) => info,
             (Err(refusal), Some(uploaded)) if refusal.is_absence() => {
                 return self.uploaded_page(uploaded);
             }
             (Err(refusal), _) => return Err(refusal),
         };
-        let info = &registration.info;
+        let info = &info;
         let others: Vec<&StorePath> = info
             .references
             .iter()

@@ -10,9 +10,10 @@ use std::sync::Arc;
 
 use samovar_nix::{HashPart, PathInfo, StorePath};
 use samovar_storage::metadata::StoredPath;
-use samovar_store::{Store, StoreError};
+use samovar_store::{Catalog, Snapshot, Store, StoreError};
 
 use crate::known::registration::Registration;
+use crate::known::row::Row;
 use crate::known::shared_store::SharedStore;
 use crate::reader::policy::{Decision, Policy, PolicyConfig};
 use crate::refusal::Refusal;
@@ -80,29 +81,40 @@ impl Reader {
         Refusal::NotReadable
     }
 
-    /// Returns the registration of a path that the policy allows.
-    pub(crate) fn readable(&self, hash_part: HashPart) -> Result<Registration, Refusal> {
-        self.policy.admit(&hash_part)?;
-        let registration = self.shared.registration(hash_part);
-        let registration = registration
-            .map_err(|error| self.hide(&hash_part, error))?
-            .ok_or(Refusal::Absent)?;
-        self.permit(&registration.info)?;
-        if self.shared.observer.names_paths() {
-            let path = &registration.info.path;
-            if self.shared.names.find(&hash_part).is_none() {
-                self.shared.names.insert(hash_part, path.clone());
-            }
-        }
-        Ok(registration)
+    /// Returns the row of a path that the policy allows.
+    pub(crate) fn readable(&self, hash_part: HashPart) -> Result<PathInfo, Refusal> {
+        Ok(self.read(hash_part)?.0)
     }
 
-    /// Returns the registration of a path that the policy allows and that is neither quarantined
-    /// nor suspect.
-    pub(crate) fn servable(&self, hash_part: HashPart) -> Result<Registration, Refusal> {
-        let registration = self.readable(hash_part)?;
-        registration.admit()?;
-        Ok(registration)
+    /// Returns the registration of a path that the policy allows.
+    pub(crate) fn registration(&self, hash_part: HashPart) -> Result<Registration, Refusal> {
+        let (info, snapshot) = self.read(hash_part)?;
+        Ok(self.shared.registration(Row::from(&info), snapshot))
+    }
+
+    /// Returns the row of a path that the policy allows and that is neither quarantined nor
+    /// suspect.
+    pub(crate) fn servable(&self, hash_part: HashPart) -> Result<PathInfo, Refusal> {
+        let (info, snapshot) = self.read(hash_part)?;
+        let epoch = snapshot.map(|snapshot| snapshot.epoch);
+        self.shared.health.admit(&Row::from(&info), epoch)?;
+        Ok(info)
+    }
+
+    /// Reads the row of a path that the policy allows. Also returns the catalog's snapshot from
+    /// before that; `None` if the store has no catalog.
+    fn read(&self, hash_part: HashPart) -> Result<(PathInfo, Option<Arc<Snapshot>>), Refusal> {
+        self.policy.admit(&hash_part)?;
+        // The store may be readable while the catalog is being loaded. The check at the end of the
+        // response covers this case.
+        let snapshot = self.shared.refresh();
+        let snapshot = snapshot.or_else(|| self.store().catalog().map(Catalog::current));
+        let info = self.lookup(hash_part)?;
+        self.permit(&info)?;
+        if self.shared.observer.names_paths() && self.shared.names.find(&hash_part).is_none() {
+            self.shared.names.insert(hash_part, info.path.clone());
+        }
+        Ok((info, snapshot))
     }
 
     /// Whether a deny rule of the policy matches an uploaded path. Allow rules apply only to paths
@@ -114,7 +126,7 @@ impl Reader {
     /// Whether exactly this path may be read. The error is returned if that cannot be decided now.
     pub(crate) fn may_read(&self, path: &StorePath) -> Result<bool, Refusal> {
         match self.readable(path.hash_part()) {
-            Ok(registration) => Ok(registration.info.path == *path),
+            Ok(info) => Ok(info.path == *path),
             Err(refusal) if refusal.is_absence() => Ok(false),
             Err(refusal) => Err(refusal),
         }

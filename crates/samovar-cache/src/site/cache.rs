@@ -420,7 +420,7 @@ impl Cache {
                 hash_part,
                 nar_hash,
                 coding,
-            } => nar::respond(self.reader(), head, hash_part, (nar_hash, coding)),
+            } => nar::respond(&self.narinfos, head, hash_part, (nar_hash, coding)),
             Route::NarOfNoHash(hash_part) => {
                 let readable = self.reader().readable(hash_part);
                 readable.and(Err(Refusal::WrongHash))

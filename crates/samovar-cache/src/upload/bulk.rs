@@ -74,7 +74,7 @@ impl Uploaded {
     fn lookup(&self, hash_part: HashPart) -> Result<Option<PathInfo>, Refusal> {
         let reader = &self.narinfos.reader;
         match reader.servable(hash_part) {
-            Ok(registration) => return Ok(Some(registration.info)),
+            Ok(info) => return Ok(Some(info)),
             Err(refusal) if refusal.is_absence() => {}
             Err(refusal) => return Err(refusal),
         }

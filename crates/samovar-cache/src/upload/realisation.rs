@@ -124,7 +124,7 @@ impl Uploads {
             }
         } else {
             match reader.readable(out_path.hash_part()) {
-                Ok(registration) => Some(registration.info.clone()),
+                Ok(info) => Some(info),
                 Err(_refusal) => return Ok(None),
             }
         };

@@ -9,6 +9,7 @@ use samovar_nix::HashPart;
 use samovar_store::Closure;
 
 use crate::answer::bulk;
+use crate::known::row::Row;
 use crate::known::shared_store::SharedStore;
 use crate::narinfo::narinfos::Narinfos;
 use crate::refusal::{Fixed, Refusal};
@@ -48,10 +49,11 @@ pub(crate) fn respond(narinfos: &Arc<Narinfos>, hash_part: HashPart) -> Result<R
         Some(Closure::Incomplete) => return Ok(Fixed::Incomplete.response()),
         Some(Closure::Members(members)) => members,
     };
+    let epoch = shared.refresh().map(|snapshot| snapshot.epoch);
     for member in &members {
         if shared.health.is_marked(&member.hash_part)
-            && let Some(registration) = shared.registration(member.hash_part)?
-            && let Err(refusal) = registration.admit()
+            && let Some(info) = shared.lookup(member.hash_part)?
+            && let Err(refusal) = shared.health.admit(&Row::from(&info), epoch)
         {
             if member.hash_part == hash_part {
                 return Err(refusal);

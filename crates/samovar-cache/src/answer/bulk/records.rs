@@ -176,7 +176,7 @@ impl Records {
 /// error other than absence, which leaves open whether that registration still exists.
 fn is_of(answer: &Answer, member: &Member) -> bool {
     match answer {
-        Ok(rendered) => rendered.narinfo.registration == member.registration,
+        Ok(rendered) => rendered.narinfo.row.registration == member.registration,
         Err(refusal) => !refusal.is_absence(),
     }
 }

@@ -19,10 +19,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use samovar_metrics::{Event, Observer};
-use samovar_nix::{HashPart, PathInfo};
+use samovar_nix::HashPart;
 use samovar_store::{Fingerprint, Snapshot, Store};
 
 use super::stamp::Stamp;
+use crate::known::row::Row;
 use crate::refusal::Refusal;
 use crate::sync::Locked;
 
@@ -74,11 +75,11 @@ impl Damaged {
         self.count.load(Ordering::Relaxed) > 0 && self.marks.locked().contains_key(hash_part)
     }
 
-    /// Returns an error if the path is quarantined or suspect. `info` is its row in the given
+    /// Returns an error if the path is quarantined or suspect. `row` is its row in the given
     /// epoch. May read directories.
     pub(super) fn admit(
         &self,
-        info: &PathInfo,
+        row: &Row,
         epoch: Option<u64>,
         store: &dyn Store,
         observer: &dyn Observer,
@@ -86,10 +87,10 @@ impl Damaged {
         if self.count.load(Ordering::Relaxed) == 0 {
             return Ok(());
         }
-        let hash_part = info.path.hash_part();
-        match self.decide_by_mark(&hash_part, info, epoch) {
+        let hash_part = row.path.hash_part();
+        match self.decide_by_mark(&hash_part, row, epoch) {
             Some(outcome) => outcome,
-            None => self.check_files(info, epoch, store, observer),
+            None => self.check_files(row, epoch, store, observer),
         }
     }
 
@@ -97,14 +98,14 @@ impl Damaged {
     fn decide_by_mark(
         &self,
         hash_part: &HashPart,
-        info: &PathInfo,
+        row: &Row,
         epoch: Option<u64>,
     ) -> Option<Result<(), Refusal>> {
         let mut marks = self.marks.locked();
         let Some(mark) = marks.get_mut(hash_part) else {
             return Some(Ok(()));
         };
-        if mark.row != Stamp::of_row(info) {
+        if mark.row != Stamp::of_row(row) {
             self.drop_mark(&mut marks, hash_part);
             return Some(Ok(()));
         }
@@ -120,14 +121,14 @@ impl Damaged {
 
     fn check_files(
         &self,
-        info: &PathInfo,
+        row: &Row,
         epoch: Option<u64>,
         store: &dyn Store,
         observer: &dyn Observer,
     ) -> Result<(), Refusal> {
-        let hash_part = &info.path.hash_part();
+        let hash_part = &row.path.hash_part();
         let started = Instant::now();
-        let tree = store.tree(&info.path);
+        let tree = store.tree(&row.path);
         let found = tree.ok().and_then(|tree| tree.fingerprint().ok());
         let cost = started.elapsed();
         let mut marks = self.marks.locked();
@@ -146,27 +147,27 @@ impl Damaged {
         }
         self.drop_mark(&mut marks, hash_part);
         drop(marks);
-        observer.event(&Event::PathReleased(&info.path));
+        observer.event(&Event::PathReleased(&row.path));
         Ok(())
     }
 
     /// Marks a path as suspect. Returns `false` if the limit of marks is reached.
-    pub(super) fn suspect(&self, info: &PathInfo) -> bool {
+    pub(super) fn suspect(&self, row: &Row) -> bool {
         let mut marks = self.marks.locked();
-        let hash_part = info.path.hash_part();
-        let row = Stamp::of_row(info);
+        let hash_part = row.path.hash_part();
+        let stamp = Stamp::of_row(row);
         // A quarantined path stays quarantined and does not become suspect.
-        let is_known = marks.get(&hash_part).is_some_and(|mark| mark.row == row);
-        is_known || self.add(&mut marks, hash_part, row, None)
+        let is_known = marks.get(&hash_part).is_some_and(|mark| mark.row == stamp);
+        is_known || self.add(&mut marks, hash_part, stamp, None)
     }
 
     /// Quarantines a path whose files failed two reads. `files` is the fingerprint of the files.
-    pub(super) fn quarantine(&self, info: &PathInfo, files: Fingerprint) {
-        let row = Stamp::of_row(info);
+    pub(super) fn quarantine(&self, row: &Row, files: Fingerprint) {
+        let stamp = Stamp::of_row(row);
         self.add(
             &mut self.marks.locked(),
-            info.path.hash_part(),
-            row,
+            row.path.hash_part(),
+            stamp,
             Some(files),
         );
     }

@@ -10,10 +10,11 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use samovar_metrics::Event;
-use samovar_nix::{HashPart, PathInfo};
+use samovar_nix::HashPart;
 use samovar_store::{Fingerprint, StoreError, Verdict, VerifyError, verify};
 
 use super::{Health, Moment, scrub};
+use crate::known::row::Row;
 
 use crate::sync::{Locked, LowPriority, unpoisoned};
 
@@ -169,7 +170,7 @@ struct Keeper<'a> {
 }
 
 /// A row, the verdict on its files, and their fingerprint if it is known.
-type SecondRead = (PathInfo, Verdict, Option<Fingerprint>);
+type SecondRead = (Row, Verdict, Option<Fingerprint>);
 
 /// The thread's next task.
 enum Task {
@@ -234,9 +235,9 @@ impl<'a> Keeper<'a> {
             read = self.second_read(hash_part);
         }
         match read {
-            Ok(Some((info, Verdict::Right(root), _))) => health.release(&info, &root, began),
-            Ok(Some((info, Verdict::Damaged(damage), Some(files)))) => {
-                health.quarantine(&info, files, &damage);
+            Ok(Some((row, Verdict::Right(root), _))) => health.release(&row, &root, began),
+            Ok(Some((row, Verdict::Damaged(damage), Some(files)))) => {
+                health.quarantine(&row, files, &damage);
             }
             // The path was collected or changed meanwhile, or is unreadable now: nothing is proven,
             // so a suspect path is no longer suspect.
@@ -251,15 +252,16 @@ impl<'a> Keeper<'a> {
         let Some(info) = health.store.lookup(hash_part)? else {
             return Ok(None);
         };
-        let before = health.fingerprint_of(&info);
+        let row = Row::from(&info);
+        let before = health.fingerprint_of(&row);
         let go_on = &mut |_| health.tasks.rest(Duration::ZERO);
         let verdict = match verify(&*health.store, &info, go_on) {
             Ok(verdict) => verdict,
             Err(VerifyError::Store(error)) => return Err(error),
             Err(_) => return Ok(None),
         };
-        let after = health.fingerprint_of(&info);
-        Ok(Some((info, verdict, before.filter(|_| before == after))))
+        let after = health.fingerprint_of(&row);
+        Ok(Some((row, verdict, before.filter(|_| before == after))))
     }
 
     fn save(&mut self) {

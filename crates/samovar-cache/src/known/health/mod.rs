@@ -30,9 +30,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
 use samovar_metrics::{Event, Observer, ScrubStatus};
-use samovar_nix::{HashPart, PathInfo};
+use samovar_nix::HashPart;
 use samovar_store::{Damage, Fingerprint, Identity, Snapshot, Store};
 
+use crate::known::row::Row;
 use crate::known::sharded::PathCache;
 use crate::refusal::Refusal;
 use crate::sync::{Locked, unpoisoned};
@@ -113,11 +114,11 @@ impl Health {
         *unpoisoned(self.rendered.write()) = caches;
     }
 
-    /// Returns an error if the path is quarantined or suspect. `info` is its row in the given
+    /// Returns an error if the path is quarantined or suspect. `row` is its row in the given
     /// epoch.
-    pub(crate) fn admit(&self, info: &PathInfo, epoch: Option<u64>) -> Result<(), Refusal> {
+    pub(crate) fn admit(&self, row: &Row, epoch: Option<u64>) -> Result<(), Refusal> {
         self.damaged
-            .admit(info, epoch, &*self.store, &*self.observer)
+            .admit(row, epoch, &*self.store, &*self.observer)
     }
 
     /// Returns the number of suspect and quarantined paths.
@@ -134,15 +135,15 @@ impl Health {
         self.damaged.contains(hash_part)
     }
 
-    /// Whether a NAR must be hashed while it is sent. `info` is the row of its path, and `root`
+    /// Whether a NAR must be hashed while it is sent. `row` is the row of its path, and `root`
     /// identifies the directory or file from which it is read.
-    pub(crate) fn is_to_hash(&self, info: &PathInfo, root: &Identity) -> bool {
-        self.trust.is_first_hashed && !self.is_verified(info, root)
+    pub(crate) fn is_to_hash(&self, row: &Row, root: &Identity) -> bool {
+        self.trust.is_first_hashed && !self.is_verified(row, root)
     }
 
     /// Whether the files with this root have a verification record.
-    pub(crate) fn is_verified(&self, info: &PathInfo, root: &Identity) -> bool {
-        self.verified_since(info, root).is_some()
+    pub(crate) fn is_verified(&self, row: &Row, root: &Identity) -> bool {
+        self.verified_since(row, root).is_some()
     }
 
     /// Returns how many times responses for a marked path were dropped, for
@@ -153,15 +154,15 @@ impl Health {
 
     /// Records that the files with this root have the registered hash. `began` is the time before
     /// the first of them was read.
-    pub(crate) fn note_verified(&self, info: &PathInfo, root: &Identity, began: Moment) {
-        let hash_part = info.path.hash_part();
-        self.remember(info, root, began);
+    pub(crate) fn note_verified(&self, row: &Row, root: &Identity, began: Moment) {
+        let hash_part = row.path.hash_part();
+        self.remember(row, root, began);
         // A slow reader may have read the files before they were damaged. If another reader has
         // marked the path since, that mark is newer and wins. The mark is checked after the record
         // was added, for the reason given in the theory of operation.
         if self.damaged.contains(&hash_part) {
             self.verified.remove(&hash_part);
-            self.suspect(info);
+            self.suspect(row);
             return;
         }
         self.observer.event(&Event::PathVerified);
@@ -171,44 +172,44 @@ impl Health {
     /// Removes the verification record of a path if a file has changed since the verification;
     /// returns `true` then, or if there is no record. `changed` is the latest change time of its
     /// files, in seconds and nanoseconds since 1970.
-    pub(crate) fn forget_if_changed(&self, info: &PathInfo, changed: (i64, u32)) -> bool {
-        self.verified.remove_older(&info.path.hash_part(), changed)
+    pub(crate) fn forget_if_changed(&self, row: &Row, changed: (i64, u32)) -> bool {
+        self.verified.remove_older(&row.path.hash_part(), changed)
     }
 
     /// Removes the mark of a path whose files had the registered hash at the second read, which
     /// began at this time.
-    fn release(&self, info: &PathInfo, root: &Identity, began: Moment) {
-        self.remember(info, root, began);
-        if self.damaged.unmark(&info.path.hash_part()) {
-            self.observer.event(&Event::PathReleased(&info.path));
+    fn release(&self, row: &Row, root: &Identity, began: Moment) {
+        self.remember(row, root, began);
+        if self.damaged.unmark(&row.path.hash_part()) {
+            self.observer.event(&Event::PathReleased(&row.path));
         }
         self.observer.event(&Event::PathVerified);
         self.tasks.note_change();
     }
 
-    fn remember(&self, info: &PathInfo, root: &Identity, began: Moment) {
+    fn remember(&self, row: &Row, root: &Identity, began: Moment) {
         let entry = Entry {
-            stamp: Stamp::of_files(info, root),
+            stamp: Stamp::of_files(row, root),
             began,
         };
         let snapshot = self.snapshot();
         self.verified
-            .insert(info.path.hash_part(), entry, snapshot.as_deref());
+            .insert(row.path.hash_part(), entry, snapshot.as_deref());
     }
 
-    /// Marks a path whose files do not have the registered hash. `info` is its present row.
-    pub(crate) fn note_damaged(&self, info: &PathInfo, error: &dyn fmt::Display) {
-        let hash_part = info.path.hash_part();
+    /// Marks a path whose files do not have the registered hash. `row` is its present row.
+    pub(crate) fn note_damaged(&self, row: &Row, error: &dyn fmt::Display) {
+        let hash_part = row.path.hash_part();
         let was_marked = self.damaged.contains(&hash_part);
         self.verified.remove(&hash_part);
         // Without a second read the path would stay suspect, so the mark is removed.
-        if self.damaged.suspect(info) && !self.tasks.add(hash_part) {
+        if self.damaged.suspect(row) && !self.tasks.add(hash_part) {
             self.damaged.drop_suspect(&hash_part);
         }
         self.drop_rendered(&hash_part);
         if !was_marked {
             self.observer.event(&Event::PathQuarantined {
-                path: &info.path,
+                path: &row.path,
                 error,
             });
         }
@@ -216,22 +217,22 @@ impl Health {
 
     /// Queues a second read of a path whose files may be wrong, or may have changed while they were
     /// read.
-    pub(crate) fn suspect(&self, info: &PathInfo) {
-        self.tasks.add(info.path.hash_part());
+    pub(crate) fn suspect(&self, row: &Row) {
+        self.tasks.add(row.path.hash_part());
     }
 
     /// Quarantines a path: the second read found a wrong hash as well, and the fingerprint before
     /// and after it was the same.
-    fn quarantine(&self, info: &PathInfo, files: Fingerprint, damage: &Damage) {
-        let hash_part = info.path.hash_part();
+    fn quarantine(&self, row: &Row, files: Fingerprint, damage: &Damage) {
+        let hash_part = row.path.hash_part();
         let was_marked = self.damaged.contains(&hash_part);
         self.verified.remove(&hash_part);
-        self.damaged.quarantine(info, files);
+        self.damaged.quarantine(row, files);
         self.drop_rendered(&hash_part);
         self.tasks.note_change();
         if !was_marked {
             self.observer.event(&Event::PathQuarantined {
-                path: &info.path,
+                path: &row.path,
                 error: damage,
             });
         }
@@ -260,14 +261,14 @@ impl Health {
         }
     }
 
-    fn fingerprint_of(&self, info: &PathInfo) -> Option<Fingerprint> {
-        let tree = self.store.tree(&info.path).ok()?;
+    fn fingerprint_of(&self, row: &Row) -> Option<Fingerprint> {
+        let tree = self.store.tree(&row.path).ok()?;
         tree.fingerprint().ok()
     }
 
-    fn verified_since(&self, info: &PathInfo, root: &Identity) -> Option<Moment> {
-        let stamp = Stamp::of_files(info, root);
-        self.verified.find(&info.path.hash_part(), stamp)
+    fn verified_since(&self, row: &Row, root: &Identity) -> Option<Moment> {
+        let stamp = Stamp::of_files(row, root);
+        self.verified.find(&row.path.hash_part(), stamp)
     }
 
     fn snapshot(&self) -> Option<Arc<Snapshot>> {

@@ -22,6 +22,7 @@ use samovar_store::{Pace, Verdict, VerifyError, verify};
 
 use super::Health;
 use super::verified::Moment;
+use crate::known::row::Row;
 use crate::sync::Locked;
 use samovar_metrics::ScrubStatus;
 
@@ -147,18 +148,19 @@ impl<'a> Round<'a> {
                     continue;
                 }
             };
+            let row = Row::from(&info);
             let root = health.store.tree(&info.path).map(|tree| tree.identity());
             if let Ok(Ok(root)) = root
-                && health.verified_since(&info, &root) >= Some(self.started)
+                && health.verified_since(&row, &root) >= Some(self.started)
             {
                 return ControlFlow::Continue(());
             }
             let began = Moment::now();
             match verify(&*health.store, &info, &mut |len| self.go_on(len)) {
-                Ok(Verdict::Right(root)) => health.note_verified(&info, &root, began),
+                Ok(Verdict::Right(root)) => health.note_verified(&row, &root, began),
                 Ok(Verdict::Damaged(damage)) => {
                     self.status.quarantined_count += 1;
-                    health.note_damaged(&info, &damage);
+                    health.note_damaged(&row, &damage);
                 }
                 Ok(Verdict::Gone) => {}
                 Err(VerifyError::Stopped) => return ControlFlow::Break(()),

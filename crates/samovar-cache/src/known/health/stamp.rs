@@ -1,8 +1,9 @@
 //! Digests that tie a verification record to a registration and its files.
 
-use samovar_nix::PathInfo;
 use samovar_store::Identity;
 use sha2::{Digest, Sha256};
+
+use crate::known::row::Row;
 
 /// A digest of a path's registration and, if known, of the root of its files. It changes when one
 /// of them changes.
@@ -14,13 +15,13 @@ pub(super) struct Stamp([u8; 8]);
 
 impl Stamp {
     /// Computes the stamp of a row without files.
-    pub(super) fn of_row(info: &PathInfo) -> Self {
-        Self::finish(row(info))
+    pub(super) fn of_row(row: &Row) -> Self {
+        Self::finish(digest(row))
     }
 
     /// Computes the stamp of a row and of the root from which its files are read.
-    pub(super) fn of_files(info: &PathInfo, root: &Identity) -> Self {
-        Self::finish(row(info).chain_update(root.lasting_bytes()))
+    pub(super) fn of_files(row: &Row, root: &Identity) -> Self {
+        Self::finish(digest(row).chain_update(root.lasting_bytes()))
     }
 
     pub(super) const fn from_bytes(bytes: [u8; 8]) -> Self {
@@ -39,12 +40,12 @@ impl Stamp {
     }
 }
 
-fn row(info: &PathInfo) -> Sha256 {
-    let registration = info.registration.unwrap_or(-1);
+fn digest(row: &Row) -> Sha256 {
+    let registration = row.registration.unwrap_or(-1);
     Sha256::new()
-        .chain_update(info.path.hash_part().as_bytes())
+        .chain_update(row.path.hash_part().as_bytes())
         .chain_update(registration.to_le_bytes())
-        .chain_update(info.registration_time.to_le_bytes())
-        .chain_update(info.nar_hash.as_bytes())
-        .chain_update(info.nar_size.to_le_bytes())
+        .chain_update(row.registration_time.to_le_bytes())
+        .chain_update(row.nar_hash.as_bytes())
+        .chain_update(row.nar_size.to_le_bytes())
 }

@@ -43,10 +43,10 @@ use std::sync::Arc;
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, openat};
 use rustix::io::Errno;
 use samovar_http::{Batch, Body, Progress, Source};
-use samovar_nix::PathInfo;
 use samovar_nix::narinfo::NarCoding;
 use samovar_store::Identity;
 
+use crate::known::row::Row;
 pub(crate) use recording::{Candidate, Recording};
 pub(crate) use table::{CachedNar, CopiedFiles, Key, NarCache};
 
@@ -144,14 +144,14 @@ impl NarCache {
     /// it was made of other files.
     pub(crate) fn get_of(
         &self,
-        info: &PathInfo,
+        row: &Row,
         root: impl FnOnce() -> Option<Identity>,
     ) -> Option<Arc<CachedNar>> {
-        let cached = self.get(&(info.nar_hash, NarCoding::Identity), info.nar_size)?;
+        let cached = self.get(&(row.nar_hash, NarCoding::Identity), row.nar_size)?;
         let Some(files) = cached.files else {
             return Some(cached);
         };
-        if files.hash_part != info.path.hash_part() {
+        if files.hash_part != row.path.hash_part() {
             return None;
         }
         let root = root()?;

@@ -1,5 +1,7 @@
 //! A failed read of files means damage only if the path is still registered as before.
 
+use samovar_nix::PathInfo;
+
 use super::*;
 use crate::known::shared_store::SharedStore;
 use crate::tests::memory_store::MemoryStore;
@@ -17,12 +19,13 @@ impl Fixture {
         let store = MemoryStore::new();
         let (shared, events) = shared(&store, None);
         let info = store.add_file("a", b"a");
-        let registration = shared.registration(info.path.hash_part()).unwrap();
+        let snapshot = shared.refresh();
+        let registration = shared.registration(Row::from(&info), snapshot);
         Self {
             store,
             shared,
             events,
-            registration: registration.unwrap(),
+            registration,
         }
     }
 
@@ -38,7 +41,7 @@ impl Fixture {
     }
 
     fn register_anew(&self, change: impl FnOnce(&mut PathInfo)) {
-        self.store.change(&self.registration.info.path, change);
+        self.store.change(&self.registration.row.path, change);
     }
 }
 
@@ -67,7 +70,7 @@ fn wrong_bytes_of_a_path_that_was_collected_or_registered_anew_are_not_taken_for
     fixture.register_anew(|info| info.registration = Some(100));
     assert!(!fixture.registration.is_current().unwrap());
     assert_eq!(fixture.report(wrong_contents()), ["path collected"]);
-    fixture.store.unregister(&fixture.registration.info.path);
+    fixture.store.unregister(&fixture.registration.row.path);
     assert_eq!(fixture.report(wrong_contents()), ["path collected"]);
 }
 
@@ -82,7 +85,7 @@ fn wrong_bytes_are_not_taken_for_damage_while_the_store_is_unavailable() {
 #[test]
 fn a_missing_file_is_damage_only_if_the_store_is_mounted() {
     let fixture = Fixture::new();
-    let file = fixture.store.file(&fixture.registration.info.path);
+    let file = fixture.store.file(&fixture.registration.row.path);
     assert_eq!(
         fixture.report(io::ErrorKind::NotFound),
         ["path quarantined"]
@@ -109,6 +112,6 @@ fn unreadable_files_are_refused_with_the_present_state_of_the_path() {
     fixture.store.fail(true);
     assert!(matches!(fixture.unreadable(), Refusal::Store(_)));
     fixture.store.fail(false);
-    fixture.store.unregister(&fixture.registration.info.path);
+    fixture.store.unregister(&fixture.registration.row.path);
     assert!(matches!(fixture.unreadable(), Refusal::Absent));
 }

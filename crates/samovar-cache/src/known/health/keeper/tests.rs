@@ -47,7 +47,7 @@ impl Fixture {
     }
 
     fn note_damaged(&self, info: &PathInfo) {
-        self.health.note_damaged(info, &"wrong hash");
+        self.health.note_damaged(&Row::from(info), &"wrong hash");
     }
 
     /// Reads the queued paths a second time. Returns their number.
@@ -68,7 +68,7 @@ impl Fixture {
     }
 
     fn admit(&self, info: &PathInfo) -> Result<(), Refusal> {
-        self.health.admit(info, None)
+        self.health.admit(&Row::from(info), None)
     }
 
     fn fill_queue(&self) {
@@ -121,9 +121,11 @@ fn a_repair_releases_a_quarantined_path_which_is_then_hashed_again() {
     assert_eq!(fixture.events.take(), ["path released"]);
     let tree = samovar_store::Store::tree(&fixture.store, &info.path).unwrap();
     let root = tree.identity().unwrap();
-    assert!(fixture.health.is_to_hash(&info, &root));
-    fixture.health.note_verified(&info, &root, Moment::now());
-    assert!(!fixture.health.is_to_hash(&info, &root));
+    assert!(fixture.health.is_to_hash(&Row::from(&info), &root));
+    fixture
+        .health
+        .note_verified(&Row::from(&info), &root, Moment::now());
+    assert!(!fixture.health.is_to_hash(&Row::from(&info), &root));
 }
 
 #[test]
@@ -166,7 +168,9 @@ fn a_read_without_a_result_does_not_release_a_quarantined_path() {
     // A slow reader read the files before they were damaged.
     let tree = samovar_store::Store::tree(&fixture.store, &info.path).unwrap();
     let root = tree.identity().unwrap();
-    fixture.health.note_verified(&info, &root, Moment::now());
+    fixture
+        .health
+        .note_verified(&Row::from(&info), &root, Moment::now());
     fixture.store.fail(true);
     assert_eq!(fixture.read_again(), 1);
     fixture.store.fail(false);
@@ -210,9 +214,11 @@ fn a_verification_does_not_release_a_marked_path_before_the_second_read() {
     fixture.note_damaged(&info);
     let tree = samovar_store::Store::tree(&fixture.store, &info.path).unwrap();
     let root = tree.identity().unwrap();
-    fixture.health.note_verified(&info, &root, Moment::now());
+    fixture
+        .health
+        .note_verified(&Row::from(&info), &root, Moment::now());
     assert!(matches!(fixture.admit(&info), Err(Refusal::Suspect)));
-    assert!(fixture.health.is_to_hash(&info, &root));
+    assert!(fixture.health.is_to_hash(&Row::from(&info), &root));
     assert_eq!(fixture.events.take(), ["path quarantined"]);
 }
 
@@ -259,27 +265,27 @@ fn a_restart_keeps_quarantined_paths_and_verification_records_but_no_suspects() 
         health
     };
     let health = start();
-    health.note_verified(verified, &root, Moment::now());
-    health.note_damaged(suspect, &"wrong hash");
-    let files = health.fingerprint_of(quarantined).unwrap();
-    health.quarantine(quarantined, files, &samovar_store::Damage::Hash);
+    health.note_verified(&Row::from(verified), &root, Moment::now());
+    health.note_damaged(&Row::from(suspect), &"wrong hash");
+    let files = health.fingerprint_of(&Row::from(quarantined)).unwrap();
+    health.quarantine(&Row::from(quarantined), files, &samovar_store::Damage::Hash);
     Keeper::new(&health).save();
     let health = start();
-    assert!(!health.is_to_hash(verified, &root));
-    assert!(health.admit(suspect, None).is_ok());
-    let refused = health.admit(quarantined, None);
+    assert!(!health.is_to_hash(&Row::from(verified), &root));
+    assert!(health.admit(&Row::from(suspect), None).is_ok());
+    let refused = health.admit(&Row::from(quarantined), None);
     assert!(matches!(refused, Err(Refusal::Quarantined)));
 }
 
 #[test]
 fn marks_are_bounded_and_releasing_a_path_frees_one() {
     let fixture = Fixture::new();
-    let info = fixture.store.add_file("a", b"a");
+    let row = Row::from(&fixture.store.add_file("a", b"a"));
     let numbered = |number| {
         let name = format!("{}-a", hash_part(number));
-        PathInfo {
+        Row {
             path: samovar_nix::StorePath::from_base_name(&name).unwrap(),
-            ..info.clone()
+            ..row.clone()
         }
     };
     let marks = damaged::Damaged::default();

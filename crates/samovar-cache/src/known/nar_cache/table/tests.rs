@@ -6,6 +6,7 @@ use tempfile::TempDir;
 
 use super::super::{Candidate, Recording};
 use super::*;
+use crate::known::row::Row;
 use crate::tests::memory_store::MemoryStore;
 use crate::tests::recorder::Recorder;
 
@@ -201,7 +202,12 @@ fn a_copy_that_was_not_hashed_is_used_only_for_the_same_files() {
         assert!(recording.finish(Some(files)).is_some());
     }
     let [copied, replaced] = &infos;
-    let get = |info: &PathInfo| fixture.cache.get_of(info, || root_of(info)).is_some();
+    let get = |info: &PathInfo| {
+        fixture
+            .cache
+            .get_of(&Row::from(info), || root_of(info))
+            .is_some()
+    };
     assert!(get(copied) && get(replaced));
     std::fs::rename(store.file(&copied.path), store.file(&replaced.path)).unwrap();
     assert!(!get(replaced) && !fixture.has(2), "other files");
