@@ -40,6 +40,7 @@ mod contender;
 mod disk;
 mod engine;
 mod figures;
+mod floor;
 mod http;
 mod load;
 mod machine;
@@ -113,6 +114,9 @@ fn run(arguments: &Arguments) -> Result<()> {
     if !rows::can_count_calls() {
         remarks.push("strace is not installed, so system calls are not counted.".into());
     }
+
+    progress("floor of the first copy");
+    remarks.extend(floor::describe(&store, scratch.path())?);
 
     let results = rows::measure(
         arguments,
