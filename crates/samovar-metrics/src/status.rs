@@ -278,7 +278,8 @@ pub struct ScrubStatus {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CacheStatus {
-    /// Name of the cache: `narinfos`, `small_nars`, `nar_cache` or `plans` (NAR plans).
+    /// Name of the cache: `narinfos`, `packed_narinfos`, `small_nars`, `nar_cache` or `plans` (NAR
+    /// plans).
     pub name: String,
     /// Number of entries in the cache.
     pub entry_count: u64,

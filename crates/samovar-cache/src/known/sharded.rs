@@ -170,11 +170,6 @@ impl<V: Clone + MemoryLen> Sharded<V> {
         status
     }
 
-    /// Whether the table was created with this capacity.
-    pub(crate) fn has_memory_len(&self, memory_len: usize) -> bool {
-        self.shard_len_max == memory_len / self.shards.len()
-    }
-
     /// Returns the maximum memory of one generation of one shard, in bytes. Longer entries are not
     /// accepted.
     fn generation_len_max(&self) -> usize {

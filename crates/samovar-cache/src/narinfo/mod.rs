@@ -2,6 +2,7 @@
 
 pub(crate) mod key_file;
 pub(crate) mod narinfos;
+pub(crate) mod packed;
 pub(crate) mod prefetch;
 pub(crate) mod prefetch_queue;
 pub(crate) mod rendered;

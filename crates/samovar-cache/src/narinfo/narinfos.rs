@@ -7,7 +7,9 @@ use samovar_store::{Member, Snapshot, StoreError};
 
 use crate::known::registration::Registration;
 use crate::known::row::Row;
+use crate::known::sharded::PathCache;
 use crate::known::shared_store::SharedStore;
+use crate::narinfo::packed::PackedCache;
 use crate::narinfo::prefetch_queue::PrefetchQueue;
 use crate::narinfo::rendered::{Rendered, RenderedCache, SHARD_COUNT, Stamp};
 use crate::narinfo::signing::Signing;
@@ -24,6 +26,9 @@ pub(crate) struct Narinfos {
     pub(crate) reader: Reader,
     pub(crate) signing: Signing,
     pub(crate) rendered: Arc<RenderedCache>,
+    /// `None` unless there is more memory than [`RENDERED_LEN_MAX`].
+    pub(crate) packed: Option<Arc<PackedCache>>,
+    memory_len: usize,
     pub(crate) prefetch_queue: PrefetchQueue,
 }
 
@@ -35,10 +40,14 @@ impl Narinfos {
         memory_len: usize,
     ) -> Self {
         let evictions = Arc::clone(&shared.narinfo_evictions);
+        let rendered_len = memory_len.min(RENDERED_LEN_MAX);
+        let packed_len = memory_len - rendered_len;
         Self {
             reader: Reader::new(shared, policy),
             signing: signing.checked(),
-            rendered: Arc::new(RenderedCache::new(SHARD_COUNT, memory_len, evictions)),
+            rendered: Arc::new(RenderedCache::new(SHARD_COUNT, rendered_len, evictions)),
+            packed: (packed_len > 0).then(|| Arc::new(PackedCache::new(packed_len))),
+            memory_len,
             prefetch_queue: PrefetchQueue::default(),
         }
     }
@@ -52,22 +61,38 @@ impl Narinfos {
     ) -> bool {
         self.signing.is_made_of(signing)
             && self.reader.policy.config == *policy
-            && self.rendered.has_memory_len(memory_len)
+            && self.memory_len == memory_len
     }
 
     /// Returns the narinfo of a readable path, if it is in memory and valid for `snapshot` and the
     /// present policy. Never blocks.
     pub(crate) fn find(&self, snapshot: &Snapshot, hash_part: &HashPart) -> Option<Rendered> {
         let now = self.stamp(snapshot);
-        let rendered = self.rendered.find(hash_part)?;
+        let Some(rendered) = self.rendered.find(hash_part) else {
+            return self.unpack(hash_part, now);
+        };
         if rendered.is_prefetched {
             self.rendered
                 .update(hash_part, |rendered| rendered.is_prefetched = false);
             self.prefetch_queue.note_useful();
         }
-        let is_true = rendered.stamp == Some(now)
-            && (rendered.until == FOREVER || self.reader.policy.now() < rendered.until);
+        let is_true = rendered.stamp == Some(now) && self.permits(rendered.until);
         is_true.then_some(rendered)
+    }
+
+    /// Whether a permission that expires at `until` is still valid.
+    fn permits(&self, until: i64) -> bool {
+        until == FOREVER || self.reader.policy.now() < until
+    }
+
+    /// Moves the packed narinfo of a path to the rendered ones, and returns it.
+    fn unpack(&self, hash_part: &HashPart, now: Stamp) -> Option<Rendered> {
+        let packed = self.packed.as_ref()?;
+        let is_valid = |stamp, until| stamp == now && self.permits(until);
+        let rendered = packed.find(hash_part, is_valid)?;
+        self.rendered.insert(*hash_part, rendered.clone());
+        self.drop_if_marked(hash_part);
+        Some(rendered)
     }
 
     /// Returns the narinfo of one path, after leasing the path if possible.
@@ -133,16 +158,26 @@ impl Narinfos {
         self.reader.shared.health.admit(&Row::from(info), epoch)?;
         let rendered = self.render(info, snapshot, permit);
         let hash_part = info.path.hash_part();
-        self.rendered.insert(hash_part, rendered.clone());
-        self.drop_if_marked(&hash_part);
+        self.insert(hash_part, rendered.clone());
         Ok(rendered)
+    }
+
+    /// Adds a narinfo that was just rendered.
+    fn insert(&self, hash_part: HashPart, rendered: Rendered) {
+        if let Some(packed) = &self.packed {
+            packed.insert(hash_part, &rendered);
+        }
+        self.rendered.insert(hash_part, rendered);
+        self.drop_if_marked(&hash_part);
     }
 
     /// Drops a narinfo that was just added, if its path was marked as suspect or quarantined
     /// meanwhile.
     fn drop_if_marked(&self, hash_part: &HashPart) {
         if self.reader.shared.health.is_marked(hash_part) {
-            self.rendered.remove(hash_part);
+            for cache in self.path_caches() {
+                cache.drop_path(hash_part);
+            }
         }
     }
 
@@ -213,6 +248,16 @@ impl Narinfos {
         Ok(answers.into_iter().flatten().collect())
     }
 
+    /// Returns the tables of narinfos in memory.
+    pub(crate) fn path_caches(&self) -> impl Iterator<Item = Arc<dyn PathCache>> {
+        let rendered: Arc<dyn PathCache> = Arc::<RenderedCache>::clone(&self.rendered);
+        let packed = self
+            .packed
+            .clone()
+            .map(|packed| packed as Arc<dyn PathCache>);
+        std::iter::once(rendered).chain(packed)
+    }
+
     /// Returns the store path with this hash part, if its narinfo is in memory.
     pub(crate) fn name_of(&self, hash_part: &HashPart) -> Option<StorePath> {
         Some(self.rendered.peek(hash_part)?.narinfo.row.path.clone())
@@ -257,8 +302,7 @@ impl Narinfos {
             {
                 let mut rendered = self.render(&info, Some(&snapshot), permit);
                 rendered.is_prefetched = true;
-                self.rendered.insert(hash_part, rendered);
-                self.drop_if_marked(&hash_part);
+                self.insert(hash_part, rendered);
                 self.prefetch_queue
                     .add(references(&info), depth.saturating_sub(1));
             }
@@ -304,7 +348,9 @@ impl Narinfos {
     }
 
     fn render(&self, info: &PathInfo, snapshot: Option<&Snapshot>, permit: Permit) -> Rendered {
-        let before = self.rendered.peek(&info.path.hash_part());
+        let hash_part = info.path.hash_part();
+        let before = self.rendered.peek(&hash_part);
+        let before = before.or_else(|| self.packed.as_ref()?.find(&hash_part, |_, _| true));
         let stamp = snapshot.map(|snapshot| Stamp {
             epoch: snapshot.epoch,
             generation: permit.generation,
@@ -329,6 +375,9 @@ impl Narinfos {
         }
     }
 }
+
+/// Maximum memory for the rendered narinfos of a cache, in bytes. Further memory holds packed ones.
+const RENDERED_LEN_MAX: usize = 32 << 20;
 
 /// Number of members of a closure that are looked up at once.
 const STEP_COUNT: usize = 256;

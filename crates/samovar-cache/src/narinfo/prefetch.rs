@@ -103,6 +103,9 @@ impl<'a> NewPaths<'a> {
                 Task::Prefetch(queued) => drop(self.narinfos.prepare(&queued)),
                 Task::Idle => {
                     self.prefetch_new().unwrap_or_default();
+                    if let Some(packed) = &self.narinfos.packed {
+                        packed.train();
+                    }
                     checked_at = Instant::now();
                     interval = (interval * 2).clamp(START_INTERVAL, INTERVAL);
                 }

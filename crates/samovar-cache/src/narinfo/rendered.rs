@@ -38,9 +38,9 @@ pub(crate) struct Narinfo {
 }
 
 impl Narinfo {
-    pub(crate) fn new(info: &PathInfo, text: &[u8], unsigned_len: usize) -> Self {
+    pub(crate) fn new(row: Row, text: &[u8], unsigned_len: usize) -> Self {
         Self {
-            row: Row::from(info),
+            row,
             unsigned_len,
             prepared: HEAD.prepared(text),
         }
@@ -91,7 +91,7 @@ impl Rendered {
             until: 0,
             leased: 0,
             is_prefetched: false,
-            narinfo: Arc::new(Narinfo::new(info, text, 0)),
+            narinfo: Arc::new(Narinfo::new(Row::from(info), text, 0)),
         }
     }
 }

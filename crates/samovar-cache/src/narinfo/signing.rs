@@ -7,6 +7,7 @@ use samovar_nix::narinfo::{self, NarCoding};
 use samovar_nix::{PathInfo, PublicKey, SecretKey, Signature, StoreDir};
 use samovar_store::{Realisation, RealisationId};
 
+use crate::known::row::Row;
 use crate::known::small_nars;
 use crate::narinfo::rendered::Narinfo;
 use crate::reader::policy::is_signed_by;
@@ -172,7 +173,7 @@ impl Signing {
         if let Some(address) = address {
             text.extend_from_slice(format!("CA: {address}\n").as_bytes());
         }
-        Arc::new(Narinfo::new(info, &text, unsigned_len))
+        Arc::new(Narinfo::new(Row::from(info), &text, unsigned_len))
     }
 
     /// Returns the signatures for an uploaded path: the cache's own, if it signs the path, and the

@@ -15,7 +15,6 @@ use crate::access::Client;
 use crate::known::sharded::PathCache;
 use crate::known::shared_store::SharedStore;
 use crate::narinfo::narinfos::Narinfos;
-use crate::narinfo::rendered::RenderedCache;
 use crate::site::cache::{Cache, CacheConfig};
 use crate::sync::unpoisoned;
 
@@ -32,10 +31,10 @@ impl Caches {
     pub(crate) fn build(
         shared: &Arc<SharedStore>,
         configs: Vec<CacheConfig>,
-        rendered_memory_len: usize,
+        narinfo_memory_len: usize,
         before: Option<&Self>,
     ) -> Self {
-        let share = rendered_memory_len / configs.len().max(1);
+        let share = narinfo_memory_len / configs.len().max(1);
         let cache = |config: CacheConfig| {
             let before = before.and_then(|before| before.at(&config.path_prefix));
             Cache::new(shared, config, share, before)
@@ -72,12 +71,9 @@ impl Caches {
         self.iter().map(|cache| &cache.narinfos)
     }
 
-    /// Returns the tables of narinfos in memory, one per cache.
+    /// Returns the tables of narinfos in memory, of all caches.
     pub(crate) fn rendered(&self) -> impl Iterator<Item = Arc<dyn PathCache>> {
-        let rendered = |narinfos: &Arc<Narinfos>| -> Arc<dyn PathCache> {
-            Arc::<RenderedCache>::clone(&narinfos.rendered)
-        };
-        self.narinfos().map(rendered)
+        self.narinfos().flat_map(|narinfos| narinfos.path_caches())
     }
 
     /// Tells the observer which caches there are.

@@ -18,6 +18,7 @@ impl Monitored for Site {
             shared.small_nars.status("small_nars"),
             shared.plans.status(),
         ];
+        caches.extend(self.packed_status());
         caches.extend(
             shared
                 .nar_cache
@@ -76,12 +77,30 @@ impl Site {
     fn narinfo_status(&self) -> CacheStatus {
         let caches = self.caches();
         let all = caches.narinfos().map(|one| one.rendered.status("narinfos"));
-        let sum = all.reduce(|sum, one| CacheStatus {
-            entry_count: sum.entry_count + one.entry_count,
-            len: sum.len + one.len,
-            len_max: sum.len_max + one.len_max,
-            ..sum
-        });
-        sum.unwrap_or_default()
+        all.reduce(sum).unwrap_or_default()
+    }
+
+    /// Returns the status of all caches' packed narinfos; `None` if there is no memory for them.
+    fn packed_status(&self) -> Option<CacheStatus> {
+        let caches = self.caches();
+        let all = caches
+            .narinfos()
+            .filter_map(|one| Some(one.packed.as_ref()?.status()));
+        all.reduce(|one, other| CacheStatus {
+            hit_count: one.hit_count + other.hit_count,
+            miss_count: one.miss_count + other.miss_count,
+            eviction_count: one.eviction_count + other.eviction_count,
+            ..sum(one, other)
+        })
+    }
+}
+
+/// Adds up the contents of two caches.
+fn sum(one: CacheStatus, other: CacheStatus) -> CacheStatus {
+    CacheStatus {
+        entry_count: one.entry_count + other.entry_count,
+        len: one.len + other.len,
+        len_max: one.len_max + other.len_max,
+        ..one
     }
 }

@@ -51,8 +51,8 @@ use crate::upload;
 pub struct SiteConfig {
     /// The caches. No two may have the same prefix.
     pub caches: Vec<CacheConfig>,
-    /// Memory for rendered narinfos, in bytes. The caches share it equally.
-    pub rendered_memory_len: usize,
+    /// Memory for narinfos, in bytes. The caches share it equally.
+    pub narinfo_memory_len: usize,
     /// Memory for the small-NAR cache, in bytes.
     pub small_nar_memory_len: usize,
     /// The directory and size of the NAR cache; `None` if it is off.
@@ -72,7 +72,7 @@ impl Default for SiteConfig {
     fn default() -> Self {
         Self {
             caches: vec![CacheConfig::default()],
-            rendered_memory_len: 32 << 20,
+            narinfo_memory_len: 32 << 20,
             small_nar_memory_len: 32 << 20,
             nar_cache: None,
             gc_lease: None,
@@ -90,7 +90,7 @@ pub struct Site {
     pub(crate) current: Arc<Current>,
     /// Background threads. Locked while the caches are replaced.
     pub(crate) background: Mutex<Background>,
-    pub(crate) rendered_memory_len: usize,
+    pub(crate) narinfo_memory_len: usize,
     storage: Option<Arc<Storage>>,
 }
 
@@ -107,7 +107,7 @@ impl Site {
         if let Some(storage) = &config.storage {
             storage.set_lend_slot(|wait| samovar_http::lend_slot(wait));
         }
-        let rendered_memory_len = config.rendered_memory_len;
+        let narinfo_memory_len = config.narinfo_memory_len;
         let settings = SharedConfig {
             small_nar_memory_len: config.small_nar_memory_len,
             nar_cache: config.nar_cache,
@@ -116,7 +116,7 @@ impl Site {
             program: config.program,
         };
         let shared = Arc::new(SharedStore::new(store, settings, observer));
-        let caches = Caches::build(&shared, config.caches, rendered_memory_len, None);
+        let caches = Caches::build(&shared, config.caches, narinfo_memory_len, None);
         shared.health.watch(caches.rendered().collect());
         caches.announce(&*shared.observer);
         let background = Background::start(&caches);
@@ -124,7 +124,7 @@ impl Site {
             shared,
             current: Arc::new(Current::new(caches)),
             background: Mutex::new(background),
-            rendered_memory_len,
+            narinfo_memory_len,
             storage: config.storage,
         }
     }

@@ -26,7 +26,7 @@ impl Site {
     pub fn reconfigure(&self, configs: Vec<CacheConfig>) -> Result<(), ReconfigureError> {
         let mut background = self.background.locked();
         let before = self.caches();
-        let len = self.rendered_memory_len;
+        let len = self.narinfo_memory_len;
         let caches = Arc::new(Caches::build(&self.shared, configs, len, Some(&before)));
         let health = &self.shared.health;
         health.watch(before.rendered().chain(caches.rendered()).collect());

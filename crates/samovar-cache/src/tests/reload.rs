@@ -8,7 +8,7 @@ use crate::{CacheConfig, SiteConfig};
 #[test]
 fn a_reload_does_not_reset_the_counter_of_evictions() {
     let server = TestServer::with_site(SiteConfig {
-        rendered_memory_len: 64 * 4096,
+        narinfo_memory_len: 64 * 4096,
         ..SiteConfig::default()
     });
     for number in 0..300 {

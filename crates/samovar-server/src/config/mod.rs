@@ -84,6 +84,8 @@ pub struct Configuration {
     pub cache_directory: PathBuf,
     /// Maximum size of the NAR cache, bytes; 0 turns it off. `None`: derived from the free space.
     pub nar_cache_size: Option<u64>,
+    /// Memory for narinfos, in bytes. The caches share it equally.
+    pub narinfo_memory_len: usize,
     /// Minimum time for which a GC lease protects a path after its narinfo was sent; zero turns
     /// leases off. `None`: [`GC_LEASE_TIME_DEFAULT`] if there is a daemon, otherwise no leases.
     pub gc_lease: Option<Duration>,
@@ -172,6 +174,7 @@ impl Default for Configuration {
             // In a directory on a disk, so that it survives a restart of the machine.
             cache_directory: PathBuf::from("/var/tmp"),
             nar_cache_size: None,
+            narinfo_memory_len: 32 << 20,
             gc_lease: None,
             verifies_first: true,
             state_directory: None,

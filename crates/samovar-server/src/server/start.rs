@@ -226,6 +226,7 @@ impl<'a> Bound<'a> {
             caches,
             storage,
             nar_cache,
+            narinfo_memory_len: config.narinfo_memory_len,
             gc_lease: gc_lease(config),
             trust: Trust {
                 is_first_hashed: config.verifies_first,

@@ -93,6 +93,7 @@ const HEADINGS: [(&str, &[&str]); 10] = [
         &[
             "store",
             "nar-cache",
+            "narinfo-memory",
             "gc-lease",
             "verify",
             "scrub",

@@ -201,6 +201,16 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
     ))
     .nix_serve(&[]),
     server(
+        "narinfo-memory",
+        Size(0, u64::MAX, |draft, len| {
+            draft.config.narinfo_memory_len = to_usize(len);
+        }),
+        "Memory for narinfos. What exceeds 32 MiB holds compressed narinfos, 0.4 KiB each.",
+    )
+    .defaults_to(Value(|config| {
+        format!("{} MiB", config.narinfo_memory_len >> 20)
+    })),
+    server(
         "gc-lease",
         Time(|draft, time| {
             let is_off = time.is_zero();

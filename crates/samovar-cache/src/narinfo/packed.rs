@@ -1,0 +1,249 @@
+//! Packed narinfos: the second level of the narinfo memory, for stores of very many paths.
+//!
+//! # Theory of operation
+//!
+//! A rendered narinfo takes about 1.2 KiB: its text, the head of its response, and its entry in a
+//! table. Packed, it takes a third of that. Its text is compressed with zstd and a dictionary that
+//! is trained on the first narinfos of the cache, because they have the same store directory, key
+//! names and style of names as the others. Until the dictionary is trained, nothing is packed.
+//!
+//! Unpacking takes microseconds, so I/O threads do it. A look-up in the database takes ten times as
+//! long, and needs a worker.
+//!
+//! A use does not move an entry: narinfos that are used often are in the first level. So the table
+//! drops the oldest entries first, and its whole memory holds different paths.
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use samovar_metrics::CacheStatus;
+use samovar_nix::{HashPart, NarHash, StorePath};
+use zstd::bulk::{Compressor, Decompressor};
+use zstd::zstd_safe::{CParameter, compress_bound};
+
+use crate::known::row::Row;
+use crate::known::sharded::{MemoryLen, PathCache, Sharded};
+use crate::narinfo::rendered::{Narinfo, Rendered, SHARD_COUNT, Stamp};
+use crate::sync::Locked;
+
+/// Compression level. Higher ones save two percent.
+const LEVEL: i32 = 1;
+
+/// Number of narinfos on which the dictionary is trained.
+const SAMPLE_COUNT: usize = 1000;
+
+/// Maximum length of the dictionary, in bytes. Longer ones save one percent.
+const DICTIONARY_LEN: usize = 4096;
+
+/// Maximum length of a text that is packed, in bytes: hardly any narinfo is longer, and the memory
+/// of idle decoders is limited by it.
+const TEXT_LEN_MAX: usize = 64 * 1024;
+
+/// Maximum number of idle coders of each kind: more threads rarely unpack at the same time.
+const IDLE_COUNT_MAX: usize = 16;
+
+/// The packed narinfos of one cache.
+pub(crate) struct PackedCache {
+    entries: Sharded<Packed>,
+    hit_count: AtomicU64,
+    /// The trained dictionary; empty if training failed, and nothing is packed then.
+    dictionary: OnceLock<Vec<u8>>,
+    /// The texts on which the dictionary will be trained. Empty after the training.
+    samples: Mutex<Vec<Vec<u8>>>,
+    compressors: Mutex<Vec<Compressor<'static>>>,
+    decompressors: Mutex<Vec<Decompressor<'static>>>,
+}
+
+impl fmt::Debug for PackedCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PackedCache").field(&self.entries).finish()
+    }
+}
+
+/// A packed narinfo.
+#[derive(Debug, Clone)]
+struct Packed(Arc<Content>);
+
+#[derive(Debug)]
+struct Content {
+    stamp: Stamp,
+    /// As [`Rendered::until`].
+    until: i64,
+    registration: Option<i64>,
+    registration_time: i64,
+    leased: u32,
+    unsigned_len: u32,
+    text_len: u32,
+    /// The compressed text.
+    frame: Box<[u8]>,
+}
+
+impl MemoryLen for Packed {
+    fn memory_len(&self) -> usize {
+        /// Memory that an allocation takes besides its contents, in bytes.
+        const ALLOCATION_LEN: usize = 16;
+        let entry_len = 2 * (size_of::<HashPart>() + size_of::<Self>());
+        entry_len + size_of::<Content>() + self.0.frame.len() + 2 * ALLOCATION_LEN
+    }
+}
+
+impl PackedCache {
+    /// Creates an empty cache of `memory_len` bytes.
+    pub(crate) fn new(memory_len: usize) -> Self {
+        Self {
+            entries: Sharded::new(SHARD_COUNT, memory_len, Arc::default()),
+            hit_count: AtomicU64::new(0),
+            dictionary: OnceLock::new(),
+            samples: Mutex::default(),
+            compressors: Mutex::default(),
+            decompressors: Mutex::default(),
+        }
+    }
+
+    /// Packs a narinfo and adds it, if it has a stamp.
+    pub(crate) fn insert(&self, hash_part: HashPart, rendered: &Rendered) {
+        let text = rendered.narinfo.text();
+        match self.dictionary.get() {
+            None => self.add_sample(text),
+            Some(dictionary) if !dictionary.is_empty() => {
+                // Without memory for a compressor, the narinfo is looked up again.
+                if let Ok(Some(packed)) = self.pack(dictionary, rendered) {
+                    self.entries.insert(hash_part, packed);
+                }
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Unpacks the narinfo of a path, if there is one that `is_valid` accepts by its stamp and by
+    /// the time until which the policy permits it.
+    pub(crate) fn find(
+        &self,
+        hash_part: &HashPart,
+        is_valid: impl FnOnce(Stamp, i64) -> bool,
+    ) -> Option<Rendered> {
+        let Packed(content) = self.entries.peek(hash_part)?;
+        if !is_valid(content.stamp, content.until) {
+            return None;
+        }
+        let text = self.unpacked(&content).ok()?;
+        let row = Row {
+            registration: content.registration,
+            registration_time: content.registration_time,
+            ..row_of(&text)?
+        };
+        self.hit_count.fetch_add(1, Ordering::Relaxed);
+        Some(Rendered {
+            stamp: Some(content.stamp),
+            until: content.until,
+            leased: content.leased,
+            is_prefetched: false,
+            narinfo: Arc::new(Narinfo::new(row, &text, content.unsigned_len as usize)),
+        })
+    }
+
+    /// Trains the dictionary if there are enough samples, which takes about 0.1 s.
+    pub(crate) fn train(&self) {
+        let mut samples = self.samples.locked();
+        if samples.len() < SAMPLE_COUNT || self.dictionary.get().is_some() {
+            return;
+        }
+        let texts = std::mem::take(&mut *samples);
+        drop(samples);
+        let trained = zstd::dict::from_samples(&texts, DICTIONARY_LEN);
+        self.dictionary.get_or_init(|| trained.unwrap_or_default());
+    }
+
+    pub(crate) fn status(&self) -> CacheStatus {
+        CacheStatus {
+            hit_count: self.hit_count.load(Ordering::Relaxed),
+            ..self.entries.status("packed_narinfos")
+        }
+    }
+
+    fn add_sample(&self, text: &[u8]) {
+        let mut samples = self.samples.locked();
+        if samples.len() < SAMPLE_COUNT && text.len() <= TEXT_LEN_MAX {
+            samples.push(text.to_vec());
+        }
+    }
+
+    fn pack(&self, dictionary: &[u8], rendered: &Rendered) -> io::Result<Option<Packed>> {
+        let text = rendered.narinfo.text();
+        let Some(stamp) = rendered.stamp.filter(|_| text.len() <= TEXT_LEN_MAX) else {
+            return Ok(None);
+        };
+        let mut compressor = match self.compressors.locked().pop() {
+            Some(compressor) => compressor,
+            None => compressor(dictionary)?,
+        };
+        let mut frame = Vec::with_capacity(compress_bound(text.len()));
+        compressor.compress_to_buffer(text, &mut frame)?;
+        give_back(&self.compressors, compressor);
+        let narinfo = &rendered.narinfo;
+        let as_u32 = |len| u32::try_from(len).unwrap_or(u32::MAX);
+        Ok(Some(Packed(Arc::new(Content {
+            stamp,
+            until: rendered.until,
+            registration: narinfo.row.registration,
+            registration_time: narinfo.row.registration_time,
+            leased: rendered.leased,
+            unsigned_len: as_u32(narinfo.unsigned_len),
+            text_len: as_u32(text.len()),
+            frame: frame.into(),
+        }))))
+    }
+
+    fn unpacked(&self, content: &Content) -> io::Result<Vec<u8>> {
+        let dictionary = self.dictionary.get().map_or(&[][..], Vec::as_slice);
+        let mut decompressor = match self.decompressors.locked().pop() {
+            Some(decompressor) => decompressor,
+            None => Decompressor::with_dictionary(dictionary)?,
+        };
+        let mut text = Vec::with_capacity(content.text_len as usize);
+        decompressor.decompress_to_buffer(&content.frame, &mut text)?;
+        give_back(&self.decompressors, decompressor);
+        Ok(text)
+    }
+}
+
+impl PathCache for PackedCache {
+    fn drop_path(&self, hash_part: &HashPart) {
+        self.entries.remove(hash_part);
+    }
+}
+
+/// Creates a compressor whose frames lack what [`Content`] has already.
+fn compressor(dictionary: &[u8]) -> io::Result<Compressor<'static>> {
+    let mut compressor = Compressor::with_dictionary(LEVEL, dictionary)?;
+    compressor.set_parameter(CParameter::ContentSizeFlag(false))?;
+    compressor.set_parameter(CParameter::DictIdFlag(false))?;
+    Ok(compressor)
+}
+
+fn give_back<T>(idle: &Mutex<Vec<T>>, coder: T) {
+    let mut idle = idle.locked();
+    if idle.len() < IDLE_COUNT_MAX {
+        idle.push(coder);
+    }
+}
+
+/// Returns the columns that are fields of the narinfo; `None` if one is missing. The store has
+/// written the text, so it has no quirks.
+fn row_of(text: &[u8]) -> Option<Row> {
+    let text = std::str::from_utf8(text).ok()?;
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
+    let (_, base_name) = field("StorePath: ")?.rsplit_once('/')?;
+    Some(Row {
+        path: StorePath::from_base_name(base_name).ok()?,
+        nar_hash: NarHash::parse(field("NarHash: ")?).ok()?,
+        nar_size: field("NarSize: ")?.parse().ok()?,
+        registration: None,
+        registration_time: 0,
+    })
+}
