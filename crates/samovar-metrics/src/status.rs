@@ -228,7 +228,7 @@ pub struct RecentError {
 pub struct StoreStatus {
     /// The store directory, usually `/nix/store`.
     pub store_dir: String,
-    /// Paths in the catalog, including paths deleted since it was loaded; `None` while it is being
+    /// Paths in the catalog, including paths deleted since it was loaded; `None` before it is
     /// loaded.
     pub path_count: Option<u64>,
     /// Memory that the catalog uses, in bytes.

@@ -35,7 +35,7 @@ mod tree;
 mod uri;
 mod verify;
 
-pub use catalog::{Catalog, Snapshot};
+pub use catalog::{Catalog, Snapshot, Version};
 pub use closure::{Closure, Member, by_lookups as closure_by_lookups};
 #[cfg(fuzzing)]
 pub use daemon::fuzzing;

@@ -69,6 +69,61 @@ fn the_first_answers_come_from_the_database() {
     }
 }
 
+/// Background threads ask in these two ways.
+#[test]
+fn nothing_is_loaded_before_a_caller_needs_it() {
+    for journal in [Journal::Wal, Journal::Truncate] {
+        let (_place, writer, store) = large(journal);
+        let catalog = store.catalog().unwrap();
+        assert!(catalog.renew().unwrap().is_none());
+        assert!(catalog.version().is_some());
+        assert!(!catalog.current().is_loaded());
+        assert!(catalog.renew().unwrap().is_none());
+        catalog.load().unwrap();
+        register_all(&writer, LARGE..LARGE + 1);
+        let renewed = catalog.renew().unwrap().unwrap();
+        assert!(renewed.may_contain(&rows::path(LARGE).hash_part()));
+    }
+}
+
+#[test]
+fn a_large_database_is_loaded_for_the_hundredth_request() {
+    for journal in [Journal::Wal, Journal::Truncate] {
+        let (_place, _writer, store) = large(journal);
+        let catalog = store.catalog().unwrap();
+        for _ in 0..99 {
+            assert!(catalog.refresh().unwrap().is_none());
+            assert!(catalog.renew().unwrap().is_none());
+        }
+        assert!(catalog.load_time().is_none());
+        assert!(catalog.refresh().unwrap().is_none());
+        while !catalog.current().is_loaded() {
+            std::thread::yield_now();
+        }
+        assert_eq!(catalog.current().path_count(), LARGE as usize);
+    }
+}
+
+#[test]
+fn a_version_changes_with_each_commit_only() {
+    for journal in [Journal::Wal, Journal::Truncate] {
+        let (place, writer, store) = large(journal);
+        let catalog = store.catalog().unwrap();
+        let version = || catalog.version().unwrap();
+        let first = version();
+        assert_eq!(version(), first);
+        assert!(store.lookup(rows::path(0).hash_part()).unwrap().is_some());
+        catalog.load().unwrap();
+        assert_eq!(version(), first);
+        register_all(&writer, LARGE..LARGE + 1);
+        let second = version();
+        assert_ne!(second, first);
+        assert_eq!(version(), second);
+        // Another connection pool of the same file has versions of its own.
+        assert_ne!(place.open().catalog().unwrap().version().unwrap(), second);
+    }
+}
+
 #[test]
 fn a_small_database_is_read_at_once() {
     let place = Rows::new(Journal::Wal);

@@ -18,7 +18,7 @@
 //! share its set.
 
 use std::hash::{BuildHasher, Hash, RandomState};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::sync::Locked;
@@ -49,7 +49,8 @@ type Shard = [[Bucket; WAYS]; SETS];
 /// The buckets of all clients.
 #[derive(Debug)]
 pub(crate) struct Buckets {
-    shards: Box<[Mutex<Box<Shard>>]>,
+    /// Created when the first client is counted: most servers never see a wrong password.
+    shards: OnceLock<Box<[Mutex<Box<Shard>>]>>,
     start: Instant,
     state: RandomState,
     /// Time after which the bucket gains one token, in nanoseconds.
@@ -63,9 +64,8 @@ impl Buckets {
     /// token per `interval`.
     pub(crate) fn new(interval: Duration, burst: u32, start: Instant) -> Self {
         let interval = nanoseconds(interval).max(1);
-        let shard = || Mutex::new(Box::new([[Bucket::default(); WAYS]; SETS]));
         Self {
-            shards: (0..SHARDS).map(|_| shard()).collect(),
+            shards: OnceLock::new(),
             start,
             state: RandomState::new(),
             interval,
@@ -115,8 +115,11 @@ impl Buckets {
     fn find(&self, client: &impl Hash) -> (MutexGuard<'_, Box<Shard>>, usize, u64) {
         let tag = self.state.hash_one(client).max(1);
         let [shard, set, ..] = tag.to_le_bytes();
-        let shard = &self.shards[usize::from(shard) % SHARDS];
-        let shard = shard.locked();
+        let shards = self.shards.get_or_init(|| {
+            let shard = || Mutex::new(Box::new([[Bucket::default(); WAYS]; SETS]));
+            (0..SHARDS).map(|_| shard()).collect()
+        });
+        let shard = shards[usize::from(shard) % SHARDS].locked();
         (shard, usize::from(set) % SETS, tag)
     }
 }

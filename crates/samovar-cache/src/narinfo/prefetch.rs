@@ -7,13 +7,13 @@
 //! * the *queue*: if a narinfo had to be rendered for a request, the references of its path, and
 //!   their references. A client that copies the path will request them next;
 //! * newly registered paths, four times a second, because a path just built is soon requested;
-//!   after the start and after a change of keys or policy, the newest ones.
+//!   after the first request and after a change of keys or policy, the newest ones.
 //!
 //! The queue comes first while it pays: a prefetched narinfo costs *credit*, and earns more than
 //! that if it is requested later. If clients do not request the references, the credit is soon
 //! spent and hardly any work is wasted. New paths use only free capacity, one batch at a time. So
-//! they never evict a narinfo that was requested, and after a start they cost the same for all
-//! sizes of stores.
+//! they never evict a narinfo that was requested, and cost the same for all sizes of stores. Until
+//! a request needs the catalog, nothing is prefetched: a server that nobody uses costs nothing.
 //!
 //! As on a worker, a row is read after the snapshot whose epoch its narinfo gets. A catalog that is
 //! out of date is loaded by this thread only after a quarter of a second: until then a request may
@@ -31,10 +31,6 @@ use crate::sync::LowPriority;
 
 /// The interval of checks for new paths while the queue is empty.
 const INTERVAL: Duration = Duration::from_millis(250);
-
-/// Interval after the start, while the catalog is being loaded. It doubles each time, up to
-/// [`INTERVAL`].
-const START_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The nice value: 0 is the default, 19 the lowest priority.
 const NICENESS: i32 = 10;
@@ -94,9 +90,8 @@ impl<'a> NewPaths<'a> {
 
     fn run(mut self) {
         let mut checked_at = Instant::now();
-        let mut interval = Duration::ZERO;
         loop {
-            let rest = interval.saturating_sub(checked_at.elapsed());
+            let rest = INTERVAL.saturating_sub(checked_at.elapsed());
             match self.narinfos.prefetch_queue.next(rest) {
                 Task::Stop => return,
                 // Ignore an error: a request for the path will fail in the same way and report it.
@@ -107,7 +102,6 @@ impl<'a> NewPaths<'a> {
                         packed.train();
                     }
                     checked_at = Instant::now();
-                    interval = (interval * 2).clamp(START_INTERVAL, INTERVAL);
                 }
             }
         }
@@ -128,7 +122,7 @@ impl<'a> NewPaths<'a> {
             Some(snapshot) => snapshot,
             None => {
                 let loaded = match std::mem::replace(&mut self.was_stale, true) {
-                    true => catalog.refresh()?,
+                    true => catalog.renew()?,
                     false => None,
                 };
                 let Some(snapshot) = loaded else {

@@ -15,9 +15,10 @@ impl View<'_> {
         let config = self.cache.config;
         let store = self.reader().store();
         // A policy hides paths, so their number is not shown either.
-        let catalog = store.catalog().filter(|_| self.reader().policy.is_open());
+        let is_open = self.reader().policy.is_open();
+        let snapshot = is_open.then(|| self.reader().shared.refresh()).flatten();
         // If the number cannot be read, the rest of the page is still right.
-        let stored = self.cache.stored.filter(|_| self.reader().policy.is_open());
+        let stored = self.cache.stored.filter(|_| is_open);
         let uploaded = stored.and_then(|stored| stored.path_count().ok());
         let keys = self.cache.narinfos.signing.public_keys();
         let recent = self.recent_paths();
@@ -36,8 +37,8 @@ impl View<'_> {
                 }
             }
             dl.facts {
-                @if let Some(catalog) = catalog {
-                    div { dt { "Paths" } dd { (Count(catalog.current().path_count() as u64)) } }
+                @if let Some(snapshot) = snapshot {
+                    div { dt { "Paths" } dd { (Count(snapshot.path_count() as u64)) } }
                 }
                 @if let Some(newest) = recent.first() {
                     div { dt { "Newest path" } dd { (Age::of(newest.registration_time)) } }

@@ -395,7 +395,7 @@ fn machine(status: &Status) -> Markup {
                     @match store.path_count {
                         Some(count) => { (Count(count).of("path")) },
                         None if store.uses_daemon => "served by the daemon",
-                        None => "loading",
+                        None => "paths not counted yet",
                     }
                     @if let Some(error) = &store.error { ", " strong { (error) } }
                     @if store.quarantined_count > 0 {

@@ -28,9 +28,8 @@ impl Monitored for Site {
         SiteStatus {
             store: StoreStatus {
                 store_dir: shared.store.store_dir().to_string(),
-                // In epoch 0 the catalog is not loaded yet.
                 path_count: snapshot
-                    .filter(|snapshot| snapshot.epoch > 0)
+                    .filter(|snapshot| snapshot.is_loaded())
                     .map(|snapshot| snapshot.path_count() as u64),
                 catalog_len: snapshot.map_or(0, |snapshot| snapshot.memory_len() as u64),
                 epoch: snapshot.map_or(0, |snapshot| snapshot.epoch),

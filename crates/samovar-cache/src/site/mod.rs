@@ -207,15 +207,6 @@ impl Site {
     pub fn store(&self) -> &dyn Store {
         &*self.shared.store
     }
-
-    /// Starts to load the catalog, so that the first request need not.
-    pub fn warm_up(&self) {
-        if let Some(catalog) = self.shared.store.catalog() {
-            // If the store cannot be read now, or only through the daemon, the first request tries
-            // again and reports the failure.
-            catalog.refresh().ok();
-        }
-    }
 }
 
 impl Service for Site {

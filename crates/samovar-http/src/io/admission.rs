@@ -100,7 +100,7 @@ impl<S: Service> IoThread<S> {
     fn turn_waiting_away(&mut self, index: usize) {
         let mut answer = Vec::new();
         last(&mut answer, false, &self.cx.date).overload(&self.cx.shared.service);
-        let buffer = &mut self.cx.read_buffer;
+        let buffer = self.cx.read_buffer();
         self.acceptor
             .turn_away(index, ACCEPT_COUNT, &answer, buffer);
     }

@@ -76,8 +76,8 @@ pub(super) struct Context<S: Service> {
     /// Index of the thread.
     pub(super) home: usize,
     pub(super) local: S::Local,
-    /// Scratch memory for reads.
-    pub(super) read_buffer: Box<[u8]>,
+    /// Scratch memory for reads; empty before the first.
+    read_buffer: Box<[u8]>,
     /// Scratch memory for responses.
     pub(super) out: Vec<u8>,
     /// Scratch memory for the head of an HTTP/2 response.
@@ -101,7 +101,7 @@ impl<S: Service> Context<S> {
             shared,
             home,
             local,
-            read_buffer: read_buffer(),
+            read_buffer: Box::default(),
             out: Vec::with_capacity(GATHER_LEN),
             scratch: Vec::new(),
             index: HeadIndex::default(),
@@ -116,9 +116,23 @@ impl<S: Service> Context<S> {
     /// Restores scratch memory that was lost in a panic.
     pub(super) fn recover(&mut self) {
         self.out.clear();
+    }
+
+    /// Returns the scratch memory for reads.
+    pub(super) fn read_buffer(&mut self) -> &mut Box<[u8]> {
         if self.read_buffer.is_empty() {
-            self.read_buffer = read_buffer();
+            self.read_buffer = vec![0; READ_LEN].into_boxed_slice();
         }
+        &mut self.read_buffer
+    }
+
+    /// Takes the scratch memory for reads; [`put_read_buffer`](Self::put_read_buffer) returns it.
+    pub(super) fn take_read_buffer(&mut self) -> Box<[u8]> {
+        std::mem::take(self.read_buffer())
+    }
+
+    pub(super) fn put_read_buffer(&mut self, buffer: Box<[u8]>) {
+        self.read_buffer = buffer;
     }
 
     pub(super) fn sweep_time(&self) -> Duration {
@@ -154,8 +168,4 @@ impl<S: Service> Context<S> {
             self.shared.queue.wake();
         }
     }
-}
-
-fn read_buffer() -> Box<[u8]> {
-    vec![0; READ_LEN].into_boxed_slice()
 }

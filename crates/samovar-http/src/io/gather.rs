@@ -20,9 +20,10 @@ const ARRIVALS_MAX: usize = 32;
 const CAPACITY_LEN_MIN: usize = 16 * 1024;
 
 /// Bytes of requests that were read but have no response yet.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Gathered {
-    /// The buffer that all gathered connections share; empty while their requests are processed.
+    /// The buffer that all gathered connections share; empty before the first read, and while their
+    /// requests are processed.
     buffer: Box<[u8]>,
     /// Number of filled bytes. Invariant: at most the length of the buffer.
     filled: usize,
@@ -35,16 +36,6 @@ pub(super) struct Gathered {
 pub(super) struct Arrival {
     pub(super) conn: Box<Conn>,
     pub(super) end: usize,
-}
-
-impl Default for Gathered {
-    fn default() -> Self {
-        Self {
-            buffer: vec![0; BUFFER_LEN].into_boxed_slice(),
-            filled: 0,
-            arrivals: Vec::new(),
-        }
-    }
 }
 
 impl Gathered {
@@ -63,6 +54,9 @@ impl Gathered {
         &mut self,
         mut conn: Box<Conn>,
     ) -> Result<(), (Box<Conn>, io::Result<Option<usize>>)> {
+        if self.buffer.is_empty() {
+            self.buffer = vec![0; BUFFER_LEN].into_boxed_slice();
+        }
         match conn.read(&mut self.buffer[self.filled..]) {
             Ok(Some(len)) if len > 0 => {
                 self.filled += len;

@@ -129,7 +129,7 @@ impl<S: Service> Context<S> {
         if !conn.readable {
             return Next::Wait;
         }
-        let mut buffer = std::mem::take(&mut self.read_buffer);
+        let mut buffer = self.take_read_buffer();
         let next = match conn.read(&mut buffer) {
             Ok(Some(len)) if len > 0 => {
                 self.turn += 1;
@@ -137,7 +137,7 @@ impl<S: Service> Context<S> {
             }
             outcome => self.on_nothing(conn, outcome),
         };
-        self.read_buffer = buffer;
+        self.put_read_buffer(buffer);
         next
     }
 
@@ -398,7 +398,7 @@ impl<S: Service> Context<S> {
     /// client still has the rest of `linger_time` to read its response.
     pub(super) fn linger(&mut self, conn: &mut Conn) -> Next {
         while conn.readable && conn.moved_len <= LINGER_LEN_MAX {
-            if matches!(conn.read(&mut self.read_buffer), Ok(Some(0)) | Err(_)) {
+            if matches!(conn.read(self.read_buffer()), Ok(Some(0)) | Err(_)) {
                 return Next::Close;
             }
         }

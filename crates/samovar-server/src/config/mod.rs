@@ -18,6 +18,7 @@ pub mod value;
 
 use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use samovar_cache::access::AccessConfig;
@@ -107,10 +108,16 @@ pub struct Configuration {
 impl Configuration {
     /// Returns the number of worker threads. Default: eight for each core.
     pub(crate) fn worker_count(&self) -> usize {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let given = self.workers.map(|count| usize::try_from(count.get()));
-        given.map_or(8 * cores, |count| count.unwrap_or(usize::MAX))
+        given.map_or(8 * cores(), |count| count.unwrap_or(usize::MAX))
     }
+}
+
+/// Returns the number of cores that this process may use.
+pub(crate) fn cores() -> usize {
+    // The standard library reads files of control groups for each call.
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
 /// Maximum of `priority`: clients read it into a C `int`.

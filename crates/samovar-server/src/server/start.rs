@@ -24,7 +24,7 @@ use super::observer::Logs;
 use super::reload::{self, Again};
 use super::upgrade::{Event, Kind, Predecessor};
 use super::{caches, nar_cache};
-use crate::config::{CacheSettings, Configuration, GC_LEASE_TIME_DEFAULT, nearest};
+use crate::config::{CacheSettings, Configuration, GC_LEASE_TIME_DEFAULT, cores, nearest};
 use crate::daemon::{Background, Identity, PidFile};
 use crate::log::{AccessLog, ErrorLog};
 use crate::notify::{self, Watchdog};
@@ -282,7 +282,6 @@ impl Serving<'_> {
         if let Some(planned) = bound.admin.take() {
             self.admin = Some(planned.start(&self.server, config, &self.urls, errors)?);
         }
-        site.warm_up();
         site.prefetch_narinfos().context("cannot start a thread")?;
         site.watch_files().context("cannot start a thread")?;
         site.repair_mirror().context("cannot start a thread")?;
@@ -338,10 +337,6 @@ impl Serving<'_> {
             errors.debug(format_args!("cannot remove the PID file: {error}"));
         }
     }
-}
-
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Raises the limit of open files to the hard limit. Service managers set 1024 by default, for the

@@ -33,6 +33,10 @@ const BUSY_COUNT_MAX: u32 = 20;
 /// reading rows.
 const AFTER: &str = "select path from ValidPaths where path > ?1 order by path limit ?2";
 
+/// Selects a row if there are more rows than this. SQLite counts the entries of an index, which is
+/// far cheaper than reading the paths.
+const MORE_THAN: &str = "select 1 from ValidPaths limit 1 offset ?1";
+
 const LAST: &str = "select id, path from ValidPaths order by id desc limit ?1";
 
 const SINCE: &str = "select id, path from ValidPaths where id >= ?1 order by id";
@@ -107,12 +111,14 @@ impl Reader {
         history: History,
         connection: &Connection,
     ) -> Result<Option<Base>, StoreError> {
+        let count_max = i64::try_from(SMALL_COUNT - 1).unwrap_or(i64::MAX);
+        if connection.prepare_cached(MORE_THAN)?.exists([count_max])? {
+            return Ok(None);
+        }
         let (tail, last_id) = self.tail(connection)?;
         let mut keys = Vec::new();
-        let rest = self.read_after(connection, &first(), SMALL_COUNT, &mut keys)?;
-        Ok(rest
-            .is_none()
-            .then(|| Base::new(history, keys, tail, last_id)))
+        self.read_after(connection, &first(), usize::MAX, &mut keys)?;
+        Ok(Some(Base::new(history, keys, tail, last_id)))
     }
 
     /// Reads all hash parts, with one transaction per chunk. Rows added during the load have

@@ -23,6 +23,10 @@ const LOAD_COUNT_MAX: u32 = 4;
 /// Minimum time between a failed full load, which may have taken seconds, and the next one.
 const FAILURE_LIFE: Duration = Duration::from_secs(1);
 
+/// Number of requests from which on a large database is loaded. To answer so many by queries costs
+/// less than to load some ten thousand paths.
+const REQUEST_COUNT_MIN: u32 = 100;
+
 /// Stack size in bytes: SQLite's stack frames are small, and sorting and parsing need little.
 const STACK_LEN: usize = 512 * 1024;
 
@@ -33,6 +37,21 @@ pub(super) struct Loader {
     /// The loaded set; `None` before the first load, and after the database was replaced.
     base: Option<Base>,
     background: Background,
+    /// Number of calls for a request, at most [`REQUEST_COUNT_MIN`].
+    request_count: u32,
+    /// Whether the database was too large to be read at once when it was last looked at.
+    is_large: bool,
+}
+
+/// The purpose of a call of [`Loader::refresh`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Background work, which can do without the set.
+    Background,
+    /// A request, which can also be answered by a query.
+    Request,
+    /// A caller that cannot proceed without the set.
+    Set,
 }
 
 /// The state of the background load.
@@ -64,15 +83,26 @@ impl Loader {
             reader: Reader::new(store_dir),
             base: None,
             background: Background::Idle,
+            request_count: 0,
+            is_large: false,
         }
     }
 
     /// Publishes a snapshot with all new rows and returns it. If more rows must be read than a
-    /// caller should wait for, returns `None`; a background load is then running.
+    /// caller should wait for, returns `None`; once that pays, a background load is then running.
     pub(super) fn refresh(
         &mut self,
         shared: &Arc<Shared>,
+        purpose: Purpose,
     ) -> Result<Option<Arc<Snapshot>>, StoreError> {
+        self.request_count = match purpose {
+            Purpose::Background => self.request_count,
+            Purpose::Request => REQUEST_COUNT_MIN.min(self.request_count + 1),
+            Purpose::Set => REQUEST_COUNT_MIN,
+        };
+        if self.base.is_none() && (self.request_count == 0 || self.is_large && !self.pays()) {
+            return Ok(None);
+        }
         let mut attempt = 1;
         loop {
             match self.refresh_once(shared) {
@@ -104,7 +134,10 @@ impl Loader {
                 Ok(Some(snapshot))
             }
             Ok(Step::TooMuch(extent)) => {
-                self.start(shared, extent)?;
+                self.is_large = true;
+                if self.pays() || extent == Extent::New {
+                    self.start(shared, extent)?;
+                }
                 Ok(None)
             }
             Err(error) => {
@@ -112,6 +145,11 @@ impl Loader {
                 Err(error)
             }
         }
+    }
+
+    /// Returns whether there were enough requests that loading a large database pays.
+    fn pays(&self) -> bool {
+        self.request_count == REQUEST_COUNT_MIN
     }
 
     /// Returns whether a background load is running. If the last one failed within

@@ -15,7 +15,7 @@
 //! | --- | --- | --- |
 //! | same database | adds the rows with an `id` above the last one seen | 0.1 ms |
 //! | nothing loaded or another database, small | reads everything | milliseconds |
-//! | nothing loaded or another database, large | starts a background load, returns `None` | – |
+//! | nothing loaded or another database, large | returns `None`; from the hundredth call on, starts a background load | – |
 //!
 //! (`id` is an autoincrement column: values are never reused.) The first case is recognised by
 //! reading the newest rows of the last update again. If most of them are gone, or one has another
@@ -24,6 +24,10 @@
 //! version, or by copying over the file. A checkpoint cannot be distinguished from such a copy; Nix
 //! makes one every 40,000 pages.
 //!
+//! Nothing is loaded before requests need the set: a small database at the first request, a large
+//! one at the hundredth, because a load costs as much as many queries. Background threads call
+//! [`Catalog::renew`] or [`Catalog::version`], which do not count as requests.
+//!
 //! No request waits for a background load. Until it ends no snapshot is current, and every look-up
 //! queries the database: slower, and equally correct. The load reads in chunks, each a short
 //! transaction, so that writers in rollback mode and checkpoints in WAL mode can proceed; it adds
@@ -31,8 +35,8 @@
 //! are many, and replaces a set of mostly deleted paths.
 //!
 //! A file that replaces the database has tokens of its own. A second thread checks the path ten
-//! times per second and retires the snapshots of a replaced file. `refresh` and all look-ups check
-//! the path themselves.
+//! times per second, once per second before the first load, and retires the snapshots of a replaced
+//! file. `refresh` and all look-ups check the path themselves.
 //!
 //! # Limits
 //!
@@ -51,8 +55,10 @@ mod loader;
 mod seed;
 mod set;
 mod table;
+mod version;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -61,9 +67,10 @@ use samovar_nix::{HashPart, StoreDir};
 use crate::database::{Database, Session, Token, TokenSource};
 use crate::error::StoreError;
 use crate::sync::Locked;
-use keeper::Keeper;
-use loader::Loader;
+use keeper::{Keeper, Signal};
+use loader::{Loader, Purpose};
 use set::Set;
+pub use version::Version;
 
 /// Interval at which a caller that waits for a background load checks that its thread runs.
 const WAIT: Duration = Duration::from_millis(100);
@@ -80,6 +87,7 @@ pub struct Catalog {
 #[derive(Debug)]
 struct Shared {
     database: Arc<Database>,
+    keeper: Sender<Signal>,
     current: RwLock<Arc<Snapshot>>,
     /// State of loading. The mutex is held while a few rows are read, never during a full load.
     loader: Mutex<Loader>,
@@ -110,16 +118,19 @@ impl Catalog {
             token: None,
             set: Set::empty(),
         };
+        let keeper = Keeper::start(&database)?;
+        let shared = Arc::new(Shared {
+            database,
+            keeper: keeper.signals(),
+            current: RwLock::new(Arc::new(empty)),
+            loader: Mutex::new(Loader::new(store_dir)),
+            loaded: Condvar::new(),
+            load_ns: AtomicU64::new(0),
+            is_dropped: AtomicBool::new(false),
+        });
         Ok(Self {
-            _keeper: Keeper::start(Arc::downgrade(&database))?,
-            shared: Arc::new(Shared {
-                database,
-                current: RwLock::new(Arc::new(empty)),
-                loader: Mutex::new(Loader::new(store_dir)),
-                loaded: Condvar::new(),
-                load_ns: AtomicU64::new(0),
-                is_dropped: AtomicBool::new(false),
-            }),
+            shared,
+            _keeper: keeper,
         })
     }
 
@@ -168,17 +179,21 @@ impl Catalog {
     /// Updates the shared snapshot and returns it. May block on SQL, or on another thread that
     /// updates it: for milliseconds, unless the database is locked.
     ///
-    /// Returns `None` if there is too much to read. A background load is then running, and until
-    /// it ends look-ups must query the store.
+    /// Returns `None` if there is too much to read. A background load is then running, or starts
+    /// after some more calls, and until it ends look-ups must query the store.
     ///
     /// # Errors
     ///
     /// [`StoreError`] if the database cannot be read. Earlier snapshots are then no longer current.
     pub fn refresh(&self) -> Result<Option<Arc<Snapshot>>, StoreError> {
+        self.refresh_for(Purpose::Request)
+    }
+
+    fn refresh_for(&self, purpose: Purpose) -> Result<Option<Arc<Snapshot>>, StoreError> {
         let database = &self.shared.database;
         let before = self.shared.current();
         let refresh = || match self.shared.loader.try_lock() {
-            Ok(mut loader) => loader.refresh(&self.shared),
+            Ok(mut loader) => loader.refresh(&self.shared, purpose),
             Err(_) => {
                 let mut loader = self.shared.loader.locked();
                 // The thread that held this mutex before has timed out on SQLite's lock of the
@@ -186,13 +201,30 @@ impl Catalog {
                 if database.is_busy() {
                     Err(StoreError::Busy)
                 } else {
-                    loader.refresh(&self.shared)
+                    loader.refresh(&self.shared, purpose)
                 }
             }
         };
         database.guard_unless(refresh, |now| {
-            now.as_ref().is_some_and(|now| Arc::ptr_eq(now, &before))
+            now.as_ref().is_none_or(|now| Arc::ptr_eq(now, &before))
         })
+    }
+
+    /// Like [`refresh`](Self::refresh), but never starts the first load. For background work: an
+    /// idle server must not load millions of hash parts.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Catalog::refresh`].
+    pub fn renew(&self) -> Result<Option<Arc<Snapshot>>, StoreError> {
+        self.refresh_for(Purpose::Background)
+    }
+
+    /// Returns the version of the store; `None` if it cannot be determined. Loads nothing, but may
+    /// block on SQL as [`refresh`](Self::refresh) does.
+    #[must_use]
+    pub fn version(&self) -> Option<Version> {
+        Version::of(&self.shared.database)
     }
 
     /// Updates the shared snapshot and returns it. If a background load is necessary, waits for it:
@@ -203,7 +235,7 @@ impl Catalog {
     /// Those of [`Catalog::refresh`].
     pub fn load(&self) -> Result<Arc<Snapshot>, StoreError> {
         loop {
-            if let Some(snapshot) = self.refresh()? {
+            if let Some(snapshot) = self.refresh_for(Purpose::Set)? {
                 return Ok(snapshot);
             }
             let mut loader = self.shared.loader.locked();
@@ -258,6 +290,10 @@ impl Shared {
     /// published in order.
     fn publish(&self, session: &Arc<Session>, token: Option<Token>, set: Set) -> Arc<Snapshot> {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        if !current.is_loaded() {
+            // The thread ends only after this catalog.
+            self.keeper.send(Signal::Loaded).ok();
+        }
         let snapshot = Arc::new(Snapshot {
             epoch: current.epoch + 1,
             token: token.map(|token| (Arc::clone(session.source()), token)),
@@ -286,6 +322,13 @@ impl Snapshot {
     #[must_use]
     pub fn memory_len(&self) -> usize {
         self.set.memory_len()
+    }
+
+    /// Returns whether the hash parts have been read. Otherwise this is the empty set of a new
+    /// catalog.
+    #[must_use]
+    pub fn is_loaded(&self) -> bool {
+        self.epoch > 0
     }
 
     #[inline]

@@ -114,7 +114,7 @@ fn write_all(out: &mut String, status: &Status) -> std::fmt::Result {
     let paths = match store.path_count {
         Some(count) => counted(count, "path"),
         None if store.uses_daemon => "served by the daemon".to_owned(),
-        None => "loading".to_owned(),
+        None => "paths not counted yet".to_owned(),
     };
     write!(out, "  {}: {paths}", plain(&store.store_dir))?;
     if store.quarantined_count > 0 {

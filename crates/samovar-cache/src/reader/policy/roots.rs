@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use samovar_metrics::Event;
 use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
-use samovar_store::{Store, StoreError};
+use samovar_store::{Catalog, Store, StoreError, Version};
 
 use crate::known::shared_store::SharedStore;
 use crate::sync::{LowPriority, unpoisoned};
@@ -187,8 +187,8 @@ pub(crate) struct RootsCheck {
     roots: Arc<Roots>,
     /// The closures of the roots, one for each rule.
     closures: Vec<Closure>,
-    /// The catalog's epoch in which `closures` were computed; `None` if it is unknown.
-    epoch: Option<u64>,
+    /// The version of the store of which `closures` were computed; `None` if it is unknown.
+    version: Option<Version>,
     has_failed: bool,
 }
 
@@ -226,7 +226,7 @@ impl RootsCheck {
             shared,
             roots,
             closures: vec![Closure::default(); count],
-            epoch: None,
+            version: None,
             has_failed: false,
         }
     }
@@ -277,10 +277,10 @@ impl RootsCheck {
             .map(|rule| rule.store_paths(shared.store.store_dir()))
             .collect::<Result<Vec<_>, _>>();
         let targets = targets.map_err(RootsCheckError::Roots)?;
-        // The epoch is read before the rows, so that the next check finds anything committed after
-        // that.
-        let epoch = shared.refresh().map(|snapshot| snapshot.epoch);
-        let is_known = epoch.is_some() && epoch == self.epoch && roots.sets().is_some();
+        // Not the catalog's epoch: this thread must not load the hash parts of an idle server.
+        let version = || shared.store.catalog().and_then(Catalog::version);
+        let before = version();
+        let is_known = before.is_some() && before == self.version && roots.sets().is_some();
         let is_same = |(known, targets): (&Closure, &BTreeSet<StorePath>)| {
             known.targets.iter().map(|target| &target.path).eq(targets)
         };
@@ -296,7 +296,7 @@ impl RootsCheck {
             .collect::<Result<Vec<_>, _>>();
         self.closures = made.map_err(RootsCheckError::Store)?;
         shared.recovered();
-        self.epoch = epoch;
+        self.version = before.filter(|before| version().as_ref() == Some(before));
         let sets = self.closures.iter().map(Closure::sorted).collect();
         roots.publish(Some(Arc::new(Sets(sets))));
         Ok(())
