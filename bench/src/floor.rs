@@ -30,15 +30,8 @@ const ANSWER_LEN: usize = 700;
 /// Number of requests for each path: for its narinfo, and for its NAR.
 const REQUESTS_PER_PATH: usize = 2;
 
-/// CPU times of the parts.
-#[derive(Debug, Clone, Copy)]
-struct Floor {
-    requests: Duration,
-    read: Duration,
-    hash: Duration,
-    write: Duration,
-    send: Duration,
-}
+/// CPU times of the parts: requests, reading, hashing, sending, writing a copy.
+type Parts = [Duration; 5];
 
 /// Measures the floors of the copies in the report, and describes each in one line.
 pub(crate) fn describe(store: &Store, scratch: &Path) -> Result<Vec<String>> {
@@ -49,15 +42,8 @@ pub(crate) fn describe(store: &Store, scratch: &Path) -> Result<Vec<String>> {
     ];
     let lines = copies.map(|(name, paths)| {
         let files = files(store, paths)?;
-        let floor = measure(paths.len(), &files, scratch)?;
-        let [requests, read, hash, write, send] = [
-            floor.requests,
-            floor.read,
-            floor.hash,
-            floor.write,
-            floor.send,
-        ]
-        .map(|part| part.as_secs_f64() * 1e3);
+        let parts = measure(paths.len(), &files, scratch)?;
+        let [requests, read, hash, send, write] = parts.map(|part| part.as_secs_f64() * 1e3);
         Ok(format!(
             "Floor of the first copy of {name} ({} files), in ms of CPU time on one thread: \
              requests {requests:.0}, read {read:.0}, SHA-256 {hash:.0}, send {send:.0}; together \
@@ -87,28 +73,24 @@ fn files(store: &Store, paths: &[String]) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn measure(path_count: usize, files: &[PathBuf], scratch: &Path) -> Result<Floor> {
+fn measure(path_count: usize, files: &[PathBuf], scratch: &Path) -> Result<Parts> {
     let mut buffer = vec![0; PIECE_LEN];
     // The first read brings the files into the page cache.
     let len = read(files, &mut buffer)?;
-    let mut least: Option<Floor> = None;
+    let mut least = [Duration::MAX; 5];
     for _ in 0..ROUNDS {
-        let now = Floor {
-            requests: requests(path_count * REQUESTS_PER_PATH)?,
-            read: cpu_of(|| read(files, &mut buffer).map(drop))?,
-            hash: cpu_of(|| hash(len, &buffer))?,
-            write: cpu_of(|| write(len, &buffer, scratch))?,
-            send: send(len, &buffer)?,
-        };
-        least = Some(least.map_or(now, |least| Floor {
-            requests: least.requests.min(now.requests),
-            read: least.read.min(now.read),
-            hash: least.hash.min(now.hash),
-            write: least.write.min(now.write),
-            send: least.send.min(now.send),
-        }));
+        let parts = [
+            requests(path_count * REQUESTS_PER_PATH)?,
+            cpu_of(|| read(files, &mut buffer).map(drop))?,
+            cpu_of(|| hash(len, &buffer))?,
+            send(len, &buffer)?,
+            cpu_of(|| write(len, &buffer, scratch))?,
+        ];
+        for (least, part) in least.iter_mut().zip(parts) {
+            *least = part.min(*least);
+        }
     }
-    least.context("no round")
+    Ok(least)
 }
 
 /// Returns the CPU time of this thread for `work`.
@@ -132,10 +114,7 @@ fn read(files: &[PathBuf], buffer: &mut [u8]) -> Result<usize> {
         len += left;
         while left > 0 {
             let piece_len = left.min(buffer.len());
-            let Some(piece) = buffer.get_mut(..piece_len) else {
-                break;
-            };
-            let filled = file.read(piece)?;
+            let filled = file.read(&mut buffer[..piece_len])?;
             if filled == 0 {
                 bail!("{}: shorter than its size", path.display());
             }

@@ -25,7 +25,7 @@ fn path_count(admin: SocketAddr) -> f64 {
 }
 
 #[test]
-fn the_catalog_is_loaded_when_it_pays() {
+fn a_large_catalog_is_loaded_after_a_hundred_requests() {
     let store = OwnStore::new();
     let path = store.add_file("asked", b"asked for");
     // More rows than one request reads.

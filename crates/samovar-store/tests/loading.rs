@@ -69,7 +69,7 @@ fn the_first_answers_come_from_the_database() {
     }
 }
 
-/// Background threads ask in these two ways.
+/// Background threads call `renew` and `version`, which load nothing.
 #[test]
 fn nothing_is_loaded_before_a_caller_needs_it() {
     for journal in [Journal::Wal, Journal::Truncate] {

@@ -71,12 +71,14 @@ impl<V: Clone + MemoryLen> Sharded<V> {
 
     /// Returns the entry of a path, if it has one, and counts this as a use.
     pub(crate) fn find(&self, hash_part: &HashPart) -> Option<V> {
+        // Declared before the guard, so that evicted entries are freed without the lock.
+        let _evicted;
         let mut shard = self.shard(hash_part);
         if let Some(value) = shard.young.entries.get(hash_part) {
             return Some(value.clone());
         }
         let value = shard.old.remove(hash_part)?;
-        self.insert_young(&mut shard, *hash_part, value.clone());
+        _evicted = self.insert_young(&mut shard, *hash_part, value.clone());
         Some(value)
     }
 
@@ -96,24 +98,35 @@ impl<V: Clone + MemoryLen> Sharded<V> {
     /// one.
     pub(crate) fn insert(&self, hash_part: HashPart, value: V) {
         let fits = value.memory_len() <= self.generation_len_max();
+        // Declared before the guard, so that evicted entries are freed without the lock.
+        let _evicted;
         let mut shard = self.shard(&hash_part);
         if !shard.remove(&hash_part) {
             self.miss_count.fetch_add(1, Ordering::Relaxed);
         }
         if fits {
-            self.insert_young(&mut shard, hash_part, value);
+            _evicted = self.insert_young(&mut shard, hash_part, value);
         }
     }
 
-    /// Adds an entry to the young generation. The path must have no entry.
-    fn insert_young(&self, shard: &mut Shard<V>, hash_part: HashPart, value: V) {
+    /// Adds an entry to the young generation. The path must have no entry. Returns the evicted
+    /// generation, if any.
+    fn insert_young(
+        &self,
+        shard: &mut Shard<V>,
+        hash_part: HashPart,
+        value: V,
+    ) -> Option<Generation<V>> {
+        let mut evicted = None;
         if shard.young.len + value.memory_len() > self.generation_len_max() {
             let evicted_count = shard.old.entries.len() as u64;
             self.eviction_count
                 .fetch_add(evicted_count, Ordering::Relaxed);
-            shard.old = std::mem::take(&mut shard.young);
+            let young = std::mem::take(&mut shard.young);
+            evicted = Some(std::mem::replace(&mut shard.old, young));
         }
         shard.young.insert(hash_part, value);
+        evicted
     }
 
     /// Whether [`offer`](Self::offer) would accept a small entry for this path.
@@ -149,7 +162,9 @@ impl<V: Clone + MemoryLen> Sharded<V> {
 
     pub(crate) fn clear(&self) {
         for shard in &self.shards {
-            *shard.locked() = Shard::default();
+            // Take the entries out first, so that they are freed without the lock.
+            let cleared = std::mem::take(&mut *shard.locked());
+            drop(cleared);
         }
     }
 

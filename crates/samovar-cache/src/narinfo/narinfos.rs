@@ -26,10 +26,34 @@ pub(crate) struct Narinfos {
     pub(crate) reader: Reader,
     pub(crate) signing: Signing,
     pub(crate) rendered: Arc<RenderedCache>,
-    /// `None` unless there is more memory than [`RENDERED_LEN_MAX`].
+    /// `None` if there is no memory for packed narinfos.
     pub(crate) packed: Option<Arc<PackedCache>>,
-    memory_len: usize,
+    memory: NarinfoMemory,
     pub(crate) prefetch_queue: PrefetchQueue,
+}
+
+/// The memory for the narinfos of one cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NarinfoMemory {
+    /// Memory for rendered narinfos, in bytes.
+    rendered_len: usize,
+    /// Memory for packed narinfos, in bytes.
+    packed_len: usize,
+}
+
+impl NarinfoMemory {
+    /// Maximum memory for the rendered narinfos of all caches, in bytes. Further memory holds
+    /// packed narinfos.
+    const RENDERED_LEN_MAX: usize = 32 << 20;
+
+    /// Divides memory among `cache_count` caches.
+    pub(crate) fn share(memory_len: usize, cache_count: usize) -> Self {
+        let rendered_len = memory_len.min(Self::RENDERED_LEN_MAX);
+        Self {
+            rendered_len: rendered_len / cache_count.max(1),
+            packed_len: (memory_len - rendered_len) / cache_count.max(1),
+        }
+    }
 }
 
 impl Narinfos {
@@ -37,17 +61,19 @@ impl Narinfos {
         shared: &Arc<SharedStore>,
         signing: Signing,
         policy: PolicyConfig,
-        memory_len: usize,
+        memory: NarinfoMemory,
     ) -> Self {
         let evictions = Arc::clone(&shared.narinfo_evictions);
-        let rendered_len = memory_len.min(RENDERED_LEN_MAX);
-        let packed_len = memory_len - rendered_len;
+        let NarinfoMemory {
+            rendered_len,
+            packed_len,
+        } = memory;
         Self {
             reader: Reader::new(shared, policy),
             signing: signing.checked(),
             rendered: Arc::new(RenderedCache::new(SHARD_COUNT, rendered_len, evictions)),
             packed: (packed_len > 0).then(|| Arc::new(PackedCache::new(packed_len))),
-            memory_len,
+            memory,
             prefetch_queue: PrefetchQueue::default(),
         }
     }
@@ -57,11 +83,11 @@ impl Narinfos {
         &self,
         signing: &Signing,
         policy: &PolicyConfig,
-        memory_len: usize,
+        memory: NarinfoMemory,
     ) -> bool {
         self.signing.is_made_of(signing)
             && self.reader.policy.config == *policy
-            && self.memory_len == memory_len
+            && self.memory == memory
     }
 
     /// Returns the narinfo of a readable path, if it is in memory and valid for `snapshot` and the
@@ -121,6 +147,7 @@ impl Narinfos {
             && let Some(rendered) = self.find(&snapshot, &hash_part)
         {
             let row = rendered.narinfo.row.clone();
+            self.reader.note_name(&row.path);
             return Ok(self.reader.shared.registration(row, Some(snapshot)));
         }
         self.reader.registration(hash_part)
@@ -141,7 +168,7 @@ impl Narinfos {
         self.reader.policy.admit(&hash_part)?;
         let info = self.reader.lookup(hash_part).inspect_err(|refusal| {
             if refusal.is_absence() {
-                self.rendered.remove(&hash_part);
+                self.remove(&hash_part);
             }
         })?;
         let rendered = self.admit(&info, snapshot)?;
@@ -175,9 +202,23 @@ impl Narinfos {
     /// meanwhile.
     fn drop_if_marked(&self, hash_part: &HashPart) {
         if self.reader.shared.health.is_marked(hash_part) {
-            for cache in self.path_caches() {
-                cache.drop_path(hash_part);
-            }
+            self.remove(hash_part);
+        }
+    }
+
+    /// Drops the narinfo of a path from memory.
+    fn remove(&self, hash_part: &HashPart) {
+        self.rendered.remove(hash_part);
+        if let Some(packed) = &self.packed {
+            packed.drop_path(hash_part);
+        }
+    }
+
+    /// Drops all narinfos from memory.
+    pub(crate) fn clear(&self) {
+        self.rendered.clear();
+        if let Some(packed) = &self.packed {
+            packed.clear();
         }
     }
 
@@ -240,7 +281,7 @@ impl Narinfos {
                     Err(refusal)
                 }
                 Some(Ok(None)) | None => {
-                    self.rendered.remove(hash_part);
+                    self.remove(hash_part);
                     Err(Refusal::Absent)
                 }
             });
@@ -272,6 +313,9 @@ impl Narinfos {
     fn note_leased(&self, hash_part: &HashPart, generation: u32) {
         self.rendered
             .update(hash_part, |rendered| rendered.leased = generation);
+        if let Some(packed) = &self.packed {
+            packed.note_leased(hash_part, generation);
+        }
     }
 
     /// Whether the store is still in the epoch of `snapshot`.
@@ -350,7 +394,7 @@ impl Narinfos {
     fn render(&self, info: &PathInfo, snapshot: Option<&Snapshot>, permit: Permit) -> Rendered {
         let hash_part = info.path.hash_part();
         let before = self.rendered.peek(&hash_part);
-        let before = before.or_else(|| self.packed.as_ref()?.find(&hash_part, |_, _| true));
+        let before = before.or_else(|| self.packed.as_ref()?.peek(&hash_part));
         let stamp = snapshot.map(|snapshot| Stamp {
             epoch: snapshot.epoch,
             generation: permit.generation,
@@ -375,9 +419,6 @@ impl Narinfos {
         }
     }
 }
-
-/// Maximum memory for the rendered narinfos of a cache, in bytes. Further memory holds packed ones.
-const RENDERED_LEN_MAX: usize = 32 << 20;
 
 /// Number of members of a closure that are looked up at once.
 const STEP_COUNT: usize = 256;

@@ -10,15 +10,16 @@
 //! Unpacking takes microseconds, so I/O threads do it. A look-up in the database takes ten times as
 //! long, and needs a worker.
 //!
-//! A use does not move an entry: narinfos that are used often are in the first level. So the table
-//! drops the oldest entries first, and its whole memory holds different paths.
+//! A look-up does not move an entry, because narinfos that are used often are in the first level.
+//! So entries are evicted in the order in which they were added.
 
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use samovar_metrics::CacheStatus;
@@ -37,6 +38,9 @@ const LEVEL: i32 = 1;
 /// Number of narinfos on which the dictionary is trained.
 const SAMPLE_COUNT: usize = 1000;
 
+/// Maximum length of a text on which the dictionary is trained, in bytes.
+const SAMPLE_LEN_MAX: usize = 4096;
+
 /// Maximum length of the dictionary, in bytes. Longer ones save one percent.
 const DICTIONARY_LEN: usize = 4096;
 
@@ -54,7 +58,7 @@ pub(crate) struct PackedCache {
     /// The trained dictionary; empty if training failed, and nothing is packed then.
     dictionary: OnceLock<Vec<u8>>,
     /// The texts on which the dictionary will be trained. Empty after the training.
-    samples: Mutex<Vec<Vec<u8>>>,
+    samples: Mutex<HashMap<HashPart, Vec<u8>>>,
     compressors: Mutex<Vec<Compressor<'static>>>,
     decompressors: Mutex<Vec<Decompressor<'static>>>,
 }
@@ -76,9 +80,10 @@ struct Content {
     until: i64,
     registration: Option<i64>,
     registration_time: i64,
-    leased: u32,
-    unsigned_len: u32,
-    text_len: u32,
+    /// As [`Rendered::leased`].
+    leased: AtomicU32,
+    unsigned_len: usize,
+    text_len: usize,
     /// The compressed text.
     frame: Box<[u8]>,
 }
@@ -109,7 +114,7 @@ impl PackedCache {
     pub(crate) fn insert(&self, hash_part: HashPart, rendered: &Rendered) {
         let text = rendered.narinfo.text();
         match self.dictionary.get() {
-            None => self.add_sample(text),
+            None => self.add_sample(hash_part, text),
             Some(dictionary) if !dictionary.is_empty() => {
                 // Without memory for a compressor, the narinfo is looked up again.
                 if let Ok(Some(packed)) = self.pack(dictionary, rendered) {
@@ -121,7 +126,7 @@ impl PackedCache {
     }
 
     /// Unpacks the narinfo of a path, if there is one that `is_valid` accepts by its stamp and by
-    /// the time until which the policy permits it.
+    /// the time until which the policy permits it. Counts a hit then.
     pub(crate) fn find(
         &self,
         hash_part: &HashPart,
@@ -131,19 +136,42 @@ impl PackedCache {
         if !is_valid(content.stamp, content.until) {
             return None;
         }
-        let text = self.unpacked(&content).ok()?;
+        let rendered = self.rendered(&content)?;
+        self.hit_count.fetch_add(1, Ordering::Relaxed);
+        Some(rendered)
+    }
+
+    /// Unpacks the narinfo of a path, valid or not, without counting a hit.
+    pub(crate) fn peek(&self, hash_part: &HashPart) -> Option<Rendered> {
+        self.rendered(&self.entries.peek(hash_part)?.0)
+    }
+
+    /// Sets the generation of the path's last GC lease.
+    pub(crate) fn note_leased(&self, hash_part: &HashPart, generation: u32) {
+        self.entries.update(hash_part, |Packed(content)| {
+            content.leased.store(generation, Ordering::Relaxed);
+        });
+    }
+
+    /// Drops all entries.
+    pub(crate) fn clear(&self) {
+        self.entries.clear();
+        self.samples.locked().clear();
+    }
+
+    fn rendered(&self, content: &Content) -> Option<Rendered> {
+        let text = self.unpacked(content).ok()?;
         let row = Row {
             registration: content.registration,
             registration_time: content.registration_time,
             ..row_of(&text)?
         };
-        self.hit_count.fetch_add(1, Ordering::Relaxed);
         Some(Rendered {
             stamp: Some(content.stamp),
             until: content.until,
-            leased: content.leased,
+            leased: content.leased.load(Ordering::Relaxed),
             is_prefetched: false,
-            narinfo: Arc::new(Narinfo::new(row, &text, content.unsigned_len as usize)),
+            narinfo: Arc::new(Narinfo::new(row, &text, content.unsigned_len)),
         })
     }
 
@@ -153,10 +181,12 @@ impl PackedCache {
         if samples.len() < SAMPLE_COUNT || self.dictionary.get().is_some() {
             return;
         }
-        let texts = std::mem::take(&mut *samples);
+        let texts: Vec<Vec<u8>> = std::mem::take(&mut *samples).into_values().collect();
         drop(samples);
         let trained = zstd::dict::from_samples(&texts, DICTIONARY_LEN);
         self.dictionary.get_or_init(|| trained.unwrap_or_default());
+        // Others may have been added during the training.
+        *self.samples.locked() = HashMap::new();
     }
 
     pub(crate) fn status(&self) -> CacheStatus {
@@ -166,10 +196,10 @@ impl PackedCache {
         }
     }
 
-    fn add_sample(&self, text: &[u8]) {
+    fn add_sample(&self, hash_part: HashPart, text: &[u8]) {
         let mut samples = self.samples.locked();
-        if samples.len() < SAMPLE_COUNT && text.len() <= TEXT_LEN_MAX {
-            samples.push(text.to_vec());
+        if samples.len() < SAMPLE_COUNT && text.len() <= SAMPLE_LEN_MAX {
+            samples.insert(hash_part, text.to_vec());
         }
     }
 
@@ -186,15 +216,14 @@ impl PackedCache {
         compressor.compress_to_buffer(text, &mut frame)?;
         give_back(&self.compressors, compressor);
         let narinfo = &rendered.narinfo;
-        let as_u32 = |len| u32::try_from(len).unwrap_or(u32::MAX);
         Ok(Some(Packed(Arc::new(Content {
             stamp,
             until: rendered.until,
             registration: narinfo.row.registration,
             registration_time: narinfo.row.registration_time,
-            leased: rendered.leased,
-            unsigned_len: as_u32(narinfo.unsigned_len),
-            text_len: as_u32(text.len()),
+            leased: AtomicU32::new(rendered.leased),
+            unsigned_len: narinfo.unsigned_len,
+            text_len: text.len(),
             frame: frame.into(),
         }))))
     }
@@ -205,7 +234,7 @@ impl PackedCache {
             Some(decompressor) => decompressor,
             None => Decompressor::with_dictionary(dictionary)?,
         };
-        let mut text = Vec::with_capacity(content.text_len as usize);
+        let mut text = Vec::with_capacity(content.text_len);
         decompressor.decompress_to_buffer(&content.frame, &mut text)?;
         give_back(&self.decompressors, decompressor);
         Ok(text)
@@ -218,7 +247,7 @@ impl PathCache for PackedCache {
     }
 }
 
-/// Creates a compressor whose frames lack what [`Content`] has already.
+/// Creates a compressor whose frames have neither a content size nor a dictionary ID.
 fn compressor(dictionary: &[u8]) -> io::Result<Compressor<'static>> {
     let mut compressor = Compressor::with_dictionary(LEVEL, dictionary)?;
     compressor.set_parameter(CParameter::ContentSizeFlag(false))?;
@@ -233,8 +262,8 @@ fn give_back<T>(idle: &Mutex<Vec<T>>, coder: T) {
     }
 }
 
-/// Returns the columns that are fields of the narinfo; `None` if one is missing. The store has
-/// written the text, so it has no quirks.
+/// Returns the columns that are fields of the narinfo; `None` if one is missing. `Signing::render`
+/// has written the text, so it has no quirks.
 fn row_of(text: &[u8]) -> Option<Row> {
     let text = std::str::from_utf8(text).ok()?;
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));

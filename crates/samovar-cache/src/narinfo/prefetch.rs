@@ -7,7 +7,7 @@
 //! * the *queue*: if a narinfo had to be rendered for a request, the references of its path, and
 //!   their references. A client that copies the path will request them next;
 //! * newly registered paths, four times a second, because a path just built is soon requested;
-//!   after the first request and after a change of keys or policy, the newest ones.
+//!   after the catalog is loaded and after a change of keys or policy, the newest ones.
 //!
 //! The queue comes first while it pays: a prefetched narinfo costs *credit*, and earns more than
 //! that if it is requested later. If clients do not request the references, the credit is soon

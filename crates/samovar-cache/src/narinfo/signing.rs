@@ -147,6 +147,7 @@ impl Signing {
         dir: &StoreDir,
         before: Option<&Arc<Narinfo>>,
     ) -> Arc<Narinfo> {
+        let row = Row::from(info);
         let mut text = Vec::with_capacity(1024);
         let coding = match info.nar_size > small_nars::LEN_MAX {
             true => self.coding,
@@ -158,7 +159,7 @@ impl Signing {
         let same = before.filter(|before| {
             self.is_own_alone()
                 && !self.emit_ca
-                && before.row.registration == info.registration
+                && before.row == row
                 && before.text().get(..before.unsigned_len) == Some(&*text)
         });
         if let Some(same) = same {
@@ -173,7 +174,7 @@ impl Signing {
         if let Some(address) = address {
             text.extend_from_slice(format!("CA: {address}\n").as_bytes());
         }
-        Arc::new(Narinfo::new(Row::from(info), &text, unsigned_len))
+        Arc::new(Narinfo::new(row, &text, unsigned_len))
     }
 
     /// Returns the signatures for an uploaded path: the cache's own, if it signs the path, and the

@@ -111,10 +111,16 @@ impl Reader {
         let snapshot = snapshot.or_else(|| self.store().catalog().map(Catalog::current));
         let info = self.lookup(hash_part)?;
         self.permit(&info)?;
-        if self.shared.observer.names_paths() && self.shared.names.find(&hash_part).is_none() {
-            self.shared.names.insert(hash_part, info.path.clone());
-        }
+        self.note_name(&info.path);
         Ok((info, snapshot))
+    }
+
+    /// Records the name of a requested path, if a log needs it.
+    pub(crate) fn note_name(&self, path: &StorePath) {
+        let (names, hash_part) = (&self.shared.names, path.hash_part());
+        if self.shared.observer.names_paths() && names.find(&hash_part).is_none() {
+            names.insert(hash_part, path.clone());
+        }
     }
 
     /// Whether a deny rule of the policy matches an uploaded path. Allow rules apply only to paths

@@ -23,7 +23,7 @@ use crate::answer::nar;
 use crate::answer::realisation;
 use crate::known::fresh::Fresh;
 use crate::known::shared_store::SharedStore;
-use crate::narinfo::narinfos::Narinfos;
+use crate::narinfo::narinfos::{NarinfoMemory, Narinfos};
 use crate::narinfo::signing::Signing;
 use crate::pages::{self, PagedCache, PagesConfig};
 use crate::prepared::may_go_inline;
@@ -88,20 +88,20 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// Creates a cache. `memory_len` is the memory for narinfos, in bytes. `before` is the cache
-    /// that it replaces; narinfos of that one are kept if they would be the same.
+    /// Creates a cache. `before` is the cache that it replaces; narinfos of that one are kept if
+    /// they would be the same.
     pub(crate) fn new(
         shared: &Arc<SharedStore>,
         config: CacheConfig,
-        memory_len: usize,
+        memory: NarinfoMemory,
         before: Option<&Self>,
     ) -> Self {
         let narinfos = match before.map(|before| &before.narinfos) {
-            Some(same) if same.are_made_of(&config.signing, &config.policy, memory_len) => {
+            Some(same) if same.are_made_of(&config.signing, &config.policy, memory) => {
                 Arc::clone(same)
             }
             before => {
-                let new = Narinfos::new(shared, config.signing, config.policy, memory_len);
+                let new = Narinfos::new(shared, config.signing, config.policy, memory);
                 if let Some(before) = before {
                     new.reader.policy.inherit(&before.reader.policy);
                 }

@@ -14,7 +14,7 @@ use samovar_metrics::Observer;
 use crate::access::Client;
 use crate::known::sharded::PathCache;
 use crate::known::shared_store::SharedStore;
-use crate::narinfo::narinfos::Narinfos;
+use crate::narinfo::narinfos::{NarinfoMemory, Narinfos};
 use crate::site::cache::{Cache, CacheConfig};
 use crate::sync::unpoisoned;
 
@@ -34,7 +34,7 @@ impl Caches {
         narinfo_memory_len: usize,
         before: Option<&Self>,
     ) -> Self {
-        let share = narinfo_memory_len / configs.len().max(1);
+        let share = NarinfoMemory::share(narinfo_memory_len, configs.len());
         let cache = |config: CacheConfig| {
             let before = before.and_then(|before| before.at(&config.path_prefix));
             Cache::new(shared, config, share, before)
@@ -72,7 +72,7 @@ impl Caches {
     }
 
     /// Returns the tables of narinfos in memory, of all caches.
-    pub(crate) fn rendered(&self) -> impl Iterator<Item = Arc<dyn PathCache>> {
+    pub(crate) fn path_caches(&self) -> impl Iterator<Item = Arc<dyn PathCache>> {
         self.narinfos().flat_map(|narinfos| narinfos.path_caches())
     }
 

@@ -117,7 +117,7 @@ impl Site {
         };
         let shared = Arc::new(SharedStore::new(store, settings, observer));
         let caches = Caches::build(&shared, config.caches, narinfo_memory_len, None);
-        shared.health.watch(caches.rendered().collect());
+        shared.health.watch(caches.path_caches().collect());
         caches.announce(&*shared.observer);
         let background = Background::start(&caches);
         Self {

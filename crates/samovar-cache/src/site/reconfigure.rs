@@ -29,11 +29,11 @@ impl Site {
         let len = self.narinfo_memory_len;
         let caches = Arc::new(Caches::build(&self.shared, configs, len, Some(&before)));
         let health = &self.shared.health;
-        health.watch(before.rendered().chain(caches.rendered()).collect());
+        health.watch(before.path_caches().chain(caches.path_caches()).collect());
         let prepared = match background.prepare(&before, &caches) {
             Ok(prepared) => prepared,
             Err(error) => {
-                health.watch(before.rendered().collect());
+                health.watch(before.path_caches().collect());
                 return Err(ReconfigureError(error));
             }
         };
@@ -41,11 +41,11 @@ impl Site {
         caches.announce(&*self.shared.observer);
         self.shared.pin_watch.release();
         background.change(&caches, prepared);
-        health.watch(caches.rendered().collect());
+        health.watch(caches.path_caches().collect());
         for gone in before.narinfos() {
             if caches.narinfos().all(|now| !Arc::ptr_eq(gone, now)) {
                 // Free the memory now: idle threads may hold the cache for longer.
-                gone.rendered.clear();
+                gone.clear();
             }
         }
         Ok(())

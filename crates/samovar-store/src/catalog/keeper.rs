@@ -12,8 +12,9 @@ use crate::error::StoreError;
 /// Interval of the checks once hash parts are loaded.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Interval of the checks before that, when no caller relies on a token. They still renew the
-/// connections to a replaced file: as long as none is open, another process may remove the WAL.
+/// Interval of the checks while no hash parts are loaded. No caller relies on a freshness token
+/// then. The checks still renew the connections to a replaced file: while none is open, another
+/// process may remove the WAL.
 const UNLOADED_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Stack size in bytes: SQLite's stack frames are small.

@@ -89,7 +89,8 @@ impl Loader {
     }
 
     /// Publishes a snapshot with all new rows and returns it. If more rows must be read than a
-    /// caller should wait for, returns `None`; once that pays, a background load is then running.
+    /// caller should wait for, returns `None`; after enough requests, a background load is then
+    /// running.
     pub(super) fn refresh(
         &mut self,
         shared: &Arc<Shared>,
@@ -100,7 +101,9 @@ impl Loader {
             Purpose::Request => REQUEST_COUNT_MIN.min(self.request_count + 1),
             Purpose::Set => REQUEST_COUNT_MIN,
         };
-        if self.base.is_none() && (self.request_count == 0 || self.is_large && !self.pays()) {
+        if self.base.is_none()
+            && (self.request_count == 0 || self.is_large && !self.has_enough_requests())
+        {
             return Ok(None);
         }
         let mut attempt = 1;
@@ -135,7 +138,7 @@ impl Loader {
             }
             Ok(Step::TooMuch(extent)) => {
                 self.is_large = true;
-                if self.pays() || extent == Extent::New {
+                if self.has_enough_requests() || extent == Extent::New {
                     self.start(shared, extent)?;
                 }
                 Ok(None)
@@ -147,8 +150,8 @@ impl Loader {
         }
     }
 
-    /// Returns whether there were enough requests that loading a large database pays.
-    fn pays(&self) -> bool {
+    /// Returns whether the number of requests justifies loading a large database.
+    fn has_enough_requests(&self) -> bool {
         self.request_count == REQUEST_COUNT_MIN
     }
 

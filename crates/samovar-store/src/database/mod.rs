@@ -161,7 +161,7 @@ impl Database {
     }
 
     /// Runs a query through the circuit breaker. If `is_known` returns true for the result, the
-    /// query did not reach the database, and the breaker learns nothing from it.
+    /// breaker learns nothing from it: the query may not have reached the database.
     pub(crate) fn guard_unless<T>(
         &self,
         run: impl FnOnce() -> Result<T, StoreError>,

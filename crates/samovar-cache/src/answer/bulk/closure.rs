@@ -49,10 +49,13 @@ pub(crate) fn respond(narinfos: &Arc<Narinfos>, hash_part: HashPart) -> Result<R
         Some(Closure::Incomplete) => return Ok(Fixed::Incomplete.response()),
         Some(Closure::Members(members)) => members,
     };
-    let epoch = shared.refresh().map(|snapshot| snapshot.epoch);
     for member in &members {
-        if shared.health.is_marked(&member.hash_part)
-            && let Some(info) = shared.lookup(member.hash_part)?
+        if !shared.health.is_marked(&member.hash_part) {
+            continue;
+        }
+        // The epoch must not be newer than the row.
+        let epoch = shared.refresh().map(|snapshot| snapshot.epoch);
+        if let Some(info) = shared.lookup(member.hash_part)?
             && let Err(refusal) = shared.health.admit(&Row::from(&info), epoch)
         {
             if member.hash_part == hash_part {

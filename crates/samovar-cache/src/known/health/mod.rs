@@ -13,8 +13,8 @@
 //!
 //! Caching a response and marking its path can happen at the same time. Code that caches a response
 //! adds it first and then checks for a mark. Code that marks a path adds the mark first and then
-//! drops cached responses. In either order no response for a marked path stays in a cache, so I/O
-//! threads need not check for marks.
+//! drops cached responses. In either order no response for a marked path stays in a cache. So I/O
+//! threads check for marks only when they unpack a narinfo.
 
 mod damaged;
 mod keeper;

@@ -101,6 +101,13 @@ impl<'a> Round<'a> {
             self.status.len_done = len_before + planned.len;
             self.publish();
         }
+        // The next save drops the records and marks of collected paths, for which it needs the
+        // catalog.
+        if let Some(catalog) = self.health.store.catalog()
+            && catalog.load().is_ok()
+        {
+            self.health.tasks.note_change();
+        }
         self.status.round_count += 1;
         self.publish();
         self.report("scrub ended");

@@ -205,7 +205,8 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
         Size(0, u64::MAX, |draft, len| {
             draft.config.narinfo_memory_len = to_usize(len);
         }),
-        "Memory for narinfos. What exceeds 32 MiB holds compressed narinfos, 0.4 KiB each.",
+        "Memory for the narinfos of all caches. What exceeds 32 MiB holds compressed narinfos, 0.4 \
+         KiB each.",
     )
     .defaults_to(Value(|config| {
         format!("{} MiB", config.narinfo_memory_len >> 20)
