@@ -85,6 +85,8 @@ struct Level {
     bytes: u64,
     /// Number of files of the fullest child.
     child_files: u64,
+    /// Number of files in directories below that can be generated again.
+    regenerable: u64,
     is_regenerable: bool,
     /// Whether the directory is below one that can be generated again.
     is_below_regenerable: bool,
@@ -178,14 +180,19 @@ impl Facts {
         if level.entries > self.largest.0 {
             self.largest = (level.entries, self.path_of(b""));
         }
-        if level.is_regenerable && !level.is_below_regenerable {
-            self.regenerable += level.files;
-        }
+        let regenerable = match level.is_regenerable {
+            true => level.files,
+            false => level.regenerable,
+        };
         if !self.levels.is_empty() {
             self.rank(&level);
         }
         self.path.truncate(level.parent_len);
+        if self.levels.is_empty() {
+            self.regenerable = regenerable;
+        }
         if let Some(parent) = self.levels.last_mut() {
+            parent.regenerable += regenerable;
             parent.files += level.files;
             parent.bytes = parent.bytes.saturating_add(level.bytes);
             parent.child_files = parent.child_files.max(level.files);
@@ -425,6 +432,15 @@ mod tests {
         }
         assert!(is_regenerable("any", "README", 43));
         assert!(!is_regenerable("any", "README", 42));
+    }
+
+    #[test]
+    fn files_below_two_directories_that_can_be_generated_again_count_once() {
+        let tag = ("CACHEDIR.TAG", Node::file("x".repeat(43)));
+        let cache = ("__pycache__", Node::dir([("a", Node::file("a"))]));
+        // The tag is found after the directory beside it.
+        let facts = facts(&Node::dir([("any", Node::dir([cache, tag]))]));
+        assert_eq!(facts.regenerable, 2);
     }
 
     #[test]
