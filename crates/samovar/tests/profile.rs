@@ -232,8 +232,17 @@ fn a_server_that_cannot_be_measured_is_reported() {
         let rule = move |_: &str, _: &str, _| Some((head.into(), b"StoreDir: /nix/store\n".into()));
         Files::serve(Path::new("/"), Box::new(rule)).0
     };
+    let redirect = |_: &str, path: &str, _| {
+        let head = match path {
+            "/nix-cache-info" => "302 Found\r\nLocation: /other/nix-cache-info",
+            _ => "200 OK",
+        };
+        Some((head.into(), b"StoreDir: /nix/store\n".into()))
+    };
+    let redirecting = Files::serve(Path::new("/"), Box::new(redirect)).0;
     for (address, reason) in [
         (closed.addr(), "cannot be reached (connection refused)"),
+        (redirecting, "redirects requests to another URL"),
         (rule("404 Not Found"), "a binary cache?"),
         (
             rule("200 OK\r\nConnection: close"),

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use ureq::Body;
 use ureq::http::{Response, Version};
+use ureq::{Body, ResponseExt};
 
 use crate::cache::{Cache, INFO_PATH};
 use crate::credentials::Sources;
@@ -30,7 +30,7 @@ pub(super) struct RoundTrip {
 /// # Errors
 ///
 /// The URL or the credentials are invalid, the server cannot be reached, is no cache, denies
-/// access, or closes the connection after each response.
+/// access, redirects, or closes the connection after each response.
 pub(super) fn measure(url: &str, sources: &Sources) -> anyhow::Result<RoundTrip> {
     let mut remote = Remote::of_cache(url)?;
     sources.authorize(&mut remote)?;
@@ -54,6 +54,12 @@ pub(super) fn measure(url: &str, sources: &Sources) -> anyhow::Result<RoundTrip>
 /// measure the opening of a connection, too.
 fn request(http: &Http) -> anyhow::Result<()> {
     let response = http.get(INFO_PATH)?;
+    ensure!(
+        *response.get_uri() == *http.url(INFO_PATH),
+        "{} redirects requests to another URL, so the round-trip time cannot be measured: use that \
+         URL",
+        http.remote().url()
+    );
     let is_kept = is_kept(&response);
     let cache = Cache::with_info(http.clone(), response)?;
     ensure!(
