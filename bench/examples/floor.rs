@@ -1,9 +1,14 @@
 //! Lower bound of the cost of a server: epoll, receive and send without parsing.
-//! Usage: `floor PORT THREADS`. It exits at the end of its standard input.
+//! Usage: `floor PORT THREADS [hop]`. It exits at the end of its standard input.
+//!
+//! With `hop`, a second thread sends each response: the lower bound of a server whose handlers may
+//! block.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, sockopt};
@@ -12,9 +17,10 @@ fn main() -> io::Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let number = |at: usize| words.get(at).and_then(|word| word.parse::<u16>().ok());
     let (port, threads) = (number(0).unwrap_or(8080), number(1).unwrap_or(1));
+    let hops = words.get(2).is_some_and(|word| word == "hop");
     let listeners: io::Result<Vec<TcpListener>> = (0..threads).map(|_| listen(port)).collect();
     for listener in listeners? {
-        std::thread::spawn(move || serve(&listener));
+        std::thread::spawn(move || serve(&listener, hops.then(start_worker)));
     }
     io::Read::read_to_end(&mut io::stdin(), &mut Vec::new())?;
     Ok(())
@@ -31,7 +37,24 @@ fn listen(port: u16) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-fn serve(listener: &TcpListener) -> io::Result<()> {
+/// A connection with a request, and whether the long response is asked for.
+type Job = (Arc<TcpStream>, bool);
+
+/// Starts a thread that sends responses.
+fn start_worker() -> Sender<Job> {
+    let (sender, jobs) = mpsc::channel::<Job>();
+    std::thread::spawn(move || {
+        let [short, long] = [13, 500].map(answer);
+        for (stream, is_long) in jobs {
+            let answer = if is_long { &long } else { &short };
+            // The I/O thread notices that the connection has failed.
+            rustix::net::send(&*stream, answer, SendFlags::NOSIGNAL).ok();
+        }
+    });
+    sender
+}
+
+fn serve(listener: &TcpListener, worker: Option<Sender<Job>>) -> io::Result<()> {
     let answers = [13, 500].map(answer);
     let poll = epoll::create(CreateFlags::CLOEXEC)?;
     epoll::add(
@@ -40,7 +63,7 @@ fn serve(listener: &TcpListener) -> io::Result<()> {
         EventData::new_u64(u64::MAX),
         EventFlags::IN,
     )?;
-    let mut streams: Vec<Option<TcpStream>> = Vec::new();
+    let mut streams: Vec<Option<Arc<TcpStream>>> = Vec::new();
     let mut events = Vec::with_capacity(256);
     let mut buffer = vec![0; 65536];
     loop {
@@ -53,7 +76,7 @@ fn serve(listener: &TcpListener) -> io::Result<()> {
             } else if let Ok(key) = usize::try_from(key)
                 && let Some(place) = streams.get_mut(key)
                 && let Some(stream) = place
-                && !turn(stream, &mut buffer, &answers)
+                && !turn(stream, &mut buffer, &answers, worker.as_ref())
             {
                 *place = None;
             }
@@ -64,7 +87,7 @@ fn serve(listener: &TcpListener) -> io::Result<()> {
 fn accept(
     listener: &TcpListener,
     poll: impl AsFd,
-    streams: &mut Vec<Option<TcpStream>>,
+    streams: &mut Vec<Option<Arc<TcpStream>>>,
 ) -> io::Result<()> {
     while let Ok((stream, _)) = listener.accept() {
         stream.set_nonblocking(true)?;
@@ -79,24 +102,29 @@ fn accept(
             streams.push(None);
         }
         if let Some(place) = streams.get_mut(key) {
-            *place = Some(stream);
+            *place = Some(Arc::new(stream));
         }
     }
     Ok(())
 }
 
 /// Responds to the requests in the received bytes; returns `false` at the end of the connection.
-fn turn(stream: &TcpStream, buffer: &mut [u8], answers: &[Vec<u8>; 2]) -> bool {
-    match rustix::net::recv(stream, &mut *buffer, RecvFlags::empty()) {
+fn turn(
+    stream: &Arc<TcpStream>,
+    buffer: &mut [u8],
+    answers: &[Vec<u8>; 2],
+    worker: Option<&Sender<Job>>,
+) -> bool {
+    match rustix::net::recv(&**stream, &mut *buffer, RecvFlags::empty()) {
         Ok((0, _)) => false,
         Ok(_) => {
             // `GET /text500` and `GET /text` are told apart by this byte.
+            let is_long = buffer.get(9) == Some(&b'5');
+            if let Some(worker) = worker {
+                return worker.send((Arc::clone(stream), is_long)).is_ok();
+            }
             let [short, long] = answers;
-            let answer = if buffer.get(9) == Some(&b'5') {
-                long
-            } else {
-                short
-            };
+            let answer = if is_long { long } else { short };
             rustix::net::send(stream, answer, SendFlags::NOSIGNAL).is_ok()
         }
         Err(error) => error == rustix::io::Errno::AGAIN,

@@ -23,6 +23,9 @@ const BLOCKING_THREADS: usize = 16;
 pub(crate) enum Kind {
     /// Receives and sends without parsing: the lower bound of the cost.
     Floor,
+    /// As [`Floor`](Self::Floor), but a second thread sends: the lower bound of the cost of a
+    /// server whose handlers may block.
+    FloorHop,
     /// samovar-http with handlers on its I/O threads.
     Inline,
     /// samovar-http with handlers on its workers.
@@ -45,8 +48,9 @@ pub(crate) enum Ability {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Floor,
+        Self::FloorHop,
         Self::Inline,
         Self::Worker,
         Self::Hyper,
@@ -59,6 +63,7 @@ impl Kind {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Floor => "floor",
+            Self::FloorHop => "floor-hop",
             Self::Inline => "inline",
             Self::Worker => "worker",
             Self::Hyper => "hyper",
@@ -71,7 +76,7 @@ impl Kind {
     /// Returns the role of this server in the comparison.
     pub(crate) fn part(self) -> Part {
         match self {
-            Self::Floor => Part::Floor,
+            Self::Floor | Self::FloorHop => Part::Floor,
             Self::Inline | Self::Worker => Part::Ours,
             Self::Hyper | Self::Axum | Self::Actix => Part::Peer,
             Self::Nginx => Part::Anchor,
@@ -83,9 +88,9 @@ impl Kind {
     pub(crate) fn can(self, ability: Ability) -> bool {
         match ability {
             Ability::Text => true,
-            Ability::Json => self != Self::Floor,
-            Ability::Bodies => !matches!(self, Self::Floor | Self::Inline),
-            Ability::WebSocket => !matches!(self, Self::Floor | Self::Nginx),
+            Ability::Json => !matches!(self, Self::Floor | Self::FloorHop),
+            Ability::Bodies => !matches!(self, Self::Floor | Self::FloorHop | Self::Inline),
+            Ability::WebSocket => !matches!(self, Self::Floor | Self::FloorHop | Self::Nginx),
         }
     }
 
@@ -98,9 +103,10 @@ impl Kind {
         let ours = release.join("examples/samovar");
         let rival = |name: &str| release.with_file_name("rivals").join("release").join(name);
         let command = match self {
-            Self::Floor => {
+            Self::Floor | Self::FloorHop => {
                 let floor = release.join("examples/floor");
-                format!("exec {} {port} {threads}", floor.display())
+                let hop = if self == Self::FloorHop { " hop" } else { "" };
+                format!("exec {} {port} {threads}{hop}", floor.display())
             }
             Self::Inline => format!("exec {} {served} --inline", ours.display()),
             Self::Worker => format!("exec {} {served}", ours.display()),
