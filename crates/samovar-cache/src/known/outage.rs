@@ -28,6 +28,11 @@ impl Outage {
         must_report
     }
 
+    /// Returns whether the last store access has failed.
+    pub(crate) fn is_on(&self) -> bool {
+        self.last.locked().is_some()
+    }
+
     /// Records a successful store access. Returns whether it ends an outage.
     pub(crate) fn clear(&self) -> bool {
         self.last.locked().take().is_some()
@@ -44,7 +49,9 @@ mod tests {
     fn an_error_is_reported_once_a_minute() {
         let (outage, now) = (Outage::default(), Instant::now());
         assert!(!outage.clear());
+        assert!(!outage.is_on());
         assert!(outage.note(StoreError::Busy, now));
+        assert!(outage.is_on());
         assert!(!outage.note(StoreError::Busy, now));
         assert!(outage.note(StoreError::Unavailable(Unavailable::DatabaseMissing), now));
         assert!(outage.note(StoreError::Busy, now));

@@ -157,6 +157,14 @@ impl SharedStore {
         catalog.check_patiently(&mut snapshot).then_some(snapshot)
     }
 
+    /// Returns the same as [`fresh`](Self::fresh) if that needs no wait for the disk, and `None`
+    /// otherwise and during an outage.
+    pub(crate) fn fresh_at_once(&self) -> Option<Arc<Snapshot>> {
+        let catalog = self.store.catalog().filter(|_| !self.outage.is_on())?;
+        let mut snapshot = catalog.current();
+        catalog.check(&mut snapshot).then_some(snapshot)
+    }
+
     /// Brings the catalog up to date and returns the snapshot; `None` if that is not possible at
     /// once. The store may be readable even then.
     pub(crate) fn refresh(&self) -> Option<Arc<Snapshot>> {

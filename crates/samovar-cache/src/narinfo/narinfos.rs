@@ -141,9 +141,10 @@ impl Narinfos {
     }
 
     /// Returns the registration of a readable path: from its narinfo, if that is in memory and
-    /// valid, and otherwise from the store.
+    /// valid, and otherwise from the store. During an outage the store is asked, so that its end is
+    /// noticed.
     pub(crate) fn registration(&self, hash_part: HashPart) -> Result<Registration, Refusal> {
-        if let Some(snapshot) = self.reader.shared.fresh()
+        if let Some(snapshot) = self.reader.shared.fresh_at_once()
             && let Some(rendered) = self.find(&snapshot, &hash_part)
         {
             let row = rendered.narinfo.row.clone();

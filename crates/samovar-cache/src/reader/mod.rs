@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use samovar_nix::{HashPart, PathInfo, StorePath};
 use samovar_storage::metadata::StoredPath;
-use samovar_store::{Catalog, Snapshot, Store, StoreError};
+use samovar_store::{Snapshot, Store, StoreError};
 
 use crate::known::registration::Registration;
 use crate::known::row::Row;
@@ -107,8 +107,10 @@ impl Reader {
         self.policy.admit(&hash_part)?;
         // The store may be readable while the catalog is being loaded. The check at the end of the
         // response covers this case.
-        let snapshot = self.shared.refresh();
-        let snapshot = snapshot.or_else(|| self.store().catalog().map(Catalog::current));
+        let snapshot = self.store().catalog().map(|catalog| {
+            let refreshed = catalog.refresh().ok().flatten();
+            refreshed.unwrap_or_else(|| catalog.current())
+        });
         let info = self.lookup(hash_part)?;
         self.permit(&info)?;
         self.note_name(&info.path);
