@@ -188,15 +188,14 @@ impl Facts {
             self.rank(&level);
         }
         self.path.truncate(level.parent_len);
-        if self.levels.is_empty() {
+        let Some(parent) = self.levels.last_mut() else {
             self.regenerable = regenerable;
-        }
-        if let Some(parent) = self.levels.last_mut() {
-            parent.regenerable += regenerable;
-            parent.files += level.files;
-            parent.bytes = parent.bytes.saturating_add(level.bytes);
-            parent.child_files = parent.child_files.max(level.files);
-        }
+            return;
+        };
+        parent.regenerable += regenerable;
+        parent.files += level.files;
+        parent.bytes = parent.bytes.saturating_add(level.bytes);
+        parent.child_files = parent.child_files.max(level.files);
     }
 
     /// Returns the size of the tree as a NAR, in bytes. Sockets, FIFOs, devices, mount points and
