@@ -111,7 +111,8 @@ impl Narinfos {
         until == FOREVER || self.reader.policy.now() < until
     }
 
-    /// Moves the packed narinfo of a path to the rendered ones, and returns it.
+    /// Adds the packed narinfo of a path to the rendered ones, and returns it; `None` if none is
+    /// valid now.
     fn unpack(&self, hash_part: &HashPart, now: Stamp) -> Option<Rendered> {
         let packed = self.packed.as_ref()?;
         let is_valid = |stamp, until| stamp == now && self.permits(until);
