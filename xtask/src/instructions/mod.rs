@@ -77,40 +77,39 @@ pub(crate) fn run_gates(words: &[&str]) -> Result<()> {
     let file = repository().join("xtask/instructions.txt");
     let here = environment()?;
     let budgets = Budgets::parse(&fs::read_to_string(&file).unwrap_or_default())?;
-    let tolerance_percent = budgets.tolerance_percent(&here);
     if !renews && budgets.environment != here {
         println!(
             "instructions: budgets were recorded with {}, this run is with {here}: \
-             {tolerance_percent} % above the budget are tolerated",
+             more above the budget is tolerated",
             budgets.environment
         );
     }
     println!("instructions of the program for each request; those of the kernel are not counted");
+    let verdict_of = |name: &str, cost: &Cost| {
+        let budget = budgets.rows.get(name).filter(|_| !renews);
+        if budget.is_none() && !renews {
+            bail!("{} has no line for {name}", file.display());
+        }
+        let tolerance_percent = budgets.tolerance_percent(name, &here);
+        Ok(Verdict::of(cost, budget, tolerance_percent))
+    };
     let mut costs = Vec::new();
     let mut above = Vec::new();
     let paths = hash_parts(&store)?;
     for (suffix, arguments) in SERVERS {
         let server = Server::start(&program, &store, arguments)?;
         let mut client = server.connect()?;
-        let budget_of = |name: &str| {
-            let budget = budgets.rows.get(name).filter(|_| !renews);
-            if budget.is_none() && !renews {
-                bail!("{} has no line for {name}", file.display());
-            }
-            Ok(budget)
-        };
         let mut judged = Vec::new();
         if suffix.is_empty() {
             for (name, cost) in first_costs(&server, &mut client, &paths)? {
-                let verdict = Verdict::of(&cost, budget_of(&name)?, tolerance_percent);
+                let verdict = verdict_of(&name, &cost)?;
                 judged.push((name, cost, verdict));
             }
         }
         let rows = rows(&paths, &mut client, suffix)?;
         server.settle()?;
         for row in rows {
-            let budget = budget_of(&row.name)?;
-            let (cost, verdict) = judge(&server, &mut client, &row, budget, tolerance_percent)?;
+            let (cost, verdict) = judge(&server, &mut client, &row, &verdict_of)?;
             judged.push((row.name, cost, verdict));
         }
         for (name, cost, verdict) in judged {
@@ -142,13 +141,13 @@ fn judge(
     server: &Server,
     client: &mut Client,
     row: &Row,
-    budget: Option<&Cost>,
-    tolerance_percent: u64,
+    verdict_of: &impl Fn(&str, &Cost) -> Result<Verdict>,
 ) -> Result<(Cost, Verdict)> {
     let mut least: Option<(Cost, Verdict)> = None;
     for _ in 0..ATTEMPT_COUNT_MAX {
         let cost = cost(server, client, row).with_context(|| row.name.clone())?;
-        let verdict = Verdict::of(&cost, budget, tolerance_percent);
+        let verdict = verdict_of(&row.name, &cost)?;
+        let is_within = matches!(verdict, Verdict::Within | Verdict::Below(_));
         let is_above = matches!(verdict, Verdict::Above(_));
         if least
             .as_ref()
@@ -156,7 +155,7 @@ fn judge(
         {
             least = Some((cost, verdict));
         }
-        if budget.is_some() && !is_above {
+        if is_within {
             break;
         }
     }
