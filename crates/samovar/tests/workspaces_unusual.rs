@@ -49,6 +49,26 @@ fn an_empty_tree_is_a_generation() {
     assert_eq!(fs::read_dir(home.dir("copy")).unwrap().count(), 0);
 }
 
+/// `status` and `diff` tell errors from unpushed changes by their exit codes.
+#[test]
+fn a_tree_that_is_too_deep_is_not_an_unpushed_change() {
+    let home = Home::new();
+    let one = home.open("app", "one");
+    let directories = |count: usize| vec!["d"; count].join("/");
+    write(&one, &format!("{}/file", directories(62)), "");
+    home.exits(&one, &["status", "--offline"], 1);
+    home.exits(&one, &["diff"], 1);
+    assert_eq!(home.push(&one), 1);
+    write(&one, &format!("{}/file", directories(64)), "");
+    for (command, code) in [
+        (vec!["status", "--offline"], 3),
+        (vec!["diff"], 3),
+        (vec!["push"], 1),
+    ] {
+        assert_has(&home.exits(&one, &command, code), "64 names");
+    }
+}
+
 /// Root may write to read-only directories, other users may not.
 #[test]
 fn read_only_directories_are_merged_without_privileges() {

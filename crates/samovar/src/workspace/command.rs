@@ -87,7 +87,8 @@ fn status() -> Command {
     in_workspace("status", about)
         .after_help(
             "Never fails because the server is unreachable. Exit code 0: no unpushed changes; 1: \
-             unpushed changes.",
+             unpushed changes; 2: the command line is invalid, or the directory is not in a \
+             workspace; 3: the files cannot be read.",
         )
         .arg(switch("offline").help("Send no request to the server"))
         .arg(json())
@@ -95,7 +96,7 @@ fn status() -> Command {
 
 fn diff() -> Command {
     let about = "Lists the paths that differ from the last push or pull";
-    in_workspace("diff", about).after_help("Exit code 0: none; 1: some.")
+    in_workspace("diff", about).after_help("The exit codes are those of samovar workspace status.")
 }
 
 fn push() -> Command {

@@ -7,7 +7,7 @@
 //! | 0 | done; `status` and `diff`: no unpushed changes |
 //! | 1 | refused, or conflicts are left; `status` and `diff`: unpushed changes |
 //! | 2 | the command line is invalid, or the directory is not in a workspace |
-//! | 3 | the cache or the directory is unavailable |
+//! | 3 | the cache or the directory is unavailable; `status` and `diff`: any other error |
 //!
 //! # Theory of operation
 //!
@@ -36,7 +36,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use clap::ArgMatches;
 use samovar_storage::token::now;
 
@@ -83,11 +83,24 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<E
         "list" => open::list(matches.get_flag("json"), out)?,
         _ => {
             let directory = matches.get_one::<PathBuf>("dir").map(PathBuf::as_path);
-            let mut workspace = Workspace::find(directory.unwrap_or(Path::new(".")))?;
-            return run_in(command, matches, &mut workspace, out);
+            let found = Workspace::find(directory.unwrap_or(Path::new(".")));
+            let done = found.and_then(|mut found| run_in(command, matches, &mut found, out));
+            return match command {
+                "status" | "diff" => done.map_err(not_refused),
+                _ => done,
+            };
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Changes the reason of a refusal, because exit code 1 of `status` and `diff` means that there are
+/// unpushed changes.
+fn not_refused(error: anyhow::Error) -> anyhow::Error {
+    match Failed::of(&error) {
+        Some(Failed::Refused) => Failed::Unavailable.because(anyhow!("{error:#}")),
+        _ => error,
+    }
 }
 
 fn run_in(
