@@ -187,6 +187,15 @@ impl Facts {
         if !self.levels.is_empty() {
             self.rank(&level);
         }
+        // A tag is found after the directories whose names sort before it.
+        if level.is_regenerable {
+            let above = self.path_of(b"");
+            let is_below = |path: &[u8]| {
+                let rest = path.strip_prefix(above.as_slice());
+                rest.is_some_and(|rest| rest.first() == Some(&b'/'))
+            };
+            self.top.retain(|Reverse(ranked)| !is_below(&ranked.path));
+        }
         self.path.truncate(level.parent_len);
         let Some(parent) = self.levels.last_mut() else {
             self.regenerable = regenerable;
@@ -436,10 +445,15 @@ mod tests {
     #[test]
     fn files_below_two_directories_that_can_be_generated_again_count_once() {
         let tag = ("CACHEDIR.TAG", Node::file("x".repeat(43)));
-        let cache = ("__pycache__", Node::dir([("a", Node::file("a"))]));
+        let cache = Node::dir([("__pycache__", Node::dir([("a", Node::file("a"))]))]);
         // The tag is found after the directory beside it.
-        let facts = facts(&Node::dir([("any", Node::dir([cache, tag]))]));
-        assert_eq!(facts.regenerable, 2);
+        let facts = facts(&Node::dir([(
+            "any",
+            Node::dir([("A", cache), ("b", Node::file("")), tag]),
+        )]));
+        assert_eq!(facts.regenerable, 3);
+        let top: Vec<_> = facts.top().into_iter().map(|it| it.path).collect();
+        assert_eq!(top, [b"any"]);
     }
 
     #[test]
