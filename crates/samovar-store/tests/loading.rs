@@ -255,7 +255,11 @@ fn a_store_dropped_during_the_load() {
     let (place, _writer, _) = large(Journal::Wal);
     for _ in 0..20 {
         let store = place.open();
-        assert!(store.catalog().unwrap().refresh().unwrap().is_none());
+        let catalog = store.catalog().unwrap();
+        // The hundredth request starts the load.
+        for _ in 0..100 {
+            assert!(catalog.refresh().unwrap().is_none());
+        }
     }
     assert_eq!(
         place.open().catalog().unwrap().load().unwrap().path_count(),

@@ -148,10 +148,9 @@ fn judge(
         let cost = cost(server, client, row).with_context(|| row.name.clone())?;
         let verdict = verdict_of(&row.name, &cost)?;
         let is_within = matches!(verdict, Verdict::Within | Verdict::Below(_));
-        let is_above = matches!(verdict, Verdict::Above(_));
         if least
             .as_ref()
-            .is_none_or(|(least, _)| !is_above || cost.instructions < least.instructions)
+            .is_none_or(|(least, _)| is_within || cost.instructions < least.instructions)
         {
             least = Some((cost, verdict));
         }

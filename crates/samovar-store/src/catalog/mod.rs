@@ -25,8 +25,9 @@
 //! makes one every 40,000 pages.
 //!
 //! Nothing is loaded before requests need the set: a small database at the first request, a large
-//! one at the hundredth, because a load costs as much as many queries. Background threads call
-//! [`Catalog::renew`] or [`Catalog::version`], which do not count as requests.
+//! one at the hundredth, because a load costs as much as many queries. Background threads that can
+//! do without the set call [`Catalog::renew`] or [`Catalog::version`], which do not count as
+//! requests.
 //!
 //! No request waits for a background load. Until it ends no snapshot is current, and every look-up
 //! queries the database: slower, and equally correct. The load reads in chunks, each a short

@@ -77,7 +77,7 @@ impl CircuitBreaker {
             .map(|error| (error, now + FAILURE_LIFE));
     }
 
-    /// Ends a query that did not reach the database.
+    /// Ends a query that says nothing about the database.
     pub(super) fn withdraw(&mut self, number: u64, now: Instant) {
         self.running.remove(&number);
         if self.probe == number && self.busy_until.is_some() {
