@@ -32,7 +32,7 @@ samovar_http_protocol_requests_total counter Answered requests by protocol and u
 samovar_narinfo_hits_total counter Requests for narinfos that were found, by cache.
 samovar_narinfo_misses_total counter Requests for narinfos that were not found, by cache.
 samovar_catalog_paths gauge Paths in the catalog, including paths deleted since it was loaded; 0 \
-    before requests have needed it.
+    before requests, or the end of a scrub round, have needed it.
 samovar_catalog_bytes gauge Memory used by the catalog.
 samovar_catalog_load_seconds gauge Duration of the last complete load of the catalog.
 samovar_store_daemon_fallback gauge 1 if nix-daemon is queried because the database cannot be \

@@ -41,6 +41,17 @@ pub(crate) struct SharedConfig {
     pub(crate) program: Program,
 }
 
+/// Counters of the packed narinfos of all caches since the start. A reload that replaces caches
+/// does not reset them.
+#[derive(Debug, Default)]
+pub(crate) struct PackedCounts {
+    /// Number of requests answered from a packed narinfo.
+    pub(crate) hits: AtomicU64,
+    /// Number of requests whose narinfo had to be rendered.
+    pub(crate) misses: AtomicU64,
+    pub(crate) evictions: Arc<AtomicU64>,
+}
+
 /// A store, and the caches, records and limits that all its caches share.
 #[derive(Debug)]
 pub(crate) struct SharedStore {
@@ -55,6 +66,7 @@ pub(crate) struct SharedStore {
     pub(crate) small_nars: Arc<SmallNars>,
     /// Number of narinfos evicted from memory, by all caches since the start.
     pub(crate) narinfo_evictions: Arc<AtomicU64>,
+    pub(crate) packed_counts: Arc<PackedCounts>,
     pub(crate) nar_cache: Option<Arc<NarCache>>,
     pub(crate) frame_encoders: FrameEncoders,
     pub(crate) closure_slots: ClosureSlots,
@@ -103,6 +115,7 @@ impl SharedStore {
             plans: Plans::default(),
             small_nars,
             narinfo_evictions: Arc::default(),
+            packed_counts: Arc::default(),
             frame_encoders: FrameEncoders::default(),
             nar_cache,
             closure_slots: ClosureSlots::default(),

@@ -44,7 +44,7 @@ pub(crate) struct NarinfoMemory {
 impl NarinfoMemory {
     /// Maximum memory for the rendered narinfos of all caches, in bytes. Further memory holds
     /// packed narinfos.
-    const RENDERED_LEN_MAX: usize = 32 << 20;
+    pub(crate) const RENDERED_LEN_MAX: usize = 32 << 20;
 
     /// Divides memory among `cache_count` caches.
     pub(crate) fn share(memory_len: usize, cache_count: usize) -> Self {
@@ -72,7 +72,10 @@ impl Narinfos {
             reader: Reader::new(shared, policy),
             signing: signing.checked(),
             rendered: Arc::new(RenderedCache::new(SHARD_COUNT, rendered_len, evictions)),
-            packed: (packed_len > 0).then(|| Arc::new(PackedCache::new(packed_len))),
+            packed: (packed_len > 0).then(|| {
+                let counts = Arc::clone(&shared.packed_counts);
+                Arc::new(PackedCache::new(packed_len, counts))
+            }),
             memory,
             prefetch_queue: PrefetchQueue::default(),
         }
@@ -109,6 +112,20 @@ impl Narinfos {
     /// Whether a permission that expires at `until` is still valid.
     fn permits(&self, until: i64) -> bool {
         until == FOREVER || self.reader.policy.now() < until
+    }
+
+    /// Whether a request for this hash part needs no look-up in the store. Unpacks nothing.
+    fn has(&self, snapshot: &Snapshot, hash_part: &HashPart) -> bool {
+        let now = self.stamp(snapshot);
+        let is_valid = |stamp, until| stamp == now && self.permits(until);
+        let is_packed = |packed: &Arc<PackedCache>| packed.has(hash_part, is_valid);
+        self.is_absent(snapshot, hash_part)
+            || self.packed.as_ref().is_some_and(is_packed)
+            || self.rendered.peek(hash_part).is_some_and(|rendered| {
+                rendered
+                    .stamp
+                    .is_some_and(|stamp| is_valid(stamp, rendered.until))
+            })
     }
 
     /// Adds the packed narinfo of a path to the rendered ones, and returns it; `None` if none is
@@ -175,8 +192,11 @@ impl Narinfos {
         })?;
         let rendered = self.admit(&info, snapshot)?;
         self.prefetch_queue.note_cold();
-        // A client that copies the path will request these next.
-        self.prefetch_queue.add(references(&info), PREFETCH_DEPTH);
+        // A client that copies the path will request these next. Without a snapshot they could not
+        // be kept.
+        if snapshot.is_some() {
+            self.prefetch_queue.add(references(&info), PREFETCH_DEPTH);
+        }
         Ok(rendered)
     }
 
@@ -301,7 +321,7 @@ impl Narinfos {
         std::iter::once(rendered).chain(packed)
     }
 
-    /// Returns the store path with this hash part, if its narinfo is in memory.
+    /// Returns the store path with this hash part, if its rendered narinfo is in memory.
     pub(crate) fn name_of(&self, hash_part: &HashPart) -> Option<StorePath> {
         Some(self.rendered.peek(hash_part)?.narinfo.row.path.clone())
     }
@@ -334,7 +354,7 @@ impl Narinfos {
         };
         let wanted: Vec<(HashPart, u8)> = queued
             .iter()
-            .filter(|(hash_part, _)| self.known(Some(&snapshot), hash_part).is_none())
+            .filter(|(hash_part, _)| !self.has(&snapshot, hash_part))
             .copied()
             .collect();
         let hash_parts: Vec<HashPart> = wanted.iter().map(|(hash_part, _)| *hash_part).collect();
@@ -387,10 +407,15 @@ impl Narinfos {
     /// otherwise `None`.
     fn known(&self, snapshot: Option<&Snapshot>, hash_part: &HashPart) -> Option<Answer> {
         let snapshot = snapshot?;
-        if !snapshot.may_contain(hash_part) || self.reader.policy.rules_out(hash_part) {
+        if self.is_absent(snapshot, hash_part) {
             return Some(Err(Refusal::Absent));
         }
         self.find(snapshot, hash_part).map(Ok)
+    }
+
+    /// Whether this cache has no path with this hash part, without a look-up in the store.
+    fn is_absent(&self, snapshot: &Snapshot, hash_part: &HashPart) -> bool {
+        !snapshot.may_contain(hash_part) || self.reader.policy.rules_out(hash_part)
     }
 
     fn render(&self, info: &PathInfo, snapshot: Option<&Snapshot>, permit: Permit) -> Rendered {

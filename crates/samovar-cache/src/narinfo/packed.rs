@@ -19,7 +19,7 @@ mod tests;
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use samovar_metrics::CacheStatus;
@@ -29,6 +29,7 @@ use zstd::zstd_safe::{CParameter, compress_bound};
 
 use crate::known::row::Row;
 use crate::known::sharded::{MemoryLen, PathCache, Sharded};
+use crate::known::shared_store::PackedCounts;
 use crate::narinfo::rendered::{Narinfo, Rendered, SHARD_COUNT, Stamp};
 use crate::sync::Locked;
 
@@ -45,7 +46,7 @@ const SAMPLE_LEN_MAX: usize = 4096;
 const DICTIONARY_LEN: usize = 4096;
 
 /// Maximum length of a text that is packed, in bytes: hardly any narinfo is longer, and the memory
-/// of idle decoders is limited by it.
+/// of idle compressors is limited by it.
 const TEXT_LEN_MAX: usize = 64 * 1024;
 
 /// Maximum number of idle coders of each kind: more threads rarely unpack at the same time.
@@ -54,7 +55,7 @@ const IDLE_COUNT_MAX: usize = 16;
 /// The packed narinfos of one cache.
 pub(crate) struct PackedCache {
     entries: Sharded<Packed>,
-    hit_count: AtomicU64,
+    counts: Arc<PackedCounts>,
     /// The trained dictionary; empty if training failed, and nothing is packed then.
     dictionary: OnceLock<Vec<u8>>,
     /// The texts on which the dictionary will be trained. Empty after the training.
@@ -99,10 +100,11 @@ impl MemoryLen for Packed {
 
 impl PackedCache {
     /// Creates an empty cache of `memory_len` bytes.
-    pub(crate) fn new(memory_len: usize) -> Self {
+    pub(crate) fn new(memory_len: usize, counts: Arc<PackedCounts>) -> Self {
+        let evictions = Arc::clone(&counts.evictions);
         Self {
-            entries: Sharded::new(SHARD_COUNT, memory_len, Arc::default()),
-            hit_count: AtomicU64::new(0),
+            entries: Sharded::new(SHARD_COUNT, memory_len, evictions),
+            counts,
             dictionary: OnceLock::new(),
             samples: Mutex::default(),
             compressors: Mutex::default(),
@@ -110,8 +112,12 @@ impl PackedCache {
         }
     }
 
-    /// Packs a narinfo and adds it, if it has a stamp.
+    /// Packs a narinfo that was just rendered and adds it, if it has a stamp. Counts a miss if it
+    /// was rendered for a request.
     pub(crate) fn insert(&self, hash_part: HashPart, rendered: &Rendered) {
+        if !rendered.is_prefetched {
+            self.counts.misses.fetch_add(1, Ordering::Relaxed);
+        }
         let text = rendered.narinfo.text();
         match self.dictionary.get() {
             None => self.add_sample(hash_part, text),
@@ -137,8 +143,18 @@ impl PackedCache {
             return None;
         }
         let rendered = self.rendered(&content)?;
-        self.hit_count.fetch_add(1, Ordering::Relaxed);
+        self.counts.hits.fetch_add(1, Ordering::Relaxed);
         Some(rendered)
+    }
+
+    /// Whether there is a narinfo of a path that `is_valid` accepts, as in [`find`](Self::find).
+    pub(crate) fn has(
+        &self,
+        hash_part: &HashPart,
+        is_valid: impl FnOnce(Stamp, i64) -> bool,
+    ) -> bool {
+        let packed = self.entries.peek(hash_part);
+        packed.is_some_and(|Packed(content)| is_valid(content.stamp, content.until))
     }
 
     /// Unpacks the narinfo of a path, valid or not, without counting a hit.
@@ -156,7 +172,9 @@ impl PackedCache {
     /// Drops all entries.
     pub(crate) fn clear(&self) {
         self.entries.clear();
-        self.samples.locked().clear();
+        *self.samples.locked() = HashMap::new();
+        drop(std::mem::take(&mut *self.compressors.locked()));
+        drop(std::mem::take(&mut *self.decompressors.locked()));
     }
 
     fn rendered(&self, content: &Content) -> Option<Rendered> {
@@ -191,7 +209,8 @@ impl PackedCache {
 
     pub(crate) fn status(&self) -> CacheStatus {
         CacheStatus {
-            hit_count: self.hit_count.load(Ordering::Relaxed),
+            hit_count: self.counts.hits.load(Ordering::Relaxed),
+            miss_count: self.counts.misses.load(Ordering::Relaxed),
             ..self.entries.status("packed_narinfos")
         }
     }
@@ -208,7 +227,9 @@ impl PackedCache {
         let Some(stamp) = rendered.stamp.filter(|_| text.len() <= TEXT_LEN_MAX) else {
             return Ok(None);
         };
-        let mut compressor = match self.compressors.locked().pop() {
+        // Not in the `match`, so that the lock is released before a compressor is created.
+        let idle = self.compressors.locked().pop();
+        let mut compressor = match idle {
             Some(compressor) => compressor,
             None => compressor(dictionary)?,
         };
@@ -230,7 +251,8 @@ impl PackedCache {
 
     fn unpacked(&self, content: &Content) -> io::Result<Vec<u8>> {
         let dictionary = self.dictionary.get().map_or(&[][..], Vec::as_slice);
-        let mut decompressor = match self.decompressors.locked().pop() {
+        let idle = self.decompressors.locked().pop();
+        let mut decompressor = match idle {
             Some(decompressor) => decompressor,
             None => Decompressor::with_dictionary(dictionary)?,
         };

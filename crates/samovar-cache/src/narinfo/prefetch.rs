@@ -13,7 +13,7 @@
 //! that if it is requested later. If clients do not request the references, the credit is soon
 //! spent and hardly any work is wasted. New paths use only free capacity, one batch at a time. So
 //! they never evict a narinfo that was requested, and cost the same for all sizes of stores. Until
-//! a request needs the catalog, nothing is prefetched: a server that nobody uses costs nothing.
+//! the catalog is loaded, nothing is prefetched: a server that nobody uses looks up nothing.
 //!
 //! As on a worker, a row is read after the snapshot whose epoch its narinfo gets. A catalog that is
 //! out of date is loaded by this thread only after a quarter of a second: until then a request may

@@ -80,21 +80,17 @@ impl Site {
     }
 
     /// Returns the status of all caches' packed narinfos; `None` if there is no memory for them.
+    /// Counters include those of replaced caches.
     fn packed_status(&self) -> Option<CacheStatus> {
         let caches = self.caches();
         let all = caches
             .narinfos()
             .filter_map(|one| Some(one.packed.as_ref()?.status()));
-        all.reduce(|one, other| CacheStatus {
-            hit_count: one.hit_count + other.hit_count,
-            miss_count: one.miss_count + other.miss_count,
-            eviction_count: one.eviction_count + other.eviction_count,
-            ..sum(one, other)
-        })
+        all.reduce(sum)
     }
 }
 
-/// Adds up the contents of two caches.
+/// Adds up the contents of two caches, which share their counters.
 fn sum(one: CacheStatus, other: CacheStatus) -> CacheStatus {
     CacheStatus {
         entry_count: one.entry_count + other.entry_count,

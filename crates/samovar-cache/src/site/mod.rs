@@ -39,6 +39,7 @@ use crate::known::health::{Trust, Watch};
 use crate::known::nar_cache::NarCacheDirectory;
 use crate::known::program::Program;
 use crate::known::shared_store::{SharedConfig, SharedStore};
+use crate::narinfo::narinfos::NarinfoMemory;
 use crate::refusal::Fixed;
 use crate::site::background::Background;
 use crate::site::cache::{Cache, CacheConfig};
@@ -72,7 +73,7 @@ impl Default for SiteConfig {
     fn default() -> Self {
         Self {
             caches: vec![CacheConfig::default()],
-            narinfo_memory_len: 32 << 20,
+            narinfo_memory_len: NarinfoMemory::RENDERED_LEN_MAX,
             small_nar_memory_len: 32 << 20,
             nar_cache: None,
             gc_lease: None,

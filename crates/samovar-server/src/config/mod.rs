@@ -22,7 +22,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use samovar_cache::access::AccessConfig;
-use samovar_cache::{NarCoding, PolicyConfig, Sign, Stored};
+use samovar_cache::{NarCoding, PolicyConfig, Sign, SiteConfig, Stored};
 use samovar_http::Limits;
 use samovar_storage::collect::Retention;
 
@@ -181,7 +181,7 @@ impl Default for Configuration {
             // In a directory on a disk, so that it survives a restart of the machine.
             cache_directory: PathBuf::from("/var/tmp"),
             nar_cache_size: None,
-            narinfo_memory_len: 32 << 20,
+            narinfo_memory_len: SiteConfig::default().narinfo_memory_len,
             gc_lease: None,
             verifies_first: true,
             state_directory: None,

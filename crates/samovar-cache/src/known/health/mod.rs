@@ -14,7 +14,7 @@
 //! Caching a response and marking its path can happen at the same time. Code that caches a response
 //! adds it first and then checks for a mark. Code that marks a path adds the mark first and then
 //! drops cached responses. In either order no response for a marked path stays in a cache. So I/O
-//! threads check for marks only when they unpack a narinfo.
+//! threads need no check for marks before they send a cached response.
 
 mod damaged;
 mod keeper;

@@ -3,6 +3,11 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::narinfo::narinfos::{NarinfoMemory, Narinfos};
+use crate::narinfo::signing::Signing;
+use crate::reader::policy::PolicyConfig;
+use crate::tests::memory_store::MemoryStore;
+use crate::tests::recorder::shared;
 
 const STAMP: Stamp = Stamp {
     epoch: 7,
@@ -47,14 +52,19 @@ fn hash_part(number: usize) -> HashPart {
 
 /// Makes a cache whose dictionary is trained.
 fn trained(memory_len: usize) -> PackedCache {
-    let cache = PackedCache::new(memory_len);
+    let cache = PackedCache::new(memory_len, Arc::default());
+    train(&cache);
+    cache
+}
+
+/// Trains the dictionary of an empty cache.
+fn train(cache: &PackedCache) {
     for number in 0..SAMPLE_COUNT {
         cache.insert(hash_part(number), &rendered(number));
     }
     assert_eq!(cache.status().entry_count, 0, "not trained yet");
     cache.train();
     assert!(!cache.dictionary.get().unwrap().is_empty());
-    cache
 }
 
 #[test]
@@ -103,7 +113,7 @@ fn narinfos_without_a_stamp_or_too_long_are_not_packed() {
 }
 
 #[test]
-fn the_oldest_are_dropped_and_a_packed_narinfo_is_a_third_of_a_rendered_one() {
+fn the_oldest_are_dropped_and_a_packed_narinfo_is_less_than_half_of_a_rendered_one() {
     let memory_len = 4 << 20;
     let cache = trained(memory_len);
     let count = 20_000;
@@ -122,10 +132,55 @@ fn the_oldest_are_dropped_and_a_packed_narinfo_is_a_third_of_a_rendered_one() {
     );
 }
 
+#[test]
+fn the_lease_of_a_packed_narinfo_changes() {
+    let cache = trained(1 << 20);
+    cache.insert(hash_part(1), &rendered(1));
+    cache.note_leased(&hash_part(1), 5);
+    cache.note_leased(&hash_part(2), 5);
+    assert_eq!(cache.peek(&hash_part(1)).unwrap().leased, 5);
+    assert!(cache.peek(&hash_part(2)).is_none());
+}
+
+#[test]
+fn hits_and_misses_are_those_of_requests() {
+    let counts = Arc::<PackedCounts>::default();
+    let cache = PackedCache::new(1 << 20, Arc::clone(&counts));
+    cache.insert(hash_part(1), &rendered(1));
+    let requested = Rendered {
+        is_prefetched: false,
+        ..rendered(1)
+    };
+    cache.insert(hash_part(1), &requested);
+    assert!(!cache.has(&hash_part(1), |_, _| true), "not trained yet");
+    assert!(cache.find(&hash_part(1), |_, _| true).is_none());
+    let replacement = PackedCache::new(1 << 20, counts);
+    let status = replacement.status();
+    assert_eq!((status.hit_count, status.miss_count), (0, 1));
+}
+
+#[test]
+fn a_path_that_is_marked_as_damaged_loses_its_packed_narinfo() {
+    let (shared, _recorder) = shared(&MemoryStore::new(), None);
+    let (signing, policy) = (Signing::default(), PolicyConfig::default());
+    let memory = NarinfoMemory::share(64 << 20, 1);
+    let narinfos = Narinfos::new(&shared, signing, policy, memory);
+    shared.health.watch(narinfos.path_caches().collect());
+    let packed = narinfos.packed.unwrap();
+    train(&packed);
+    for number in [1, 2] {
+        packed.insert(hash_part(number), &rendered(number));
+    }
+    let damaged = rendered(1).narinfo.row.clone();
+    shared.health.note_damaged(&damaged, &"another hash");
+    let is_packed = [1, 2].map(|number| packed.has(&hash_part(number), |_, _| true));
+    assert_eq!(is_packed, [false, true]);
+}
+
 proptest! {
     #[test]
     fn any_text_is_the_same_after_packing(text in prop::collection::vec(any::<u8>(), 0..5000)) {
-        let cache = PackedCache::new(1 << 20);
+        let cache = PackedCache::new(1 << 20, Arc::default());
         cache.dictionary.get_or_init(|| rendered(1).narinfo.text().to_vec());
         let narinfo = Narinfo::new(rendered(1).narinfo.row.clone(), &text, 0);
         let any = Rendered { narinfo: Arc::new(narinfo), ..rendered(1) };
