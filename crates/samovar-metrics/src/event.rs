@@ -1,6 +1,7 @@
 //! Events of a cache, for logs and metrics.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 use samovar_store::{SchemaWarning, StoreError};
@@ -98,7 +99,12 @@ pub enum Event<'a> {
     /// Progress of a background verification of the store.
     ScrubProgress(&'a dyn fmt::Display),
     /// Verification records cannot be read from the state directory, or cannot be written to it.
-    StateFailed(&'a dyn fmt::Display),
+    StateFailed {
+        /// The state directory.
+        directory: &'a Path,
+        /// The reason.
+        error: &'a dyn fmt::Display,
+    },
     /// The NAR cache cannot be written (reported once per outage), or one of its entries cannot be
     /// read.
     NarCacheFailed(&'a dyn fmt::Display),
@@ -223,9 +229,9 @@ impl fmt::Display for Event<'_> {
             ),
             Self::RootsRecovered => f.write_str("the roots of policies can be followed again"),
             Self::ScrubProgress(progress) => progress.fmt(f),
-            Self::StateFailed(error) => write!(
+            Self::StateFailed { directory, error } => write!(
                 f,
-                "cannot use the state directory for verification records: {error}"
+                "cannot use the state directory {directory:?} for verification records: {error}"
             ),
             Self::NarCacheFailed(error) => write!(
                 f,

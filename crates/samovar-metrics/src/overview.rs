@@ -144,8 +144,9 @@ impl Metrics {
     #[must_use]
     pub fn not_ready(&self) -> Vec<String> {
         let mut reasons = Vec::new();
-        if self.probe().is_none_or(|probe| probe.is_draining()) {
-            reasons.push("the server ends".to_owned());
+        match self.probe() {
+            Some(probe) if !probe.is_draining() => reasons.extend(probe.site().not_ready()),
+            _ => reasons.push("the server ends".to_owned()),
         }
         if !self.is_alive() {
             reasons.push("the I/O threads do not answer".to_owned());

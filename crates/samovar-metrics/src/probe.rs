@@ -21,6 +21,12 @@ pub trait Monitored: Send + Sync {
     /// If the store cannot be read.
     fn probe_store(&self) -> Result<(), StoreError>;
 
+    /// Returns another reason why requests cannot be answered, although the store can be read;
+    /// `None` if there is none. Never blocks.
+    fn not_ready(&self) -> Option<String> {
+        None
+    }
+
     /// Looks up the name of a path; `None` if it is unknown. May block.
     fn name_of(&self, hash_part: HashPart) -> Option<String>;
 }

@@ -63,8 +63,21 @@ fn a_spool_file_that_cannot_be_understood_is_kept() {
     let spool = tempfile::tempdir().unwrap();
     fs::write(spool.path().join("1.paths"), format!("{path}\nnonsense \n")).unwrap();
     fs::write(spool.path().join("2.paths"), [0xff, b'\n']).unwrap();
+    let spool_argument = ["--spool", spool.path().to_str().unwrap()];
+    // Without the right to push, nothing is moved.
+    let reader = Pusher::new(&local(store.root()), &site.token(&["--rights", "read"]));
+    let text = exits_with(&mut reader.push(&server.url(), &spool_argument), 1);
+    assert!(!text.contains("was moved"), "{text}");
+    assert!(!spool.path().join("failed").exists());
     let pusher = Pusher::new(&local(store.root()), &site.token(&[]));
-    pusher.report(&server.url(), &["--spool", spool.path().to_str().unwrap()]);
+    let text = exits_with(&mut pusher.push(&server.url(), &spool_argument), 1);
+    for name in ["1.paths: \"nonsense \"", "2.paths: "] {
+        assert!(text.contains(name), "{text}");
+    }
+    assert!(
+        text.contains("the file was moved into failed") && text.contains("2 failed"),
+        "{text}"
+    );
     assert!(is_served(&server, &path), "the readable lines are pushed");
     for name in ["1.paths", "2.paths"] {
         assert!(spool.path().join("failed").join(name).exists(), "{name}");

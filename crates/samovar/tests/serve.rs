@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use support::{File, Server, ask, hash, samovar, sample, sample_store, serve, user};
+use testkit::eventually;
 
 /// Sends a GET request. Returns the response as text, from its status on.
 fn get(address: &str, target: &str) -> String {
@@ -31,6 +32,32 @@ fn the_file_configures_the_server() {
     assert!(get(&address, "/team-ab/nix-cache-info").starts_with("404"));
     server.signal("TERM");
     server.wait_for("stopping: ");
+}
+
+/// The admin listener tells a load balancer as well that the roots of a policy are not known.
+#[test]
+fn a_server_that_knows_no_root_is_not_ready() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("root");
+    let file = File::new(&format!(
+        "admin.listen = \"127.0.0.1:0\"\npolicy.deny = [{{ roots = [{root:?}] }}]\n"
+    ));
+    let (server, address) = serve(&file);
+    let line = server.wait_for("metrics and status on http://");
+    let admin = line.rsplit("//").next().unwrap().trim();
+    for address in [&*address, admin] {
+        let ready = get(address, "/readyz");
+        assert!(ready.starts_with("503"), "{ready}");
+        assert!(
+            ready.ends_with("the roots of a policy are not known\n"),
+            "{ready}"
+        );
+    }
+    assert!(get(admin, "/metrics").contains("\nsamovar_ready 0\n"));
+    std::os::unix::fs::symlink(sample("self_reference"), &root).unwrap();
+    for address in [&*address, admin] {
+        eventually("it is ready", || get(address, "/readyz").starts_with("200"));
+    }
 }
 
 /// Denied paths appear in no page, file, link or search result.

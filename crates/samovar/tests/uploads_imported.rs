@@ -350,6 +350,10 @@ fn a_running_server_serves_imported_paths_after_a_reload() {
         done.status.success() && advice.contains("reload it (HUP)"),
         "{advice}"
     );
+    // Paths of a cache that the configuration does not have would not be served.
+    let mut other = import(&site, &["--cache", "typo", "--from"]);
+    let text = fails(other.arg(&directory));
+    assert!(text.contains("has no cache \"typo\""), "{text}");
     server.process.signal("HUP");
     eventually("the path is served", || server.get(&target).status == 200);
     pull(&site, &server.url(), &[&path]);

@@ -175,6 +175,30 @@ pub(crate) fn realisation(name: &str) -> Option<RealisationId> {
     RealisationId::parse_derivation_form(derivation, output).ok()
 }
 
+/// Whether URLs of a cache may begin with this segment, after the cache's prefix. Another cache with
+/// such a prefix would hide them.
+#[must_use]
+pub fn is_own_segment(segment: &str) -> bool {
+    const SEGMENTS: [&str; 15] = [
+        "-",
+        "build-log",
+        "build-trace-v2",
+        "closure",
+        "log",
+        "nar",
+        "narinfos",
+        "nix-cache-info",
+        "path",
+        "realisations",
+        "search",
+        "serve",
+        "upload",
+        "uploads",
+        "version",
+    ];
+    SEGMENTS.contains(&segment)
+}
+
 /// Classifies a request for the metrics. Returns its class and the hash part in its URL, which is
 /// not validated. The cache's prefix is not known here, so the longest suffix of the path that
 /// matches a form decides.
@@ -307,6 +331,36 @@ mod tests {
             Route::Closure(_) => Class::Closure,
             Route::NoPath | Route::Unknown => return None,
         })
+    }
+
+    #[test]
+    fn first_segments_of_urls_are_those_of_a_cache() {
+        for url in [
+            "/nix-cache-info",
+            "/narinfos",
+            "/nar/x.nar",
+            "/closure/x",
+            "/log/x",
+            "/realisations/x.doi",
+            "/build-trace-v2/x/y.doi",
+        ] {
+            assert!(form(url.as_bytes()).is_some(), "{url}");
+            assert!(is_own_segment(url.split('/').nth(1).unwrap()), "{url}");
+        }
+        for url in [
+            "/version",
+            "/search",
+            "/uploads",
+            "/path/x",
+            "/build-log/x",
+            "/serve/x",
+            "/-/assets/x",
+        ] {
+            assert!(PageRoute::of(url.as_bytes()).is_some(), "{url}");
+            assert!(is_own_segment(url.split('/').nth(1).unwrap()), "{url}");
+        }
+        assert!(is_own_segment("upload"));
+        assert!(!is_own_segment("") && !is_own_segment("team-a"));
     }
 
     #[test]

@@ -76,17 +76,17 @@ pub(crate) fn handle(shared: &SharedStore, caches: &Caches, request: &Request) -
     page.unwrap_or_else(|| Fixed::NotFound.response())
 }
 
+/// The reason why a server is not ready before the roots of a policy are known.
+pub(crate) const UNKNOWN_POLICY: &str = "the roots of a policy are not known";
+
 /// Answers whether the store can be read now. May block as long as a disk does.
 pub(crate) fn readyz(shared: &SharedStore, caches: &Caches) -> Response {
     let (status, text) = match shared.store.probe() {
-        Ok(()) if caches.know_policies() => (Status::OK, "ready\n"),
-        Ok(()) => (
-            Status::SERVICE_UNAVAILABLE,
-            "the roots of a policy are not known\n",
-        ),
-        Err(_) => (Status::SERVICE_UNAVAILABLE, "the store cannot be read\n"),
+        Ok(()) if caches.know_policies() => (Status::OK, "ready"),
+        Ok(()) => (Status::SERVICE_UNAVAILABLE, UNKNOWN_POLICY),
+        Err(_) => (Status::SERVICE_UNAVAILABLE, "the store cannot be read"),
     };
-    Response::text(status, text).header("Cache-Control", "no-store")
+    Response::text(status, format!("{text}\n")).header("Cache-Control", "no-store")
 }
 
 /// Renders the list of caches that the client may read, or may ask for; `None` if there are none.

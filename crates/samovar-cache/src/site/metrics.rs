@@ -6,6 +6,7 @@ use samovar_store::{Catalog, StoreError};
 
 use crate::site::Site;
 use crate::site::cache::Cache;
+use crate::site::front;
 
 impl Monitored for Site {
     fn status(&self) -> SiteStatus {
@@ -49,6 +50,11 @@ impl Monitored for Site {
 
     fn probe_store(&self) -> Result<(), StoreError> {
         self.shared.store.probe()
+    }
+
+    fn not_ready(&self) -> Option<String> {
+        let knows_policies = self.caches().know_policies();
+        (!knows_policies).then(|| front::UNKNOWN_POLICY.to_owned())
     }
 
     fn name_of(&self, hash_part: HashPart) -> Option<String> {

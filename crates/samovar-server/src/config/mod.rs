@@ -10,6 +10,7 @@ mod kinds;
 mod nearest;
 mod options;
 mod read;
+mod remarks;
 mod rules;
 mod settings;
 mod toml;

@@ -2,18 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
+use samovar_cache::is_own_segment;
+
 use super::draft::{CacheDraft, ServerDraft};
 use super::error::ConfigError;
 use super::options::{self, CACHES, FindCredential, OptionSpec, Row, Scope};
+use super::remarks::remarks;
 use super::settings::{Setting, Settings};
 use super::toml::Value;
 use super::{CacheSettings, ClientAddress, Configuration};
 
 /// Prefix of a path that names a credential of the service manager.
 const CREDENTIAL: &str = "credential:";
-
-/// Retention time, in days, below which a warning is logged: Nix caches narinfos that long.
-const RETENTION_DAYS_MIN: u32 = 30;
 
 /// Options that restrict access by a list. An empty list would restrict nothing.
 const ACCESS_LISTS: [&str; 7] = [
@@ -54,31 +54,7 @@ pub fn read(
     }
     let key_file = variable("NIX_SECRET_KEY_FILE").map(PathBuf::from);
     config.caches = caches(settings, &config, key_file.as_deref(), &credential)?;
-    for cache in &config.caches {
-        if let Some(days) = cache
-            .retention
-            .days
-            .filter(|days| *days < RETENTION_DAYS_MIN)
-        {
-            config.remarks.push(format!(
-                "uploads.retention of {days} days is short: clients keep narinfos for 30 days, and \
-                 may request paths that are deleted by then"
-            ));
-        }
-    }
-    if config.storage.is_none() {
-        for spec in OptionSpec::all().filter(|spec| spec.name.starts_with("uploads.")) {
-            let of_cache = |cache: &CacheSettings| {
-                let name = (!cache.name.is_empty()).then_some(&*cache.name);
-                settings.find(name, spec.name).map(|(name, _)| name)
-            };
-            if let Some(name) = config.caches.iter().find_map(of_cache) {
-                config.remarks.push(format!(
-                    "{name} has no effect without storage, which names the directory for uploads"
-                ));
-            }
-        }
-    }
+    config.remarks = remarks(settings, &config, &variable);
     let trusts_nobody = |cache: &CacheSettings| cache.access.trusted_proxies.is_empty();
     if config.client_address == ClientAddress::Forwarded && config.caches.iter().all(trusts_nobody)
     {
@@ -142,7 +118,23 @@ fn caches(
         }
         caches.push(cache);
     }
+    for below in &caches {
+        if let Some(above) = caches.iter().find(|above| hides_urls(below, above)) {
+            return Err(ConfigError::Conflict(format!(
+                "the prefix {}/ of the cache {} hides URLs of the cache {}: set another prefix",
+                below.prefix, below.name, above.name
+            )));
+        }
+    }
     Ok(caches)
+}
+
+/// Whether requests for URLs of the cache `above` would go to the cache `below`, because a request
+/// goes to the cache with the longest prefix.
+fn hides_urls(below: &CacheSettings, above: &CacheSettings) -> bool {
+    let rest = below.prefix.strip_prefix(&above.prefix);
+    let rest = rest.and_then(|rest| rest.strip_prefix('/'));
+    rest.is_some_and(|rest| is_own_segment(rest.split('/').next().unwrap_or(rest)))
 }
 
 /// Refuses an empty list of clients for a cache that everyone may read, unless the list overrides

@@ -92,6 +92,9 @@ pub fn check(config: &Configuration) -> anyhow::Result<()> {
 }
 
 fn check_parts(config: &Configuration, errors: &ErrorLog) -> anyhow::Result<()> {
+    for remark in &config.remarks {
+        errors.warning(remark);
+    }
     caches::read(&config.caches, errors)?;
     nar_cache::check(config)?;
     Identity::find(config.user.as_deref(), config.group.as_deref())?;

@@ -166,7 +166,7 @@ impl Logs {
             Event::PathVerified => (Some(Count::PathVerified), Line::None),
             Event::RootsFailed(_) => (None, Each(Error)),
             Event::RootsRecovered | Event::ScrubProgress(_) => (None, Each(Info)),
-            Event::StateFailed(_) | Event::NarCacheFailed(_) => (None, Each(Warning)),
+            Event::StateFailed { .. } | Event::NarCacheFailed(_) => (None, Each(Warning)),
             Event::BulkLimitReached => (Some(Count::BulkLimitReached), Limited(Warning, limits)),
             Event::BulkEvicted => (Some(Count::BulkEvicted), Limited(Warning, limits)),
             Event::LeasesFailed {

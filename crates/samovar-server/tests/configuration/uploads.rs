@@ -10,8 +10,53 @@ fn a_retention_of_less_than_30_days_is_remarked() {
     };
     let short = remarks(29);
     assert_eq!(short.len(), 1, "{short:?}");
-    assert!(short[0].contains("29 days is short"), "{short:?}");
+    assert!(
+        short[0].starts_with("uploads.retention is 29 days: "),
+        "{short:?}"
+    );
+    assert!(remarks(1)[0].starts_with("uploads.retention is 1 day: "));
     assert_eq!(remarks(30), [] as [String; 0]);
+    let file = "storage = \"/s\"\n[caches.a.uploads]\nretention = \"1d\"\n[caches.b]\n";
+    let of_cache = configuration(file).unwrap().remarks;
+    assert_eq!(of_cache.len(), 1, "{of_cache:?}");
+    assert!(
+        of_cache[0].starts_with("uploads.retention of the cache a is 1 day: "),
+        "{of_cache:?}"
+    );
+}
+
+#[test]
+fn a_retention_is_in_whole_days() {
+    let days = |time: &str| {
+        let file = format!("storage = \"/s\"\nuploads.retention = \"{time}\"\n");
+        let config = configuration(&file).map_err(|error| error.to_string())?;
+        Ok::<_, String>(config.caches[0].retention.days)
+    };
+    assert_eq!(days("24h"), Ok(Some(1)));
+    assert_eq!(days("48h"), Ok(Some(2)));
+    for refused in ["23h", "25h", "36h", "1000h", "0d"] {
+        let error = days(refused).unwrap_err();
+        assert!(
+            error.contains("a time in whole days, such as 90d"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_retention_size_that_the_quota_hides_is_remarked() {
+    let remarks = |size: &str| {
+        let file = format!(
+            "storage = \"/s\"\n[uploads]\nretention-size = \"{size}\"\nquota = \"1 GiB\"\n"
+        );
+        configuration(&file).unwrap().remarks
+    };
+    assert_eq!(remarks("1023 MiB"), [] as [String; 0]);
+    let found = remarks("1 GiB");
+    assert!(
+        found[0].starts_with("uploads.retention-size has no effect"),
+        "{found:?}"
+    );
 }
 
 #[test]

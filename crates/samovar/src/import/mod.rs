@@ -189,6 +189,12 @@ fn cache_of(
         .caches
         .iter()
         .find(|cache| cache.storage_name() == name);
+    if settings.is_none() && *name != mirrored {
+        return Err(Failed::Usage.because(anyhow!(
+            "the configuration has no cache {name:?}, so its paths would not be served: correct \
+             --cache, or add [caches.{name}]"
+        )));
+    }
     let signing = signing(settings.unwrap_or(first))?;
     Ok((storage.cache(name, *name == mirrored)?, signing))
 }

@@ -28,8 +28,8 @@ const FILE_COUNT_MAX: usize = 1000;
 struct Build {
     file: PathBuf,
     paths: Vec<StorePath>,
-    /// Whether each line of the file is a path.
-    is_readable: bool,
+    /// The first line that is no path, with the reason.
+    invalid_line: Option<String>,
 }
 
 /// Pushes the paths of all files in the spool directory until it is empty.
@@ -53,18 +53,24 @@ pub(super) fn drain(pusher: &mut Pusher, dir: &Path) -> anyhow::Result<Report> {
         let builds = builds.collect::<anyhow::Result<Vec<_>>>()?;
         let paths = builds.iter().flat_map(|build| &build.paths);
         let roots: Vec<HashPart> = paths.map(StorePath::hash_part).collect();
-        let (report, absent) = pusher.push_persistently(&roots, ATTEMPT_COUNT_MAX)?;
+        let (mut report, absent) = pusher.push_persistently(&roots, ATTEMPT_COUNT_MAX)?;
         for hash_part in absent {
             notice(&format!(
                 "{hash_part} was deleted from the store before it was pushed"
             ));
         }
-        let failed: HashSet<&str> = report.summary.failed.iter().map(|(p, _)| &**p).collect();
-        for build in &builds {
+        let failed = report.summary.failed.iter().map(|(path, _)| path.clone());
+        let failed: HashSet<String> = failed.collect();
+        for build in builds {
             let dir_of_store = pusher.store.store_dir();
-            let is_failed = |path: &StorePath| failed.contains(&*path.full(dir_of_store));
-            let is_failed = !build.is_readable || build.paths.iter().any(is_failed);
-            remove(dir, build, is_failed)?;
+            let is_failed = |path: &StorePath| failed.contains(&path.full(dir_of_store));
+            let is_failed = build.invalid_line.is_some() || build.paths.iter().any(is_failed);
+            remove(dir, &build, is_failed)?;
+            if let Some(reason) = build.invalid_line {
+                let file = build.file.display().to_string();
+                let reason = format!("{reason}; the file was moved into {FAILED}");
+                report.summary.failed.push((file, reason));
+            }
         }
         match &mut all {
             Some(all) => all.add(report),
@@ -80,23 +86,20 @@ fn read(pusher: &Pusher, file: PathBuf) -> anyhow::Result<Option<Build>> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error).with_context(|| format!("cannot read {file:?}")),
     };
-    let (mut paths, mut is_readable) = (Vec::new(), true);
+    let (mut paths, mut invalid_line) = (Vec::new(), None);
     for line in text.lines() {
         match StorePath::parse(pusher.store.store_dir(), line) {
             Ok(path) => paths.push(path),
-            Err(error) => {
-                is_readable = false;
-                notice(&format!(
-                    "{file:?} has {line:?}, which is no path: {error}; the file is moved into \
-                     {FAILED}"
-                ));
+            Err(error) if invalid_line.is_none() => {
+                invalid_line = Some(format!("{line:?} is no path: {error}"));
             }
+            Err(_) => {}
         }
     }
     Ok(Some(Build {
         file,
         paths,
-        is_readable,
+        invalid_line,
     }))
 }
 

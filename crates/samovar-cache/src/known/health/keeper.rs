@@ -9,7 +9,6 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use samovar_metrics::Event;
 use samovar_nix::HashPart;
 use samovar_store::{Fingerprint, StoreError, Verdict, VerifyError, verify};
 
@@ -274,7 +273,7 @@ impl<'a> Keeper<'a> {
             Err(error) => {
                 // Report only the first of several failures in a row.
                 if !std::mem::replace(&mut self.has_failed, true) {
-                    self.health.observer.event(&Event::StateFailed(&error));
+                    self.health.report_state(&error);
                 }
             }
         }

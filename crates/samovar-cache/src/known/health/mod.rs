@@ -285,7 +285,15 @@ impl Health {
                 self.verified.restore(&state.verified);
                 self.damaged.restore(&state.damaged);
             }
-            Err(error) => self.observer.event(&Event::StateFailed(&error)),
+            Err(error) => self.report_state(&error),
+        }
+    }
+
+    /// Reports that the state directory cannot be used.
+    fn report_state(&self, error: &dyn fmt::Display) {
+        if let Some(directory) = &self.trust.state_directory {
+            self.observer
+                .event(&Event::StateFailed { directory, error });
         }
     }
 

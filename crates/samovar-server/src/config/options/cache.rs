@@ -294,7 +294,7 @@ pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
     .defaults_to(Words("the URL in the browser")),
     cache(
         "uploads.retention",
-        Parsed("a time of at least 1d, such as 90d", |draft, text| {
+        Parsed("a time in whole days, such as 90d", |draft, text| {
             draft.cache.retention.days = Some(days(text)?);
             Some(())
         }),
@@ -305,7 +305,7 @@ pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
     cache(
         "uploads.retention-rules",
         Each(
-            "a list of rules such as \"*-debug=30d\", with a time of at least 1d or forever",
+            "a list of rules such as \"*-debug=30d\", with a time in whole days or forever",
             |draft, values| {
                 let rule = |value: &Toml| retention_rule(value.as_text()?);
                 draft.cache.retention.rules = values.iter().map(rule).collect::<Option<_>>()?;
@@ -333,10 +333,12 @@ pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
     .defaults_to(Words("no limit")),
 ];
 
-/// Parses a retention time of at least a day; returns it in whole days.
+/// Parses a retention time in days. Refuses other times than whole days.
 fn days(text: &str) -> Option<u32> {
-    let days = unit::time(text)?.as_secs() / (24 * 60 * 60);
-    u32::try_from(days).ok().filter(|days| *days > 0)
+    const DAY_S: u64 = 24 * 60 * 60;
+    let seconds = unit::time(text)?.as_secs();
+    let days = u32::try_from(seconds / DAY_S).ok()?;
+    (days > 0 && seconds % DAY_S == 0).then_some(days)
 }
 
 /// Parses `PATTERN=TIME`. The names of store paths may contain `=`, times do not.
