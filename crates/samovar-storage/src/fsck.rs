@@ -323,6 +323,11 @@ impl<'a> Fsck<'a> {
                                  if the disk cannot read it";
                 None
             }
+            Kind::Missing | Kind::Damaged if !self.options.repair => {
+                fault.reason += "; samovar fsck --deep --repair records it as lost, then push the \
+                                 paths again";
+                None
+            }
             _ if !self.options.repair => {
                 fault.reason += "; samovar fsck --deep --repair repairs this";
                 None

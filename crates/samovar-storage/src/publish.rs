@@ -186,7 +186,7 @@ impl Refusal {
             ),
             Self::MissingOutput(path) => format!("outPath is {path}, which is not in this cache"),
             Self::Quota { used, quota } => format!(
-                "the cache uses {} of its quota of {}, and this file is larger than the rest",
+                "the cache uses {} of its quota of {}, and this file does not fit",
                 human(*used),
                 human(*quota)
             ),
@@ -250,7 +250,7 @@ impl Refusal {
                  believes that it is there"
             }
             Self::Quota { .. } => {
-                "ask the operator of the cache for a larger quota, or to unpin paths that are not \
+                "ask the operator of the cache for a larger quota, or to delete paths that are not \
                  needed"
             }
             Self::TooManyLoose { .. } => {

@@ -73,7 +73,7 @@ impl StoreError {
         Some(match self {
             Self::Unavailable(reason) => match reason {
                 Unavailable::DatabaseMissing => {
-                    "restore it, or set NIX_STATE_DIR to its state directory"
+                    "restore it, or correct --store or NIX_STATE_DIR"
                 }
                 Unavailable::PermissionDenied => {
                     "let this user read the database, its -wal and -shm files and its directory, \

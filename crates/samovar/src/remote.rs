@@ -42,7 +42,7 @@ impl Remote {
         let known = split.filter(|(scheme, _)| matches!(*scheme, "http" | "https"));
         ensure!(
             known.is_some(),
-            "{:?} does not begin with http:// or https://: give the URL of a binary cache",
+            "{:?} does not begin with http:// or https://: give a URL",
             without_logins(text)
         );
         let (scheme, rest) = known.unwrap_or_default();

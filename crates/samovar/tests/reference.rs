@@ -40,9 +40,10 @@ fn commands() -> String {
 /// Appends the description of a command and its subcommands to `text`.
 fn describe(name: &str, command: Command, text: &mut String) {
     let mut command = command.bin_name(name.to_owned());
-    // Omit the options of the configuration, which a separate page describes.
+    // Omit the options of the configuration from those of the server: a separate page describes them.
     let has_keys = command.get_arguments().any(|arg| arg.get_id() == "set");
-    let is_key = |arg: &Arg| has_keys && OptionSpec::find(arg.get_id().as_str()).is_some();
+    let is_server = name == "samovar serve";
+    let is_key = |arg: &Arg| is_server && OptionSpec::find(arg.get_id().as_str()).is_some();
     let mut shown = command.clone().mut_args(|arg| {
         let is_hidden = is_key(&arg) || arg.is_hide_set();
         arg.hide(is_hidden)

@@ -53,7 +53,7 @@ pub(super) struct Denied {
     pub(super) prepared: Prepared,
 }
 
-const UNAUTHORIZED: &str = "Credentials are needed here.\n";
+const UNAUTHORIZED: &str = "The request has no valid credentials.\n";
 const FORBIDDEN: &str = "Access is not allowed.\n";
 const TOO_MANY: &str = "Too many requests. Try again later.\n";
 

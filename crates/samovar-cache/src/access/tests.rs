@@ -160,7 +160,7 @@ fn user(name: &str, password: &str) -> String {
 }
 
 const REFUSED: &str = "401 WWW-Authenticate: Basic realm=\"Nix binary cache\", charset=\"UTF-8\" \
-                       Credentials are needed here.";
+                       The request has no valid credentials.";
 
 #[test]
 fn passwords_and_tokens_admit_their_clients() {
@@ -271,7 +271,7 @@ fn the_configured_status_is_sent_to_refused_clients() {
         assert_eq!(House::new(config).ask(""), expected);
     };
     let challenge = "401 WWW-Authenticate: Basic realm=\"ours\", charset=\"UTF-8\" \
-                     Credentials are needed here.";
+                     The request has no valid credentials.";
     check(RefuseWith::Unauthorized, challenge);
     check(RefuseWith::Forbidden, "403 Access is not allowed.");
     check(RefuseWith::NotFound, "404 File not found.");

@@ -163,7 +163,7 @@ fn space(directory: &Path, existing: &Path, findings: &mut Findings) {
         findings.warning(
             SUBJECT,
             format!("the disk of {directory:?} is nearly full: {text}"),
-            "set uploads.retention or uploads.retention-size, or use a larger disk",
+            "set or lower uploads.retention or uploads.retention-size, or use a larger disk",
         );
     } else {
         findings.ok(SUBJECT, text);
