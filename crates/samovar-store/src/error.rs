@@ -72,9 +72,7 @@ impl StoreError {
     pub fn remedy(self) -> Option<&'static str> {
         Some(match self {
             Self::Unavailable(reason) => match reason {
-                Unavailable::DatabaseMissing => {
-                    "restore it, or correct --store or NIX_STATE_DIR"
-                }
+                Unavailable::DatabaseMissing => "restore it, or correct --store or NIX_STATE_DIR",
                 Unavailable::PermissionDenied => {
                     "let this user read the database, its -wal and -shm files and its directory, \
                      or start nix-daemon"

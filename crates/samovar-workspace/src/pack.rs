@@ -116,14 +116,15 @@ fn scan_again(root: &Path) -> Result<Scanned, ReadError> {
     Scanned::scan(root)
 }
 
-/// Computes the missing digests, and the hash of the whole NAR if it is wanted, in one pass.
+/// Computes the missing digests, and the hash of the whole NAR if it is wanted, in one pass. With
+/// the NAR, all files are read, and compared with their digests.
 ///
 /// Each file is checked before and after it is read. Different files are read at different times.
 ///
 /// # Errors
 ///
-/// [`ReadError::Changed`] if a file is not in the scanned state; any other [`ReadError`]. Digests
-/// computed up to then are set.
+/// [`ReadError::Changed`] if a file is not in the scanned state; [`ReadError::Damaged`] if a file
+/// differs from its digest; any other [`ReadError`]. Digests computed up to then are set.
 pub fn hash(
     scanned: &mut Scanned,
     needs_nar_hash: bool,
@@ -303,7 +304,7 @@ struct Job<'a> {
     plan: Mutex<Plan<'a>>,
     /// Where the bytes of the NAR go.
     pipe: Option<&'a Pipe>,
-    /// Where missing digests go; `None` to compute none.
+    /// Where missing digests go; `None` to compute no digests.
     found: Option<&'a Mutex<Digests>>,
 }
 
@@ -398,9 +399,16 @@ impl<'a> Job<'a> {
         }
     }
 
-    fn needs_digest(&self, index: usize) -> bool {
-        let kind = self.scanned.entries.get(index).map(|entry| &entry.kind);
-        self.found.is_some() && matches!(kind, Some(Kind::File { digest: None, .. }))
+    /// Compares the digest of a file with the known one; returns it if there is none.
+    fn missing_digest(&self, index: usize, found: [u8; 32]) -> Result<Option<[u8; 32]>, ReadError> {
+        match self.scanned.entries.get(index).map(|entry| &entry.kind) {
+            Some(Kind::File {
+                digest: Some(known),
+                ..
+            }) if *known != found => Err(ReadError::Damaged(self.scanned.path(index))),
+            Some(Kind::File { digest: None, .. }) => Ok(Some(found)),
+            _ => Ok(None),
+        }
     }
 
     /// Reads runs and hashes their files until there are none or one fails.
@@ -468,9 +476,12 @@ impl<'a> Job<'a> {
                 let (head, rest) = framing.split_at(framing_end - framing_start);
                 append(&mut buffer, head, &mut flush)?;
                 (framing, framing_start) = (rest, *framing_end);
-                let needs_digest = self.needs_digest(*index);
+                let needs_digest = self.found.is_some();
                 let digest = files.read(*index, needs_digest, &mut buffer, &mut flush)?;
-                digests.extend(digest.map(|digest| (*index, digest)));
+                if let Some(digest) = digest {
+                    let missing = self.missing_digest(*index, digest)?;
+                    digests.extend(missing.map(|digest| (*index, digest)));
+                }
             }
             append(&mut buffer, framing, &mut flush)?;
             if !buffer.is_empty() {

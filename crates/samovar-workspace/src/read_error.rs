@@ -16,6 +16,13 @@ pub enum ReadError {
     /// A file or directory changed, appeared, vanished or was replaced while the tree was read.
     #[error("the tree changes while it is read: {}", Plain(.0))]
     Changed(PathBuf),
+    /// A file has other contents than its digest says, although its metadata are unchanged.
+    #[error(
+        "{} is damaged: its contents have changed since they were hashed, but not its metadata. \
+         Restore it, or run touch on it to use it as it is",
+        Plain(.0)
+    )]
+    Damaged(PathBuf),
     /// The operating system failed an operation.
     #[error("cannot read {}: {reason}", Plain(.path))]
     Io {

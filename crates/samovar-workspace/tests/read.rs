@@ -401,6 +401,30 @@ fn the_nar_of_a_file_is_that_of_nix() {
     assert_eq!(file_nar(b""), empty.nar());
 }
 
+/// Contents can change without the metadata if a disk decays.
+#[test]
+fn a_file_that_differs_from_its_digest_is_not_packed() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("root");
+    let tree: Node = Node::dir([("a", Node::file("a")), ("b", Node::file("b"))]);
+    tree.write_tree(&root).unwrap();
+    for threads in [1, 3] {
+        let (mut scanned, nar_hash) = read_tree(&root, None, true, threads).unwrap();
+        assert_eq!(
+            hash(&mut scanned, true, threads, &|_| {}).unwrap(),
+            nar_hash
+        );
+        let digest = Sha256::digest("rotten").into();
+        scanned.entries.set_digest(2, digest);
+        match hash(&mut scanned, true, threads, &|_| {}) {
+            Err(ReadError::Damaged(path)) => assert_eq!(path, root.join("b")),
+            other => panic!("{other:?}"),
+        }
+        // Without the NAR, only files without a digest are read.
+        assert_eq!(hash(&mut scanned, false, threads, &|_| {}).unwrap(), None);
+    }
+}
+
 /// Makes an index that trusts all files, whatever their age.
 fn settled_index(scanned: &Scanned) -> Index {
     let mut scanned = scanned.clone();

@@ -40,7 +40,7 @@ fn commands() -> String {
 /// Appends the description of a command and its subcommands to `text`.
 fn describe(name: &str, command: Command, text: &mut String) {
     let mut command = command.bin_name(name.to_owned());
-    // Omit the options of the configuration from those of the server: a separate page describes them.
+    // A separate page describes the options of the server.
     let has_keys = command.get_arguments().any(|arg| arg.get_id() == "set");
     let is_server = name == "samovar serve";
     let is_key = |arg: &Arg| is_server && OptionSpec::find(arg.get_id().as_str()).is_some();

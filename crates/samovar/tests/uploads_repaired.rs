@@ -94,7 +94,9 @@ fn mends(damage: impl Fn(&Path), arguments: &[&str], kind: &str, compression: &s
     damage(&file);
     let line = finds(&site, arguments, kind, &path[11..]);
     assert!(
-        line.contains("; samovar fsck --deep --repair records it as lost, then push the paths again; "),
+        line.contains(
+            "; samovar fsck --deep --repair records it as lost, then push the paths again; "
+        ),
         "{line}"
     );
     let target = format!("/{}.narinfo", hash_part(&path));

@@ -175,8 +175,8 @@ pub(crate) fn realisation(name: &str) -> Option<RealisationId> {
     RealisationId::parse_derivation_form(derivation, output).ok()
 }
 
-/// Whether URLs of a cache may begin with this segment, after the cache's prefix. Another cache with
-/// such a prefix would hide them.
+/// Whether URLs of a cache may begin with this segment, after the prefix of the cache. Another
+/// cache with such a prefix would hide them.
 #[must_use]
 pub fn is_own_segment(segment: &str) -> bool {
     const SEGMENTS: [&str; 15] = [

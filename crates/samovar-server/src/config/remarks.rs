@@ -40,7 +40,8 @@ pub(super) fn remarks(
         let has_users = !cache.access.uids.is_empty() || !cache.access.gids.is_empty();
         if has_users && !may_have_unix_socket(config, variable) {
             remarks.push(format!(
-                "access.uids and access.gids{of} admit nobody: the server listens on no Unix socket"
+                "access.uids and access.gids{of} have no effect: the server listens on no Unix \
+                 socket"
             ));
         }
     }

@@ -257,20 +257,6 @@ fn invalid_settings_are_refused() {
         "[caches.a]\nprefix = \"/x\"\n[caches.b]\nprefix = \"/x/\"",
         "the caches a and b have the same prefix /x/: change one of them",
     );
-    for (name, prefix) in [("upload", "/upload"), ("a", "/nar"), ("a", "/x/log/y")] {
-        let text = format!("[caches.main]\nprefix = \"/\"\n[caches.x]\n[caches.{name}]\n");
-        let error = format!("the prefix {prefix}/ of the cache {name} hides URLs of the cache ");
-        let above = if prefix.starts_with("/x") {
-            "x"
-        } else {
-            "main"
-        };
-        refused(
-            &format!("{text}prefix = \"{prefix}\""),
-            &format!("{error}{above}: set another prefix"),
-        );
-    }
-    configuration("[caches.upload]\n[caches.nar]").unwrap();
     refused(
         "secret-key-files = [\"credential:key\"]",
         "samovar.toml:1: secret-key-files must be the path of a file: the service manager has \

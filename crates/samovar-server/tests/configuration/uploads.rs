@@ -1,6 +1,6 @@
-//! Options of uploads: retention, and options without a storage.
+//! Options of uploads: retention, options without a storage, and caches that hide upload URLs.
 
-use super::configuration;
+use super::{configuration, refused};
 
 #[test]
 fn a_retention_of_less_than_30_days_is_remarked() {
@@ -109,4 +109,23 @@ fn retention_rules_are_a_pattern_and_a_time() {
             "{error}"
         );
     }
+}
+
+/// Uploads to a cache must not go to another one.
+#[test]
+fn a_cache_that_hides_urls_of_another_one_is_refused() {
+    for (name, prefix) in [("upload", "/upload"), ("a", "/nar"), ("a", "/x/log/y")] {
+        let text = format!("[caches.main]\nprefix = \"/\"\n[caches.x]\n[caches.{name}]\n");
+        let error = format!("the prefix {prefix}/ of the cache {name} hides URLs of the cache ");
+        let above = if prefix.starts_with("/x") {
+            "x"
+        } else {
+            "main"
+        };
+        refused(
+            &format!("{text}prefix = \"{prefix}\""),
+            &format!("{error}{above}: set another prefix"),
+        );
+    }
+    configuration("[caches.upload]\n[caches.nar]").unwrap();
 }

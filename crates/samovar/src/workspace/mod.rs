@@ -22,6 +22,7 @@ mod command;
 mod fetch;
 mod local;
 mod mode;
+mod on_server;
 mod open;
 mod overlay;
 mod pull;

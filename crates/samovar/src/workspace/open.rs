@@ -14,6 +14,7 @@ use samovar_workspace::{Kind, Root, STATE_DIRECTORY};
 
 use super::local::{changes, empty, local_changes, read, summary};
 use super::mode::Mode;
+use super::on_server::{check_base, newest};
 use super::pull::pull;
 use super::state::{Base, INCOMING, State, Workspace, is_workspace};
 use super::{age, overlay, registry};
@@ -22,11 +23,10 @@ use crate::disk::{Use, unsuitable};
 use crate::notice::notice;
 use crate::outcome::Failed;
 use crate::push::refuse_public;
-use crate::refs::{Generation, RefName, Refs, check_snapshot};
+use crate::refs::{Generation, RefName, check_snapshot};
 use crate::remote::Remote;
 use crate::size::counted;
 use crate::snapshot::Snapshots;
-use samovar_storage::PinName;
 
 /// Options of `samovar workspace open`.
 #[derive(Debug)]
@@ -321,7 +321,7 @@ pub(super) fn trust(
         return Ok(());
     }
     let snapshots = Snapshots::open(remote, sources, keys)?;
-    if let Some(newest) = newest(snapshots.refs(), &workspace.state.name)? {
+    if let Some(newest) = newest(snapshots.refs(), &workspace.state)? {
         snapshots.signed_narinfo(&newest.manifest)?;
     }
     let _lock = workspace.lock()?;
@@ -339,27 +339,12 @@ fn find(options: &Opening<'_>, snapshots: &Snapshots) -> anyhow::Result<Option<G
             let log = snapshots.refs().log(name)?;
             log.generation(name, Some(number)).map(Some)
         }
-        None => newest(snapshots.refs(), name),
+        None => {
+            let log = snapshots.refs().get(name)?;
+            Ok(log.and_then(|log| log.generations.into_iter().next()))
+        }
     }
 }
-
-/// Returns the newest generation of a ref. Returns `None` if the ref does not exist.
-pub(super) fn newest(refs: &Refs, name: &PinName) -> anyhow::Result<Option<Generation>> {
-    let log = refs.get(name)?;
-    Ok(log.and_then(|log| log.generations.into_iter().next()))
-}
-
-/// Returns the error about the ref of a workspace that does not exist.
-pub(super) fn missing(state: &State) -> anyhow::Error {
-    let name = &state.name;
-    Failed::Refused.because(match state.base {
-        None => anyhow!("the ref {name} does not exist: samovar workspace push creates it"),
-        Some(_) => anyhow!("the ref {name} was removed: {RECREATE}"),
-    })
-}
-
-/// Advice about a ref that was removed.
-pub(super) const RECREATE: &str = "samovar workspace push --force creates it again";
 
 /// Returns the absolute path, without symbolic links as far as it exists.
 fn absolute(directory: &Path) -> anyhow::Result<PathBuf> {
@@ -450,6 +435,9 @@ pub(super) fn close(
         let base = base.map_or_else(empty, |base| base.manifest.entries);
         let changes = changes(&base, &scanned.entries);
         ensure!(discards || changes.is_empty(), unpushed(&root, &changes));
+    }
+    if deletes && !discards {
+        check_base(workspace.snapshots(sources)?.refs(), &workspace.state)?;
     }
     ensure!(
         !deletes || mounts == 0,

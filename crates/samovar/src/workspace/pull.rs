@@ -17,7 +17,8 @@ use samovar_workspace::{Entries, Entry, Kind, Root, Scanned, Walk};
 
 use super::apply::Apply;
 use super::local::{empty, read, write_index};
-use super::open::{has_files, missing, newest, set_root_mode};
+use super::on_server::{missing, newest};
+use super::open::{has_files, set_root_mode};
 use super::state::{Base, INCOMING, State, Workspace, shown_path};
 use crate::credentials::Sources;
 use crate::http::printable;
@@ -41,7 +42,7 @@ pub(super) fn run(
 ) -> anyhow::Result<ExitCode> {
     let _lock = workspace.lock()?;
     let snapshots = workspace.snapshots(sources)?;
-    let newest = newest(snapshots.refs(), &workspace.state.name)?;
+    let newest = newest(snapshots.refs(), &workspace.state)?;
     let newest = newest.ok_or_else(|| missing(&workspace.state))?;
     pull(workspace, &snapshots, &newest, out)
 }

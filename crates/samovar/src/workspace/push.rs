@@ -7,7 +7,7 @@ use anyhow::anyhow;
 use serde_json::json;
 
 use super::local::{changes, empty, read, summary, write_index};
-use super::open::{RECREATE, newest};
+use super::on_server::{OnServer, RECREATE, check_base, newest};
 use super::state::{Base, Lock, State, Workspace};
 use crate::credentials::Sources;
 use crate::http::printable;
@@ -120,17 +120,32 @@ pub(super) fn push(
     let base = workspace.base()?;
     let none = empty();
     let base_entries = base.as_ref().map_or(&none, |base| &base.manifest.entries);
-    if base.is_some() && !options.is_forced && changes(base_entries, &scanned.entries).is_empty() {
-        return Ok(Pushed::Unchanged);
+    let has_changed = base.is_none() || !changes(base_entries, &scanned.entries).is_empty();
+    if has_changed {
+        report_skipped(&scanned);
     }
-    report_skipped(&scanned);
     let snapshots = workspace.snapshots(sources)?;
+    let has_base = match options.is_forced {
+        true => {
+            let found = OnServer::of(snapshots.refs(), &workspace.state)?;
+            !found.is_lost(&workspace.state)
+        }
+        false => {
+            check_base(snapshots.refs(), &workspace.state)?;
+            if !has_changed {
+                return Ok(Pushed::Unchanged);
+            }
+            true
+        }
+    };
+    // Without the base on the server, all files are sent that it lacks.
+    let base_there = base.as_ref().filter(|_| has_base);
     if !workspace.state.is_public {
         refuse_public(&snapshots)?;
     }
     let tree = LocalTree::new(scanned, base.is_none(), options.is_json).map_err(changed)?;
     let uploaded = snapshots
-        .upload(&workspace.state.name, &tree, base.as_ref(), options.is_json)
+        .upload(&workspace.state.name, &tree, base_there, options.is_json)
         .map_err(changed)?;
     let snapshot = uploaded.snapshot;
     let outcome = publish(workspace, &snapshots, &snapshot, options)?;
@@ -184,7 +199,7 @@ fn publish(
             Updated::Done(generation) => return Ok(Ok(generation)),
             Updated::Conflict(sentence) => sentence,
         };
-        let Some(newest) = newest(snapshots.refs(), &workspace.state.name)? else {
+        let Some(newest) = newest(snapshots.refs(), &workspace.state)? else {
             workspace.remove_base(snapshot);
             return Err(Failed::Refused.because(anyhow!(
                 "the cache refused the push, because the ref was removed ({sentence}): {RECREATE}"

@@ -12,32 +12,32 @@ use serde_json::json;
 
 use super::age;
 use super::local::{changes, counts, empty, local_changes, read, summary, word};
-use super::open::{missing, newest};
+use super::on_server::{OnServer, missing};
 use super::state::{State, Workspace, shown_path};
 use crate::credentials::Sources;
 use crate::http::{Http, Patience, printable};
-use crate::refs::{Generation, Refs, write_log};
+use crate::refs::{Refs, write_log};
 
 /// Maximum wait for the server. The state of the files does not depend on it.
 const SERVER_TIME: Duration = Duration::from_secs(1);
 
 /// Requests the newest generation of a ref on another thread, without waiting longer than
 /// [`SERVER_TIME`].
-struct Query(mpsc::Receiver<anyhow::Result<Option<Generation>>>);
+struct Query(mpsc::Receiver<anyhow::Result<OnServer>>);
 
 impl Query {
     fn start(http: Http, state: State) -> Self {
         let (sender, receiver) = mpsc::channel();
         thread::spawn(move || {
             let refs = Refs::trusting(&http, &state.keys);
-            let newest = refs.and_then(|refs| newest(&refs, &state.name));
+            let found = refs.and_then(|refs| OnServer::of(&refs, &state));
             // Nobody may wait any more.
-            sender.send(newest).unwrap_or_default();
+            sender.send(found).unwrap_or_default();
         });
         Self(receiver)
     }
 
-    fn finish(self) -> anyhow::Result<Option<Generation>> {
+    fn finish(self) -> anyhow::Result<OnServer> {
         let timeout = |_| Err(anyhow!("the server does not answer"));
         self.0.recv_timeout(SERVER_TIME).unwrap_or_else(timeout)
     }
@@ -63,21 +63,25 @@ pub(super) fn status(
         }
     };
     let changes = local_changes(workspace, is_json)?;
-    let newest = query.map(Query::finish);
-    let code = exit_code(&changes);
+    let found = query.map(Query::finish);
     let state = &workspace.state;
+    let answer = found.as_ref().and_then(|found| found.as_ref().ok());
+    let is_lost = answer.is_some_and(|answer| answer.is_lost(state));
+    let code = match is_lost {
+        true => ExitCode::FAILURE,
+        false => exit_code(&changes),
+    };
     if is_json {
-        let reachable = newest.as_ref().map(Result::is_ok);
-        let newest = newest.and_then(|newest| newest.ok().flatten());
         let document = json!({
             "directory": workspace.root.to_string_lossy(),
             "url": state.url,
             "ref": state.name.as_str(),
             "generation": state.generation(),
-            "newestGeneration": newest.map(|newest| newest.number),
-            "isServerReachable": reachable,
+            "newestGeneration": answer.and_then(OnServer::number),
+            "isServerReachable": found.as_ref().map(Result::is_ok),
             "lastSync": state.base.as_ref().map(|base| base.synced_at),
-            "isClean": changes.is_empty(),
+            "isBaseLost": is_lost,
+            "isClean": changes.is_empty() && !is_lost,
             "changes": counts(&changes),
         });
         writeln!(out, "{document}")?;
@@ -94,13 +98,14 @@ pub(super) fn status(
         workspace.root,
         summary(&changes)
     )?;
-    match newest {
+    match found {
         None => {}
+        Some(Ok(OnServer::BaseLost(error))) => writeln!(out, "{error:#}")?,
         Some(Err(error)) => writeln!(out, "the newest generation is not known: {error:#}")?,
-        Some(Ok(None)) if state.base.is_none() => {}
-        Some(Ok(None)) => writeln!(out, "the server has no ref {} any more", state.name)?,
-        Some(Ok(Some(newest))) if newest.number == state.generation() => {}
-        Some(Ok(Some(newest))) => writeln!(
+        Some(Ok(OnServer::Absent)) if state.base.is_none() => {}
+        Some(Ok(OnServer::Absent)) => writeln!(out, "{:#}", missing(state))?,
+        Some(Ok(OnServer::Newest(newest))) if newest.number == state.generation() => {}
+        Some(Ok(OnServer::Newest(newest))) => writeln!(
             out,
             "the server has generation {}, pushed by {}: run samovar workspace pull",
             newest.number,

@@ -15,7 +15,8 @@ use samovar_workspace::{Entries, STATE_DIRECTORY, Scanned};
 
 use super::super::local::{empty, local_changes};
 use super::super::mode::{Lower, Mode, Overlay};
-use super::super::open::{has_files, newest, unpushed};
+use super::super::on_server::check_base;
+use super::super::open::{has_files, unpushed};
 use super::super::registry;
 use super::super::state::{State, Workspace};
 use super::changes::{self, read_upper};
@@ -275,7 +276,7 @@ fn serve(
 /// Checks that the server answers.
 fn reach(workspace: &Workspace, sources: &Sources) -> anyhow::Result<()> {
     let http = workspace.http(sources, Patience::SETUP)?;
-    newest(&Refs::new(&http), &workspace.state.name).map(drop)
+    Refs::new(&http).get(&workspace.state.name).map(drop)
 }
 
 /// Reads the entries of a workspace. Unchanged files have the digests of the lower layer.
@@ -359,6 +360,9 @@ pub(in super::super) fn close(
         Err(error) if !discards => return Err(error),
         _ => false,
     };
+    if deletes && !discards {
+        check_base(workspace.snapshots(sources)?.refs(), &workspace.state)?;
+    }
     // The open file of the lock would keep the file system in use.
     drop(lock);
     let (layers, _) = Layers::open(&overlay.layers)?;

@@ -1,0 +1,131 @@
+//! A server that has lost generations, because it was restored from a backup or a ref was removed,
+//! costs no files: nothing is merged or deleted as if the server had all of them.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+mod support_uploads;
+mod support_workspaces;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use support_workspaces::{Home, assert_has, read, tree, write};
+use testkit::process::output;
+
+/// Stops the server, runs `change` on its storage, and starts it again.
+fn restart(home: &mut Home, workspaces: &[&Path], change: impl FnOnce(&Path, &Path)) {
+    home.server.process.signal("TERM");
+    home.server.process.wait();
+    change(&home.site.storage(), &home.dir("backup"));
+    let before = home.server.url();
+    home.server = home.site.start();
+    // The server has another port.
+    for workspace in workspaces {
+        let file = workspace.join(".samovar/workspace");
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, text.replace(&before, &home.server.url())).unwrap();
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    output(Command::new("cp").arg("-a").arg(from).arg(to));
+}
+
+/// Makes two workspaces of the same generation, pushes the next one from the first workspace, and
+/// restores the server to the state before that push.
+fn lose_a_generation(home: &mut Home) -> [std::path::PathBuf; 2] {
+    let one = home.open("app", "one");
+    write(&one, "old", "old");
+    write(&one, "changed", "before");
+    assert_eq!(home.push(&one), 1);
+    let two = home.open("app", "two");
+    restart(home, &[&one, &two], copy);
+    write(&one, "changed", "after");
+    write(&one, "new", "new");
+    assert_eq!(home.push(&one), 2);
+    home.assert_clean(&one);
+    restart(home, &[&one, &two], |storage, backup| {
+        fs::remove_dir_all(storage).unwrap();
+        copy(backup, storage);
+    });
+    [one, two]
+}
+
+#[test]
+fn files_of_a_lost_generation_are_kept_and_can_be_pushed_again() {
+    let mut home = Home::new();
+    let [one, two] = lose_a_generation(&mut home);
+    let before = tree(&one);
+    let lost = "the server has lost generation 2 of app";
+    let json = home.exits(&one, &["status", "--json"], 1);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        (&json["isBaseLost"], &json["isClean"]),
+        (&true.into(), &false.into())
+    );
+    for words in [
+        &["status"][..],
+        &["pull"],
+        &["push"],
+        &["close", "--delete"],
+    ] {
+        assert_has(&home.exits(&one, words, 1), lost);
+        assert_eq!(tree(&one), before, "{words:?}");
+    }
+    home.run(&one, &["push", "--force"]);
+    home.exits(&one, &["status"], 0);
+    home.run(&two, &["pull"]);
+    assert_eq!(tree(&two), before);
+}
+
+#[test]
+fn another_generation_with_the_same_number_is_no_base() {
+    let mut home = Home::new();
+    let [one, two] = lose_a_generation(&mut home);
+    write(&two, "of two", "two");
+    assert_eq!(home.push(&two), 2);
+    let before = tree(&one);
+    write(&one, "of one", "one");
+    for words in [&["push"][..], &["pull"]] {
+        assert_has(
+            &home.exits(&one, words, 1),
+            "the server has lost generation 2",
+        );
+    }
+    assert_eq!(tree(&one).len(), before.len() + 1);
+    // The other one is also noticed after further generations.
+    write(&two, "of two", "again");
+    assert_eq!(home.push(&two), 3);
+    assert_has(
+        &home.exits(&one, &["push"], 1),
+        "the server has lost generation 2",
+    );
+    assert_eq!(read(&one, "new"), "new");
+}
+
+#[test]
+fn unchanged_files_of_a_removed_ref_are_no_success() {
+    let home = Home::new();
+    let one = home.open("app", "one");
+    write(&one, "only", "copy");
+    assert_eq!(home.push(&one), 1);
+    home.run(&one, &["push"]);
+    let mut unknown = home.command_in(&one, &["push"]);
+    unknown.env("SAMOVAR_TOKEN", "unknown");
+    support_workspaces::exits(&mut unknown, 1);
+    let mut remove = support::samovar();
+    remove.args(["ref", "remove", "app"]);
+    remove.env("SAMOVAR_CACHE", home.server.url());
+    output(remove.env("SAMOVAR_TOKEN", &home.token));
+    for words in [&["status"][..], &["push"], &["close", "--delete"]] {
+        let text = home.exits(&one, words, 1);
+        assert_has(&text, "was removed");
+        assert_eq!(read(&one, "only"), "copy", "{words:?}");
+    }
+    home.run(&one, &["push", "--force"]);
+    home.exits(&one, &["status"], 0);
+    home.run(&one, &["close", "--delete"]);
+    assert!(!one.exists());
+}
