@@ -175,4 +175,13 @@ fn a_reason_is_stated_once() {
             assert_plain(&text);
         }
     }
+    assert!(
+        run("rm tree/closed; chmod 000 tree/.samovar")
+            .status
+            .success()
+    );
+    let found = run("exec \"$SAMOVAR\" ws status --dir tree");
+    let text = String::from_utf8(found.stderr).unwrap();
+    assert_eq!(found.status.code(), Some(3), "{text}");
+    assert_has(&text, "tree/.samovar/workspace\": Permission denied");
 }

@@ -14,7 +14,7 @@ use std::process::Command;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use support::{nix, samovar, sample, sample_root, sample_store, secret_file, user};
 use support_push::proxy::{Action, Proxy};
-use support_push::{Pusher, assert_copies_back, closure, count, exits_with, noise};
+use support_push::{Pusher, assert_copies_back, closure, count, exits_with};
 use support_uploads::{MadePath, Running, Site};
 use testkit::eventually;
 use testkit::nix::{OwnStore, hash_part, local};
@@ -405,35 +405,4 @@ fn a_nar_that_the_cache_loses_during_the_push_is_sent_again() {
     assert_copies_back(&server.url(), &site.public_key, store.root(), &paths);
     let opened = proxy.exchanges("/open");
     assert_eq!(opened.len(), 2);
-}
-
-/// A path that exceeds the quota fails, in parts or in a pack. The others are pushed.
-#[test]
-fn a_path_beyond_the_quota_does_not_stop_the_push() {
-    let site = Site::new();
-    site.configure_empty("uploads.quota = \"1 MiB\"\n");
-    let server = site.start();
-    let store = OwnStore::new();
-    let large = store.add_file("large", &noise(1, 12 << 20));
-    let small = [store.add_file("a", b"a"), store.add_file("b", b"b")];
-    let pusher = Pusher::new(&local(store.root()), &site.token(&[]));
-    let words = ["--json", &small[0], &large, &small[1]];
-    let report = finish(&mut pusher.push(&server.url(), &words));
-    assert_eq!(report.status.code(), Some(1), "{report:?}");
-    let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
-    assert_eq!(count(&report, "pushed"), 2, "{report}");
-    assert_eq!(count(&report, "failed"), 1, "{report}");
-    assert_eq!(report["failed"][0]["path"], *large, "{report}");
-    let reason = report["failed"][0]["reason"].as_str().unwrap();
-    assert!(
-        reason.contains("413") && reason.contains("quota"),
-        "{reason}"
-    );
-    // Two paths that are sent together.
-    let pair = [2, 3].map(|seed| store.add_file(&format!("pair-{seed}"), &noise(seed, 800 << 10)));
-    let words = ["--json", &pair[0], &pair[1]];
-    let report = finish(&mut pusher.push(&server.url(), &words));
-    assert_eq!(report.status.code(), Some(1), "{report:?}");
-    let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
-    assert_eq!(count(&report, "failed"), 2, "{report}");
 }

@@ -238,3 +238,30 @@ fn changes_are_pushed_when_the_tree_is_quiet() {
     home.run(&other, &["pull"]);
     assert_eq!(tree(&other), tree(&one));
 }
+
+/// Without the server, the last push takes minutes. A second signal does not wait for it.
+#[test]
+fn a_second_signal_ends_automatic_pushes_at_once() {
+    let mut home = Home::new();
+    let one = home.open("app", "one");
+    write(&one, "a", "a");
+    let mut command = home.command_in(&one, &["auto", "--idle", "10ms"]);
+    let mut auto = Process::spawn_for_stdout(&mut command);
+    auto.wait_for("app@1");
+    home.server.process.signal("KILL");
+    home.server.process.wait();
+    write(&one, "b", "b");
+    let started_at = Instant::now();
+    auto.signal("TERM");
+    // Right after the first one, a signal has no effect.
+    testkit::eventually("the process ends", || {
+        let is_alive = auto.is_alive();
+        if is_alive {
+            auto.signal("INT");
+        }
+        !is_alive
+    });
+    assert_eq!(auto.wait(), Some(130));
+    assert!(started_at.elapsed() > Duration::from_secs(1));
+    assert_eq!(read(&one, "b"), "b");
+}

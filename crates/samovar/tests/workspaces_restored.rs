@@ -69,6 +69,7 @@ fn files_of_a_lost_generation_are_kept_and_can_be_pushed_again() {
         &["status"][..],
         &["pull"],
         &["push"],
+        &["restore", "@1"],
         &["close", "--delete"],
     ] {
         assert_has(&home.exits(&one, words, 1), lost);
@@ -103,6 +104,24 @@ fn another_generation_with_the_same_number_is_no_base() {
         "the server has lost generation 2",
     );
     assert_eq!(read(&one, "new"), "new");
+    // A snapshot that was pushed again is a base for a merge, whatever its number was.
+    fs::remove_file(one.join("of one")).unwrap();
+    home.run(&one, &["push", "--force"]);
+    let three = home.dir("three");
+    copy(&one, &three);
+    let state = three.join(".samovar/workspace");
+    let text = fs::read_to_string(&state).unwrap();
+    fs::write(&state, text.replace("\nbase 4 ", "\nbase 3 ")).unwrap();
+    write(&one, "of one", "again");
+    assert_eq!(home.push(&one), 5);
+    write(&three, "of three", "three");
+    assert_has(
+        &home.exits(&three, &["push"], 1),
+        "run samovar workspace pull",
+    );
+    home.run(&three, &["pull"]);
+    assert_eq!(home.push(&three), 6);
+    assert_eq!(read(&three, "of one"), "again");
 }
 
 #[test]

@@ -176,27 +176,29 @@ pub(crate) fn realisation(name: &str) -> Option<RealisationId> {
 }
 
 /// Whether URLs of a cache may begin with this segment, after the prefix of the cache. Another
-/// cache with such a prefix would hide them.
+/// cache with such a prefix would hide them. `has_pages`: the cache has a web interface.
 #[must_use]
-pub fn is_own_segment(segment: &str) -> bool {
-    const SEGMENTS: [&str; 15] = [
-        "-",
-        "build-log",
+pub fn is_own_segment(segment: &str, has_pages: bool) -> bool {
+    const SEGMENTS: [&str; 8] = [
         "build-trace-v2",
         "closure",
         "log",
         "nar",
         "narinfos",
         "nix-cache-info",
-        "path",
         "realisations",
+        "upload",
+    ];
+    const PAGES: [&str; 7] = [
+        "-",
+        "build-log",
+        "path",
         "search",
         "serve",
-        "upload",
         "uploads",
         "version",
     ];
-    SEGMENTS.contains(&segment)
+    SEGMENTS.contains(&segment) || (has_pages && PAGES.contains(&segment))
 }
 
 /// Classifies a request for the metrics. Returns its class and the hash part in its URL, which is
@@ -345,7 +347,10 @@ mod tests {
             "/build-trace-v2/x/y.doi",
         ] {
             assert!(form(url.as_bytes()).is_some(), "{url}");
-            assert!(is_own_segment(url.split('/').nth(1).unwrap()), "{url}");
+            assert!(
+                is_own_segment(url.split('/').nth(1).unwrap(), false),
+                "{url}"
+            );
         }
         for url in [
             "/version",
@@ -357,10 +362,14 @@ mod tests {
             "/-/assets/x",
         ] {
             assert!(PageRoute::of(url.as_bytes()).is_some(), "{url}");
-            assert!(is_own_segment(url.split('/').nth(1).unwrap()), "{url}");
+            let segment = url.split('/').nth(1).unwrap();
+            assert!(
+                is_own_segment(segment, true) && !is_own_segment(segment, false),
+                "{url}"
+            );
         }
-        assert!(is_own_segment("upload"));
-        assert!(!is_own_segment("") && !is_own_segment("team-a"));
+        assert!(is_own_segment("upload", false));
+        assert!(!is_own_segment("", true) && !is_own_segment("team-a", true));
     }
 
     #[test]

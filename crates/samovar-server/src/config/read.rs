@@ -54,7 +54,7 @@ pub fn read(
     }
     let key_file = variable("NIX_SECRET_KEY_FILE").map(PathBuf::from);
     config.caches = caches(settings, &config, key_file.as_deref(), &credential)?;
-    config.remarks = remarks(settings, &config, &variable);
+    config.remarks = remarks(settings, &config);
     let trusts_nobody = |cache: &CacheSettings| cache.access.trusted_proxies.is_empty();
     if config.client_address == ClientAddress::Forwarded && config.caches.iter().all(trusts_nobody)
     {
@@ -134,7 +134,8 @@ fn caches(
 fn hides_urls(below: &CacheSettings, above: &CacheSettings) -> bool {
     let rest = below.prefix.strip_prefix(&above.prefix);
     let rest = rest.and_then(|rest| rest.strip_prefix('/'));
-    rest.is_some_and(|rest| is_own_segment(rest.split('/').next().unwrap_or(rest)))
+    let has_pages = above.pages.is_some();
+    rest.is_some_and(|rest| is_own_segment(rest.split('/').next().unwrap_or(rest), has_pages))
 }
 
 /// Refuses an empty list of clients for a cache that everyone may read, unless the list overrides

@@ -8,13 +8,8 @@ use crate::listener::ListenSpec;
 /// Retention in days below which there is a warning: Nix caches narinfos that long.
 const RETENTION_DAYS_MIN: u32 = 30;
 
-/// Returns the warnings about a configuration, one line each. `variable` returns an environment
-/// variable.
-pub(super) fn remarks(
-    settings: &Settings,
-    config: &Configuration,
-    variable: &impl Fn(&str) -> Option<String>,
-) -> Vec<String> {
+/// Returns the warnings about a configuration, one line each.
+pub(super) fn remarks(settings: &Settings, config: &Configuration) -> Vec<String> {
     let mut remarks = Vec::new();
     for cache in &config.caches {
         let of = match &*cache.name {
@@ -38,7 +33,9 @@ pub(super) fn remarks(
             ));
         }
         let has_users = !cache.access.uids.is_empty() || !cache.access.gids.is_empty();
-        if has_users && !may_have_unix_socket(config, variable) {
+        let is_unix = |listener: &ListenSpec| matches!(listener, ListenSpec::Unix(_));
+        // Otherwise the service manager may have passed a Unix socket.
+        if has_users && config.listen_given && !config.listeners.iter().any(is_unix) {
             remarks.push(format!(
                 "access.uids and access.gids{of} have no effect: the server listens on no Unix \
                  socket"
@@ -68,14 +65,4 @@ pub(super) fn remarks(
         }
     }
     remarks
-}
-
-/// Whether the server listens on a Unix socket, or may get one from the service manager.
-fn may_have_unix_socket(
-    config: &Configuration,
-    variable: &impl Fn(&str) -> Option<String>,
-) -> bool {
-    let mut listeners = config.listeners.iter();
-    listeners.any(|listener| matches!(listener, ListenSpec::Unix(_)))
-        || variable("LISTEN_FDS").is_some()
 }

@@ -189,7 +189,7 @@ fn cache_of(
         .caches
         .iter()
         .find(|cache| cache.storage_name() == name);
-    if settings.is_none() && *name != mirrored {
+    if settings.is_none() && !is_in_place {
         return Err(Failed::Usage.because(anyhow!(
             "the configuration has no cache {name:?}, so its paths would not be served: correct \
              --cache, or add [caches.{name}]"

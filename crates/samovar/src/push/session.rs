@@ -162,8 +162,6 @@ struct Parts {
     /// SHA-256 in base 16 of the parts that the server had at the start, by part number.
     known: HashMap<u64, String>,
     done_count: u64,
-    /// Whether the cache has refused a part, so that no further ones are sent.
-    is_refused: bool,
     /// Number of all parts of the NAR. `None` until the last part is complete.
     count: Option<u64>,
 }
@@ -315,7 +313,7 @@ impl Shared<'_> {
             if !self.is_failed() {
                 self.note(match &upload {
                     Upload::Pack { body, nars } => self.send_pack(body, nars, events),
-                    Upload::Part(part) => self.send_part(part, joins, events),
+                    Upload::Part(part) => self.send_part(part, joins),
                 });
             }
             let (Upload::Pack {
@@ -334,13 +332,6 @@ impl Shared<'_> {
         let url = self.session.url("pack");
         let (response, text) =
             answer(|| self.session.http.put(&url, BINARY, Payload::Bytes(body)))?;
-        if response.status() == 413 {
-            let reason = refusal_of_path(&self.session.http.refusal(response));
-            for &nar in nars {
-                events.send(Event::Failed(nar, reason.clone()))?;
-            }
-            return Ok(());
-        }
         let (200, Some(text)) = (response.status().as_u16(), text) else {
             return Err(self.session.http.refused("a pack", response));
         };
@@ -354,27 +345,19 @@ impl Shared<'_> {
         for (&nar, reason) in nars.iter().zip(reasons) {
             events.send(match reason {
                 None => Event::Stored(nar),
-                Some(reason) => Event::Failed(nar, refusal_of_path(&reason)),
+                Some(reason) => Event::Failed(nar, format!("the cache refused it: {reason}")),
             })?;
         }
         Ok(())
     }
 
     /// Sends a part, unless the server already has it. After the last part of a NAR, queues the NAR
-    /// for joining. If the part exceeds the quota, the NAR has failed.
-    fn send_part(
-        &self,
-        part: &Part,
-        joins: &Sender<usize>,
-        events: &Sender<Event>,
-    ) -> anyhow::Result<()> {
+    /// for joining.
+    fn send_part(&self, part: &Part, joins: &Sender<usize>) -> anyhow::Result<()> {
         let sha256 = base16(&Sha256::digest(&part.bytes));
         let (push_id, known) = {
             let all = lock(&self.parts);
             let parts = all.get(&part.nar).context("unknown NAR")?;
-            if parts.is_refused {
-                return Ok(());
-            }
             (
                 parts.push_id.clone(),
                 parts.known.get(&part.number).cloned(),
@@ -382,14 +365,7 @@ impl Shared<'_> {
         };
         let mut sent_len = 0;
         if known.as_ref() != Some(&sha256) {
-            if let Some(refusal) = self.put_part(part, &push_id, &sha256)? {
-                let mut all = lock(&self.parts);
-                let parts = all.get_mut(&part.nar).context("unknown NAR")?;
-                if !std::mem::replace(&mut parts.is_refused, true) {
-                    events.send(Event::Failed(part.nar, refusal_of_path(&refusal)))?;
-                }
-                return Ok(());
-            }
+            self.put_part(part, &push_id, &sha256)?;
             sent_len = part.bytes.len() as u64;
         }
         self.progress.add(part.content_len, sent_len);
@@ -402,8 +378,7 @@ impl Shared<'_> {
         Ok(())
     }
 
-    /// Sends a part. Returns the reason if it exceeds the quota of the cache.
-    fn put_part(&self, part: &Part, push_id: &str, sha256: &str) -> anyhow::Result<Option<String>> {
+    fn put_part(&self, part: &Part, push_id: &str, sha256: &str) -> anyhow::Result<()> {
         let info = self.info(part.nar)?;
         let (hash, number) = (wire::nar_hash_text(&info.nar_hash), part.number);
         let url = format!("/{push_id}/part/{hash}/{number}?sha256={sha256}");
@@ -414,13 +389,10 @@ impl Shared<'_> {
         let response = self.session.http.put(&url, BINARY, bytes)?;
         if response.status() != 200 {
             self.session.unfinished.forget(&info.nar_hash);
-            if response.status() == 413 {
-                return Ok(Some(self.session.http.refusal(response)));
-            }
             let what = format!("part {number} of {}", info.path.base_name());
             return Err(self.session.http.refused(what, response));
         }
-        Ok(None)
+        Ok(())
     }
 
     fn join_all(&self, joins: &Mutex<Receiver<usize>>, events: &Sender<Event>) {
@@ -455,9 +427,10 @@ impl Shared<'_> {
         };
         match response.status().as_u16() {
             200 => events.send(Event::Stored(nar))?,
-            413 | 422 => {
+            422 => {
                 let refusal = self.session.http.refusal(response);
-                events.send(Event::Failed(nar, refusal_of_path(&refusal)))?;
+                let reason = format!("the cache refused it: {refusal}");
+                events.send(Event::Failed(nar, reason))?;
             }
             409 => {
                 let (name, refusal) = (info.path.base_name(), self.session.http.refusal(response));
@@ -501,11 +474,6 @@ impl Shared<'_> {
             }
         }
     }
-}
-
-/// Formats the reason why a path was not pushed.
-fn refusal_of_path(refusal: &str) -> String {
-    format!("the cache refused it: {refusal}")
 }
 
 fn base16(bytes: &[u8]) -> String {

@@ -27,6 +27,10 @@ const INTERVAL_MIN: Duration = Duration::from_secs(1);
 /// Time between two scans, in durations of a scan.
 const INTERVAL_SCANS: u32 = 20;
 
+/// Time in which further signals count as the first one: shells and `timeout` send one both to the
+/// process and to its group.
+const SAME_SIGNAL_TIME: Duration = Duration::from_secs(1);
+
 /// Minimum and maximum pause after a failed push.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
@@ -169,6 +173,9 @@ impl Auto<'_> {
 
     /// Pushes before the process ends.
     fn last(&mut self, workspace: &mut Workspace, out: &mut dyn Write) -> anyhow::Result<()> {
+        if self.pushed.is_some() && fingerprint(workspace)? == self.pushed {
+            return Ok(());
+        }
         let pushed = self.try_push(workspace, out);
         pushed.map_err(|error| {
             let failed = Failed::of(&error).unwrap_or(Failed::Unavailable);
@@ -201,8 +208,10 @@ fn signals() -> anyhow::Result<Receiver<()>> {
     thread::Builder::new()
         .name("signals".to_owned())
         .spawn(move || {
+            let mut first_at = None;
             for signal in &mut signals {
-                if sender.send(()).is_err() {
+                let first_at = *first_at.get_or_insert_with(Instant::now);
+                if sender.send(()).is_err() || first_at.elapsed() > SAME_SIGNAL_TIME {
                     std::process::exit(128 + signal);
                 }
             }

@@ -2,93 +2,91 @@
 
 use anyhow::anyhow;
 
-use super::state::State;
+use super::state::{State, Workspace};
 use crate::outcome::Failed;
 use crate::refs::{Generation, Refs};
 
 /// The ref of a workspace on the server.
 #[derive(Debug)]
-pub(super) enum OnServer {
-    /// The ref has this newest generation.
-    Newest(Generation),
-    /// The ref does not exist.
-    Absent,
-    /// The server has lost the generation on which the files are based, as the error says.
-    BaseLost(anyhow::Error),
+pub(super) struct OnServer {
+    /// The newest generation; `None` if the ref does not exist.
+    pub(super) newest: Option<Generation>,
+    /// Whether a generation of the ref has the snapshot on which the files are based.
+    pub(super) has_base: bool,
+    /// Whether the generation on which the files are based is gone, or has another snapshot.
+    is_base_lost: bool,
 }
 
 impl OnServer {
-    /// Whether the server has lost the ref, or the generation on which the files are based.
-    pub(super) fn is_lost(&self, state: &State) -> bool {
-        match self {
-            Self::Newest(_) => false,
-            Self::Absent => state.base.is_some(),
-            Self::BaseLost(_) => true,
-        }
-    }
-
-    /// Returns the number of the newest generation; `None` if it is not a successor of the base.
-    pub(super) fn number(&self) -> Option<u64> {
-        match self {
-            Self::Newest(newest) => Some(newest.number),
-            Self::Absent | Self::BaseLost(_) => None,
-        }
-    }
-
     /// Looks the ref of a workspace up.
     ///
     /// # Errors
     ///
     /// The cache is unavailable or refuses the request.
     pub(super) fn of(refs: &Refs, state: &State) -> anyhow::Result<Self> {
-        let generations = refs.get(&state.name)?.map(|log| log.generations);
-        let generations = generations.unwrap_or_default();
-        let Some(newest) = generations.first() else {
-            return Ok(Self::Absent);
+        let log = refs.get(&state.name)?;
+        let generations = log.map(|log| log.generations).unwrap_or_default();
+        let newest = generations.first().cloned();
+        let Some(base) = &state.base else {
+            return Ok(Self {
+                newest,
+                has_base: false,
+                is_base_lost: false,
+            });
         };
-        if let Some(base) = &state.base {
-            let mut all = generations.iter();
-            // A generation that is not in the log any more is older than those that are kept.
-            let same = all.find(|generation| generation.number == base.generation);
-            let is_other = same.is_some_and(|same| same.manifest != base.manifest);
-            if is_other || newest.number < base.generation {
-                return Ok(Self::BaseLost(Failed::Refused.because(anyhow!(
-                    "the server has lost generation {} of {}, on which these files are based: its \
-                     newest one is {}, as after a restore from a backup. Nothing was changed: \
-                     samovar workspace push --force publishes these files as the next generation",
-                    base.generation,
-                    state.name,
-                    newest.number
-                ))));
-            }
-        }
-        Ok(Self::Newest(newest.clone()))
+        let mut all = generations.iter();
+        let same = all.find(|generation| generation.number == base.generation);
+        // An older generation than those of the log was deleted, because only some are kept.
+        let is_base_lost = match (same, &newest) {
+            (Some(same), _) => same.manifest != base.manifest,
+            (None, Some(newest)) => newest.number < base.generation,
+            (None, None) => true,
+        };
+        let mut all = generations.iter();
+        Ok(Self {
+            has_base: all.any(|generation| generation.manifest == base.manifest),
+            newest,
+            is_base_lost,
+        })
+    }
+
+    /// Returns the error if the server has lost the ref, or the generation on which the files are
+    /// based.
+    pub(super) fn lost(&self, state: &State) -> Option<anyhow::Error> {
+        let base = state.base.as_ref().filter(|_| self.is_base_lost)?;
+        let Some(newest) = &self.newest else {
+            return Some(missing(state));
+        };
+        let advice = match self.has_base {
+            true => "run samovar workspace pull",
+            false => "samovar workspace push --force publishes these files as the next generation",
+        };
+        Some(Failed::Refused.because(anyhow!(
+            "the server has lost generation {} of {}, on which these files are based: its newest \
+             one is {}, as after a restore from a backup. Nothing was changed: {advice}",
+            base.generation,
+            state.name,
+            newest.number
+        )))
     }
 }
 
-/// Returns the newest generation of the ref of a workspace. Returns `None` if the ref does not
-/// exist.
-///
-/// # Errors
-///
-/// The cache is unavailable, or has lost the generation on which the files are based.
-pub(super) fn newest(refs: &Refs, state: &State) -> anyhow::Result<Option<Generation>> {
-    match OnServer::of(refs, state)? {
-        OnServer::Newest(newest) => Ok(Some(newest)),
-        OnServer::Absent => Ok(None),
-        OnServer::BaseLost(error) => Err(error),
-    }
-}
-
-/// Checks that the server has the generation on which the files of a workspace are based.
+/// Checks that the server has the generation on which the files of a workspace are based. If that
+/// is the one of a push whose response was lost, makes it the base.
 ///
 /// # Errors
 ///
 /// The cache is unavailable, or has lost the generation or the ref.
-pub(super) fn check_base(refs: &Refs, state: &State) -> anyhow::Result<()> {
-    match newest(refs, state)? {
-        None if state.base.is_some() => Err(missing(state)),
-        _ => Ok(()),
+pub(super) fn check_base(workspace: &mut Workspace, refs: &Refs) -> anyhow::Result<OnServer> {
+    let found = OnServer::of(refs, &workspace.state)?;
+    let Some(error) = found.lost(&workspace.state) else {
+        return Ok(found);
+    };
+    match &found.newest {
+        Some(newest) if workspace.adopt_base(newest.number, &newest.manifest)? => {
+            OnServer::of(refs, &workspace.state)
+        }
+        _ => Err(error),
     }
 }
 

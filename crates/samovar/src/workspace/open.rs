@@ -14,7 +14,7 @@ use samovar_workspace::{Kind, Root, STATE_DIRECTORY};
 
 use super::local::{changes, empty, local_changes, read, summary};
 use super::mode::Mode;
-use super::on_server::{check_base, newest};
+use super::on_server::{OnServer, check_base};
 use super::pull::pull;
 use super::state::{Base, INCOMING, State, Workspace, is_workspace};
 use super::{age, overlay, registry};
@@ -321,7 +321,7 @@ pub(super) fn trust(
         return Ok(());
     }
     let snapshots = Snapshots::open(remote, sources, keys)?;
-    if let Some(newest) = newest(snapshots.refs(), &workspace.state)? {
+    if let Some(newest) = OnServer::of(snapshots.refs(), &workspace.state)?.newest {
         snapshots.signed_narinfo(&newest.manifest)?;
     }
     let _lock = workspace.lock()?;
@@ -437,7 +437,8 @@ pub(super) fn close(
         ensure!(discards || changes.is_empty(), unpushed(&root, &changes));
     }
     if deletes && !discards {
-        check_base(workspace.snapshots(sources)?.refs(), &workspace.state)?;
+        let snapshots = workspace.snapshots(sources)?;
+        check_base(workspace, snapshots.refs())?;
     }
     ensure!(
         !deletes || mounts == 0,

@@ -17,7 +17,7 @@ use samovar_workspace::{Entries, Entry, Kind, Root, Scanned, Walk};
 
 use super::apply::Apply;
 use super::local::{empty, read, write_index};
-use super::on_server::{missing, newest};
+use super::on_server::{OnServer, missing};
 use super::open::{has_files, set_root_mode};
 use super::state::{Base, INCOMING, State, Workspace, shown_path};
 use crate::credentials::Sources;
@@ -42,8 +42,15 @@ pub(super) fn run(
 ) -> anyhow::Result<ExitCode> {
     let _lock = workspace.lock()?;
     let snapshots = workspace.snapshots(sources)?;
-    let newest = newest(snapshots.refs(), &workspace.state)?;
-    let newest = newest.ok_or_else(|| missing(&workspace.state))?;
+    let found = OnServer::of(snapshots.refs(), &workspace.state)?;
+    // Files are merged by the snapshot of the base, whatever its number is.
+    let lost = found.lost(&workspace.state).filter(|_| !found.has_base);
+    let newest = found.newest.ok_or_else(|| missing(&workspace.state))?;
+    if let Some(error) = lost
+        && !workspace.adopt_base(newest.number, &newest.manifest)?
+    {
+        return Err(error);
+    }
     pull(workspace, &snapshots, &newest, out)
 }
 

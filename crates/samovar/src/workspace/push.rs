@@ -7,7 +7,7 @@ use anyhow::anyhow;
 use serde_json::json;
 
 use super::local::{changes, empty, read, summary, write_index};
-use super::on_server::{OnServer, RECREATE, check_base, newest};
+use super::on_server::{OnServer, RECREATE, check_base};
 use super::state::{Base, Lock, State, Workspace};
 use crate::credentials::Sources;
 use crate::http::printable;
@@ -116,30 +116,22 @@ pub(super) fn push(
     options: Options<'_>,
     sources: &Sources,
 ) -> anyhow::Result<Pushed> {
+    let snapshots = workspace.snapshots(sources)?;
+    let on_server = match options.is_forced {
+        true => OnServer::of(snapshots.refs(), &workspace.state)?,
+        false => check_base(workspace, snapshots.refs())?,
+    };
     let scanned = read(workspace, options.is_json)?;
     let base = workspace.base()?;
     let none = empty();
     let base_entries = base.as_ref().map_or(&none, |base| &base.manifest.entries);
-    let has_changed = base.is_none() || !changes(base_entries, &scanned.entries).is_empty();
-    if has_changed {
-        report_skipped(&scanned);
+    if base.is_some() && !options.is_forced && changes(base_entries, &scanned.entries).is_empty() {
+        return Ok(Pushed::Unchanged);
     }
-    let snapshots = workspace.snapshots(sources)?;
-    let has_base = match options.is_forced {
-        true => {
-            let found = OnServer::of(snapshots.refs(), &workspace.state)?;
-            !found.is_lost(&workspace.state)
-        }
-        false => {
-            check_base(snapshots.refs(), &workspace.state)?;
-            if !has_changed {
-                return Ok(Pushed::Unchanged);
-            }
-            true
-        }
-    };
-    // Without the base on the server, all files are sent that it lacks.
-    let base_there = base.as_ref().filter(|_| has_base);
+    report_skipped(&scanned);
+    // If the server may lack the base, all files are sent that it does lack.
+    let may_have_base = !options.is_forced || on_server.has_base;
+    let base_there = base.as_ref().filter(|_| may_have_base);
     if !workspace.state.is_public {
         refuse_public(&snapshots)?;
     }
@@ -199,7 +191,7 @@ fn publish(
             Updated::Done(generation) => return Ok(Ok(generation)),
             Updated::Conflict(sentence) => sentence,
         };
-        let Some(newest) = newest(snapshots.refs(), &workspace.state)? else {
+        let Some(newest) = OnServer::of(snapshots.refs(), &workspace.state)?.newest else {
             workspace.remove_base(snapshot);
             return Err(Failed::Refused.because(anyhow!(
                 "the cache refused the push, because the ref was removed ({sentence}): {RECREATE}"

@@ -11,6 +11,7 @@ use samovar_workspace::{Entries, Walk};
 
 use super::apply::Apply;
 use super::local::{changes, empty, read, summary};
+use super::on_server::check_base;
 use super::state::{Workspace, shown_path};
 use crate::credentials::Sources;
 use crate::outcome::Failed;
@@ -37,6 +38,9 @@ pub(super) fn restore(
     let _lock = workspace.lock()?;
     let path = path.map(|path| below(workspace, path)).transpose()?;
     let snapshots = workspace.snapshots(sources)?;
+    if !is_forced {
+        check_base(workspace, snapshots.refs())?;
+    }
     let name = &workspace.state.name;
     let found = snapshots.refs().log(name)?;
     let found = found.generation(name, Some(generation))?;

@@ -208,9 +208,12 @@ impl Base {
     }
 }
 
-/// Returns whether a directory has the state of a workspace.
+/// Returns whether a directory has the state of a workspace, readable or not.
 pub(super) fn is_workspace(directory: &Path) -> bool {
-    state_file(directory).symlink_metadata().is_ok() || missing_target(directory).is_some()
+    match state_file(directory).symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => true,
+        found => found.is_ok() || missing_target(directory).is_some(),
+    }
 }
 
 /// Refuses a state that another user has made, or that is elsewhere: it could name the server of an

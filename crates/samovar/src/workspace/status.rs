@@ -66,10 +66,11 @@ pub(super) fn status(
     let found = query.map(Query::finish);
     let state = &workspace.state;
     let answer = found.as_ref().and_then(|found| found.as_ref().ok());
-    let is_lost = answer.is_some_and(|answer| answer.is_lost(state));
-    let code = match is_lost {
-        true => ExitCode::FAILURE,
-        false => exit_code(&changes),
+    let newest = answer.and_then(|answer| answer.newest.as_ref());
+    let lost = answer.and_then(|answer| answer.lost(state));
+    let code = match lost {
+        Some(_) => ExitCode::FAILURE,
+        None => exit_code(&changes),
     };
     if is_json {
         let document = json!({
@@ -77,11 +78,11 @@ pub(super) fn status(
             "url": state.url,
             "ref": state.name.as_str(),
             "generation": state.generation(),
-            "newestGeneration": answer.and_then(OnServer::number),
+            "newestGeneration": newest.map(|newest| newest.number),
             "isServerReachable": found.as_ref().map(Result::is_ok),
             "lastSync": state.base.as_ref().map(|base| base.synced_at),
-            "isBaseLost": is_lost,
-            "isClean": changes.is_empty() && !is_lost,
+            "isBaseLost": lost.is_some(),
+            "isClean": changes.is_empty() && lost.is_none(),
             "changes": counts(&changes),
         });
         writeln!(out, "{document}")?;
@@ -98,19 +99,17 @@ pub(super) fn status(
         workspace.root,
         summary(&changes)
     )?;
-    match found {
-        None => {}
-        Some(Ok(OnServer::BaseLost(error))) => writeln!(out, "{error:#}")?,
-        Some(Err(error)) => writeln!(out, "the newest generation is not known: {error:#}")?,
-        Some(Ok(OnServer::Absent)) if state.base.is_none() => {}
-        Some(Ok(OnServer::Absent)) => writeln!(out, "{:#}", missing(state))?,
-        Some(Ok(OnServer::Newest(newest))) if newest.number == state.generation() => {}
-        Some(Ok(OnServer::Newest(newest))) => writeln!(
+    if let Some(Err(error)) = &found {
+        writeln!(out, "the newest generation is not known: {error:#}")?;
+    } else if let Some(error) = lost {
+        writeln!(out, "{error:#}")?;
+    } else if let Some(newest) = newest.filter(|newest| newest.number != state.generation()) {
+        writeln!(
             out,
             "the server has generation {}, pushed by {}: run samovar workspace pull",
             newest.number,
             printable(newest.host.as_deref().unwrap_or("an unknown machine"))
-        )?,
+        )?;
     }
     Ok(code)
 }

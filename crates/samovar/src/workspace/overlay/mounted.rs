@@ -360,8 +360,10 @@ pub(in super::super) fn close(
         Err(error) if !discards => return Err(error),
         _ => false,
     };
-    if deletes && !discards {
-        check_base(workspace.snapshots(sources)?.refs(), &workspace.state)?;
+    // The layers are removed, and may be the only copy of files that were pushed.
+    if !discards {
+        let snapshots = workspace.snapshots(sources)?;
+        check_base(workspace, snapshots.refs())?;
     }
     // The open file of the lock would keep the file system in use.
     drop(lock);
