@@ -71,8 +71,23 @@ impl OnServer {
     }
 }
 
-/// Checks that the server has the generation on which the files of a workspace are based. If that
-/// is the one of a push whose response was lost, makes it the base.
+/// Checks that the server has the snapshot on which the files of a workspace are based, so that
+/// files without changes can be deleted. Does not change the base.
+///
+/// # Errors
+///
+/// The cache is unavailable, or has lost the generation or the ref.
+pub(super) fn check_stored(workspace: &Workspace, refs: &Refs) -> anyhow::Result<()> {
+    let found = OnServer::of(refs, &workspace.state)?;
+    match found.lost(&workspace.state) {
+        Some(error) if !found.has_base => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that the server has the generation on which the files of a workspace are based. If its
+/// newest generation is that of a push whose response was lost, makes that one the base: the caller
+/// must not have compared the files with the base yet.
 ///
 /// # Errors
 ///

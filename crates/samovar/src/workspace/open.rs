@@ -14,7 +14,7 @@ use samovar_workspace::{Kind, Root, STATE_DIRECTORY};
 
 use super::local::{changes, empty, local_changes, read, summary};
 use super::mode::Mode;
-use super::on_server::{OnServer, check_base};
+use super::on_server::{OnServer, check_stored};
 use super::pull::pull;
 use super::state::{Base, INCOMING, State, Workspace, is_workspace};
 use super::{age, overlay, registry};
@@ -438,7 +438,7 @@ pub(super) fn close(
     }
     if deletes && !discards {
         let snapshots = workspace.snapshots(sources)?;
-        check_base(workspace, snapshots.refs())?;
+        check_stored(workspace, snapshots.refs())?;
     }
     ensure!(
         !deletes || mounts == 0,

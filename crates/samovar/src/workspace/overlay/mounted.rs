@@ -15,7 +15,7 @@ use samovar_workspace::{Entries, STATE_DIRECTORY, Scanned};
 
 use super::super::local::{empty, local_changes};
 use super::super::mode::{Lower, Mode, Overlay};
-use super::super::on_server::check_base;
+use super::super::on_server::check_stored;
 use super::super::open::{has_files, unpushed};
 use super::super::registry;
 use super::super::state::{State, Workspace};
@@ -363,7 +363,7 @@ pub(in super::super) fn close(
     // The layers are removed, and may be the only copy of files that were pushed.
     if !discards {
         let snapshots = workspace.snapshots(sources)?;
-        check_base(workspace, snapshots.refs())?;
+        check_stored(workspace, snapshots.refs())?;
     }
     // The open file of the lock would keep the file system in use.
     drop(lock);
