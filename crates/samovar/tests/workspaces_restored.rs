@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 
 use support_workspaces::{Home, assert_has, read, tree, write};
-use testkit::process::output;
+use testkit::process::{finish, output};
 
 /// Stops the server, runs `change` on its storage, and starts it again.
 fn restart(home: &mut Home, workspaces: &[&Path], change: impl FnOnce(&Path, &Path)) {
@@ -147,4 +147,45 @@ fn unchanged_files_of_a_removed_ref_are_no_success() {
     home.exits(&one, &["status"], 0);
     home.run(&one, &["close", "--delete"]);
     assert!(!one.exists());
+}
+
+/// The layers of a mounted workspace may be the only copy of files that were pushed.
+#[test]
+fn closing_keeps_pushed_files_of_a_removed_ref() {
+    let home = Home::new();
+    let origin = home.open("app", "origin");
+    write(&origin, "old", "old");
+    assert_eq!(home.push(&origin), 1);
+    let mounted = home.dir("mounted");
+    let run = |words: &[&str], directory: &[&Path]| {
+        let mut command = home.command(words);
+        command.args(directory);
+        finish(command.env("SAMOVAR_CACHE_DIR", home.dir("cache")))
+    };
+    let opened = run(&["open", "--mode", "overlay", "app"], &[&mounted]);
+    if !opened.status.success() {
+        let reason = String::from_utf8_lossy(&opened.stderr);
+        println!("not tested: this machine cannot mount workspaces: {reason}");
+        return;
+    }
+    let in_mounted = |words: &[&str], code: i32| {
+        let done = run(words, &[Path::new("--dir"), &mounted]);
+        let text = String::from_utf8([done.stdout, done.stderr].concat()).unwrap();
+        assert_eq!(done.status.code(), Some(code), "{text}");
+        text
+    };
+    write(&mounted, "new", "new");
+    in_mounted(&["push"], 0);
+    let mut remove = support::samovar();
+    remove.args(["ref", "remove", "app"]);
+    remove.env("SAMOVAR_CACHE", home.server.url());
+    output(remove.env("SAMOVAR_TOKEN", &home.token));
+    for words in [&["close"][..], &["close", "--delete"]] {
+        assert_has(&in_mounted(words, 1), "was removed");
+        assert_eq!(read(&mounted, "new"), "new");
+    }
+    let text = in_mounted(&["close", "--discard"], 0);
+    assert_has(&text, "the unpushed changes are kept");
+    let kept = text.split('"').nth(3).unwrap();
+    assert_eq!(read(Path::new(kept), "upper/new"), "new");
 }

@@ -427,6 +427,11 @@ pub(super) fn close(
     }
     let _lock = workspace.lock()?;
     let root = workspace.root.clone();
+    // Before the files are read: a program may change them while the server is slow.
+    if deletes && !discards && workspace.state.base.is_some() {
+        let snapshots = workspace.snapshots(sources)?;
+        check_stored(workspace, snapshots.refs())?;
+    }
     let mut mounts = 0;
     if !discards || deletes {
         let scanned = read(workspace, false)?;
@@ -435,10 +440,6 @@ pub(super) fn close(
         let base = base.map_or_else(empty, |base| base.manifest.entries);
         let changes = changes(&base, &scanned.entries);
         ensure!(discards || changes.is_empty(), unpushed(&root, &changes));
-    }
-    if deletes && !discards {
-        let snapshots = workspace.snapshots(sources)?;
-        check_stored(workspace, snapshots.refs())?;
     }
     ensure!(
         !deletes || mounts == 0,

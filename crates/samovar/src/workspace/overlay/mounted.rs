@@ -354,17 +354,19 @@ pub(in super::super) fn close(
     let root = workspace.root.clone();
     let upper = || read_upper(&overlay.upper()).context("cannot read the changes");
     let before = upper()?;
+    let stored = match discards && deletes {
+        true => Ok(()),
+        false => check_layers(workspace, overlay, sources),
+    };
     let is_clean = match local_changes(workspace, false) {
-        Ok(changes) if changes.is_empty() => true,
+        Ok(changes) if changes.is_empty() => match stored {
+            Err(error) if !discards => return Err(error),
+            stored => stored.is_ok(),
+        },
         Ok(changes) if !discards => return Err(unpushed(&root, &changes)),
         Err(error) if !discards => return Err(error),
         _ => false,
     };
-    // The layers are removed, and may be the only copy of files that were pushed.
-    if !discards {
-        let snapshots = workspace.snapshots(sources)?;
-        check_stored(workspace, snapshots.refs())?;
-    }
     // The open file of the lock would keep the file system in use.
     drop(lock);
     let (layers, _) = Layers::open(&overlay.layers)?;
@@ -394,6 +396,18 @@ pub(in super::super) fn close(
         "closed {root:?}, which is empty now; its files are those of {title}"
     )?;
     Ok(())
+}
+
+/// Checks that the server has the files of a workspace without changes: the layers may be the only
+/// other copy of files that were pushed.
+fn check_layers(workspace: &Workspace, overlay: &Overlay, sources: &Sources) -> anyhow::Result<()> {
+    let base = workspace.state.base.as_ref().map(|base| &base.manifest);
+    let lower = overlay.lower.as_ref().map(|lower| &lower.manifest);
+    if base.is_none() || base == lower {
+        return Ok(());
+    }
+    let snapshots = workspace.snapshots(sources)?;
+    check_stored(workspace, snapshots.refs())
 }
 
 /// Closes a workspace that is unmounted. Its changes stay, for `samovar workspace run --continue`.
