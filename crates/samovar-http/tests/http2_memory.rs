@@ -15,7 +15,7 @@ const IDLE_LEN_MAX: usize = 48 * 1024;
 /// Maximum memory, in bytes, of a connection whose client opens a hundred streams and all windows
 /// but does not read: one piece and small buffers per stream, and the output waiting for the
 /// socket.
-const GREEDY_LEN_MAX: usize = 100 * (16 + 32 + 16) * 1024 + 1024 * 1024;
+const GREEDY_LEN_MAX: usize = 100 * (16 + 32 + 16) * 1024 + 2 * 1024 * 1024;
 
 #[test]
 fn memory_is_limited_whatever_the_client_does_not_read() {
