@@ -13,6 +13,7 @@ use samovar_server::config::{
 use samovar_server::listener::ListenSpec;
 
 mod credentials;
+mod remarks;
 mod uploads;
 
 fn settings(file: &str) -> Result<Settings, ConfigError> {
