@@ -11,7 +11,6 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use serde_json::Value;
-use support::samovar;
 use support_workspaces::{Home, assert_has, exits, read, tree, write};
 use testkit::closed_port::ClosedPort;
 use testkit::process::output;
@@ -252,11 +251,7 @@ fn a_removed_ref_is_created_again_by_a_forced_push_only() {
     }
     write(&one, "a", "a");
     home.push(&one);
-    let mut remove = samovar();
-    remove
-        .args(["ref", "remove", "app"])
-        .env("SAMOVAR_CACHE", home.server.url());
-    exits(remove.env("SAMOVAR_TOKEN", &home.token), 0);
+    home.remove_ref("app");
     write(&one, "b", "b");
     for words in [["log"], ["pull"], ["push"]] {
         let text = home.exits(&one, &words, 1);

@@ -134,10 +134,7 @@ fn unchanged_files_of_a_removed_ref_are_no_success() {
     let mut unknown = home.command_in(&one, &["push"]);
     unknown.env("SAMOVAR_TOKEN", "unknown");
     support_workspaces::exits(&mut unknown, 1);
-    let mut remove = support::samovar();
-    remove.args(["ref", "remove", "app"]);
-    remove.env("SAMOVAR_CACHE", home.server.url());
-    output(remove.env("SAMOVAR_TOKEN", &home.token));
+    home.remove_ref("app");
     for words in [&["status"][..], &["push"], &["close", "--delete"]] {
         let text = home.exits(&one, words, 1);
         assert_has(&text, "was removed");
@@ -176,10 +173,7 @@ fn closing_keeps_pushed_files_of_a_removed_ref() {
     };
     write(&mounted, "new", "new");
     in_mounted(&["push"], 0);
-    let mut remove = support::samovar();
-    remove.args(["ref", "remove", "app"]);
-    remove.env("SAMOVAR_CACHE", home.server.url());
-    output(remove.env("SAMOVAR_TOKEN", &home.token));
+    home.remove_ref("app");
     for words in [&["close"][..], &["close", "--delete"]] {
         assert_has(&in_mounted(words, 1), "was removed");
         assert_eq!(read(&mounted, "new"), "new");

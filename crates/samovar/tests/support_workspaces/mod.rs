@@ -94,6 +94,15 @@ impl Home {
         report["generation"].as_u64().unwrap()
     }
 
+    /// Removes a ref from the server.
+    #[track_caller]
+    pub(crate) fn remove_ref(&self, name: &str) {
+        let mut command = samovar();
+        command.args(["ref", "remove", name]);
+        command.env("SAMOVAR_CACHE", self.server.url());
+        output(command.env("SAMOVAR_TOKEN", &self.token));
+    }
+
     /// Asserts that a workspace has no unpushed changes.
     #[track_caller]
     pub(crate) fn assert_clean(&self, directory: &Path) {
