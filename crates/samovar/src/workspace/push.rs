@@ -129,7 +129,7 @@ pub(super) fn push(
         return Ok(Pushed::Unchanged);
     }
     report_skipped(&scanned);
-    // If the server may lack the base, all files are sent that it does lack.
+    // A difference to a base that the server lacks would be useless.
     let may_have_base = !options.is_forced || on_server.has_base;
     let base_there = base.as_ref().filter(|_| may_have_base);
     if !workspace.state.is_public {

@@ -354,15 +354,12 @@ pub(in super::super) fn close(
     let root = workspace.root.clone();
     let upper = || read_upper(&overlay.upper()).context("cannot read the changes");
     let before = upper()?;
-    let stored = match discards && deletes {
-        true => Ok(()),
-        false => check_layers(workspace, overlay, sources),
+    let is_stored = || match check_layers(workspace, overlay, sources) {
+        Err(error) if !discards => Err(error),
+        stored => Ok(stored.is_ok()),
     };
     let is_clean = match local_changes(workspace, false) {
-        Ok(changes) if changes.is_empty() => match stored {
-            Err(error) if !discards => return Err(error),
-            stored => stored.is_ok(),
-        },
+        Ok(changes) if changes.is_empty() => (discards && deletes) || is_stored()?,
         Ok(changes) if !discards => return Err(unpushed(&root, &changes)),
         Err(error) if !discards => return Err(error),
         _ => false,
