@@ -24,12 +24,13 @@ mod support;
 
 use std::fmt::Write as _;
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use support::bare;
 use testkit::nix::sample_root;
-use testkit::process::finish;
+use testkit::process::{finish, output};
 
 /// Languages of blocks that contain no commands.
 const PLAIN: [&str; 5] = ["ini", "nginx", "nix", "text", "yaml"];
@@ -205,8 +206,13 @@ fn compare(page: &str, step: &Step, output: &str) {
     }
 }
 
-/// Runs a page.
+/// Runs a page over the sample store.
 fn run(page: &str) {
+    run_over(&sample_root(), page);
+}
+
+/// Runs a page over this store, which contains what the sample store contains.
+fn run_over(store: &Path, page: &str) {
     let mut script = read("crates/samovar/tests/book/functions.sh");
     let mut expected = Vec::new();
     for part in parts(page) {
@@ -239,7 +245,7 @@ fn run(page: &str) {
             },
         }
     }
-    let Some((is_done, output)) = in_sandbox(&script) else {
+    let Some((is_done, output)) = in_sandbox(&script, store) else {
         return;
     };
     if let Some((_, reason)) = output.split_once("\u{1}skipped: ") {
@@ -270,9 +276,9 @@ fn namespaces(script: &str) -> Command {
     command
 }
 
-/// Runs a script. Returns whether it succeeds, and its output; `None` if this machine has no
+/// Runs a script over a store. Returns whether it succeeds, and its output; `None` if this machine has no
 /// namespaces or overlays for users.
-fn in_sandbox(script: &str) -> Option<(bool, String)> {
+fn in_sandbox(script: &str, store: &Path) -> Option<(bool, String)> {
     let dir = tempfile::tempdir().unwrap();
     let mut probe = namespaces(
         "mount -t tmpfs tmpfs \"$1\" && cd \"$1\" && mkdir lower proc upper work tree && \
@@ -288,7 +294,7 @@ fn in_sandbox(script: &str) -> Option<(bool, String)> {
     fs::write(&file, script).unwrap();
     fs::create_dir(&root).unwrap();
     let mut command = namespaces(&read("crates/samovar/tests/book/sandbox.sh"));
-    command.arg(&root).arg(sample_root());
+    command.arg(&root).arg(store);
     command.arg(env!("CARGO_BIN_EXE_samovar")).arg(&file);
     let done = finish(&mut command);
     let errors = String::from_utf8_lossy(&done.stderr);
@@ -329,6 +335,27 @@ pages! {
     uploads: "docs/book/uploads.md",
     web_interface: "docs/book/web-interface.md",
     workspaces: "docs/book/workspaces.md",
+}
+
+/// Nix run by root gives a store to the group of its build users, where the machine has one. The
+/// group is not mapped in the namespaces of a page.
+#[test]
+fn pages_run_over_a_store_of_build_users() {
+    /// The group `nogroup`, which every Linux system has.
+    const GROUP: u32 = 65534;
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can give a store to a group of others");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("sample");
+    output(bare("cp").arg("-a").arg(sample_root()).arg(&store));
+    let files = store.join("nix/store");
+    chown(&files, None, Some(GROUP)).unwrap();
+    fs::set_permissions(&files, fs::Permissions::from_mode(0o1775)).unwrap();
+    for page in ["docs/book/push.md", "docs/book/snapshots.md"] {
+        run_over(&store, page);
+    }
 }
 
 #[test]

@@ -9,6 +9,9 @@ mount -t tmpfs tmpfs "$root"
 cd "$root"
 mkdir -m 1777 tmp
 mkdir -p dev etc/nix etc/samovar home/mr layer/files layer/work nix proc run srv sys usr var/log var/tmp
+# Where Nix has build users, it may have given the store's directory to their group, which is not
+# mapped here: the kernel refuses to copy such a directory to the upper layer.
+mkdir layer/files/store
 mount --rbind /usr usr
 mount -o remount,bind,ro usr
 mount -t tmpfs tmpfs usr/local
