@@ -174,6 +174,8 @@ pub enum Event<'a> {
         /// The reason, as it was sent to the client.
         reason: &'a dyn fmt::Display,
     },
+    /// An uploaded file is missing or has a wrong length. It is recorded as lost.
+    FileLost(&'a dyn fmt::Display),
     /// The storage cannot be read or written.
     StorageFailed(&'a dyn fmt::Display),
 }
@@ -291,6 +293,7 @@ impl fmt::Display for Event<'_> {
             Self::UploadRefused { url, reason } => {
                 write!(f, "the upload to {url} was refused: {reason}")
             }
+            Self::FileLost(file) => write!(f, "the uploaded file {file}"),
             Self::StorageFailed(error) => write!(f, "the storage cannot be used: {error}"),
         }
     }

@@ -30,7 +30,14 @@ impl StoredCache {
         if asked.is_empty() {
             return Ok(possible.iter().map(|_| Ok(None)).collect());
         }
-        let found = storage.metadata.paths(self.id, &asked)?;
+        let mut found = storage.metadata.paths(self.id, &asked)?;
+        for found in &mut found {
+            if let Ok(Some(path)) = found
+                && !storage.seems_whole(&path.nar)?
+            {
+                *found = Ok(None);
+            }
+        }
         let today = storage.metadata.now() / DAY;
         let mut uses = storage.uses();
         let used = found.iter().flatten().flatten();

@@ -45,6 +45,12 @@ pub enum StorageError {
          .samovar/db.sqlite-* out of the directory, and {NEW_DATABASE}"
     )]
     Damaged(String),
+    /// This storage directory is no longer the one that was opened.
+    #[error(
+        "the storage directory {0:?} was moved or unmounted: mount it again; if it was replaced, \
+         restart the server"
+    )]
+    Gone(PathBuf),
     /// The directory is a storage, but its database is missing or empty.
     #[error("the database .samovar/db.sqlite of this storage is missing; {NEW_DATABASE}")]
     DatabaseMissing,

@@ -20,8 +20,11 @@ use crate::token::{Token, now};
 /// Maximum time for checking the integrity of the database. The check is then interrupted.
 const CHECK_TIME: Duration = Duration::from_secs(10);
 
-/// Maximum number of narinfos whose existence in the directory is checked.
-const MIRROR_COUNT_MAX: u32 = 1000;
+/// Number of the newest paths whose files in the directory are checked.
+const CHECKED_COUNT_MAX: u32 = 1000;
+
+/// Maximum number of names of lost paths.
+const LOST_NAME_COUNT_MAX: u32 = 10;
 
 /// Minimum age at which an unfinished file counts as left over. No upload takes that long.
 const LEFT_OVER_AGE: Duration = Duration::from_secs(86_400);
@@ -47,6 +50,11 @@ pub struct Inspection {
     pub caches: Vec<CacheSummary>,
     /// Number of NARs that are recorded as lost.
     pub lost_count: u64,
+    /// Names of paths whose NAR is recorded as lost, at most ten.
+    pub lost: Vec<String>,
+    /// Names of paths whose NAR file is missing or has a wrong length although it is not recorded
+    /// as lost: those among the newest 1000 paths.
+    pub missing: Vec<String>,
     /// Number of the newest 1000 paths whose narinfo is missing in the directory.
     pub missing_narinfo_count: usize,
     /// Number of unfinished files older than a day.
@@ -93,6 +101,8 @@ pub fn inspect(root: &Path) -> Result<Option<Inspection>, StorageError> {
         let lost = "select count(*) from nar where state = 3";
         let count: u32 = connection.query_row(lost, [], |row| row.get(0))?;
         found.lost_count = count.into();
+        found.lost = lost_names(&connection)?;
+        found.missing = missing_files(root, &connection)?;
     }
     if schema == SCHEMA {
         found.caches = all_caches(&connection, now())?;
@@ -184,15 +194,53 @@ fn newest(connection: &Connection) -> Result<HashMap<String, StorePath>, Storage
     Ok(newest)
 }
 
+/// Returns the names of some paths whose NAR is recorded as lost.
+fn lost_names(connection: &Connection) -> Result<Vec<String>, StorageError> {
+    let mut statement = connection.prepare(
+        "select hash_part, name from path where nar_id in (select id from nar where state = 3) \
+         order by id limit ?1",
+    )?;
+    let names = statement.query_map([LOST_NAME_COUNT_MAX], |row| {
+        let hash_part = HashPart::from_bytes(row.get(0)?);
+        Ok(format!("{hash_part}-{}", row.get::<_, String>(1)?))
+    })?;
+    Ok(names.collect::<Result<_, _>>()?)
+}
+
+/// Returns the names of the newest paths whose file is missing or has a wrong length although it is
+/// not recorded as lost.
+fn missing_files(root: &Path, connection: &Connection) -> Result<Vec<String>, StorageError> {
+    let mut statement = connection.prepare(
+        "select hash_part, name, object_key, file_size from path join nar on nar.id = nar_id \
+         where state <> 3 order by path.id desc limit ?1",
+    )?;
+    let mut rows = statement.query([CHECKED_COUNT_MAX])?;
+    let mut names = Vec::new();
+    while let Some(row) = rows.next()? {
+        let is_whole = match fs::metadata(root.join(row.get::<_, String>(2)?)) {
+            Ok(file) => i64::try_from(file.len()).is_ok_and(|len| row.get(3) == Ok(len)),
+            // A file that cannot be examined need not be missing.
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        };
+        if !is_whole {
+            let hash_part = HashPart::from_bytes(row.get(0)?);
+            names.push(format!("{hash_part}-{}", row.get::<_, String>(1)?));
+        }
+    }
+    Ok(names)
+}
+
 /// Counts the newest paths of a cache whose narinfo is missing in the directory.
 fn missing_narinfos(
     root: &Path,
     connection: &Connection,
     cache: i64,
 ) -> Result<usize, StorageError> {
-    let mut statement = connection
-        .prepare("select hash_part from path where cache_id = ?1 order by id desc limit ?2")?;
-    let hash_parts = statement.query_map([cache, MIRROR_COUNT_MAX.into()], |row| {
+    let mut statement = connection.prepare(
+        "select hash_part from path join nar on nar.id = nar_id \
+             where cache_id = ?1 and state <> 3 order by path.id desc limit ?2",
+    )?;
+    let hash_parts = statement.query_map([cache, CHECKED_COUNT_MAX.into()], |row| {
         Ok(HashPart::from_bytes(row.get(0)?))
     })?;
     let mut count = 0;

@@ -36,10 +36,12 @@ pub mod fsck;
 pub mod import;
 mod inspect;
 mod keep;
+mod lost;
 pub mod metadata;
 mod mirror;
 pub mod objects;
 mod pins;
+mod presence;
 mod publish;
 mod purge;
 pub mod push;
@@ -59,6 +61,7 @@ pub use content_address::path_of_nar;
 pub use counters::CollectorStatistics;
 pub use error::{PutError, StorageError};
 pub use inspect::{Inspection, inspect};
+pub use lost::LostFile;
 pub use metadata::{
     PIN_NAME_LEN_MAX, PIN_TEXT_LEN_MAX, PinName, PinNameError, PinPartError, PinText,
 };

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
 };
@@ -16,6 +17,7 @@ use crate::collect::{Retentions, Rules};
 use crate::commit_queue::CommitQueue;
 use crate::counters::Counters;
 use crate::error::{PutError, StorageError};
+use crate::lost::{OnLost, Place, place_of_nars};
 use crate::metadata::{
     CacheId, CacheSummary, Clock, Metadata, NewPath, Published, Sqlite, StoredPath, Uses,
 };
@@ -66,6 +68,12 @@ pub struct Storage {
     /// Uses of paths that are not written to the database yet.
     pub(crate) uses: Mutex<Uses>,
     pub(crate) retentions: Mutex<Retentions>,
+    /// Identifier of the storage in the directory and in the database.
+    pub(crate) store_id: String,
+    pub(crate) place_of_nars: Place,
+    pub(crate) on_lost: OnLost,
+    /// Whether the last probe succeeded.
+    pub(crate) is_usable: AtomicBool,
 }
 
 /// The hash parts of all paths, in memory.
@@ -107,7 +115,8 @@ impl Storage {
         let opened = Sqlite::with_clock(&root.join(DATABASE), clock)
             .and_then(|metadata| Ok((metadata, Directory::open(root)?)));
         let (metadata, directory) = opened.map_err(|error| root::explain(root, error))?;
-        check_store_id(root, &directory, &metadata.store_id()?)?;
+        let store_id = metadata.store_id()?;
+        check_store_id(root, &directory, &store_id)?;
         // After a power cut the file may be empty.
         let cache_info = directory.state(mirror::CACHE_INFO)?;
         if cache_info.is_none_or(|state| state.len == 0) {
@@ -133,6 +142,10 @@ impl Storage {
             loose_bytes: Mutex::default(),
             uses: Mutex::default(),
             retentions: Mutex::default(),
+            store_id,
+            place_of_nars: place_of_nars(root),
+            on_lost: OnLost::default(),
+            is_usable: AtomicBool::new(true),
         });
         match lock.try_lock() {
             Ok(()) => {

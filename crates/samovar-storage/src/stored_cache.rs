@@ -86,7 +86,12 @@ impl StoredCache {
             return Ok(None);
         }
         let storage = &*self.storage;
-        let path = storage.metadata.path(self.id, hash_part)?;
+        let mut path = storage.metadata.path(self.id, hash_part)?;
+        if let Some(found) = &path
+            && !storage.seems_whole(&found.nar)?
+        {
+            path = None;
+        }
         match &path {
             Some(path) if path.used_on < storage.metadata.now() / DAY => {
                 storage.uses().paths.insert(path.id);
@@ -126,15 +131,9 @@ impl StoredCache {
         let Some(nar) = storage.metadata.file(self.id, token, name.file_hash())? else {
             return Ok(None);
         };
-        let Some(file) = storage.objects.open(&nar.object_key)? else {
-            return Ok(None);
-        };
-        let metadata = file
-            .metadata()
-            .map_err(|error| StorageError::file("cannot read", nar.object_key.clone(), error))?;
+        let file = storage.open_whole(&nar)?;
         storage.uses().nars.insert((self.id, nar.id));
-        let is_whole = metadata.is_file() && metadata.len() == nar.file_size;
-        Ok(is_whole.then_some((nar, file)))
+        Ok(file.map(|file| (nar, file)))
     }
 
     /// Returns the token with this text if it is valid for this cache, else the reason why it is
@@ -330,6 +329,9 @@ impl StoredCache {
             .metadata
             .file(self.id, Some(token.id), name.file_hash())?;
         let file = file.ok_or(Refusal::UnknownFile(name))?;
+        if !storage.seems_whole(&file)? {
+            return Err(Refusal::UnknownFile(name).into());
+        }
         publish::compare(&storage.store_dir, &info, &name, &file)?;
         let path = info.store_path.clone();
         let new = self.new_path(token, file.id, info, is_elsewhere);
@@ -365,6 +367,14 @@ impl StoredCache {
         is_elsewhere: &dyn Fn(&StorePath) -> bool,
     ) -> Result<Vec<Published>, StorageError> {
         let storage = &*self.storage;
+        for new in group.iter() {
+            // If the file of a path that exists is missing, the new NAR replaces it.
+            if let Some(known) = self.peek(new.path.hash_part())?
+                && known.nar.id != new.nar_id
+            {
+                storage.seems_whole(&known.nar)?;
+            }
+        }
         loop {
             let commit = |batch: &[&[NewPath]], patience| storage.commit(batch, patience);
             let waits = storage.metadata.waits();

@@ -78,13 +78,15 @@ impl Storage {
         self.start_totals()
     }
 
-    /// Starts the thread that reads the totals whenever they were requested.
+    /// Starts the thread that probes the storage, and reads the totals whenever they were
+    /// requested.
     fn start_totals(self: &Arc<Self>) -> io::Result<()> {
         let weak = Arc::downgrade(self);
         let totals = move || {
             while let Some(storage) = weak.upgrade() {
                 let started = Instant::now();
-                // Ignore errors: uploads report the same failure.
+                // Ignore errors: uploads report the same failures.
+                storage.probe().ok();
                 storage.read_totals().ok();
                 drop(storage);
                 let pause = started.elapsed() * TOTALS_PAUSE_FACTOR;
@@ -139,6 +141,8 @@ impl Storage {
         run: impl FnOnce(Collector<'_>) -> Result<T, StorageError>,
     ) -> Result<Option<T>, StorageError> {
         self.write_uses()?;
+        // The collector removes objects: those of an unmounted directory would count as removed.
+        self.check_presence()?;
         let retentions = self
             .retentions
             .lock()

@@ -41,7 +41,9 @@ fn doctor(site: &Site) -> String {
 /// Asserts that the findings include one with this severity, text and fix.
 #[track_caller]
 fn assert_finds(findings: &str, severity: &str, text: &str, fix: &str) {
-    let mut lines = findings.lines().skip_while(|line| !line.contains(text));
+    let mut lines = findings
+        .lines()
+        .skip_while(|line| !line.contains(text.trim_end()));
     let line = lines.next().unwrap_or_default();
     assert!(line.starts_with(severity), "{text}: {findings}");
     let next = lines.next().unwrap_or_default();
@@ -172,23 +174,36 @@ fn tokens_that_are_missing_or_expire_soon_are_found() {
 fn what_is_lost_left_over_or_from_the_future_is_found() {
     let site = Site::new();
     let server = site.start();
-    let path = MadePath::new("path");
-    server.publish(&site.token(&[]), &path);
-    fs::remove_file(site.storage().join(&path.target()[1..])).expect("is mirrored");
+    let token = site.token(&[]);
+    let [lost, missing, unmirrored] = ["lost", "missing", "unmirrored"].map(MadePath::new);
+    for path in [&lost, &missing, &unmirrored] {
+        server.publish(&token, path);
+    }
+    // The directory has no narinfos of lost paths.
+    for path in [&lost, &unmirrored] {
+        fs::remove_file(site.storage().join(&path.target()[1..])).expect("is mirrored");
+    }
+    fs::remove_file(site.storage().join(missing.url())).expect("is stored");
     make_old(&site.storage().join(".samovar/tmp/unfinished"));
-    site.sql("update nar set state = 3; update path set registered_at = registered_at + 7200");
+    site.sql("update nar set state = 3 where id = (select nar_id from path where name = 'lost')");
+    site.sql("update path set registered_at = registered_at + 7200");
     let findings = doctor(&site);
-    assert_finds(
-        &findings,
-        "warning",
-        "lost and not served: 1 NAR",
-        "samovar fsck",
-    );
+    for (severity, text, path) in [
+        ("warning", "lost and not served: 1 NAR", &lost),
+        (
+            "error",
+            "the file of 1 path is missing or has a wrong length",
+            &missing,
+        ),
+    ] {
+        let text = format!("{text}: {}\n", &path.store_path[11..]);
+        assert_finds(&findings, severity, &text, "push these paths again");
+    }
     assert_finds(
         &findings,
         "warning",
         "1 of the newest 1000 narinfos",
-        "restart the server",
+        "none needed while the server runs",
     );
     assert_finds(
         &findings,

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
+mod support_protocol;
 mod support_uploads;
 
 use std::fs;
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use support::{samovar, sample, sample_store, secret_file};
+use support_protocol::Push;
 use support_uploads::{MadePath, Running, Site, hash};
 use testkit::nix::{hash_part, nix};
 use testkit::process::output;
@@ -100,7 +102,8 @@ fn mends(damage: impl Fn(&Path), arguments: &[&str], kind: &str, compression: &s
         "{line}"
     );
     let target = format!("/{}.narinfo", hash_part(&path));
-    assert_eq!(server.get(&target).status, 200, "a check changes nothing");
+    let lost = site.sql("select count(*) from nar where state = 3");
+    assert_eq!(lost.trim(), "0", "a check changes nothing");
     let repairing = [arguments, &["--repair"]].concat();
     let line = finds(&site, &repairing, kind, &path[11..]);
     assert!(
@@ -333,5 +336,118 @@ fn a_check_during_uploads_loses_nothing() {
             assert!(lines[..last].iter().all(is_expected), "{lines:?}");
         }
     });
+    assert_clean(&site);
+}
+
+/// Publishes a path, deletes its file, and asserts that the first request for the file records the
+/// loss, with one line that names the path.
+fn lost_path(site: &Site, server: &Running, token: &str) -> MadePath {
+    let path = MadePath::new("lost").compressed("xz");
+    server.publish(token, &path);
+    fs::remove_file(site.storage().join(path.url())).unwrap();
+    assert_eq!(server.get(&path.file_target()).status, 404);
+    server.assert_lacks(&path);
+    let line = format!("error: the uploaded file {} is missing", path.url());
+    let logged = server.process.wait_for(&line);
+    assert!(logged.contains(&path.store_path[11..]), "{logged}");
+    assert!(!site.storage().join(&path.target()[1..]).exists());
+    assert_eq!(server.get(&path.file_target()).status, 404);
+    assert_eq!(server.process.count(&line), 1);
+    let line = finds(site, &[], "missing", &path.store_path[11..]);
+    assert!(line.contains("; push the paths again"), "{line}");
+    path
+}
+
+#[test]
+fn a_file_that_a_request_misses_is_lost_until_it_is_uploaded_again() {
+    let (site, server, token) = Site::serving();
+    let path = lost_path(&site, &server, &token);
+    server.publish(&token, &path);
+    server.assert_serves(&path);
+    assert_clean(&site);
+}
+
+#[test]
+fn an_upload_in_another_compression_replaces_a_lost_file() {
+    let (site, server, token) = Site::serving();
+    let path = lost_path(&site, &server, &token);
+    let other = MadePath::new("lost").compressed("zstd");
+    assert_eq!(
+        (&other.store_path, &other.nar),
+        (&path.store_path, &path.nar)
+    );
+    server.publish(&token, &other);
+    server.assert_serves(&other);
+}
+
+/// No request has missed the files before the uploads.
+#[test]
+fn uploads_notice_missing_files_and_replace_them() {
+    let (site, server, token) = Site::serving();
+    let protocol = Push::new(&server, &token);
+    let known = MadePath::new("known").compressed("xz");
+    server.publish(&token, &known);
+    let remove = |path: &MadePath| fs::remove_file(site.storage().join(path.url())).unwrap();
+    remove(&known);
+    // Another path with the same NAR, and the path itself.
+    let other = MadePath::new("other").containing(b"known");
+    assert_eq!(other.nar, known.nar);
+    let (id, answers) = protocol.open(&[&other, &known]);
+    assert_eq!(answers, ["need", "need"]);
+    protocol.pack(&id, &[&other]);
+    protocol.published(&id, &[&other, &known]);
+    let narinfos = [&known, &other].map(|path| server.get(&path.target()));
+    for narinfo in narinfos {
+        assert_eq!(narinfo.status, 200);
+        let text = narinfo.text();
+        let url = text.lines().find_map(|line| line.strip_prefix("URL: "));
+        assert_eq!(server.get(&format!("/{}", url.unwrap())).status, 200);
+    }
+
+    // The narinfo in another compression comes without a look-up before it.
+    let xz = MadePath::new("unasked").compressed("xz");
+    server.publish(&token, &xz);
+    remove(&xz);
+    let zstd = MadePath::new("unasked").compressed("zstd");
+    server.publish(&token, &zstd);
+    server.assert_serves(&zstd);
+
+    // A narinfo whose file has gone is refused.
+    let gone = MadePath::new("gone");
+    server.put(&token, &gone.file_target(), &gone.file);
+    remove(&gone);
+    let refused = server.put(&token, &gone.target(), gone.narinfo());
+    assert_eq!(refused.status, 409, "{}", refused.text());
+    server.publish(&token, &gone);
+    server.assert_serves(&gone);
+    assert_clean(&site);
+}
+
+#[test]
+fn nothing_is_lost_if_the_directory_is_moved_away() {
+    let (site, server, token) = Site::serving();
+    let path = MadePath::new("moved");
+    server.publish(&token, &path);
+    let storage = site.storage();
+    for part in [storage.clone(), storage.join("nar")] {
+        let away = site.dir().join("away");
+        fs::rename(&part, &away).unwrap();
+        if part != storage {
+            // An empty mount point.
+            fs::create_dir(&part).unwrap();
+        }
+        for target in [path.file_target(), path.target()] {
+            assert_eq!(server.get(&target).status, 503, "{target}");
+        }
+        assert_eq!(server.get("/readyz").status, 503);
+        if part != storage {
+            fs::remove_dir(&part).unwrap();
+        }
+        fs::rename(&away, &part).unwrap();
+        assert_eq!(server.get("/readyz").status, 200);
+        server.assert_serves(&path);
+    }
+    assert_eq!(site.sql("select state from nar").trim(), "1");
+    server.process.wait_for("was moved or unmounted");
     assert_clean(&site);
 }

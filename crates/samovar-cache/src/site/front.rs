@@ -4,7 +4,7 @@
 //! | path | answer |
 //! | --- | --- |
 //! | `/healthz` | 200 if an I/O thread can answer |
-//! | `/readyz` | 200 if the store can be read and the roots of all policies are known, else 503 |
+//! | `/readyz` | 200 if the store and the storage can be read and the roots of all policies are known, else 503 |
 //! | `/version` | name and version of the program, as JSON |
 //! | `/` | the caches that the client may read or that ask it for credentials, or 404 |
 //!
@@ -14,6 +14,8 @@ use std::time::Instant;
 
 use samovar_http::http::{Method, Status};
 use samovar_http::{Head, Inline, Reply, Request, Response};
+
+use samovar_storage::Storage;
 
 use crate::access::Verdict;
 use crate::known::shared_store::SharedStore;
@@ -79,9 +81,15 @@ pub(crate) fn handle(shared: &SharedStore, caches: &Caches, request: &Request) -
 /// The reason why a server is not ready before the roots of a policy are known.
 pub(crate) const UNKNOWN_POLICY: &str = "the roots of a policy are not known";
 
-/// Answers whether the store can be read now. May block as long as a disk does.
-pub(crate) fn readyz(shared: &SharedStore, caches: &Caches) -> Response {
+/// The reason why a server is not ready while its storage is missing or damaged.
+pub(crate) const UNUSABLE_STORAGE: &str = "the storage of uploads cannot be read";
+
+/// Answers whether the store and the storage can be read now. May block as long as a disk does.
+pub(crate) fn readyz(shared: &SharedStore, caches: &Caches, storage: Option<&Storage>) -> Response {
     let (status, text) = match shared.store.probe() {
+        Ok(()) if storage.is_some_and(|storage| storage.probe().is_err()) => {
+            (Status::SERVICE_UNAVAILABLE, UNUSABLE_STORAGE)
+        }
         Ok(()) if caches.know_policies() => (Status::OK, "ready"),
         Ok(()) => (Status::SERVICE_UNAVAILABLE, UNKNOWN_POLICY),
         Err(_) => (Status::SERVICE_UNAVAILABLE, "the store cannot be read"),

@@ -53,8 +53,13 @@ impl Monitored for Site {
     }
 
     fn not_ready(&self) -> Option<String> {
-        let knows_policies = self.caches().know_policies();
-        (!knows_policies).then(|| front::UNKNOWN_POLICY.to_owned())
+        let is_usable = self.storage().is_none_or(|storage| storage.is_usable());
+        let reason = match (self.caches().know_policies(), is_usable) {
+            (true, true) => return None,
+            (true, false) => front::UNUSABLE_STORAGE,
+            (false, _) => front::UNKNOWN_POLICY,
+        };
+        Some(reason.to_owned())
     }
 
     fn name_of(&self, hash_part: HashPart) -> Option<String> {

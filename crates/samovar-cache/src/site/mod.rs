@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex};
 
 use samovar_http::http::Method;
 use samovar_http::{Head, Inline, Intake, Reply, Request, Response, Service, Turn};
-use samovar_metrics::Observer;
+use samovar_metrics::{Event, Observer};
 use samovar_storage::Storage;
 use samovar_store::Store;
 
@@ -107,6 +107,8 @@ impl Site {
     pub fn new(store: Box<dyn Store>, config: SiteConfig, observer: Arc<dyn Observer>) -> Self {
         if let Some(storage) = &config.storage {
             storage.set_lend_slot(|wait| samovar_http::lend_slot(wait));
+            let observer = Arc::clone(&observer);
+            storage.set_on_lost(move |file| observer.event(&Event::FileLost(file)));
         }
         let narinfo_memory_len = config.narinfo_memory_len;
         let settings = SharedConfig {
@@ -255,7 +257,7 @@ impl Service for Site {
         let caches = self.caches();
         let path = request.head().path();
         if caches.have_pages() && path == front::READYZ {
-            return front::readyz(&self.shared, &caches);
+            return front::readyz(&self.shared, &caches, self.storage.as_deref());
         }
         let mut is_hidden = false;
         for cache in caches.iter() {

@@ -21,6 +21,9 @@ const RENEWAL_TIME: i64 = 14 * 86_400;
 /// Number of seconds by which a time in the database may be later than the clock.
 const CLOCK_TOLERANCE: i64 = 60;
 
+/// Maximum number of paths that a finding names.
+const NAMED_COUNT_MAX: usize = 3;
+
 /// Start of 2025, in seconds since 1970. A clock that shows an earlier time was never set.
 const EARLIEST: i64 = 1_735_689_600;
 
@@ -214,8 +217,23 @@ fn database(directory: &Path, found: &Inspection, findings: &mut Findings) {
     if found.lost_count > 0 {
         findings.warning(
             SUBJECT,
-            format!("lost and not served: {}", counted(found.lost_count, "NAR")),
-            "find them with samovar fsck, and push their paths again",
+            format!(
+                "lost and not served: {}{}",
+                counted(found.lost_count, "NAR"),
+                named(&found.lost)
+            ),
+            "push these paths again; samovar fsck names all of them",
+        );
+    }
+    if !found.missing.is_empty() {
+        findings.error(
+            SUBJECT,
+            format!(
+                "the file of {} is missing or has a wrong length{}",
+                counted(found.missing.len(), "path"),
+                named(&found.missing)
+            ),
+            "mount the disk of nar/ if it is not mounted; otherwise push these paths again",
         );
     }
     match found.missing_narinfo_count {
@@ -223,7 +241,7 @@ fn database(directory: &Path, found: &Inspection, findings: &mut Findings) {
         count => findings.warning(
             SUBJECT,
             format!("the directory lacks {count} of the newest 1000 narinfos"),
-            "restart the server, which writes them",
+            "none needed while the server runs, which writes them within ten minutes",
         ),
     }
     if found.left_over_count > 0 {
@@ -238,6 +256,21 @@ fn database(directory: &Path, found: &Inspection, findings: &mut Findings) {
         );
     }
     tokens(&found.tokens, now(), &shown.to_string(), findings);
+}
+
+/// Returns the beginning of a list of names, as a part of a sentence.
+fn named(names: &[String]) -> String {
+    let mut shown = names
+        .iter()
+        .take(NAMED_COUNT_MAX)
+        .fold(String::new(), |mut shown, name| {
+            shown += if shown.is_empty() { ": " } else { ", " };
+            shown + name
+        });
+    if names.len() > NAMED_COUNT_MAX {
+        shown += ", …";
+    }
+    shown
 }
 
 /// Reports caches of the storage that the configuration does not name.

@@ -75,6 +75,8 @@ counts! {
     UploadConflict = "upload_conflict",
     /// An upload was refused.
     UploadRefused = "upload_refused",
+    /// An uploaded file was missing or had a wrong length.
+    FileLost = "file_lost",
     /// The storage could not be read or written.
     StorageFailed = "storage_failed",
     /// A handler panicked.

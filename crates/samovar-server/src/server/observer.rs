@@ -186,6 +186,7 @@ impl Logs {
             Event::UploadConflict { .. } => (Some(Count::UploadConflict), Limited(Warning, paths)),
             Event::PathPinned { .. } | Event::PinRemoved { .. } => (None, Each(Info)),
             Event::UploadRefused { .. } => (Some(Count::UploadRefused), Limited(Warning, limits)),
+            Event::FileLost(_) => (Some(Count::FileLost), Limited(Error, paths)),
             Event::StorageFailed(_) => (Some(Count::StorageFailed), Limited(Error, limits)),
         }
     }

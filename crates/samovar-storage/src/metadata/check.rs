@@ -54,9 +54,9 @@ pub trait Rows {
     fn set_frames(&self, nar_id: i64, frames: Option<&[u8]>) -> Result<(), StorageError>;
 
     /// Records in one transaction that a NAR is lost (`true`) or intact (`false`). Returns whether
-    /// it was recorded: nothing is changed if `is_unchanged`, which is called in the transaction,
-    /// returns `false`. For each path of the mirrored cache whose NAR is lost, calls
-    /// `remove_mirror`.
+    /// anything was changed: nothing is if the row does not exist or records the same already, or
+    /// if `is_unchanged`, which is called in the transaction, returns `false`. For each path of the
+    /// mirrored cache whose NAR is lost, calls `remove_mirror`.
     ///
     /// # Errors
     ///

@@ -9,8 +9,8 @@ use crate::push::wire::OpenLine;
 /// What a client must send to push a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Need {
-    /// Nothing: the cache has a path with this hash part.
-    Nothing,
+    /// Nothing: the cache has a path with this hash part, which has this NAR.
+    Nothing(StoredNar),
     /// Only the narinfo: this NAR is stored, and the client may use it.
     Narinfo(StoredNar),
     /// Both the NAR and the narinfo.

@@ -127,7 +127,7 @@ impl Push<'_> {
         let _running = running.ok_or(AssembleError::InProgress)?;
         let found = self.cache.usable_nar(self.token, base)?;
         let nar = found.ok_or(AssembleError::NoBase(*base))?;
-        let file = storage.objects.open(&nar.object_key)?;
+        let file = storage.open_whole(&nar)?;
         let file = file.ok_or(AssembleError::NoBase(*base))?;
         let index = storage.metadata.frames(nar.id)?;
         let base_size = nar.nar_size;

@@ -27,6 +27,7 @@ pub mod wire;
 
 use std::collections::HashSet;
 use std::fmt;
+use std::slice;
 
 use samovar_nix::{NarHash, StorePath};
 
@@ -163,15 +164,15 @@ impl StoredCache {
         for lines in lines.chunks(OPEN_BATCH_LEN) {
             let start = answers.len();
             let mut links = (Vec::new(), Vec::new());
-            for need in metadata.needs(self.id, token.id, lines)? {
+            for need in self.needs(token, lines)? {
                 answers.push(match need {
-                    Need::Nothing => Answer::Have,
-                    Need::Narinfo(nar) if self.is_whole(&nar)? => {
+                    Need::Nothing(_) => Answer::Have,
+                    Need::Narinfo(nar) => {
                         links.0.push(answers.len());
                         links.1.push(nar.id);
                         Answer::Link
                     }
-                    Need::Narinfo(_) | Need::All => Answer::Need,
+                    Need::All => Answer::Need,
                 });
             }
             debug_assert_eq!(answers.len(), start + lines.len());
@@ -184,6 +185,26 @@ impl StoredCache {
             }
         }
         Ok((id, answers))
+    }
+
+    /// Returns what a client must send to push these paths. The files of all NARs that it need not
+    /// send are there.
+    fn needs(&self, token: &Token, lines: &[OpenLine]) -> Result<Vec<Need>, StorageError> {
+        let storage = &*self.storage;
+        let mut needs = storage.metadata.needs(self.id, token.id, lines)?;
+        for (need, line) in needs.iter_mut().zip(lines) {
+            while let Need::Nothing(nar) | Need::Narinfo(nar) = need
+                && !storage.is_whole(nar)?
+            {
+                // The NAR is recorded as lost now, but it may have another file.
+                let again = storage
+                    .metadata
+                    .needs(self.id, token.id, slice::from_ref(line))?
+                    .pop();
+                *need = again.unwrap_or(Need::All);
+            }
+        }
+        Ok(needs)
     }
 
     /// Returns the open push with this identifier, and defers its expiry.
@@ -227,18 +248,14 @@ impl StoredCache {
         token: &Token,
         nar_hash: &NarHash,
     ) -> Result<Option<StoredNar>, StorageError> {
-        let nar = self.storage.metadata.nar(self.id, token.id, nar_hash)?;
-        match nar {
-            Some(nar) if self.is_whole(&nar)? => Ok(Some(nar)),
-            _ => Ok(None),
+        let storage = &*self.storage;
+        // The NAR may have several files. Each that is missing is recorded as lost.
+        while let Some(nar) = storage.metadata.nar(self.id, token.id, nar_hash)? {
+            if storage.is_whole(&nar)? {
+                return Ok(Some(nar));
+            }
         }
-    }
-
-    /// Returns whether the file of a NAR exists with the right length. If not, the next upload
-    /// replaces it.
-    fn is_whole(&self, nar: &StoredNar) -> Result<bool, StorageError> {
-        let state = self.storage.objects.state(&nar.object_key)?;
-        Ok(state.is_some_and(|state| state.len == nar.file_size))
+        Ok(None)
     }
 }
 

@@ -46,11 +46,8 @@ impl Rows for Sqlite {
         remove_mirror: &mut dyn FnMut(HashPart) -> Result<(), StorageError>,
     ) -> Result<bool, StorageError> {
         self.write(|transaction| {
-            let is_unchanged = is_unchanged()?;
-            if is_unchanged {
-                set_lost(transaction, nar_id, is_lost, remove_mirror, self.now())?;
-            }
-            Ok(is_unchanged)
+            Ok(is_unchanged()?
+                && set_lost(transaction, nar_id, is_lost, remove_mirror, self.now())?)
         })
     }
 
@@ -178,12 +175,15 @@ fn set_lost(
     is_lost: bool,
     remove_mirror: &mut dyn FnMut(HashPart) -> Result<(), StorageError>,
     now: i64,
-) -> Result<(), StorageError> {
+) -> Result<bool, StorageError> {
     let state = if is_lost { 3 } else { 1 };
-    transaction.execute(
-        "update nar set state = ?2, state_at = ?3 where id = ?1",
+    let changed = transaction.execute(
+        "update nar set state = ?2, state_at = ?3 where id = ?1 and state <> ?2",
         params![nar_id, state, now],
     )?;
+    if changed == 0 {
+        return Ok(false);
+    }
     let mirrored = mirrored_cache(transaction)?.filter(|_| is_lost);
     let mirrored = mirrored.map(|cache| cache.id);
     for path in paths_of_nar(transaction, nar_id)? {
@@ -191,7 +191,7 @@ fn set_lost(
             remove_mirror(path.path.hash_part())?;
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 pub(super) fn mirrored_cache(connection: &Connection) -> Result<Option<CacheRow>, StorageError> {

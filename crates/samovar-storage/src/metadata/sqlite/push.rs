@@ -106,8 +106,8 @@ fn need(
 ) -> Result<Result<Need, Unrecorded>, StorageError> {
     let path = path(connection, cache, line, now)?;
     Ok(match path {
-        Some((_, true)) => Err(Unrecorded),
-        Some((_, false)) => Ok(Need::Nothing),
+        Some((_, _, true)) => Err(Unrecorded),
+        Some((nar, _, false)) => Ok(Need::Nothing(nar)),
         None => {
             let nar = nar(connection, cache, token, &line.nar_hash)?;
             let nar = nar.filter(|nar| nar.nar_size == line.nar_size);
@@ -124,30 +124,36 @@ fn need_and_record(
     line: &OpenLine,
     now: i64,
 ) -> Result<Need, StorageError> {
-    if let Some((id, _)) = path(transaction, cache, line, now)? {
+    if let Some((nar, id, _)) = path(transaction, cache, line, now)? {
         paths::record_use(transaction, id, now)?;
+        return Ok(Need::Nothing(nar));
     }
     let need = need(transaction, cache, token, line, now)?;
-    Ok(need.unwrap_or(Need::Nothing))
+    Ok(need.unwrap_or(Need::All))
 }
 
-/// Returns the row number of a path that is not lost, and whether its use must be recorded.
+/// Returns the NAR and the row number of a path that is not lost, and whether its use must be
+/// recorded.
 fn path(
     connection: &Connection,
     cache: CacheId,
     line: &OpenLine,
     now: i64,
-) -> Result<Option<(i64, bool)>, StorageError> {
+) -> Result<Option<(StoredNar, i64, bool)>, StorageError> {
     let mut statement = connection.prepare_cached(concat!(
-        "select path.id, used_on < ?3 or condemned_at is not null \
+        "select ",
+        nar_columns!(),
+        ", path.id, used_on < ?3 or condemned_at is not null \
          from path join nar on nar.id = nar_id \
          where cache_id = ?1 and hash_part = ?2 and state <> 3 and ",
         is_shown!("?1")
     ))?;
     let parameters = params![cache.0, line.hash_part.as_bytes(), day(now)];
-    Ok(statement
-        .query_row(parameters, |row| Ok((row.get(0)?, row.get(1)?)))
-        .optional()?)
+    let mut rows = statement.query(parameters)?;
+    match rows.next()? {
+        Some(row) => Ok(Some((nar_of(row)?, row.get(7)?, row.get(8)?))),
+        None => Ok(None),
+    }
 }
 
 /// Returns the stored NAR with this hash, if a path of the cache uses it or the token has sent it.

@@ -1,0 +1,120 @@
+//! Notices that files of the storage are missing, or the whole directory.
+//!
+//! A NAR whose file is missing or has a wrong length is recorded as lost as soon as a request needs
+//! the file. From then on its paths count as absent, so that clients use another cache, and the
+//! next push sends the NAR again.
+//!
+//! If the directory was moved or unmounted, all files are missing, but nothing is lost: then
+//! requests fail with [`StorageError::Gone`].
+
+use std::fs::{self, File};
+use std::sync::atomic::Ordering;
+
+use crate::error::StorageError;
+use crate::lost::{LostFile, place_of_nars};
+use crate::metadata::StoredNar;
+use crate::mirror::narinfo_key;
+use crate::storage::{STORE_ID, Storage};
+
+impl Storage {
+    /// Sets the function that is told of each file that is found to be missing or to have a wrong
+    /// length, once for each file. It can be set once.
+    pub fn set_on_lost(&self, on_lost: impl Fn(&LostFile) + Send + Sync + 'static) {
+        // Caches of one server set the same function.
+        self.on_lost.0.set(Box::new(on_lost)).ok();
+    }
+
+    /// Checks that the storage directory is still the one that was opened.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::Gone`] if the directory, or its part with the NAR files, was moved or
+    /// unmounted.
+    pub fn check_presence(&self) -> Result<(), StorageError> {
+        let id = fs::read_to_string(self.root.join(STORE_ID));
+        let is_present = id.is_ok_and(|id| id.trim() == self.store_id)
+            && place_of_nars(&self.root) == self.place_of_nars;
+        match is_present {
+            true => Ok(()),
+            false => Err(StorageError::Gone(self.root.clone())),
+        }
+    }
+
+    /// Checks that the storage directory is present and that the database can be read.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn probe(&self) -> Result<(), StorageError> {
+        let present = self.check_presence();
+        let outcome = present.and_then(|()| self.metadata.store_id().map(drop));
+        self.is_usable.store(outcome.is_ok(), Ordering::Relaxed);
+        outcome
+    }
+
+    /// Returns whether the last [`probe`](Self::probe) succeeded; a background thread probes every
+    /// few seconds. Never blocks on a disk.
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        self.is_usable.load(Ordering::Relaxed)
+    }
+
+    /// Opens the file of a NAR. Returns `None` if the file is missing or has a wrong length, and
+    /// then records it as lost.
+    pub(crate) fn open_whole(&self, nar: &StoredNar) -> Result<Option<File>, StorageError> {
+        let failed = |error| StorageError::file("cannot read", nar.object_key.clone(), error);
+        let is_whole = |file: &File| {
+            let file = file.metadata().map_err(failed)?;
+            Ok::<_, StorageError>(file.is_file() && file.len() == nar.file_size)
+        };
+        // A second attempt follows if an upload replaces the file meanwhile.
+        for _ in 0..2 {
+            match self.objects.open(&nar.object_key)? {
+                Some(file) if is_whole(&file)? => return Ok(Some(file)),
+                _ if self.is_whole(nar)? => {}
+                _ => return Ok(None),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns whether the file of a NAR exists with the right length. If not, records it as lost.
+    pub(crate) fn is_whole(&self, nar: &StoredNar) -> Result<bool, StorageError> {
+        let key = &nar.object_key;
+        let len =
+            || -> Result<_, StorageError> { Ok(self.objects.state(key)?.map(|state| state.len)) };
+        let mut found = len()?;
+        if found == Some(nar.file_size) {
+            return Ok(true);
+        }
+        // Check the directory before and after its file, in case it is unmounted just now.
+        self.check_presence()?;
+        let mut is_unchanged = || {
+            found = len()?;
+            self.check_presence()?;
+            Ok(found != Some(nar.file_size))
+        };
+        let mut remove = |hash_part| self.objects.remove(&narinfo_key(hash_part));
+        let metadata = &self.metadata;
+        if metadata.set_lost(nar.id, true, &mut is_unchanged, &mut remove)?
+            && let Some(on_lost) = self.on_lost.0.get()
+        {
+            on_lost(&LostFile {
+                key: key.clone(),
+                found,
+                expected: nar.file_size,
+                paths: metadata.paths_of_nar(nar.id)?,
+            });
+        }
+        Ok(found == Some(nar.file_size))
+    }
+
+    /// Like [`is_whole`](Self::is_whole), but a file that cannot be examined counts as whole: the
+    /// request for the file itself reports the cause.
+    pub(crate) fn seems_whole(&self, nar: &StoredNar) -> Result<bool, StorageError> {
+        match self.is_whole(nar) {
+            Err(StorageError::File { .. }) => Ok(true),
+            outcome => outcome,
+        }
+    }
+}
