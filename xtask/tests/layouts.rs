@@ -1,5 +1,5 @@
-//! Promise: a sample store is the same whatever Nix is installed on the machine. Runs
-//! `xtask sample-store` in a copy of this machine's root file system, as an overlay, in which Nix is
+//! Promise: a sample store is the same whatever Nix is installed on the machine. Runs `xtask
+//! sample-store` in a copy of this machine's root file system, as an overlay, in which Nix is
 //! installed in another way: without settings, as Debian does it, for several users with a daemon,
 //! and as on NixOS. Requires root.
 

@@ -276,8 +276,8 @@ fn namespaces(script: &str) -> Command {
     command
 }
 
-/// Runs a script over a store. Returns whether it succeeds, and its output; `None` if this machine has no
-/// namespaces or overlays for users.
+/// Runs a script over a store. Returns whether it succeeds, and its output; `None` if this machine
+/// has no namespaces or overlays for users.
 fn in_sandbox(script: &str, store: &Path) -> Option<(bool, String)> {
     let dir = tempfile::tempdir().unwrap();
     let mut probe = namespaces(
