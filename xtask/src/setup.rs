@@ -40,6 +40,8 @@ const TESTING: &[Need] = &[
     ("sqlite3", "sqlite3"),
     // curl: an independent HTTP client.
     ("curl", "curl"),
+    // git: repositories in workspaces.
+    ("git", "git"),
     // The root file systems in which the commands of the book run: network and certificates.
     ("ip", "iproute2"),
     ("openssl", "openssl"),

@@ -11,10 +11,12 @@
 //! * [`mod@diff`]: the differences between two trees.
 //! * [`entries`]: the entries of a tree in the order of a NAR, with the offsets of the contents.
 //! * [`files`]: opens and reads the files of a scanned tree.
+//! * [`git_index`]: the index of a git repository.
 //! * [`index`]: the digests of unchanged files.
 //! * [`manifest`]: the text format of manifests.
 //! * [`mod@merge`]: three-way merges of trees.
 //! * [`pack`]: from a directory to digests and to a NAR, with several threads.
+//! * [`repository`]: repositories of version control systems in a tree.
 //! * [`root`]: operations on the files below a directory, safe against symbolic links.
 //! * [`scan`]: the entries of a directory.
 //! * [`unpack`]: from a NAR to files.
@@ -30,12 +32,14 @@ pub mod delta;
 pub mod diff;
 pub mod entries;
 pub mod files;
+pub mod git_index;
 pub mod index;
 pub mod manifest;
 pub mod merge;
 pub mod pack;
 mod pipe;
 mod read_error;
+pub mod repository;
 pub mod root;
 pub mod scan;
 pub mod unpack;
@@ -48,9 +52,10 @@ pub use delta::{Delta, Op};
 pub use diff::{Change, ChangeKind, Summary, diff};
 pub use entries::{Entries, Entry, Kind, Mtime};
 pub use files::Files;
+pub use git_index::GitIndex;
 pub use index::{Index, IndexError, boot_id};
 pub use manifest::Manifest;
-pub use merge::{Action, ActionKind, merge};
+pub use merge::{Action, ActionKind, merge, merge_with};
 pub use pack::{Packer, file_nar, read_tree};
 pub use read_error::ReadError;
 pub use root::Root;

@@ -30,14 +30,19 @@
 //! * **Time**: that of the side whose contents are taken. If neither side changed the contents:
 //!   theirs, unless ours has another time than the base. A changed time does not count as a change.
 //! * Files whose digest is not known count as changed.
+//! * **Repositories** such as `.git` are merged as a whole, by the rules of [`mod@repositories`].
 
 use std::collections::{HashMap, HashSet};
 
 use crate::entries::{Entries, Entry, Kind, Mtime};
+use crate::repository::Contents;
 use crate::walk::Walk;
 
+mod repositories;
 #[cfg(test)]
 mod tests;
+
+use repositories::Rule;
 
 /// Length of the longest name of a file, in bytes.
 const NAME_MAX: usize = 255;
@@ -98,22 +103,39 @@ pub enum ActionKind {
 /// label becomes part of the names of conflict copies.
 ///
 /// The changes must be made in this order: removals, deepest entries first; new entries and
-/// contents, directories before their entries; modes and times of directories, deepest first. There
+/// contents, directories before their entries, and in repositories the objects before their names;
+/// removals in repositories; modes and times of directories, deepest first. There
 /// is a [`Metadata`](ActionKind::Metadata) for each directory in which entries are created, removed
 /// or replaced, so a directory that is read-only may be writable until then.
 #[must_use]
 pub fn merge(base: &Entries, ours: &Entries, theirs: &Entries, label: &str) -> Vec<Action> {
+    merge_with(base, ours, theirs, label, &Contents::default())
+}
+
+/// Like [`merge`], with the contents of the files that [`wanted`](crate::repository::wanted) names.
+#[must_use]
+pub fn merge_with(
+    base: &Entries,
+    ours: &Entries,
+    theirs: &Entries,
+    label: &str,
+    contents: &Contents,
+) -> Vec<Action> {
+    let mut nodes = nodes(base, ours, theirs);
+    repositories::apply(&mut nodes, [ours, theirs], contents);
     let mut merge = Merge {
         ours,
         theirs,
-        nodes: nodes(base, ours, theirs),
+        nodes,
         label: clean(label),
         names: HashMap::new(),
         actions: Vec::new(),
     };
     merge.decide();
-    merge.removals();
-    let copied = merge.contents();
+    merge.removals(false);
+    let mut copied = merge.contents(false);
+    copied.extend(merge.contents(true));
+    merge.removals(true);
     merge.actions.extend(copied.into_iter().rev());
     merge.directories();
     merge.actions
@@ -141,6 +163,7 @@ struct Node<'a> {
     theirs: Option<(usize, &'a Entry)>,
     /// Number of the directory's node.
     parent: usize,
+    rule: Rule,
     decision: Decision,
     /// Whether one of our entries in the directory stays.
     keeps_ours: bool,
@@ -164,6 +187,7 @@ fn nodes<'a>(base: &'a Entries, ours: &'a Entries, theirs: &'a Entries) -> Vec<N
             ours: find(ours, in_ours),
             theirs: find(theirs, in_theirs),
             parent: 0,
+            rule: Rule::Path,
             decision: Decision::Keep,
             keeps_ours: false,
             takes_theirs: false,
@@ -188,8 +212,47 @@ impl<'a> Node<'a> {
         self.theirs.map(|(_, entry)| entry)
     }
 
-    /// Applies the table of the module. The entries below must be decided.
+    /// Returns what happens here. The entries below must be decided.
     fn decide(&self) -> Decision {
+        match (self.rule, self.ours(), self.theirs()) {
+            (Rule::Path, ..) => self.decide_path(),
+            (Rule::Ours, ..) | (Rule::Theirs { .. }, None, None) => Decision::Keep,
+            (Rule::Theirs { .. }, Some(_), None) => Decision::Remove,
+            (Rule::Theirs { .. }, Some(ours), Some(theirs)) if ours.has_same_data(theirs) => {
+                Decision::Keep
+            }
+            (Rule::Theirs { .. }, _, Some(_)) => Decision::Take,
+            (Rule::Copy, ..) => Decision::Conflict,
+            (Rule::Beside, ..) => self.decide_beside(),
+        }
+    }
+
+    /// Decides about a file that the repositories of both sides may know, while these are in
+    /// conflict: ours is not changed.
+    fn decide_beside(&self) -> Decision {
+        let (base, ours, theirs) = (self.base, self.ours(), self.theirs());
+        let is_empty = self.theirs.is_some_and(|(index, entry)| match entry.kind {
+            Kind::Directory { end } => end == index + 1,
+            _ => false,
+        });
+        let is_needed = self.takes_theirs || is_empty && !is_directory(base);
+        match (ours, theirs) {
+            (Some(_), Some(_)) if is_directory(theirs) && is_directory(ours) => Decision::Keep,
+            (_, Some(_)) if is_directory(theirs) && !is_needed => Decision::Keep,
+            (Some(_), None) if is_directory(ours) => self.decide_path(),
+            (_, None) => Decision::Keep,
+            (_, Some(_))
+                if !is_directory(theirs) && (is_same(base, theirs) || is_same(ours, theirs)) =>
+            {
+                Decision::Keep
+            }
+            (None, Some(_)) => Decision::Take,
+            (Some(_), Some(_)) => Decision::Conflict,
+        }
+    }
+
+    /// Applies the table of the module.
+    fn decide_path(&self) -> Decision {
         let (base, ours, theirs) = (self.base, self.ours(), self.theirs());
         match (is_directory(ours), is_directory(theirs)) {
             (true, true) => Decision::Keep,
@@ -296,10 +359,15 @@ impl Merge<'_> {
         }
     }
 
-    fn removals(&mut self) {
+    /// Removes entries. `is_late`: those of repositories that are replaced, which are needed until
+    /// the others are there.
+    fn removals(&mut self, is_late: bool) {
         for number in (0..self.nodes.len()).rev() {
             let node = &self.nodes[number];
-            let Some((ours, entry)) = node.ours else {
+            let Some((ours, entry)) = node
+                .ours
+                .filter(|_| self.is_removed_late(number) == is_late)
+            else {
                 continue;
             };
             let is_removed = match node.decision {
@@ -313,11 +381,30 @@ impl Merge<'_> {
         }
     }
 
-    /// Creates and replaces entries. Returns the metadata of the directories in conflict copies.
-    fn contents(&mut self) -> Vec<Action> {
+    /// Returns whether an entry of a repository is removed after the new ones are there. Not if the
+    /// repository is removed, or another type of entry takes the place of a directory above.
+    fn is_removed_late(&self, number: usize) -> bool {
+        let mut at = number;
+        let mut decision = None;
+        while let Rule::Theirs { .. } = self.nodes[at].rule {
+            decision = Some(self.nodes[at].decision);
+            if decision == Some(Decision::Take) {
+                break;
+            }
+            at = self.nodes[at].parent;
+        }
+        decision == Some(Decision::Keep)
+    }
+
+    /// Creates and replaces entries. `is_late`: those of repositories that refer to others. Returns
+    /// the metadata of the directories in conflict copies.
+    fn contents(&mut self, is_late: bool) -> Vec<Action> {
         let mut copied = Vec::new();
         for number in 0..self.nodes.len() {
             let node = &self.nodes[number];
+            if matches!(node.rule, Rule::Theirs { is_last: true }) != is_late {
+                continue;
+            }
             match (node.decision, node.ours, node.theirs) {
                 (Decision::Take, ours, Some((theirs, entry))) => {
                     let path = self.theirs.path(theirs);
@@ -331,8 +418,9 @@ impl Merge<'_> {
                     };
                     self.act(number, path, kind);
                 }
-                (Decision::Conflict, Some((ours, _)), Some((theirs, entry))) => {
+                (Decision::Conflict, ours, Some((theirs, entry))) => {
                     let name = self.conflict_name(node.parent, &entry.name);
+                    let ours = ours.map(|(ours, _)| ours);
                     self.copy(number, ours, theirs, &name, &mut copied);
                 }
                 (Decision::Keep, Some((ours, entry)), _) if !is_directory(Some(entry)) => {
@@ -353,7 +441,7 @@ impl Merge<'_> {
     fn copy(
         &mut self,
         number: usize,
-        ours: usize,
+        ours: Option<usize>,
         theirs: usize,
         name: &[u8],
         metadata: &mut Vec<Action>,
@@ -375,9 +463,9 @@ impl Merge<'_> {
                     kind: ActionKind::Metadata { mode, mtime },
                 });
             }
-            let kind = match index == theirs {
-                true => ActionKind::Conflict { ours, theirs },
-                false => ActionKind::Create { theirs: index },
+            let kind = match ours.filter(|_| index == theirs) {
+                Some(ours) => ActionKind::Conflict { ours, theirs },
+                None => ActionKind::Create { theirs: index },
             };
             self.act(number, path, kind);
         }

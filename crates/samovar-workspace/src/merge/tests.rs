@@ -4,14 +4,14 @@ use super::*;
 use crate::entries::Builder;
 use crate::test_tree::{Data, Node, Path, Tree, edited, edited_twice, names, paths, tree};
 
-const LABEL: &str = "host-2026-11-23";
+pub(super) const LABEL: &str = "host-2026-11-23";
 
-fn actions(base: &Tree, ours: &Tree, theirs: &Tree) -> Vec<Action> {
+pub(super) fn actions(base: &Tree, ours: &Tree, theirs: &Tree) -> Vec<Action> {
     merge(&base.entries(), &ours.entries(), &theirs.entries(), LABEL)
 }
 
 /// Makes the changes in our tree. Panics if an action is not possible or would lose something.
-fn apply(actions: &[Action], ours: &Tree, theirs: &Tree) -> Tree {
+pub(super) fn apply(actions: &[Action], ours: &Tree, theirs: &Tree) -> Tree {
     let (our_paths, their_paths) = (tree_paths(ours), tree_paths(theirs));
     let node_of = |index: usize| theirs.0[&their_paths[index]].clone();
     let mut tree = ours.clone();
@@ -328,7 +328,11 @@ fn is_same_at(path: &Path, a: &Tree, b: &Tree) -> bool {
     data(a) == data(b)
 }
 
-fn assert_properties(base: &Tree, ours: &Tree, theirs: &Tree) -> Result<(), TestCaseError> {
+pub(super) fn assert_properties(
+    base: &Tree,
+    ours: &Tree,
+    theirs: &Tree,
+) -> Result<(), TestCaseError> {
     let actions = actions(base, ours, theirs);
     let merged = apply(&actions, ours, theirs);
     for (path, node) in &ours.0 {
@@ -347,7 +351,7 @@ fn assert_properties(base: &Tree, ours: &Tree, theirs: &Tree) -> Result<(), Test
     let conflicts: Vec<(Path, Path)> = actions
         .iter()
         .filter_map(|action| match action.kind {
-            ActionKind::Conflict { theirs, .. } => {
+            ActionKind::Conflict { theirs, .. } | ActionKind::Create { theirs } => {
                 Some((their_paths[theirs].clone(), names(&action.path)))
             }
             _ => None,

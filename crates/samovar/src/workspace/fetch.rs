@@ -148,6 +148,12 @@ impl Staged {
         Ok(copy)
     }
 
+    /// Reads a content.
+    pub(super) fn read(&self, digest: &[u8; 32]) -> anyhow::Result<Vec<u8>> {
+        let path = self.path(digest);
+        fs::read(&path).with_context(|| format!("cannot read {path:?}"))
+    }
+
     /// Removes the directory.
     pub(super) fn remove(self) {
         // A later command removes it.

@@ -29,6 +29,7 @@ mod pull;
 mod push;
 mod registry;
 mod repair;
+mod repositories;
 mod restore;
 mod state;
 mod status;

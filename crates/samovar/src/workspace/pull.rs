@@ -12,14 +12,16 @@ use std::time::Instant;
 use anyhow::{Context as _, anyhow};
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
-use samovar_workspace::merge::{ActionKind, merge};
-use samovar_workspace::{Entries, Entry, Kind, Root, Scanned, Walk};
+use samovar_workspace::merge::ActionKind;
+use samovar_workspace::repository::Contents;
+use samovar_workspace::{Action, Entries, Entry, Kind, Root, Scanned, Walk, merge_with};
 
 use super::apply::Apply;
-use super::local::{empty, read, write_index};
+use super::local::{empty, write_index};
 use super::on_server::{OnServer, missing};
 use super::open::{has_files, set_root_mode};
-use super::state::{Base, INCOMING, State, Workspace, shown_path};
+use super::repositories::{self, Conflict, Report};
+use super::state::{Base, INCOMING, State, Workspace};
 use crate::credentials::Sources;
 use crate::http::printable;
 use crate::outcome::Failed;
@@ -77,41 +79,29 @@ pub(super) fn pull(
     let started_at = Instant::now();
     let snapshot = snapshots.manifest(&newest.manifest)?;
     let theirs = &snapshot.manifest;
-    let ours = read(workspace, false)?;
+    let ours = repositories::read_settled(workspace, false)?;
     let base = workspace.base()?;
     let base = base.map_or_else(empty, |base| base.manifest.entries);
     let host = newest.host.as_deref().unwrap_or("server");
     let label = format!("{host}-{}", date(newest.created_at));
-    let mut actions = merge(&base, &ours.entries, &theirs.entries, &label);
-    // Paths of our files in conflict, and of their copies.
-    let mut conflicts = Vec::new();
-    actions.retain(|action| {
-        let ActionKind::Conflict {
-            ours: kept,
-            theirs: index,
-        } = action.kind
-        else {
-            return true;
-        };
-        let copy = existing_copy(&ours.entries, kept, theirs.entries.get(index));
-        let is_new = copy.is_none();
-        let copy = copy.unwrap_or_else(|| action.path.clone());
-        conflicts.push((ours.entries.path(kept), copy));
-        is_new
-    });
+    let contents = repositories::contents(workspace, snapshots, &base, &ours, theirs)?;
+    let mut actions = merge_with(&base, &ours.entries, &theirs.entries, &label, &contents);
+    let conflicts = conflicts(&mut actions, &ours.entries, &theirs.entries);
     let applied = Apply::run(workspace, snapshots, &ours, theirs, &actions)?;
     // Before the base changes: the next pull reports no conflict of this one.
-    for (kept, copy) in &conflicts {
-        writeln!(
-            out,
-            "conflict: {} stays as it is; that of {} is {}",
-            shown_path(kept),
-            printable(host),
-            shown_path(copy)
-        )?;
+    let report = Report {
+        ours: &ours.entries,
+        theirs: &theirs.entries,
+        contents: &contents,
+        host: &printable(host),
+    };
+    for conflict in &conflicts {
+        report.conflict(conflict, &workspace.root, out)?;
     }
+    report.copies(out)?;
     out.flush()?;
     finish(workspace, newest, &snapshot)?;
+    repositories::remember(workspace, &theirs.entries, &contents);
     writeln!(
         out,
         "merged {}: {} changed, {} received in {:.1} s",
@@ -124,6 +114,30 @@ pub(super) fn pull(
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })
+}
+
+/// Returns the conflicts of a merge. Removes the actions whose copy an earlier pull, which was
+/// killed, has made.
+fn conflicts(actions: &mut Vec<Action>, ours: &Entries, theirs: &Entries) -> Vec<Conflict> {
+    let mut conflicts = Vec::new();
+    actions.retain(|action| {
+        let ActionKind::Conflict {
+            ours: kept,
+            theirs: index,
+        } = action.kind
+        else {
+            return true;
+        };
+        let copy = existing_copy(ours, kept, theirs.get(index));
+        let is_new = copy.is_none();
+        conflicts.push(Conflict {
+            ours: kept,
+            theirs: index,
+            copy: copy.unwrap_or_else(|| action.path.clone()),
+        });
+        is_new
+    });
+    conflicts
 }
 
 /// Returns the path of the conflict copy of `copied` that an earlier pull, which was killed, has
@@ -167,6 +181,7 @@ pub(super) fn fill(
     }
     Root::open(&root)?.sync()?;
     finish(workspace, newest, &snapshot)?;
+    repositories::remember(workspace, &manifest.entries, &Contents::default());
     let scanned = Scanned::scan(&root);
     if let Ok(mut scanned) = scanned {
         copy_digests(&manifest.entries, &mut scanned);

@@ -4,10 +4,12 @@ use std::io::Write;
 use std::time::Instant;
 
 use anyhow::anyhow;
+use samovar_workspace::repository::Contents;
 use serde_json::json;
 
-use super::local::{changes, empty, read, summary, write_index};
+use super::local::{changes, empty, summary, write_index};
 use super::on_server::{OnServer, RECREATE, check_base};
+use super::repositories;
 use super::state::{Base, Lock, State, Workspace};
 use crate::credentials::Sources;
 use crate::http::printable;
@@ -121,7 +123,7 @@ pub(super) fn push(
         true => OnServer::of(snapshots.refs(), &workspace.state)?,
         false => check_base(workspace, snapshots.refs())?,
     };
-    let scanned = read(workspace, options.is_json)?;
+    let scanned = repositories::read_settled(workspace, options.is_json)?;
     let base = workspace.base()?;
     let none = empty();
     let base_entries = base.as_ref().map_or(&none, |base| &base.manifest.entries);
@@ -151,6 +153,7 @@ pub(super) fn push(
         ..workspace.state.clone()
     })?;
     write_index(workspace, tree.scanned());
+    repositories::remember(workspace, &snapshot.manifest.entries, &Contents::default());
     Ok(Pushed::Done {
         sent_len: uploaded.sent_len,
         path: snapshot.manifest.tree.full(snapshots.store_dir()),

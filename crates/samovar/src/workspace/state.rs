@@ -10,6 +10,7 @@
 //! | `lock` | locked by the command that changes the workspace; contains its PID |
 //! | `incoming/` | files that a pull has received, not yet in their places |
 //! | `clock` | its time is the clock of the file system |
+//! | `repositories` | fingerprints of the indexes of git in the base |
 //!
 //! `workspace` is UTF-8 text:
 //!
@@ -464,7 +465,7 @@ impl Workspace {
         }
         self.remove_leftovers();
         self.remove_files(|name| {
-            matches!(name, "index" | "clock" | LOCK) || name.starts_with(BASE)
+            matches!(name, "index" | "clock" | "repositories" | LOCK) || name.starts_with(BASE)
         });
         // Ignore errors: the directory may contain files of others.
         fs::remove_dir(self.path("")).unwrap_or_default();

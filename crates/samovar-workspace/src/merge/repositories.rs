@@ -1,0 +1,386 @@
+//! The merge of repositories such as `.git`, and of the work trees around them.
+//!
+//! # Rules
+//!
+//! The units in a directory (see [`repository`](crate::repository)) have one decision:
+//!
+//! | ours | theirs | the unit afterwards |
+//! |---|---|---|
+//! | unchanged | any | theirs as a whole, or removed |
+//! | changed | unchanged | ours as a whole, or removed |
+//! | changed | removed | ours as a whole, with its work tree |
+//! | removed | changed | theirs as a whole, with its work tree |
+//! | changed | changed | ours, and theirs as a conflict copy |
+//!
+//! * A side has changed a unit if any entry in it differs both from the base and from the other
+//!   side. So the rest of a pull that was killed is no change. Indexes of git with the same
+//!   [fingerprint](crate::GitIndex::fingerprint) are the same.
+//! * If both sides have changed a unit, our work tree stays as it is, too: files of their work tree
+//!   would look like changes that were made on ours, and the next commit on ours would contain
+//!   them. Files that their repository has are not copied. Other files of their work tree become
+//!   conflict copies, if git tracks them on any side, and are merged by path otherwise.
+//! * The work trees of submodules, and the additional ones of `git worktree`, belong to the unit
+//!   that has their repositories.
+
+use std::collections::BTreeMap;
+
+use super::{Node, is_directory};
+use crate::GitIndex;
+use crate::entries::{Entries, Kind, Mtime};
+use crate::repository::{Contents, GIT, Unit};
+
+#[cfg(test)]
+mod tests;
+
+/// How the decision about a path is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rule {
+    /// By the table of paths.
+    Path,
+    /// Ours stays, or stays absent.
+    Ours,
+    /// Theirs is taken, or ours removed. `is_last`: after the others, because it refers to them.
+    Theirs { is_last: bool },
+    /// Ours stays, and theirs is copied with all entries below.
+    Copy,
+    /// Ours stays. Theirs is taken where ours has nothing, else copied.
+    Beside,
+}
+
+/// The units of one directory.
+#[derive(Debug, Default)]
+struct Group {
+    /// Numbers of the units' nodes.
+    tops: Vec<usize>,
+    /// Numbers of all nodes, the tops included.
+    members: Vec<usize>,
+}
+
+/// Sets the rules of the nodes of repositories and of their work trees.
+pub(super) fn apply<'a>(nodes: &mut [Node<'a>], trees: [&'a Entries; 2], contents: &'a Contents) {
+    let groups = groups(nodes);
+    let mut conflicts = BTreeMap::new();
+    for ((directory, copy), group) in &groups {
+        let is_conflict = group.decide(nodes, *directory, contents);
+        if is_conflict && copy.is_none() {
+            conflicts.insert(*directory, group);
+        }
+    }
+    if !conflicts.is_empty() {
+        WorkTrees::new(nodes, trees, contents, &conflicts).apply();
+    }
+}
+
+/// Returns the units, by the number of the directory that has them, and the number of the unit if
+/// it is a conflict copy.
+fn groups(nodes: &[Node<'_>]) -> BTreeMap<(usize, Option<usize>), Group> {
+    let mut groups: BTreeMap<_, Group> = BTreeMap::new();
+    // The group of each node.
+    let mut keys: Vec<Option<(usize, Option<usize>)>> = vec![None; nodes.len()];
+    for (number, node) in nodes.iter().enumerate().skip(1) {
+        keys[number] = keys[node.parent];
+        let is_top = keys[number].is_none();
+        if is_top && node.has_directory() {
+            keys[number] = Unit::of(node.name()).map(|unit| match unit {
+                Unit::Repository => (node.parent, None),
+                Unit::Copy => (node.parent, Some(number)),
+            });
+        }
+        if let Some(key) = keys[number] {
+            let group = groups.entry(key).or_default();
+            group.members.push(number);
+            if is_top {
+                group.tops.push(number);
+            }
+        }
+    }
+    groups
+}
+
+impl Node<'_> {
+    fn name(&self) -> &[u8] {
+        let entry = self.ours().or(self.theirs()).or(self.base);
+        entry.map(|entry| &*entry.name).unwrap_or_default()
+    }
+
+    /// Returns whether any tree has a directory here.
+    fn has_directory(&self) -> bool {
+        is_directory(self.base) || is_directory(self.ours()) || is_directory(self.theirs())
+    }
+}
+
+impl Group {
+    /// Sets the rules of the nodes. Returns whether both sides have changed the units.
+    fn decide(&self, nodes: &mut [Node<'_>], directory: usize, contents: &Contents) -> bool {
+        let has_changes = |is_ours: bool| {
+            self.members.iter().any(|number| {
+                let node = &nodes[*number];
+                let (side, other) = match is_ours {
+                    true => (node.ours(), node.theirs()),
+                    false => (node.theirs(), node.ours()),
+                };
+                !contents.is_same(side, node.base) && !contents.is_same(side, other)
+            })
+        };
+        let mut tops = self.tops.iter().map(|top| &nodes[*top]);
+        let is_ours_there = tops.any(|top| top.ours.is_some());
+        let mut tops = self.tops.iter().map(|top| &nodes[*top]);
+        let is_theirs_there = tops.any(|top| top.theirs.is_some());
+        match (has_changes(true), has_changes(false)) {
+            (false, _) => self.take(nodes),
+            (true, false) => self.keep(nodes),
+            (true, true) if !is_theirs_there => {
+                self.keep(nodes);
+                if nodes[directory].theirs.is_none() {
+                    forget_base(nodes, directory);
+                }
+            }
+            (true, true) if !is_ours_there => {
+                self.take(nodes);
+                if nodes[directory].ours.is_none() {
+                    forget_base(nodes, directory);
+                }
+            }
+            (true, true) => {
+                self.copy(nodes, contents);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn keep(&self, nodes: &mut [Node<'_>]) {
+        for number in &self.members {
+            nodes[*number].rule = Rule::Ours;
+        }
+    }
+
+    fn take(&self, nodes: &mut [Node<'_>]) {
+        // Whether a node is an object, which refers to nothing outside of the objects.
+        let mut objects = BTreeMap::new();
+        for number in &self.members {
+            let node = &nodes[*number];
+            let is_object = objects.get(&node.parent).copied().unwrap_or_default()
+                || is_directory(node.theirs()) && node.name() == b"objects";
+            objects.insert(*number, is_object);
+            let is_last = !node.has_directory() && !is_object;
+            nodes[*number].rule = Rule::Theirs { is_last };
+        }
+    }
+
+    fn copy(&self, nodes: &mut [Node<'_>], contents: &Contents) {
+        self.keep(nodes);
+        // A unit of the same group that is the same on both sides needs no copy.
+        let mut tops = BTreeMap::new();
+        for number in &self.members {
+            let node = &nodes[*number];
+            let top = tops.get(&node.parent).copied().unwrap_or(*number);
+            tops.insert(*number, top);
+            let is_copied = nodes[top].theirs.is_some();
+            if is_copied && !contents.is_same(node.ours(), node.theirs()) {
+                nodes[top].rule = Rule::Copy;
+            }
+        }
+    }
+}
+
+/// Lets a directory that one side has removed be taken as a whole from the other side.
+fn forget_base(nodes: &mut [Node<'_>], directory: usize) {
+    nodes[directory].base = None;
+    // The entries below a directory follow it.
+    let below = nodes.iter_mut().skip(directory + 1);
+    for node in below.take_while(|node| node.parent >= directory) {
+        node.base = None;
+    }
+}
+
+/// The directories around repositories that both sides have changed.
+struct WorkTrees<'a, 'n> {
+    nodes: &'n mut [Node<'a>],
+    trees: [&'a Entries; 2],
+    /// By the number of the directory.
+    known: BTreeMap<usize, Tracked<'a>>,
+}
+
+/// What the repositories of a group know about its work trees.
+struct Tracked<'a> {
+    /// Indexes of both sides. `None`: any file may be tracked.
+    indexes: Option<[Option<&'a GitIndex>; 2]>,
+    /// Time of their index.
+    written_at: Mtime,
+    /// Their indexes of submodules and additional work trees, and the times of these indexes.
+    others: Vec<(&'a GitIndex, Mtime)>,
+    has_worktrees: bool,
+}
+
+/// The work tree that a directory is.
+#[derive(Debug, Clone, Copy)]
+struct Owner {
+    /// Number of the directory of the work tree.
+    root: usize,
+    /// Number of the directory with the repository, if it is in conflict.
+    group: Option<usize>,
+    /// Whether `.git` is a file, which names the repository.
+    is_linked: bool,
+}
+
+impl<'a, 'n> WorkTrees<'a, 'n> {
+    fn new(
+        nodes: &'n mut [Node<'a>],
+        trees: [&'a Entries; 2],
+        contents: &'a Contents,
+        conflicts: &BTreeMap<usize, &Group>,
+    ) -> Self {
+        let known = conflicts
+            .iter()
+            .map(|(directory, group)| (*directory, Tracked::new(nodes, group, contents)));
+        let known = known.collect();
+        Self {
+            nodes,
+            trees,
+            known,
+        }
+    }
+
+    fn apply(&mut self) {
+        let mut roots: BTreeMap<usize, bool> = BTreeMap::new();
+        for node in self.nodes.iter().skip(1) {
+            if Unit::of(node.name()) == Some(Unit::Repository) && node.rule == Rule::Path {
+                roots.insert(node.parent, true);
+            } else if Unit::of(node.name()) == Some(Unit::Repository) {
+                roots.entry(node.parent).or_insert(false);
+            }
+        }
+        let mut owners: Vec<Option<Owner>> = vec![None; self.nodes.len()];
+        for number in 0..self.nodes.len() {
+            let above = owners[self.nodes[number].parent];
+            if let Some(rule) = self.rule(number, above) {
+                self.nodes[number].rule = rule;
+            }
+            // The owner of the entries of a directory.
+            owners[number] = match roots.get(&number) {
+                Some(is_linked) => Some(self.owner(number, *is_linked, above)),
+                None => above,
+            };
+        }
+    }
+
+    fn owner(&self, root: usize, is_linked: bool, above: Option<Owner>) -> Owner {
+        let mut with_worktrees = self.known.iter().filter(|(_, known)| known.has_worktrees);
+        let group = match (is_linked, above) {
+            (false, _) => self.known.contains_key(&root).then_some(root),
+            (true, Some(above)) => above.group,
+            (true, None) => with_worktrees.next().map(|(directory, _)| *directory),
+        };
+        Owner {
+            root,
+            group,
+            is_linked,
+        }
+    }
+
+    /// Returns the rule for a node in a work tree.
+    fn rule(&self, number: usize, owner: Option<Owner>) -> Option<Rule> {
+        let owner = owner?;
+        let tracked = self.known.get(&owner.group?)?;
+        let node = self
+            .nodes
+            .get(number)
+            .filter(|node| node.rule == Rule::Path)?;
+        if Unit::of(node.name()) == Some(Unit::Copy) {
+            return None;
+        }
+        let path = |tree: usize, index: usize, root: &Node<'_>| {
+            let root = [root.ours, root.theirs][tree].map(|(root, _)| root);
+            let len = self.trees[tree].path(root.unwrap_or_default()).len();
+            let path = self.trees[tree].path(index);
+            path[len + usize::from(len > 0)..].to_vec()
+        };
+        let root = &self.nodes[owner.root];
+        let relative = match (node.ours, node.theirs) {
+            (Some((index, _)), _) => path(0, index, root),
+            (None, Some((index, _))) => path(1, index, root),
+            _ => return Some(Rule::Ours),
+        };
+        let is_in_theirs = node.theirs().is_some_and(|theirs| match theirs.kind {
+            Kind::Directory { .. } => false,
+            Kind::File { size, .. } => tracked.has(owner, &relative, size, theirs.mtime),
+            Kind::Symlink { ref target } => {
+                tracked.has(owner, &relative, target.len() as u64, theirs.mtime)
+            }
+        });
+        let is_untracked = !owner.is_linked && tracked.ignores(&relative);
+        Some(if is_in_theirs || owner.is_linked && relative == GIT {
+            Rule::Ours
+        } else if is_untracked && !node.has_directory() {
+            Rule::Path
+        } else {
+            Rule::Beside
+        })
+    }
+}
+
+impl<'a> Tracked<'a> {
+    fn new(nodes: &[Node<'a>], group: &Group, contents: &'a Contents) -> Self {
+        let is_git = |number: &usize| nodes[*number].name() == GIT;
+        let git = group.tops.iter().copied().find(is_git);
+        let indexes = group
+            .members
+            .iter()
+            .filter(|number| nodes[**number].name() == b"index");
+        let mut main = None;
+        let mut others = Vec::new();
+        for number in indexes {
+            let node = &nodes[*number];
+            let theirs = node.theirs();
+            let written_at = theirs.map(|entry| entry.mtime).unwrap_or_default();
+            if Some(node.parent) == git {
+                main = Some((node, written_at));
+            } else if let Some(index) = theirs.and_then(|entry| contents.index(entry)) {
+                others.push((index, written_at));
+            }
+        }
+        // A repository without an index has no files. One that cannot be read may have any.
+        let index = |entry: Option<&crate::Entry>| match entry {
+            None => Some(None),
+            Some(entry) => contents.index(entry).map(Some),
+        };
+        let (node, written_at) = main.unzip();
+        let indexes = match (
+            index(node.and_then(Node::ours)),
+            index(node.and_then(Node::theirs)),
+        ) {
+            // The other systems have lists of their own.
+            (Some(ours), Some(theirs)) if group.tops.iter().all(is_git) => Some([ours, theirs]),
+            _ => None,
+        };
+        let is_worktrees = |number: &usize| {
+            nodes[*number].name() == b"worktrees" && Some(nodes[*number].parent) == git
+        };
+        Self {
+            indexes,
+            written_at: written_at.unwrap_or_default(),
+            others,
+            has_worktrees: group.members.iter().any(is_worktrees),
+        }
+    }
+
+    /// Returns whether their repository certainly has this version of a file.
+    fn has(&self, owner: Owner, path: &[u8], size: u64, mtime: Mtime) -> bool {
+        let main = self.indexes.and_then(|[_, theirs]| theirs);
+        let main = main.map(|index| (index, self.written_at));
+        let mut indexes = main
+            .iter()
+            .filter(|_| !owner.is_linked)
+            .chain(self.others.iter().filter(|_| owner.is_linked));
+        indexes.any(|(index, written_at)| index.has_contents(path, size, mtime, *written_at))
+    }
+
+    /// Returns whether neither repository knows a file.
+    fn ignores(&self, path: &[u8]) -> bool {
+        self.indexes.is_some_and(|indexes| {
+            let mut indexes = indexes.into_iter().flatten();
+            !indexes.any(|index| index.has(path))
+        })
+    }
+}

@@ -1,0 +1,462 @@
+//! Repositories such as `.git` in a workspace: what a merge has to know about them, commands that
+//! are changing them, and the report of conflicts.
+//!
+//! # The file `repositories`
+//!
+//! It has a line for each index of git in the base: its SHA-256, and its fingerprint, which shows
+//! that the index of the work tree was only refreshed. Without it, a refreshed index counts as a
+//! change.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Read as _, Write};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::anyhow;
+use samovar_workspace::repository::{
+    Contents, Names, READ_LEN_MAX, indexes, is_copy, lock, wanted,
+};
+use samovar_workspace::{Entries, Kind, Manifest, Root, Scanned};
+use sha2::{Digest as _, Sha256};
+
+use super::fetch::{Staged, file};
+use super::local::read;
+use super::state::{Workspace, shown_path};
+use crate::outcome::Failed;
+use crate::snapshot::Snapshots;
+
+/// Name of the file in the state directory.
+const FINGERPRINTS: &str = "repositories";
+
+/// Maximum wait for a command that changes a repository.
+const LOCK_TIME: Duration = Duration::from_secs(10);
+
+/// Maximum number of names of commits that are printed for a repository.
+const NAMED_COUNT: usize = 8;
+
+/// Number of digits of a commit that are printed.
+const COMMIT_LEN: usize = 12;
+
+/// Reads the files of a workspace like [`read`], while no command changes a repository in it.
+///
+/// # Errors
+///
+/// Those of [`read`], or a command is changing a repository all the time.
+pub(super) fn read_settled(workspace: &Workspace, is_quiet: bool) -> anyhow::Result<Scanned> {
+    let started_at = Instant::now();
+    loop {
+        let scanned = read(workspace, is_quiet)?;
+        let Some(found) = lock(&scanned.entries) else {
+            return Ok(scanned);
+        };
+        let path = scanned.path(found);
+        while path.symlink_metadata().is_ok() {
+            if started_at.elapsed() >= LOCK_TIME {
+                return Err(Failed::Refused.because(anyhow!(
+                    "{path:?} exists: a command is changing the repository. Run this command again \
+                     when it has ended. If none is running, it was killed: remove {path:?}. \
+                     Nothing was changed"
+                )));
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// Reads what the merge of these trees needs, from the files and from the server.
+///
+/// # Errors
+///
+/// The cache is unavailable, or a program changes a file meanwhile.
+pub(super) fn contents(
+    workspace: &Workspace,
+    snapshots: &Snapshots,
+    base: &Entries,
+    ours: &Scanned,
+    theirs: &Manifest,
+) -> anyhow::Result<Contents> {
+    let mut contents = Contents::default();
+    let wanted = wanted(base, &ours.entries, &theirs.entries);
+    if wanted.ours.is_empty() && wanted.theirs.is_empty() {
+        return Ok(contents);
+    }
+    for (digest, fingerprint) in fingerprints(workspace) {
+        contents.add_fingerprint(digest, fingerprint);
+    }
+    let staged = Staged::download(workspace, snapshots, theirs, &wanted.theirs)?;
+    for index in wanted.theirs {
+        let (digest, _, _) = file(&theirs.entries, index)?;
+        contents.add(digest, staged.read(&digest)?);
+    }
+    for index in wanted.ours {
+        let (digest, _, _) = file(&ours.entries, index)?;
+        let path = ours.entries.path(index);
+        let bytes = read_file(&workspace.root, &path, &digest).ok_or_else(|| {
+            Failed::Refused.because(anyhow!(
+                "{} was changed by another program meanwhile: run the command again",
+                shown_path(&path)
+            ))
+        })?;
+        contents.add(digest, bytes);
+    }
+    Ok(contents)
+}
+
+/// Reads a file with this SHA-256.
+fn read_file(root: &Path, path: &[u8], digest: &[u8; 32]) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = Root::open(root).and_then(|root| root.file(path)).ok()?;
+    file.take(READ_LEN_MAX).read_to_end(&mut bytes).ok()?;
+    (<[u8; 32]>::from(Sha256::digest(&bytes)) == *digest).then_some(bytes)
+}
+
+/// Stores the fingerprints of the indexes in the base, which are in the workspace or in `contents`.
+/// Ignores errors: without them, a refreshed index counts as a change.
+pub(super) fn remember(workspace: &Workspace, base: &Entries, contents: &Contents) {
+    let old = fingerprints(workspace);
+    let mut text = String::new();
+    for index in indexes(base) {
+        let Ok((digest, size, _)) = file(base, index) else {
+            continue;
+        };
+        let known = old.iter().find(|(known, _)| *known == digest);
+        let known = known.map(|(_, fingerprint)| *fingerprint);
+        let read = || {
+            let bytes = read_file(&workspace.root, &base.path(index), &digest);
+            Some(samovar_workspace::GitIndex::parse(&bytes.filter(|_| size > 0)?)?.fingerprint)
+        };
+        let fingerprint = known
+            .or_else(|| contents.fingerprint(&digest))
+            .or_else(read);
+        if let Some(fingerprint) = fingerprint {
+            let line = writeln!(text, "{} {}", hex(&digest), hex(&fingerprint));
+            debug_assert!(line.is_ok(), "writing to a string cannot fail");
+        }
+    }
+    let path = workspace.path(FINGERPRINTS);
+    if text.is_empty() {
+        fs::remove_file(path).unwrap_or_default();
+        return;
+    }
+    let temporary = workspace.path(&format!("{FINGERPRINTS}.{}.tmp", std::process::id()));
+    let written = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, path));
+    written.unwrap_or_default();
+}
+
+/// Returns the digests of indexes and their fingerprints.
+fn fingerprints(workspace: &Workspace) -> Vec<([u8; 32], [u8; 32])> {
+    let text = fs::read_to_string(workspace.path(FINGERPRINTS)).unwrap_or_default();
+    let lines = text.lines().filter_map(|line| {
+        let (digest, fingerprint) = line.split_once(' ')?;
+        Some((from_hex(digest)?, from_hex(fingerprint)?))
+    });
+    lines.collect()
+}
+
+fn hex(bytes: &[u8; 32]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_hex(text: &str) -> Option<[u8; 32]> {
+    let digits = text.as_bytes().chunks_exact(2);
+    let bytes = digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok());
+    let bytes: [u8; 32] = bytes.collect::<Option<Vec<u8>>>()?.try_into().ok()?;
+    (hex(&bytes) == text).then_some(bytes)
+}
+
+/// A conflict of a merge.
+#[derive(Debug)]
+pub(super) struct Conflict {
+    /// Index of our entry, which stays.
+    pub(super) ours: usize,
+    /// Index of their entry.
+    pub(super) theirs: usize,
+    /// Path of the copy of theirs.
+    pub(super) copy: Vec<u8>,
+}
+
+/// Prints the conflicts of a merge.
+#[derive(Debug)]
+pub(super) struct Report<'a> {
+    pub(super) ours: &'a Entries,
+    pub(super) theirs: &'a Entries,
+    pub(super) contents: &'a Contents,
+    /// Name of the machine that has pushed theirs.
+    pub(super) host: &'a str,
+}
+
+impl Report<'_> {
+    /// Prints a conflict. If it is one of a repository of git, hides the copy from git.
+    pub(super) fn conflict(
+        &self,
+        conflict: &Conflict,
+        root: &Path,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
+        let kept = self.ours.path(conflict.ours);
+        writeln!(
+            out,
+            "conflict: {} stays as it is; that of {} is {}",
+            shown_path(&kept),
+            self.host,
+            shown_path(&conflict.copy)
+        )?;
+        let is_repository = is_copy(name(&conflict.copy))
+            && is_directory(self.theirs, conflict.theirs)
+            && is_directory(self.ours, conflict.ours);
+        if !is_repository {
+            return Ok(());
+        }
+        writeln!(
+            out,
+            "  The files that it tracks stay as they are, too. Both repositories are kept."
+        )?;
+        if name(&kept) != b".git" {
+            return Ok(());
+        }
+        // Without this file, git add --all would add the copy.
+        let path = [&conflict.copy, &b"/.gitignore"[..]].concat();
+        let created = Root::open(root).and_then(|root| root.create_file(&path, 0o644));
+        created
+            .and_then(|mut file| file.write_all(b"*\n"))
+            .unwrap_or_default();
+        let ours = Names::of_unit(self.ours, conflict.ours, self.contents);
+        let theirs = Names::of_unit(self.theirs, conflict.theirs, self.contents);
+        for names in &theirs {
+            let same = ours.iter().find(|ours| ours.path == names.path);
+            let none = Names::default();
+            report_names(same.unwrap_or(&none), names, &conflict.copy, out)?;
+        }
+        let copy = quoted(&conflict.copy);
+        writeln!(
+            out,
+            "  It also has what is staged and stashed there: git --git-dir={copy} diff --cached; \
+             git --git-dir={copy} stash list\n  \
+             If you need nothing else of it: rm -rf {copy}"
+        )
+    }
+
+    /// Prints the conflict copies of repositories that another machine has pushed.
+    pub(super) fn copies(&self, out: &mut dyn Write) -> io::Result<()> {
+        for (index, entry) in self.theirs.list().iter().enumerate() {
+            let is_new = is_copy(&entry.name) && is_directory(self.theirs, index);
+            let path = self.theirs.path(index);
+            if is_new && self.ours.find(&path).is_none() {
+                writeln!(
+                    out,
+                    "note: {} is a repository that was in conflict on {}: join it, or remove it",
+                    shown_path(&path),
+                    self.host
+                )?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_directory(entries: &Entries, index: usize) -> bool {
+    let kind = entries.get(index).map(|entry| &entry.kind);
+    matches!(kind, Some(Kind::Directory { .. }))
+}
+
+/// Returns the last name of a path.
+fn name(path: &[u8]) -> &[u8] {
+    let start = path.iter().rposition(|byte| *byte == b'/');
+    path.get(start.map_or(0, |at| at + 1)..).unwrap_or_default()
+}
+
+/// Prints which commits two repositories have names for, and how to join them. `copy`: path of the
+/// unit that has theirs.
+fn report_names(ours: &Names, theirs: &Names, copy: &[u8], out: &mut dyn Write) -> io::Result<()> {
+    if ours == theirs {
+        return Ok(());
+    }
+    writeln!(out, "  here:  {}", summary(ours, theirs))?;
+    writeln!(out, "  there: {}", summary(theirs, ours))?;
+    let parent = copy
+        .get(..copy.len() - name(copy).len())
+        .unwrap_or_default();
+    let git = match parent.strip_suffix(b"/") {
+        Some(parent) => format!("git -C {}", quoted(parent)),
+        None => "git".to_owned(),
+    };
+    let (git, source) = match &*theirs.path {
+        b"" => (git, quoted(&[b"./", name(copy)].concat())),
+        path => (
+            format!("{git} --git-dir={}", quoted(&[b".git/", path].concat())),
+            quoted(&[b"./", name(copy), b"/", path].concat()),
+        ),
+    };
+    let space = namespace(name(copy));
+    let mut commands = vec![format!("{git} fetch {source} 'refs/*:refs/{space}/*'")];
+    if !theirs.head.starts_with("refs/") {
+        commands = vec![format!(
+            "{git} fetch {source} 'refs/*:refs/{space}/*' HEAD:refs/{space}/HEAD"
+        )];
+        commands.push(format!("{git} merge refs/{space}/HEAD"));
+    }
+    for (branch, commit) in &theirs.commits {
+        let short = branch.strip_prefix("refs/heads/");
+        let Some(short) = short.filter(|_| ours.commits.get(branch) != Some(commit)) else {
+            continue;
+        };
+        let source = quoted(format!("refs/{space}/heads/{short}").as_bytes());
+        let short = quoted(short.as_bytes());
+        commands.push(
+            match ours.commits.contains_key(branch) || ours.head == *branch {
+                true if ours.head == *branch => format!("{git} merge {source}"),
+                true => format!("{git} switch {short} && {git} merge {source}"),
+                false => format!("{git} branch {short} {source}"),
+            },
+        );
+    }
+    let rest = commands.len().saturating_sub(NAMED_COUNT);
+    commands.truncate(NAMED_COUNT);
+    if rest > 0 {
+        commands.push(format!("{git} for-each-ref refs/{space}"));
+    }
+    writeln!(out, "  To join them, run:\n    {}", commands.join("\n    "))
+}
+
+/// Returns the names whose commits differ from those of another repository, beginning with `HEAD`.
+fn summary(names: &Names, other: &Names) -> String {
+    let short = |name: &str| {
+        let rest = name.strip_prefix("refs/").unwrap_or(name);
+        rest.strip_prefix("heads/").unwrap_or(rest).to_owned()
+    };
+    let commit = |commit: &str| commit.get(..COMMIT_LEN).unwrap_or(commit).to_owned();
+    let mut texts = vec![match (&names.head, names.head_commit()) {
+        (head, Some(found)) if head != found => {
+            format!("HEAD is {} {}", short(head), commit(found))
+        }
+        (_, Some(found)) => format!("HEAD is {}", commit(found)),
+        (head, None) if head.is_empty() => "no repository".to_owned(),
+        (head, None) => format!("HEAD is {}, without commits", short(head)),
+    }];
+    let differing = names
+        .commits
+        .iter()
+        .filter(|(name, commit)| other.commits.get(*name) != Some(*commit) && **name != names.head);
+    texts.extend(differing.map(|(name, found)| format!("{} {}", short(name), commit(found))));
+    let rest = texts.len().saturating_sub(NAMED_COUNT);
+    texts.truncate(NAMED_COUNT);
+    if rest > 0 {
+        texts.push(format!("{rest} more"));
+    }
+    let text = texts.join(", ");
+    shown_path(text.as_bytes())
+}
+
+/// Returns the part of the names of fetched commits that says where they are from.
+fn namespace(copy: &[u8]) -> String {
+    let copy = String::from_utf8_lossy(copy);
+    let copy = copy.trim_start_matches(".git.");
+    let text: String = copy
+        .chars()
+        .map(|char| {
+            if char.is_ascii_alphanumeric() {
+                char
+            } else {
+                '-'
+            }
+        })
+        .collect();
+    text.trim_matches('-').to_owned()
+}
+
+/// Quotes a path for a shell.
+fn quoted(path: &[u8]) -> String {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"./_-".contains(byte);
+    match shown_path(path) {
+        text if path.iter().all(is_plain) && !path.is_empty() => text,
+        text => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn names(head: &str, commits: &[(&str, &str)]) -> Names {
+        let commits = commits.iter();
+        let commits: BTreeMap<_, _> = commits
+            .map(|(name, commit)| ((*name).to_owned(), (*commit).to_owned()))
+            .collect();
+        Names {
+            path: Vec::new(),
+            head: head.to_owned(),
+            commits,
+        }
+    }
+
+    fn report(ours: &Names, theirs: &Names) -> String {
+        let mut out = Vec::new();
+        report_names(ours, theirs, b"a b/.git.conflict-h.x-2026", &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn the_report_has_a_command_for_each_branch() {
+        let ours = names(
+            "refs/heads/main",
+            &[("refs/heads/main", "1"), ("refs/heads/x", "1")],
+        );
+        let theirs = names(
+            "refs/heads/main",
+            &[
+                ("refs/heads/main", "2"),
+                ("refs/heads/n'", "2"),
+                ("refs/heads/x", "3"),
+            ],
+        );
+        let text = report(&ours, &theirs);
+        for line in [
+            "  here:  HEAD is main 1, x 1\n",
+            "  there: HEAD is main 2, n' 2, x 3\n",
+            "git -C 'a b' fetch ./.git.conflict-h.x-2026 'refs/*:refs/conflict-h-x-2026/*'\n",
+            "git -C 'a b' merge refs/conflict-h-x-2026/heads/main\n",
+            r"git -C 'a b' branch 'n'\''' 'refs/conflict-h-x-2026/heads/n'\'''",
+            "git -C 'a b' switch x && git -C 'a b' merge refs/conflict-h-x-2026/heads/x\n",
+        ] {
+            assert!(text.contains(line), "{line} is not in {text}");
+        }
+        assert_eq!(report(&ours, &ours), "");
+    }
+
+    #[test]
+    fn a_head_without_a_branch_is_fetched_and_many_names_are_counted() {
+        let many: Vec<String> = (0..20)
+            .map(|number| format!("refs/heads/b{number}"))
+            .collect();
+        let many: Vec<(&str, &str)> = many.iter().map(|name| (&**name, "2")).collect();
+        let text = report(&names("", &[]), &names("abc", &many));
+        for part in [
+            "here:  no repository",
+            "HEAD is abc, b0 2",
+            ", 13 more",
+            "for-each-ref",
+        ] {
+            assert!(text.contains(part), "{part} is not in {text}");
+        }
+        assert!(text.contains("HEAD:refs/conflict-h-x-2026/HEAD"), "{text}");
+    }
+
+    #[test]
+    fn digests_are_read_as_they_were_written() {
+        let digest: [u8; 32] = std::array::from_fn(|index| u8::try_from(index * 7).unwrap());
+        assert_eq!(from_hex(&hex(&digest)), Some(digest));
+        for bad in [
+            "",
+            "0",
+            &"0".repeat(63),
+            &"g0".repeat(32),
+            &"\u{e4}".repeat(32),
+        ] {
+            assert_eq!(from_hex(bad), None);
+        }
+    }
+}
