@@ -45,6 +45,12 @@ pub struct Limits {
     /// it must read, within each `stall_time`. A slower client is disconnected. Default: 4096,
     /// slower than a modem.
     pub stall_len_min: u64,
+    /// Maximum time for which nothing may come from a client's machine, not even the acknowledgment
+    /// of a keep-alive probe, which the kernel sends from half of this time on. After that the
+    /// client has vanished, for example because its power failed, and the connection is closed,
+    /// even if a response waits for the application. Precise to a second; for data that the client
+    /// has not acknowledged, at least `stall_time`. Default: 60 s; zero turns the probes off.
+    pub silence_time: Duration,
     /// Maximum time for which a closing connection is still read, so that the client can receive
     /// the last response. Default: 2 s.
     pub linger_time: Duration,
@@ -77,6 +83,7 @@ impl Default for Limits {
             idle_time: Duration::from_secs(60),
             stall_time: Duration::from_secs(30),
             stall_len_min: 4096,
+            silence_time: Duration::from_secs(60),
             linger_time: Duration::from_secs(2),
             body_memory_max: 64 << 20,
             request_memory_max: 64 << 20,

@@ -134,7 +134,7 @@ impl<S: Service> Builder<S> {
         sockets.resize_with(self.io_threads, Vec::new);
         let mut listening = Vec::new();
         for listener in self.listeners {
-            let (shares, copies) = listener.into_sockets(self.io_threads)?;
+            let (shares, copies) = listener.into_sockets(self.io_threads, &self.limits)?;
             listening.push(copies);
             for (thread, share) in sockets.iter_mut().zip(shares) {
                 thread.extend(share);

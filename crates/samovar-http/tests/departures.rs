@@ -1,13 +1,14 @@
 //! If a client closes its connection (FIN, with nothing unread) while its response waits for the
 //! application, the server detects that at once. Clients that only shut down their sending side get
-//! other responses completely.
+//! other responses completely. If the client's machine vanishes without FIN, the server detects that
+//! within [`Limits::silence_time`].
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod support;
 mod support_tls;
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::mpsc::{Receiver, Sender as Queue, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -254,6 +255,55 @@ fn unread_requests_delay_the_detection_by_one_stall_time_at_most() {
         eventually("closed", || fixture.server.connection_count() == 0);
         assert_eq!(fixture.ends.recv().unwrap(), End::Left, "{path}");
     }
+}
+
+/// Makes the client's kernel drop all packets, as if its machine had lost its power.
+fn vanish(client: &TcpStream) {
+    /// The instruction that returns the number of bytes to keep of a packet.
+    const RETURN: u16 = 0x06;
+    let keep_nothing = socket2::SockFilter::new(RETURN, 0, 0, 0);
+    let socket = socket2::SockRef::from(client);
+    socket.attach_filter(&[keep_nothing]).unwrap();
+}
+
+#[test]
+fn vanished_clients_are_detected_while_their_responses_wait() {
+    let fixture = with_limits(Limits {
+        silence_time: Duration::from_secs(2),
+        stall_time: Duration::from_secs(2),
+        ..Limits::default()
+    });
+    // HTTP/2 and WebSockets use the same sockets. For a part of the connections, the server has
+    // sent data that the client never acknowledges.
+    let clients: Vec<_> = (0..96)
+        .map(|index| {
+            let (client, waiting) = fixture.ask(WAITING[index % WAITING.len()]);
+            vanish(&client.stream);
+            if let (Waiting::Channel(sender), 0..48) = (&waiting, index) {
+                sender.send("more").unwrap();
+            }
+            (client, waiting)
+        })
+        .collect();
+    eventually("all closed", || fixture.server.connection_count() == 0);
+    assert!(clients.iter().all(|(_, waiting)| waiting.is_gone()));
+    for _ in &clients {
+        assert_eq!(fixture.ends.recv().unwrap(), End::Left);
+    }
+}
+
+#[test]
+fn a_silent_client_that_is_there_waits_longer_than_the_time_of_silence() {
+    let fixture = with_limits(Limits {
+        silence_time: Duration::from_secs(1),
+        ..Limits::default()
+    });
+    let (vanished, gone) = fixture.ask("/silent");
+    let (mut client, waiting) = fixture.ask("/later");
+    vanish(&vanished.stream);
+    eventually("the other client is gone", || gone.is_gone());
+    waiting.answer();
+    assert_eq!(client.next(false).unwrap().body, b"done");
 }
 
 #[test]

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
+use crate::limits::Limits;
 use crate::tls::TlsConfig;
 
 /// An address on which a server listens, with one or several bound sockets.
@@ -213,8 +214,15 @@ impl Listener {
     pub(crate) fn into_sockets(
         mut self,
         count: usize,
+        limits: &Limits,
     ) -> io::Result<(Vec<Vec<Socket>>, Vec<OwnedFd>)> {
         self.spread(count)?;
+        if self.local_addr().is_some() {
+            for socket in &self.sockets {
+                // Without the options, a server still works, and only keeps vanished clients.
+                detect_silence(socket, limits).unwrap_or_default();
+            }
+        }
         let copies = self
             .sockets
             .iter()
@@ -357,6 +365,33 @@ fn tcp_socket(address: Address, reuse_port: bool) -> io::Result<OwnedFd> {
     sockopt::set_tcp_nodelay(&socket, true)?;
     rustix::net::bind(&socket, &addr)?;
     Ok(socket)
+}
+
+/// Number of keep-alive probes within the second half of [`Limits::silence_time`].
+const PROBE_COUNT: u32 = 3;
+
+/// Makes the kernel close connections whose clients have vanished without FIN or RST. Accepted
+/// sockets inherit these options.
+fn detect_silence(socket: impl AsFd, limits: &Limits) -> io::Result<()> {
+    /// Maximum of the kernel for the times of keep-alive, in seconds.
+    const SECONDS_MAX: u64 = 32_767;
+    let silence_time = limits.silence_time;
+    let seconds = |time: Duration| Duration::from_secs(time.as_secs().clamp(1, SECONDS_MAX));
+    sockopt::set_socket_keepalive(&socket, !silence_time.is_zero())?;
+    if silence_time.is_zero() {
+        return Ok(());
+    }
+    let probed_time = silence_time / 2;
+    sockopt::set_tcp_keepidle(&socket, seconds(silence_time - probed_time))?;
+    sockopt::set_tcp_keepintvl(&socket, seconds(probed_time / PROBE_COUNT))?;
+    sockopt::set_tcp_keepcnt(&socket, PROBE_COUNT)?;
+    // Without this option, unacknowledged data are sent again for a quarter of an hour. It also
+    // limits the time for which a client does not read, so it is not shorter than `stall_time`.
+    let time = silence_time.max(limits.stall_time).as_millis();
+    Ok(sockopt::set_tcp_user_timeout(
+        &socket,
+        u32::try_from(time).unwrap_or(u32::MAX),
+    )?)
 }
 
 #[cfg(test)]
