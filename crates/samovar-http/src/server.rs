@@ -232,7 +232,7 @@ pub struct Load {
     /// lane.
     pub worker_count: usize,
     /// Number of worker slots in all lanes, including the [costly](crate::Reply::dispatch_costly)
-    /// one.
+    /// one and that of TLS handshakes.
     pub worker_count_max: usize,
     /// Number of jobs in the queue: new requests and responses to be continued.
     pub queued_count: usize,

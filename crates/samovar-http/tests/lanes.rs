@@ -3,16 +3,19 @@
 //! ends.
 
 mod support;
+mod support_tls;
 
-use std::io;
+use std::io::{self, Read as _, Write as _};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use samovar_http::http::Status;
 use samovar_http::{
-    Batch, Body, Head, Inline, Limits, Progress, Reply, Request, Response, Service, Source, Turn,
+    Batch, Body, Head, Inline, Limits, Listener, Prepared, Progress, Reply, Request, Response,
+    Service, Source, Turn,
 };
 use support::{Reader, connect, eventually, serve};
+use support_tls::Authority;
 
 const WORKERS: usize = 2;
 const DOWNLOADS: usize = 40;
@@ -81,7 +84,8 @@ impl Service for Store {
 
     fn inline(&self, (): &mut (), _: Turn, head: Head<'_>, reply: Reply<'_>) -> Inline {
         match head.path() {
-            b"/prompt" => reply.dispatch(),
+            b"/memory" => reply.prepared(&Prepared::new(Status::OK, &[], b"memory")),
+            b"/prompt" | b"/hang" => reply.dispatch(),
             b"/costly" | b"/again" => reply.dispatch_costly(),
             _ => reply.dispatch_slow(),
         }
@@ -209,5 +213,42 @@ fn a_request_requeued_into_a_full_lane_gets_503() {
     drop(recovery);
     for client in &mut slow {
         assert_eq!(client.next(false).unwrap().body, b"slow");
+    }
+}
+
+#[test]
+fn tls_handshakes_complete_while_the_handlers_of_all_lanes_hang() {
+    let authority = Authority::new("lanes");
+    let config = authority.sign(&["a.test"]).builder().build().unwrap();
+    let listener = Listener::tcp("127.0.0.1:0".parse().unwrap(), 128).unwrap();
+    let disk = Arc::new(Disk::default());
+    let (server, addr) = serve(Store(Arc::clone(&disk)), |builder| {
+        builder.workers(WORKERS).listen(listener.tls(config))
+    });
+    let recovery = Recovery(&disk);
+    let paths = [["/hang"; 4], ["/slow"; 4], ["/costly"; 4]].concat();
+    let mut hanging: Vec<_> = paths
+        .into_iter()
+        .map(|path| {
+            let mut client = Reader::new(connect(addr));
+            client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+            client
+        })
+        .collect();
+    eventually("all places are taken, and more requests wait", || {
+        let load = server.load();
+        load.running_count == 2 * WORKERS + 1 && load.queued_count == 12 - 2 * WORKERS - 1
+    });
+    for _ in 0..3 {
+        let mut client = authority.client().connect(server.local_addrs()[1]).unwrap();
+        let request = "GET /memory HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        client.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        assert!(answer.ends_with("\r\n\r\nmemory"), "{answer}");
+    }
+    drop(recovery);
+    for client in &mut hanging {
+        assert_eq!(client.next(false).unwrap().status, 200);
     }
 }

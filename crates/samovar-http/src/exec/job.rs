@@ -41,7 +41,7 @@ impl Job {
         match self {
             Self::Handle(_, request) => request.lane,
             Self::Pump(conn) => conn.answer.lane,
-            Self::Handshake(_) => Lane::Prompt,
+            Self::Handshake(_) => Lane::Handshake,
             Self::Events(_) => Lane::Prompt,
             Self::Discard(_) => Lane::Slow,
             Self::Stream(job) => job.stream.lane,

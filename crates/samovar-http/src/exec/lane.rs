@@ -12,6 +12,8 @@ pub(crate) enum Lane {
     /// The lane for long computations. It has few slots, so that processor time remains for the
     /// other lanes.
     Costly,
+    /// The lane for TLS handshakes, which compute for a millisecond and never wait.
+    Handshake,
 }
 
 impl Lane {
@@ -19,7 +21,7 @@ impl Lane {
     /// not use a costly slot.
     pub(crate) fn of_body(self) -> Self {
         match self {
-            Self::Prompt => Self::Prompt,
+            Self::Prompt | Self::Handshake => Self::Prompt,
             Self::Slow | Self::Costly => Self::Slow,
         }
     }

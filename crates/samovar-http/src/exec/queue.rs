@@ -2,11 +2,12 @@
 //!
 //! # Theory of operation
 //!
-//! There are three [lanes](Lane), each with its own queue and worker slots. The slots limit the
+//! There are four [lanes](Lane), each with its own queue and worker slots. The slots limit the
 //! number of threads that run jobs of the lane at the same time. The service chooses the lane of a
 //! request, and all work for that request runs there. So if a disk hangs and blocks every job of
 //! the slow lane, the prompt lane still has all its slots. The costly lane has few slots, because
-//! its jobs keep processors busy. Threads belong to no lane: their number is limited to the slots
+//! its jobs keep processors busy. TLS handshakes have a lane of their own, so handlers that block never
+//! delay a new connection. Threads belong to no lane: their number is limited to the slots
 //! of all lanes, and a new thread is started when a job finds a free slot but no free thread.
 //!
 //! A handler that reads a body as it arrives may have to wait for its client. Meanwhile it lends
@@ -53,7 +54,7 @@ pub(crate) struct Queue {
 #[derive(Debug, Default)]
 struct State {
     /// The lanes, indexed by [`Lane`].
-    lanes: [LaneState; 3],
+    lanes: [LaneState; 4],
     is_closed: bool,
     /// Number of worker threads.
     thread_count: usize,
@@ -159,11 +160,19 @@ fn costly_slots(slots_max: usize) -> usize {
     slots_max.div_ceil(16)
 }
 
+/// Returns the number of slots of the handshake lane: one for each processor, if there are eight
+/// workers per core.
+fn handshake_slots(slots_max: usize) -> usize {
+    slots_max.div_ceil(8)
+}
+
 impl Queue {
     pub(crate) fn new(len_max: usize, slots_max: usize, waiting_max: usize) -> Self {
         let costly_max = costly_slots(slots_max);
+        let handshake_max = handshake_slots(slots_max);
+        let lanes = [slots_max, slots_max, costly_max, handshake_max];
         let state = State {
-            lanes: [slots_max, slots_max, costly_max].map(LaneState::new),
+            lanes: lanes.map(LaneState::new),
             ..State::default()
         };
         Self {
@@ -171,7 +180,7 @@ impl Queue {
             start: OnceLock::new(),
             len_max,
             slots_max,
-            threads_max: slots_max.saturating_mul(2).saturating_add(costly_max),
+            threads_max: lanes.into_iter().fold(0, usize::saturating_add),
             waiting_max,
         }
     }
