@@ -133,7 +133,7 @@ fn rotate(world: &World, server: &Shared, pair: &Pair, bad_first: bool) -> Resul
         put(&server.setup.key(), b"no key", 0o600)?;
         // Wait for the last line of this reload, so that the wait for the next reload cannot match
         // it.
-        server.signal_and_wait(Signal::HUP, "nothing was changed")?;
+        server.signal_and_wait(Signal::HUP, "the configuration was not changed")?;
         lock(&server.server).wait_for(RELOADED)?;
         world.count("bad key");
     }

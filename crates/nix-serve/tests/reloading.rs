@@ -190,7 +190,7 @@ fn no_key_that_cannot_be_used_replaces_one_that_can() {
         put();
         let start = Instant::now();
         server.signal("HUP");
-        let line = server.wait_for("nothing was changed");
+        let line = server.wait_for("the configuration was not changed");
         assert!(start.elapsed() < AT_ONCE, "{name}");
         assert!(
             line.starts_with("nix-serve: error: the secret key file"),

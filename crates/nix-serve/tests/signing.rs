@@ -314,7 +314,7 @@ fn an_unusable_new_key_leaves_the_old_one_in_use() {
             None => fs::remove_file(&secret).unwrap(),
         }
         server.signal("HUP");
-        let line = server.wait_for("nothing was changed");
+        let line = server.wait_for("the configuration was not changed");
         assert!(line.starts_with("nix-serve: error: "), "{line}");
         assert!(line.contains(secret.to_str().unwrap()), "{line}");
         check_signed(&kept.get(&url).text(), &public);

@@ -298,7 +298,7 @@ fn an_invalid_configuration_changes_nothing() {
     ] {
         file.write(&format!("priority = 20\n{bad}"));
         server.signal("HUP");
-        let line = server.wait_for("nothing was changed");
+        let line = server.wait_for("the configuration was not changed");
         assert!(line.contains(why), "{bad}: {line}");
         server.signal("USR1");
         let lines = server.lines_to("events since the start");

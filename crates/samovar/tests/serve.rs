@@ -118,7 +118,7 @@ fn an_invalid_reload_keeps_the_old_configuration() {
     let (server, address) = serve(&file);
     file.write("priority = \"high\"\n");
     server.signal("HUP");
-    let line = server.wait_for("nothing was changed");
+    let line = server.wait_for("the configuration was not changed");
     assert!(line.contains("samovar.toml:3: priority must be"), "{line}");
     assert!(get(&address, "/nix-cache-info").contains("\nPriority: 10\n"));
     file.write("backlog = 5\npublic-url = \"http://a.example\"\n");
@@ -132,7 +132,7 @@ fn an_invalid_reload_keeps_the_old_configuration() {
     // The file names itself as the signing key, which is invalid.
     file.write(&format!("secret-key-files = {:?}\n", file.path));
     server.signal("HUP");
-    server.wait_for("nothing was changed");
+    server.wait_for("the configuration was not changed");
 }
 
 #[test]

@@ -48,7 +48,7 @@ pub(super) fn reload(site: &Site, started: &Configuration, again: &Again<'_>, lo
                 "the configuration was reloaded{keys}{changed}"
             ));
         }
-        Err(error) => errors.error(format_args!("{error:#}; nothing was changed")),
+        Err(error) => errors.error(format_args!("{error:#}; the configuration was not changed")),
     }
 }
 
