@@ -87,7 +87,8 @@ pub enum Incident<'a> {
         refusal: Refusal,
     },
     /// A client was disconnected because it was too slow; see
-    /// [`Limits::stall_len_min`](crate::Limits::stall_len_min).
+    /// [`Limits::stall_len_min`](crate::Limits::stall_len_min). Or its upload ended because it was
+    /// the slowest; see [`Limits::waiting_handlers_max`](crate::Limits::waiting_handlers_max).
     TooSlow {
         /// The disconnected client.
         peer: Peer,
@@ -149,8 +150,10 @@ pub enum End {
     /// While a response waits for the application ([`Response::later`](crate::Response::later),
     /// [`Body::channel`](crate::Body::channel)), a client that shuts down its sending side counts
     /// as disconnected, because a closed connection looks the same. Unread requests of the client
-    /// delay this by one [`stall_time`](crate::Limits::stall_time) at most. Other responses are
-    /// sent completely to such a client.
+    /// delay this by one [`stall_time`](crate::Limits::stall_time) at most. The same holds if a
+    /// reader or an iterator yields nothing for
+    /// [`linger_time`](crate::Limits::linger_time). Other responses are sent completely to such a
+    /// client.
     Left,
     /// Aborted by the server: the body failed, the client was too slow, a drain timed out, or the
     /// connection was evicted.

@@ -53,8 +53,9 @@ impl Body {
     }
 
     /// Creates a body from all bytes of a reader. Workers read it as fast as the client accepts
-    /// bytes, so it may block on disk I/O. For a reader that waits longer use a
-    /// [`channel`](Self::channel).
+    /// bytes. It may block for any time: meanwhile it occupies a thread and no worker slot, and the
+    /// connection is closed if the client leaves. With many clients that wait for long, a
+    /// [`channel`](Self::channel) is cheaper.
     pub fn reader(reader: impl Read + Send + 'static) -> Self {
         Self::Source(Box::new(sources::Reader::new(reader, None)))
     }

@@ -54,6 +54,14 @@ pub trait Source: Send {
     /// response was sent yet.
     fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress>;
 
+    /// Returns whether [`pull`](Self::pull) may wait for something other than a disk, for any time.
+    /// During such a pull the worker slot is lent to other jobs, and a client that leaves is
+    /// noticed. Constant for each source.
+    #[doc(hidden)]
+    fn may_wait(&self) -> bool {
+        false
+    }
+
     /// Reports that the body has failed because a file range of a batch could not be read, or the
     /// file is shorter than the range. [`pull`](Self::pull) is not called again.
     fn file_failed(&mut self, error: &io::Error) {

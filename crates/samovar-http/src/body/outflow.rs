@@ -38,6 +38,11 @@ impl Outflow {
         }
     }
 
+    /// Returns whether [`pull`](Self::pull) may wait for any time.
+    pub(crate) fn may_wait(&self) -> bool {
+        self.source.may_wait()
+    }
+
     /// Pulls the next piece, of about `piece_len` bytes if the source has as many. After an error,
     /// the body has failed and must not be pulled again.
     pub(crate) fn pull(&mut self, waker: &Waker, piece_len: usize) -> io::Result<Piece> {

@@ -83,6 +83,10 @@ impl<R: Read + Send> Source for Reader<R> {
             Progress::More
         })
     }
+
+    fn may_wait(&self) -> bool {
+        true
+    }
 }
 
 /// The source for the pieces of an iterator.
@@ -121,5 +125,9 @@ impl<I: Iterator<Item = io::Result<Vec<u8>>> + Send> Source for Pieces<I> {
             };
             (self.piece, self.at) = (piece?, 0);
         }
+    }
+
+    fn may_wait(&self) -> bool {
+        true
     }
 }

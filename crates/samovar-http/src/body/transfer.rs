@@ -1,6 +1,7 @@
 //! Sends the body of an HTTP/1 response, with back-pressure.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::{Batch, Progress, Source, batch};
 use crate::io::transport::Transport;
@@ -24,6 +25,9 @@ pub(crate) enum Outcome {
     Yield,
     /// The source has no bytes at present and will wake the connection.
     Waiting,
+    /// The next pull of the source may wait for any time: the caller must call
+    /// [`Transfer::fill_ahead`] and then continue.
+    Empty,
 }
 
 /// Method of delimiting the body, by which the client recognises its end (RFC 9112, 6.3).
@@ -41,7 +45,15 @@ pub(crate) enum Framing {
 #[derive(Debug)]
 pub(crate) struct Transfer {
     source: Box<dyn Source>,
+    /// Whether a pull of the source may wait for any time.
+    may_wait: bool,
     batch: Option<Batch>,
+    /// Error of the last [`fill_ahead`](Self::fill_ahead), which the next run returns.
+    failure: Option<io::Error>,
+    /// Whether [`fill_ahead`](Self::fill_ahead) was called after the last run.
+    is_filled: bool,
+    /// Number of bytes sent in the current turn.
+    turn_len: u64,
     /// Number of announced bytes that the source has not yielded yet; `None` for a chunked or
     /// close-delimited body.
     left: Option<u64>,
@@ -69,8 +81,12 @@ impl Transfer {
     /// Creates a transfer. `before_len` is the number of bytes of earlier responses in `preceding`.
     pub(crate) fn new(source: Box<dyn Source>, framing: Framing, before_len: usize) -> Self {
         Self {
+            may_wait: source.may_wait(),
             source,
             batch: None,
+            failure: None,
+            is_filled: false,
+            turn_len: 0,
             left: match framing {
                 Framing::Length(len) => Some(len),
                 Framing::Chunked | Framing::Close => None,
@@ -120,8 +136,13 @@ impl Transfer {
         preceding: &mut Vec<u8>,
         waker: &Waker,
     ) -> io::Result<Outcome> {
-        let mut run_len = 0;
-        self.is_waiting = false;
+        if let Some(error) = self.failure.take() {
+            return Err(error);
+        }
+        if !std::mem::take(&mut self.is_filled) {
+            self.is_waiting = false;
+            self.turn_len = 0;
+        }
         loop {
             if let Some(batch) = &mut self.batch {
                 let source = &mut self.source;
@@ -131,7 +152,7 @@ impl Transfer {
                     }
                 })?;
                 self.sent_len += sent_len;
-                run_len += sent_len;
+                self.turn_len += sent_len;
                 if !batch.is_sent() {
                     return Ok(Outcome::Blocked);
                 }
@@ -149,22 +170,36 @@ impl Transfer {
                     Outcome::Done
                 });
             }
-            if run_len >= YIELD_LEN {
+            if self.turn_len >= YIELD_LEN {
                 return Ok(Outcome::Yield);
             }
-            self.refill(transport, preceding, waker)?;
+            if self.may_wait {
+                return Ok(Outcome::Empty);
+            }
+            self.refill(transport.plain().is_some(), preceding, waker)?;
         }
+    }
+
+    /// Pulls the source once, after [`Outcome::Empty`]. `takes_files`: the transport can send file
+    /// ranges. The next [`run`](Self::run) returns an error, if any.
+    pub(crate) fn fill_ahead(&mut self, takes_files: bool, preceding: &mut Vec<u8>, waker: &Waker) {
+        let filled = catch_unwind(AssertUnwindSafe(|| {
+            self.refill(takes_files, preceding, waker)
+        }));
+        let panicked = |_panic| Err(io::Error::other("body source panicked"));
+        self.failure = filled.unwrap_or_else(panicked).err();
+        self.is_filled = true;
     }
 
     fn refill(
         &mut self,
-        transport: &Transport,
+        takes_files: bool,
         preceding: &mut Vec<u8>,
         waker: &Waker,
     ) -> io::Result<()> {
-        let new = || match transport.plain() {
-            Some(_) => Batch::of_files(waker.clone()),
-            None => Batch::new(waker.clone()),
+        let new = || match takes_files {
+            true => Batch::of_files(waker.clone()),
+            false => Batch::new(waker.clone()),
         };
         let mut batch = self.batch.take().unwrap_or_else(new);
         // Assume failure before the call, because the source may panic.

@@ -91,6 +91,10 @@ impl Source for Compressed {
         None
     }
 
+    fn may_wait(&self) -> bool {
+        self.inner.may_wait()
+    }
+
     fn pull(&mut self, out: &mut Batch) -> io::Result<Progress> {
         let before = out.added_len();
         let mut has_pulled = false;

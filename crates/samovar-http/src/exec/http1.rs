@@ -14,7 +14,7 @@ use super::exchange::{
     Carrier, finish_head, is_disconnect, remove_reset_content, report_failure, unavailable,
 };
 use super::job::Job;
-use super::lent::has_slot;
+use super::lent::{has_slot, lend_slot};
 use super::preferences::Preferences;
 use crate::body::{Framing, Outcome, Transfer};
 use crate::core::{Core, Shared};
@@ -195,6 +195,13 @@ pub(super) fn pump<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
             conn.pump(|| shared.core.waker(home, key))
         }))
         .unwrap_or_else(|_panic| Err(std::io::Error::other("body source panicked")));
+        if matches!(outcome, Ok(Outcome::Empty)) {
+            match fill(shared, conn) {
+                Some(filled) => conn = filled,
+                None => return,
+            }
+            continue;
+        }
         let (queue, lane) = (&shared.queue, conn.answer.lane);
         // I/O threads, which send the responses of inline bodies, never wait.
         let goes_on = has_slot()
@@ -214,7 +221,8 @@ pub(super) fn pump<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
             Verdict::Answered
         }
         Ok(Outcome::Blocked) => Verdict::Blocked,
-        Ok(Outcome::Waiting) => Verdict::Waiting,
+        // The loop above handles `Empty` itself.
+        Ok(Outcome::Waiting | Outcome::Empty) => Verdict::Waiting,
         Ok(Outcome::Yield) => {
             // Cannot fail: the queue accepts every `Job::Pump`.
             drop(shared.queue.push(Job::Pump(conn)));
@@ -241,6 +249,37 @@ pub(super) fn pump<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
         }
     };
     give_back(shared, conn, verdict);
+}
+
+/// Pulls from a source that may wait for any time. Meanwhile the worker slot is lent to other jobs,
+/// and the connection lies in the inbox of its I/O thread, which takes it if its client leaves.
+/// Returns `None` if that has happened; the thread then gets the transfer after the pull.
+fn fill<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) -> Option<Box<Conn>> {
+    let Some(mut transfer) = conn.transfer.take() else {
+        return Some(conn);
+    };
+    let (home, key) = (conn.home, conn.key);
+    let waker = shared.core.waker(home, key);
+    let takes_files = conn.transport.plain().is_some();
+    if !has_slot() {
+        transfer.fill_ahead(takes_files, &mut conn.output, &waker);
+        conn.transfer = Some(transfer);
+        return Some(conn);
+    }
+    let mut output = conn.lay_aside(&transfer);
+    shared.inboxes[home].lay_by(conn);
+    lend_slot(|| transfer.fill_ahead(takes_files, &mut output, &waker));
+    match shared.inboxes[home].take_back(key) {
+        Some(mut conn) => {
+            conn.resume(transfer, output);
+            Some(conn)
+        }
+        None => {
+            // If the I/O thread has ended, it has closed the connection.
+            drop(shared.send_home(home, Message::Filled(key, transfer, output)));
+            None
+        }
+    }
 }
 
 /// Returns a connection to its I/O thread.

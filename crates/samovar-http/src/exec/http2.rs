@@ -14,6 +14,7 @@ use super::exchange::{
     Carrier, finish_head, fulfil, handle, remove_reset_content, report_failure, unavailable,
 };
 use super::job::Job;
+use super::lent::lend_slot;
 use super::preferences::Preferences;
 use crate::body::{Outflow, Piece, Progress};
 use crate::core::Shared;
@@ -159,6 +160,9 @@ fn render<S: Service>(
         Body::Shared(bytes) => (Bytes::from_owner(bytes), Rest::End),
         Body::Source(source) => {
             let outflow = Box::new(Outflow::new(source, body_len));
+            if outflow.may_wait() {
+                shared.core.send_news(stream, StreamNews::Reads);
+            }
             match pull(shared, stream, outflow) {
                 Ok(first) => first,
                 Err(error) => {
@@ -184,8 +188,13 @@ fn pull<S: Service>(
     mut outflow: Box<Outflow>,
 ) -> io::Result<(Bytes, Rest)> {
     let waker = shared.core.stream_waker(stream);
+    let may_wait = outflow.may_wait();
     let pulled = catch_unwind(AssertUnwindSafe(|| {
-        let Piece { block, progress } = outflow.pull(&waker, stream.piece_len)?;
+        let mut pull = || outflow.pull(&waker, stream.piece_len);
+        let Piece { block, progress } = match may_wait {
+            true => lend_slot(pull),
+            false => pull(),
+        }?;
         let bytes = match block {
             // Copy a short piece, so that it does not keep a large block allocated.
             block if block.is_sparse() => Bytes::copy_from_slice(block.as_ref()),

@@ -251,6 +251,9 @@ impl<S: Service> IoThread<S> {
                 None => {}
             });
         }
+        for conn in self.cx.shared.inboxes[self.cx.home].take_laid_by() {
+            self.guarded(None, |thread| exec::cut_off(&thread.cx.shared, conn));
+        }
         for message in self.cx.shared.inboxes[self.cx.home].close() {
             self.guarded(None, |thread| match message {
                 Message::Returned(conn, _) => exec::cut_off(&thread.cx.shared, conn),

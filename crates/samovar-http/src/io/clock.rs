@@ -25,8 +25,8 @@ enum Overdue {
     Head,
     /// `stall_time`: a throughput window has ended, in which too few bytes may have moved.
     Window,
-    /// `stall_time`: the client has shut down its sending side, and the response still waits for
-    /// the application.
+    /// `stall_time`, or `linger_time` if a reader is read: the client has shut down its sending
+    /// side, and the response still waits for the application.
     Left,
 }
 
@@ -96,7 +96,11 @@ fn expired(conn: &Conn, limits: &Limits, drain: Option<Drain>, now: Instant) -> 
             // has shut down its sending side counts as disconnected: at once if the server has read
             // all its bytes, otherwise after one `stall_time`. Without this limit, connections
             // without clients could accumulate.
-            return (conn.peer_ended && waited >= limits.stall_time).then_some(Overdue::Left);
+            let time = match conn.is_filling {
+                true => limits.linger_time.min(limits.stall_time),
+                false => limits.stall_time,
+            };
+            return (conn.peer_ended && waited >= time).then_some(Overdue::Left);
         }
         Stage::Receiving | Stage::Answering => {}
     }

@@ -46,6 +46,8 @@ pub(crate) struct Conn {
     pub(crate) request: Option<Box<Request>>,
     pub(crate) body_len_max: u64,
     pub(crate) transfer: Option<Box<Transfer>>,
+    /// Whether a worker has the transfer, whose source waits, and not the connection.
+    pub(crate) is_filling: bool,
     /// The deferred response for which the connection waits; `None` if it does not wait for one.
     pub(crate) later: Option<Arc<Later>>,
     pub(crate) answer: Answer,
@@ -126,6 +128,7 @@ impl Conn {
             request: None,
             body_len_max: 0,
             transfer: None,
+            is_filling: false,
             later: None,
             upgrade: None,
             answer: Answer::new(Lane::Prompt, false, now),
@@ -240,6 +243,22 @@ impl Conn {
             self.output = Vec::new();
         }
         self.transport.flush()
+    }
+
+    /// Prepares the connection for the time in which a worker has its transfer. Returns `output`,
+    /// which belongs to the transfer until its source has succeeded.
+    pub(crate) fn lay_aside(&mut self, transfer: &Transfer) -> Vec<u8> {
+        self.is_filling = true;
+        self.answer.memory_len = transfer.body_len();
+        std::mem::take(&mut self.output)
+    }
+
+    /// Gives the connection its transfer and `output` back.
+    pub(crate) fn resume(&mut self, transfer: Box<Transfer>, output: Vec<u8>) {
+        self.is_filling = false;
+        self.answer.memory_len = 0;
+        self.transfer = Some(transfer);
+        self.output = output;
     }
 
     /// Sends more of the response: `output`, then the body. Called only on workers, because a

@@ -63,7 +63,9 @@ impl<S: Service> Context<S> {
     fn wait_on(&mut self, conn: &mut Conn, edges: Edges) -> Next {
         // Check the socket as well as `edges`: the client may have disconnected before the wait
         // started.
-        if edges.hung_up || conn.is_at_end() {
+        // A client that only ends its side still gets what a reader yields soon; see
+        // `Overdue::Left`.
+        if edges.hung_up || !conn.is_filling && conn.is_at_end() {
             return self.fail(conn, End::Left);
         }
         if edges.ended {
@@ -73,7 +75,7 @@ impl<S: Service> Context<S> {
         if edges.writable && conn.flush().is_err() {
             return self.fail(conn, End::Left);
         }
-        if edges.woken {
+        if edges.woken && !conn.is_filling {
             conn.enter(Stage::Answering);
             // The I/O thread can send a response in memory without a worker.
             if exec::render_deferred(&self.shared.core, conn, self.now) {

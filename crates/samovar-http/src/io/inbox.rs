@@ -1,5 +1,6 @@
 //! Messages to an I/O thread.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
@@ -9,6 +10,7 @@ use std::time::Instant;
 use super::conn::Conn;
 use super::key::Key;
 use super::sys;
+use crate::body::Transfer;
 use crate::sync::Lock;
 use crate::tls::Handshake;
 
@@ -37,6 +39,12 @@ pub(crate) enum Message {
     Wake(Key, u32),
     /// A worker's job for an HTTP/2 stream has a result.
     Stream(Key, u32, super::stream::StreamNews),
+    /// A worker waits for the body's source, and the client of this connection, which was
+    /// [laid by](Inbox::lay_by), may have left.
+    Departed(Key),
+    /// A source that has waited has filled its transfer. Together with it, the bytes to send before
+    /// the body.
+    Filled(Key, Box<Transfer>, Vec<u8>),
     /// A panic has dropped a connection, which therefore never returns.
     Lost(Key),
     /// Evict a connection, because another thread has refused a new one at the connection limit.
@@ -61,6 +69,15 @@ pub(crate) struct Inbox {
     /// The queued messages; `None` once the thread has ended.
     mail: Mutex<Option<Mail>>,
     wake: OwnedFd,
+    laid_by: Mutex<LaidBy>,
+}
+
+/// Connections whose bodies come from sources that wait.
+#[derive(Debug, Default)]
+struct LaidBy {
+    conns: HashMap<u64, Box<Conn>>,
+    /// Connections that a worker has, and whose clients have ended their side meanwhile.
+    ended: Vec<Key>,
 }
 
 #[derive(Debug, Default)]
@@ -111,6 +128,7 @@ impl Inbox {
         Ok(Self {
             mail: Mutex::new(Some(Mail::default())),
             wake: sys::wake_descriptor()?,
+            laid_by: Mutex::default(),
         })
     }
 
@@ -163,6 +181,55 @@ impl Inbox {
             sys::clear_wake(&self.wake);
         }
         messages.append(&mut mail.messages);
+    }
+
+    /// Keeps a connection while a worker waits for the source of its body.
+    pub(crate) fn lay_by(&self, conn: Box<Conn>) {
+        let (key, peer_ended) = (conn.key, conn.peer_ended);
+        let mut laid_by = self.laid_by.locked();
+        let has_ended = peer_ended || laid_by.ended.contains(&key);
+        laid_by.conns.insert(key.to_bits(), conn);
+        drop(laid_by);
+        if has_ended {
+            // If the thread has ended, so has the connection.
+            drop(self.push(Message::Departed(key)));
+        }
+    }
+
+    /// Returns a connection that was laid by; `None` if its I/O thread has taken it.
+    pub(crate) fn take_back(&self, key: Key) -> Option<Box<Conn>> {
+        self.laid_by.locked().conns.remove(&key.to_bits())
+    }
+
+    /// Returns a connection that a worker has laid by, and whose client has ended its side. If the
+    /// worker has it, [`lay_by`](Self::lay_by) will report it.
+    pub(super) fn take_ended(&self, key: Key) -> Option<Box<Conn>> {
+        let mut laid_by = self.laid_by.locked();
+        let conn = laid_by.conns.remove(&key.to_bits());
+        let is_known = laid_by.ended.contains(&key);
+        if conn.is_none() && !is_known {
+            laid_by.ended.push(key);
+        } else if conn.is_some() && is_known {
+            laid_by.ended.retain(|ended| *ended != key);
+        }
+        drop(laid_by);
+        if conn.is_some()
+            && let Some(mail) = &mut *self.mail.locked()
+        {
+            mail.missed.retain(|missed| *missed != key);
+        }
+        conn
+    }
+
+    /// Forgets that the client of a connection has ended its side, because the connection is back.
+    pub(super) fn forget_ended(&self, key: Key) {
+        self.laid_by.locked().ended.retain(|ended| *ended != key);
+    }
+
+    /// Returns all connections that are laid by.
+    pub(super) fn take_laid_by(&self) -> impl Iterator<Item = Box<Conn>> + use<> {
+        let conns = std::mem::take(&mut self.laid_by.locked().conns);
+        conns.into_values()
     }
 
     /// Stops accepting messages; returns the remaining ones.

@@ -69,6 +69,8 @@ pub(crate) enum StreamNews {
     Deferred(Arc<Later>, Preferences, Option<Box<Request>>),
     /// The start of the response, with the request if the observer needs it for a report.
     Answer(Box<StreamAnswer>, Option<Box<Request>>),
+    /// The first pull of the response body has started, and may wait for any time.
+    Reads,
     /// The next piece of the response body.
     Piece(Bytes, Rest),
     /// The handler has panicked or was skipped, so there is no response.

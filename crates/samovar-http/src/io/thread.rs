@@ -28,10 +28,12 @@ use super::key::Key;
 use super::link::Link;
 use super::listener::Socket;
 use super::slab::Slab;
+use super::stage::Stage;
 use super::stream::StreamNews;
 use super::sys::{self, Edges, Poll};
 use super::ws_conn::SocketConn;
 use super::yield_policy::YieldPolicy;
+use crate::body::Transfer;
 use crate::core::Shared;
 use crate::exec::{self, Job};
 use crate::observer::End;
@@ -115,6 +117,9 @@ impl<S: Service> IoThread<S> {
                         self.slab.note(key, edges);
                         self.cx.shared.inboxes[self.cx.home].miss(key, &mut messages);
                         self.take(&mut messages);
+                        if edges.ended {
+                            self.reclaim(key);
+                        }
                     } else if !self.gather(key, edges) {
                         self.on_event(key, edges);
                     }
@@ -240,7 +245,12 @@ impl<S: Service> IoThread<S> {
                         },
                     );
                 }
-                Message::Lost(key) => self.forget(key),
+                Message::Departed(key) => self.reclaim(key),
+                Message::Filled(key, transfer, output) => self.on_filled(key, transfer, output),
+                Message::Lost(key) => {
+                    self.cx.shared.inboxes[self.cx.home].forget_ended(key);
+                    self.forget(key);
+                }
                 Message::Evict => {
                     self.evict();
                 }
@@ -277,10 +287,37 @@ impl<S: Service> IoThread<S> {
     fn on_return(&mut self, mut conn: Box<Conn>, verdict: Verdict) {
         self.guarded(Some(conn.key), |thread| {
             let edges = thread.slab.take_edges(conn.key);
+            if edges.ended {
+                thread.cx.shared.inboxes[conn.home].forget_ended(conn.key);
+            }
             conn.note(edges);
             let next = thread.cx.on_return(&mut conn, verdict, edges);
             thread.settle(conn, next);
         });
+    }
+
+    /// Takes a connection whose client has ended its side, if a worker has laid it by.
+    fn reclaim(&mut self, key: Key) {
+        if self.slab.is_away(key)
+            && let Some(mut conn) = self.cx.shared.inboxes[self.cx.home].take_ended(key)
+        {
+            conn.restart_clock(self.cx.now);
+            self.on_return(conn, Verdict::Waiting);
+        }
+    }
+
+    /// Continues a response whose source has waited.
+    fn on_filled(&mut self, key: Key, transfer: Box<Transfer>, output: Vec<u8>) {
+        match self.slab.take(key) {
+            Some(Link::Http1(mut conn)) if conn.is_filling => {
+                conn.resume(transfer, output);
+                conn.restart_clock(self.cx.now);
+                conn.enter(Stage::Answering);
+                self.settle(conn, Next::Pump);
+            }
+            Some(other) => self.slab.put(key, other),
+            None => self.cx.discard(Some(transfer)),
+        }
     }
 
     /// Handles a worker's result for a stream. The results are handled together, before the thread

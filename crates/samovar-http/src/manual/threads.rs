@@ -3,7 +3,8 @@
 //! | thread | number | runs | may block |
 //! |---|---|---|---|
 //! | I/O | one per core ([`Builder::io_threads`](crate::Builder::io_threads)) | protocols, [`Service::inline`](crate::Service::inline), [`Service::intake`](crate::Service::intake), handlers of [inline bodies](crate::Intake::Inline), inline WebSocket handlers, [`Observer`](crate::Observer) | never: all connections of the thread would wait |
-//! | workers | at most eight per core in each lane ([`Builder::workers`](crate::Builder::workers)), started when jobs need them | [`Service::handle`](crate::Service::handle), [`Source::pull`](crate::Source::pull), WebSocket handlers, TLS handshakes, compression, [`Observer`](crate::Observer) | yes |
+//! | workers | at most eight per core in each lane ([`Builder::workers`](crate::Builder::workers)), started when jobs need them | [`Service::handle`](crate::Service::handle), [`Source::pull`](crate::Source::pull), WebSocket handlers, compression, [`Observer`](crate::Observer) | yes |
+//! | workers for TLS handshakes | one per core | handshakes, and nothing of the application | never |
 //!
 //! Each I/O thread has its own listener, epoll instance and connections. A request that is answered
 //! inline uses no data of other threads. After a batch of at least 8 events, the thread yields the
@@ -23,12 +24,19 @@
 //!
 //! Requests wait in a queue of up to [`Limits::queue_len_max`](crate::Limits::queue_len_max);
 //! further requests get 503 with `Retry-After`. Responses in progress alternate with new requests.
-//! Inline responses are not affected.
+//! Inline responses and TLS handshakes are not affected.
 //!
 //! A handler that waits *for its own client*, in the middle of a request's body, releases its
 //! worker slot while it waits. Another thread takes the slot; the number of waiting handlers is
-//! limited by [`Limits::waiting_handlers_max`](crate::Limits::waiting_handlers_max). So slow
-//! clients cannot stall a server. A handler that waits for anything else, such as a database, keeps
+//! limited by [`Limits::waiting_handlers_max`](crate::Limits::waiting_handlers_max), and at the limit
+//! the address with most of them loses its slowest upload. So slow clients cannot stall a server.
+//! The same holds while the reader of [`Body::reader`](crate::Body::reader) or the iterator of
+//! [`Body::pieces`](crate::Body::pieces) waits, for example for an upstream server: it occupies a
+//! thread until it returns, and no slot. If its client leaves meanwhile, the connection is closed
+//! and the response reported as [`End::Left`](crate::End::Left).
+//!
+//! Other code that waits for long, such as for a lock, lends its slot with
+//! [`lend_slot`](crate::lend_slot). A handler that waits for anything else, such as a database, keeps
 //! its slot, because more handlers would only queue at the database: set the number of workers to
 //! the concurrency that the database supports. The engine does not know of a wait in
 //! [`Sender::send`](crate::Sender::send), so a handler would keep its slot there: call it only from
@@ -43,6 +51,12 @@
 //! served while the disk hangs. The requests in the slow lane wait. The server does not disconnect
 //! their clients, and completes the requests when the disk works again. Workers also close the
 //! files of HTTP/1.1 responses, because some file systems block on close.
+//!
+//! # What if a handler hangs while the server stops?
+//!
+//! [`Server::drain`](crate::Server::drain) returns at its timeout, and dropping the server does not
+//! wait for the handler, so the process can end. [`Server::unfinished`](crate::Server::unfinished)
+//! names the requests that are left behind, for the log.
 //!
 //! # What do the cores share?
 //!

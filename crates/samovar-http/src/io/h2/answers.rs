@@ -103,6 +103,11 @@ impl<S: Service> Context<S> {
                 }
                 self.on_answer(conn, stream, *answer, request);
             }
+            StreamNews::Reads => {
+                if let Some(entry) = conn.session.data(stream) {
+                    entry.reading_since = Some(self.now);
+                }
+            }
             StreamNews::Piece(bytes, rest) => self.send_piece(conn, stream, bytes, rest),
             StreamNews::HandlerLost => {
                 conn.handler_count = conn.handler_count.saturating_sub(1);
@@ -147,6 +152,7 @@ impl<S: Service> Context<S> {
         let sent_len = conn.session.sent_len(stream);
         if let Some(entry) = conn.session.data(stream) {
             entry.state = StreamState::Sending;
+            entry.reading_since = None;
             entry.restart_clock(self.now, sent_len);
         }
     }
@@ -210,6 +216,7 @@ impl<S: Service> Context<S> {
         let work = if let Some((later, preferences)) = entry.later.take() {
             StreamWork::Fulfil(later, preferences)
         } else if let Some(outflow) = entry.outflow.take() {
+            entry.reading_since = outflow.may_wait().then_some(self.now);
             StreamWork::Pull(outflow)
         } else {
             return;

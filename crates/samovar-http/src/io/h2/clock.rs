@@ -47,7 +47,9 @@ impl<S: Service> Context<S> {
             Some(Overdue::GoAway) => conn.session.abort(ErrorCode::NO_ERROR),
             None => {
                 let has_streams = !conn.is_lingering && conn.session.stream_count() > 0;
-                if !has_streams || !self.drop_stalled(conn) {
+                let has_dropped =
+                    has_streams && (self.drop_stalled(conn) | self.drop_silent_readers(conn));
+                if !has_dropped {
                     return Stay::Wait;
                 }
             }

@@ -81,6 +81,9 @@ pub(crate) struct Stream {
     pub(crate) is_dry: bool,
     pub(crate) later: Option<(Arc<Later>, Preferences)>,
     pub(crate) state: StreamState,
+    /// Time at which a worker has started to pull from a source that may wait for any time; `None`
+    /// if no such pull is in progress.
+    pub(crate) reading_since: Option<Instant>,
     /// Whether the stream was woken before it started to wait.
     pub(crate) is_woken: bool,
     pub(crate) status: Option<Status>,

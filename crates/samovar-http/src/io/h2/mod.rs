@@ -21,6 +21,7 @@ mod requests;
 mod upload;
 
 use std::io;
+use std::time::Instant;
 
 pub(crate) use self::conn::H2Conn;
 use self::conn::{Report, Stream, StreamState};
@@ -150,6 +151,18 @@ impl<S: Service> Context<S> {
         self.drop_streams(conn, |stream| {
             matches!(stream.state, StreamState::Sending | StreamState::Waiting)
         })
+    }
+
+    /// Aborts responses of a client that has shut down its sending side if the readers of their
+    /// bodies yield nothing for `linger_time`; returns `true` if there are any. See
+    /// `Overdue::Left` of HTTP/1.
+    fn drop_silent_readers(&mut self, conn: &mut H2Conn) -> bool {
+        if !conn.has_ended {
+            return false;
+        }
+        let (now, time) = (self.now, self.shared.limits.linger_time);
+        let is_silent = |since: Instant| now.saturating_duration_since(since) >= time;
+        self.drop_streams(conn, |stream| stream.reading_since.is_some_and(is_silent))
     }
 
     /// Aborts the matching streams of a client that has disconnected; returns `true` if there are
