@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use crate::body::Blocks;
 use crate::body::BufferPool;
 use crate::budget::Budget;
-use crate::exec::Queue;
+use crate::exec::{Jobs, Queue};
 use crate::io::inbox::{Inbox, Message};
 use crate::io::key::Key;
 use crate::io::stream::{StreamNews, StreamRef};
@@ -35,6 +35,8 @@ pub(crate) struct Core {
     pub(crate) limits: Limits,
     pub(crate) blocks: Arc<Blocks>,
     pub(crate) queue: Queue,
+    /// The jobs that workers run.
+    pub(crate) jobs: Jobs,
     pub(crate) inboxes: Vec<Inbox>,
     pub(crate) request_memory: Arc<Budget>,
     pub(crate) buffers: Arc<BufferPool>,

@@ -6,7 +6,6 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::body::BufferPool;
@@ -14,7 +13,7 @@ use crate::budget::Budget;
 #[cfg(feature = "compression")]
 use crate::compress;
 use crate::core::{Core, Shared};
-use crate::exec::{self, Queue};
+use crate::exec::{self, Jobs, Queue, Unfinished};
 use crate::io::inbox::{Inbox, Message};
 use crate::io::listener::{Listener, Socket};
 use crate::io::sys;
@@ -22,12 +21,21 @@ use crate::io::thread::IoThread;
 use crate::limits::Limits;
 use crate::service::Service;
 use crate::sync::Lock;
+use crate::threads::Threads;
 
 /// Minimum number of descriptors reserved for files: bodies, logs and databases.
 const DESCRIPTORS_RESERVED: u64 = 256;
 
 /// Maximum coalescing time. A sleeping I/O thread does not respond to events, not even to a drain.
 const COALESCING_MAX: Duration = Duration::from_millis(100);
+
+/// Time for which a drop waits for handlers, unless the server was drained.
+const DROP_TIME: Duration = Duration::from_secs(10);
+
+/// Time that threads get after a drain to notice its end. Longer than
+/// [`STOP_CHECK_TIME`](crate::patience::STOP_CHECK_TIME), so that handlers that wait for a request
+/// body can fail in an orderly way.
+const NOTICE_TIME: Duration = Duration::from_millis(250);
 
 /// Limit of descriptors below which half of them are reserved: a response may open several files.
 const DESCRIPTORS_FEW: u64 = 4096;
@@ -152,6 +160,7 @@ impl<S: Service> Builder<S> {
             service: self.service,
             core: Arc::new(Core {
                 queue,
+                jobs: Jobs::default(),
                 buffers: Arc::new(BufferPool::new(self.limits.body_memory_max, self.workers)),
                 request_memory: Arc::new(Budget::new(self.limits.request_memory_max)),
                 handshakes: Arc::new(Budget::new(self.limits.handshakes_max)),
@@ -170,7 +179,8 @@ impl<S: Service> Builder<S> {
             shared: Arc::clone(&shared),
             addrs,
             listening: Mutex::new(listening),
-            io_threads: Mutex::default(),
+            drain_deadline: Mutex::default(),
+            io_threads: Arc::default(),
             workers: Arc::default(),
         };
         let weak = Arc::downgrade(&shared);
@@ -180,20 +190,14 @@ impl<S: Service> Builder<S> {
             let Some(shared) = weak.upgrade() else {
                 return Err(io::Error::other("the server is gone"));
             };
-            let worker = std::thread::Builder::new().name(format!("{name}worker"));
-            let handle = worker.spawn(move || exec::run(&shared))?;
-            let mut workers = workers.locked();
-            workers.retain(|worker| !worker.is_finished());
-            workers.push(handle);
-            Ok(())
+            workers.spawn(format!("{name}worker"), move || exec::run(&shared))
         }));
         // The queue starts the other workers when jobs need them.
         shared.queue.start_worker()?;
         for (home, sockets) in sockets.into_iter().enumerate() {
             let thread = IoThread::new(Arc::clone(&shared), home, sockets, self.coalescing)?;
-            let named = std::thread::Builder::new().name(format!("{}io-{home}", self.name));
-            let handle = named.spawn(move || thread.run())?;
-            server.io_threads.locked().push(handle);
+            let name = format!("{}io-{home}", self.name);
+            server.io_threads.spawn(name, move || thread.run())?;
         }
         Ok(server)
     }
@@ -249,15 +253,19 @@ pub struct Load {
     pub request_memory_len: usize,
 }
 
-/// A running server. Dropping it stops the server and waits for running handlers.
+/// A running server. Dropping it stops the server. If it was not [drained](Self::drain), the drop
+/// waits up to ten seconds for running handlers. It never interrupts a handler: one that still runs
+/// then keeps its thread, which does not prevent the process from ending.
 #[derive(Debug)]
 pub struct Server<S: Service> {
     shared: Arc<Shared<S>>,
     addrs: Vec<SocketAddr>,
     /// Copies of the sockets of each listener, for a handover; empty once the server is draining.
     listening: Mutex<Vec<Vec<OwnedFd>>>,
-    io_threads: Mutex<Vec<JoinHandle<()>>>,
-    workers: Arc<Mutex<Vec<JoinHandle<()>>>>,
+    /// The earliest deadline of all drains; `None` before the first.
+    drain_deadline: Mutex<Option<Instant>>,
+    io_threads: Arc<Threads>,
+    workers: Arc<Threads>,
 }
 
 impl<S: Service> Server<S> {
@@ -339,10 +347,20 @@ impl<S: Service> Server<S> {
         self.listening.locked().is_empty()
     }
 
+    /// Returns the requests whose handlers or response bodies occupy a thread now, those first that
+    /// have run longest. After a [drain](Self::drain), these are the ones that it has left behind.
+    pub fn unfinished(&self) -> Vec<Unfinished> {
+        self.shared.jobs.unfinished()
+    }
+
     /// Shuts down gracefully: accepts no more connections, closes idle ones, and completes
     /// responses in progress. Returns when that is done or `timeout` has passed; unfinished
     /// responses are then aborted. It may be called again from another thread with a shorter
     /// timeout.
+    ///
+    /// Handlers that run longer than `timeout` are not interrupted, and neither the return of this
+    /// function nor the [drop](Drop) of the server waits for them, so the process can end.
+    /// [`unfinished`](Self::unfinished) names their requests.
     ///
     /// WebSockets are closed with 1001. A [channel](crate::Body::channel) is a response in progress
     /// until its [`Sender`](crate::Sender) finishes. A program with server-sent events should
@@ -355,14 +373,25 @@ impl<S: Service> Server<S> {
             // A thread that has ended needs no drain.
             drop(inbox.push(Message::Drain(deadline)));
         }
-        let threads = std::mem::take(&mut *self.io_threads.locked());
-        let had_threads = !threads.is_empty();
-        for thread in threads {
-            // If an I/O thread has panicked, the panic message was already printed.
-            drop(thread.join());
+        {
+            let mut earliest = self.drain_deadline.locked();
+            *earliest = Some(earliest.map_or(deadline, |earliest| earliest.min(deadline)));
         }
-        if had_threads {
-            self.shared.is_cut_off.store(true, Ordering::Release);
+        self.wait_for_io_threads();
+        self.shared.is_cut_off.store(true, Ordering::Release);
+    }
+
+    /// Waits until all I/O threads have ended, or the drain is over although a thread is stuck in a
+    /// handler of an [inline body](crate::Intake::Inline).
+    fn wait_for_io_threads(&self) {
+        /// Interval at which another call may have set an earlier deadline.
+        const CHECK_TIME: Duration = Duration::from_millis(100);
+        loop {
+            let now = Instant::now();
+            let end = self.drain_deadline.locked().unwrap_or(now) + NOTICE_TIME;
+            if self.io_threads.wait_until(end.min(now + CHECK_TIME)) || now >= end {
+                return;
+            }
         }
     }
 
@@ -374,18 +403,13 @@ impl<S: Service> Server<S> {
 
 impl<S: Service> Drop for Server<S> {
     fn drop(&mut self) {
+        let time = match self.is_draining() {
+            true => NOTICE_TIME,
+            false => DROP_TIME,
+        };
         self.stop();
         self.shared.queue.close();
-        // Join workers repeatedly, because the last ones may have started other workers.
-        loop {
-            let workers = std::mem::take(&mut *self.workers.locked());
-            if workers.is_empty() {
-                return;
-            }
-            for worker in workers {
-                drop(worker.join());
-            }
-        }
+        self.workers.wait_until(Instant::now() + time);
     }
 }
 

@@ -8,6 +8,7 @@ mod job;
 mod lane;
 mod lent;
 mod preferences;
+mod progress;
 mod queue;
 mod worker;
 
@@ -17,5 +18,7 @@ pub(crate) use job::Job;
 pub(crate) use lane::Lane;
 pub use lent::lend_slot;
 pub(crate) use preferences::Preferences;
+pub(crate) use progress::Jobs;
+pub use progress::Unfinished;
 pub(crate) use queue::{LentSlot, Queue};
 pub(crate) use worker::run;

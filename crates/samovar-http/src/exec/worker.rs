@@ -16,11 +16,13 @@ use crate::ws::Socket;
 /// Runs jobs until the queue is closed or this worker is not needed any more.
 pub(crate) fn run<S: Service>(shared: &Shared<S>) {
     let _worker = Worker::new(&shared.core);
+    let running = shared.jobs.join();
     let mut finished = None;
     while let Some(job) = shared.queue.pop(finished) {
         finished = Some(job.lane());
         set_lane(finished);
         let lost = Lost::with(&job);
+        running.start(&job);
         // Panics of handlers and body sources are caught at their calls. This catches panics of the
         // observer, and of `Drop` implementations in the application.
         if catch_unwind(AssertUnwindSafe(|| work(shared, job))).is_err() {
@@ -30,6 +32,7 @@ pub(crate) fn run<S: Service>(shared: &Shared<S>) {
                 Lost::Stream(stream, news) => shared.core.send_news(stream, news),
             }
         }
+        running.end();
     }
 }
 

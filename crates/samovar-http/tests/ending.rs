@@ -1,0 +1,144 @@
+//! A server that was drained ends although handlers, readers and inline handlers still wait, and
+//! names the requests that it leaves behind.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use samovar_http::http::Status;
+use samovar_http::{Body, Head, Intake, Request, Response, Server, Service};
+use support::h2_app::Gate;
+use support::{Reader, connect, eventually, serve};
+
+/// Longer than any end may take, and shorter than the limit of a test.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A service whose handlers and readers wait until the gate opens.
+struct Hanging {
+    gate: Arc<Gate>,
+    started: AtomicBool,
+    has_ended: Arc<AtomicBool>,
+}
+
+/// A reader that waits.
+struct Silent(Arc<Gate>);
+
+impl Read for Silent {
+    fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+        self.0.pass();
+        Ok(0)
+    }
+}
+
+impl Service for Hanging {
+    type Local = ();
+
+    fn local(&self) {}
+
+    fn intake(&self, head: Head<'_>) -> Intake {
+        match head.path() {
+            b"/inline" => Intake::Inline(10),
+            _ => Intake::Buffered(10),
+        }
+    }
+
+    fn handle(&self, request: &mut Request) -> Response {
+        self.started.store(true, Ordering::Release);
+        if request.head().path() == b"/reader" {
+            let body = Body::reader(Silent(Arc::clone(&self.gate)));
+            return Response::new(Status::OK, body);
+        }
+        self.gate.pass();
+        self.has_ended.store(true, Ordering::Release);
+        Response::text(Status::OK, "late")
+    }
+}
+
+/// Opens the gate when dropped, so that a failing test does not hang.
+struct Opened(Arc<Gate>);
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.0.open();
+    }
+}
+
+fn start() -> (Server<Hanging>, std::net::SocketAddr, Opened) {
+    let gate = Arc::new(Gate::default());
+    let service = Hanging {
+        gate: Arc::clone(&gate),
+        started: AtomicBool::new(false),
+        has_ended: Arc::default(),
+    };
+    let (server, addr) = serve(service, |builder| builder.workers(2).io_threads(1));
+    (server, addr, Opened(gate))
+}
+
+/// Ends a server in another thread; fails if that takes too long.
+fn end_in_time(server: Server<Hanging>) {
+    let (ended, ends) = channel();
+    std::thread::spawn(move || {
+        drop(server);
+        ended.send(()).unwrap();
+    });
+    ends.recv_timeout(PATIENCE).unwrap();
+}
+
+#[test]
+fn a_drained_server_is_dropped_while_its_handlers_hang() {
+    for path in ["/handler?x=1", "/reader"] {
+        let (server, addr, _opened) = start();
+        let mut client = Reader::new(connect(addr));
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        eventually("it runs", || {
+            server.service().started.load(Ordering::Acquire)
+        });
+        server.drain(Duration::from_millis(50));
+        let unfinished = server.unfinished();
+        assert_eq!(unfinished.len(), 1);
+        assert_eq!(unfinished[0].request, format!("GET {path}"));
+        assert!(unfinished[0].duration >= Duration::from_millis(50));
+        end_in_time(server);
+    }
+}
+
+#[test]
+fn a_drain_ends_although_an_inline_handler_hangs() {
+    let (server, addr, _opened) = start();
+    let mut client = Reader::new(connect(addr));
+    client.send("POST /inline HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx");
+    eventually("it runs", || {
+        server.service().started.load(Ordering::Acquire)
+    });
+    let (ended, ends) = channel();
+    std::thread::spawn(move || {
+        server.drain(Duration::from_millis(50));
+        drop(server);
+        ended.send(()).unwrap();
+    });
+    ends.recv_timeout(PATIENCE).unwrap();
+}
+
+#[test]
+fn a_server_that_is_dropped_without_a_drain_waits_for_its_handlers() {
+    let (server, addr, opened) = start();
+    let mut client = Reader::new(connect(addr));
+    client.send("GET /handler HTTP/1.1\r\nHost: a\r\n\r\n");
+    eventually("it runs", || {
+        server.service().started.load(Ordering::Acquire)
+    });
+    let has_ended = Arc::clone(&server.service().has_ended);
+    let opening = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(200));
+        drop(opened);
+    });
+    drop(server);
+    assert!(has_ended.load(Ordering::Acquire));
+    opening.join().unwrap();
+}
