@@ -1,7 +1,7 @@
 //! Request heads, and the identity of the client.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use crate::http::{Method, Version};
@@ -34,6 +34,20 @@ pub enum PeerName {
     Dns(Box<str>),
     /// A URI among the subject's alternative names.
     Uri(Box<str>),
+}
+
+impl Peer {
+    /// Returns the address under which a client is counted. For IPv6, it is the first 64 bits,
+    /// because one customer usually controls the remaining bits.
+    pub(crate) fn network(self) -> u128 {
+        match self {
+            Self::Tcp(address) => match address.ip().to_canonical() {
+                IpAddr::V4(address) => u128::from(address.to_bits()),
+                IpAddr::V6(address) => address.to_bits() >> 64 << 64,
+            },
+            Self::Unix(_) => 0,
+        }
+    }
 }
 
 impl PeerName {
@@ -187,5 +201,20 @@ impl fmt::Debug for Head<'_> {
             self.method_name().escape_ascii(),
             self.target().escape_ascii()
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_of_clients() {
+        let of = |text: &str| Peer::Tcp(text.parse().unwrap()).network();
+        assert_eq!(of("1.2.3.4:5"), of("1.2.3.4:6"));
+        assert_eq!(of("1.2.3.4:5"), of("[::ffff:1.2.3.4]:5"));
+        assert_ne!(of("1.2.3.4:5"), of("1.2.3.5:5"));
+        assert_eq!(of("[2001:db8::1]:5"), of("[2001:db8::2:3]:5"));
+        assert_ne!(of("[2001:db8::1]:5"), of("[2001:db8:0:1::1]:5"));
     }
 }

@@ -4,6 +4,10 @@ use std::time::Duration;
 
 use crate::proto::head::HeadLimits;
 
+/// A connection with a slow request or response may be evicted after this multiple of
+/// [`Limits::rest_time_min`].
+pub(crate) const SLOW_FACTOR: u32 = 5;
+
 /// Limits of a server. The defaults suit a server on the public internet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
@@ -25,7 +29,9 @@ pub struct Limits {
     pub queue_len_max: usize,
     /// Maximum number of handlers that wait for their client in the middle of a request's body, or
     /// [for something else](crate::BodyReader::wait). They occupy no worker slot, but a thread
-    /// each. Beyond the limit, a request with a streamed body gets 503. Default: 1024.
+    /// each. Beyond the limit, a request with a streamed body gets 503, unless an address has more
+    /// than half of these places, or more than that of the request would have: then the slowest
+    /// upload of that address is ended instead. Default: 1024.
     pub waiting_handlers_max: usize,
     /// Maximum time from accepting a connection to the end of its TLS handshake; then the
     /// connection is closed. Default: 10 s.

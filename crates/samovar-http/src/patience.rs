@@ -4,7 +4,9 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::exec::{Lane, LentSlot, Queue};
+use crate::core::Core;
+use crate::exec::{Lane, LentSlot, Listed, Queue};
+use crate::head::Peer;
 use crate::limits::Limits;
 use crate::proto::Refusal;
 use crate::upload::BodyError;
@@ -18,12 +20,67 @@ pub(crate) const STOP_CHECK_TIME: Duration = Duration::from_millis(200);
 pub(crate) struct Patience {
     waited: Duration,
     moved_len: u64,
+    /// The upload in the list of those that wait; `None` before the first wait.
+    listed: Option<Listed>,
+}
+
+/// A wait for the client, during which the worker slot is lent to other jobs.
+pub(crate) struct Waiting<'a> {
+    core: &'a Core,
+    lane: Lane,
+    lent: Option<LentSlot<'a>>,
 }
 
 impl Patience {
     /// Counts received bytes towards the current window.
     pub(crate) fn moved(&mut self, len: usize) {
         self.moved_len += len as u64;
+        if let Some(listed) = &self.listed {
+            listed.moved(len);
+        }
+    }
+
+    /// Starts to wait for the client.
+    pub(crate) fn wait<'a>(&mut self, core: &'a Core, peer: Peer, lane: Lane) -> Waiting<'a> {
+        self.listed
+            .get_or_insert_with(|| core.queue.uploads.add(peer));
+        Waiting {
+            core,
+            lane,
+            lent: None,
+        }
+    }
+
+    /// Lends the slot, if it is not lent yet. If too many slots are lent, the job keeps its slot
+    /// until the next call.
+    ///
+    /// # Errors
+    ///
+    /// [`BodyError::Stopped`] if the server is stopping, [`BodyError::GaveWay`] if the upload must
+    /// make room for another one.
+    pub(crate) fn check(&self, waiting: &mut Waiting<'_>) -> Result<(), BodyError> {
+        let core = waiting.core;
+        if core.is_cut_off.load(Ordering::Acquire) {
+            return Err(BodyError::Stopped);
+        }
+        if waiting.lent.is_none() {
+            waiting.lent = LentSlot::lend(&core.queue, waiting.lane);
+        }
+        if let Some(listed) = &self.listed {
+            if listed.is_cut() {
+                return Err(BodyError::GaveWay);
+            }
+            listed.set_waiting(waiting.lent.is_some());
+        }
+        Ok(())
+    }
+
+    /// Ends a wait.
+    pub(crate) fn end(&self, waiting: Waiting<'_>) {
+        if let Some(listed) = &self.listed {
+            listed.set_waiting(false);
+        }
+        drop(waiting);
     }
 
     /// Adds time spent waiting, even if the wait ended because bytes arrived: otherwise a client
@@ -31,11 +88,14 @@ impl Patience {
     /// over and too few bytes were received in it.
     pub(crate) fn waited(&mut self, time: Duration, limits: &Limits) -> Result<(), BodyError> {
         self.waited += time;
+        if let Some(listed) = &self.listed {
+            listed.waited(time);
+        }
         if self.waited >= limits.stall_time {
             if self.moved_len < limits.stall_len_min {
                 return Err(BodyError::Refused(Refusal::Timeout));
             }
-            *self = Self::default();
+            (self.waited, self.moved_len) = (Duration::ZERO, 0);
         }
         Ok(())
     }

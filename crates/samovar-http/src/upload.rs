@@ -37,6 +37,10 @@ pub enum BodyError {
     /// The client disconnected before the end of the body.
     #[error("request body is incomplete")]
     Incomplete,
+    /// No more uploads could wait for their clients, and this one was the slowest of the address
+    /// that had most of them; see [`Limits::waiting_handlers_max`](crate::Limits).
+    #[error("too many slow uploads from this address")]
+    GaveWay,
     /// The server is stopping.
     #[error("server is stopping")]
     Stopped,
@@ -48,7 +52,7 @@ impl BodyError {
         match self {
             Self::Refused(refusal) => refusal.status(),
             Self::Incomplete => Status::BAD_REQUEST,
-            Self::Stopped => Status::SERVICE_UNAVAILABLE,
+            Self::GaveWay | Self::Stopped => Status::SERVICE_UNAVAILABLE,
         }
     }
 
@@ -63,7 +67,7 @@ impl From<BodyError> for io::Error {
     fn from(error: BodyError) -> Self {
         let kind = match error {
             BodyError::Refused(Refusal::BodyTooLarge) => io::ErrorKind::FileTooLarge,
-            BodyError::Refused(Refusal::Timeout) => io::ErrorKind::TimedOut,
+            BodyError::Refused(Refusal::Timeout) | BodyError::GaveWay => io::ErrorKind::TimedOut,
             BodyError::Refused(_) => io::ErrorKind::InvalidData,
             BodyError::Incomplete => io::ErrorKind::UnexpectedEof,
             BodyError::Stopped => io::ErrorKind::ConnectionAborted,

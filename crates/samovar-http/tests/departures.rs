@@ -1,7 +1,7 @@
 //! If a client closes its connection (FIN, with nothing unread) while its response waits for the
 //! application, the server detects that at once. Clients that only shut down their sending side get
-//! other responses completely. If the client's machine vanishes without FIN, the server detects that
-//! within [`Limits::silence_time`].
+//! other responses completely. If the client's machine vanishes without FIN, the server detects
+//! that within [`Limits::silence_time`].
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod support;

@@ -6,6 +6,7 @@
 mod support;
 
 use std::io::Read;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -69,7 +70,7 @@ impl Drop for Opened {
     }
 }
 
-fn start() -> (Server<Hanging>, std::net::SocketAddr, Opened) {
+fn start() -> (Server<Hanging>, SocketAddr, Opened) {
     let gate = Arc::new(Gate::default());
     let service = Hanging {
         gate: Arc::clone(&gate),
@@ -135,7 +136,7 @@ fn a_server_that_is_dropped_without_a_drain_waits_for_its_handlers() {
     });
     let has_ended = Arc::clone(&server.service().has_ended);
     let opening = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(200));
+        eventually("the drop has begun", || TcpStream::connect(addr).is_err());
         drop(opened);
     });
     drop(server);

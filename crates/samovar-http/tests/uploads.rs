@@ -173,6 +173,8 @@ fn a_malformed_body_is_a_client_error() {
 fn slow_uploads_do_not_delay_other_clients() {
     let limits = Limits {
         waiting_handlers_max: 3,
+        // None of the slow uploads makes room.
+        rest_time_min: Duration::MAX,
         ..Limits::default()
     };
     let (server, addr) = serve(streaming(1000), |builder| builder.workers(1).limits(limits));
@@ -339,6 +341,43 @@ fn a_stop_does_not_wait_for_a_body() {
     let started = Instant::now();
     drop(server);
     assert!(started.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn the_slowest_upload_of_a_crowd_makes_room_for_another() {
+    let limits = Limits {
+        waiting_handlers_max: 4,
+        rest_time_min: Duration::from_millis(20),
+        ..Limits::default()
+    };
+    let (server, addr) = serve(streaming(1000), |builder| builder.workers(1).limits(limits));
+    // Each of them sends enough not to be disconnected, and none ends.
+    let mut crowd: Vec<Reader> = (0..4)
+        .map(|_| {
+            let mut client = Reader::new(connect(addr));
+            client.send(post("/", "Content-Length: 900"));
+            client
+        })
+        .collect();
+    eventually("all wait", || server.load().waiting_count == 4);
+    for round in 0..3 {
+        eventually("an upload is answered", || {
+            for client in &mut crowd[round..] {
+                client.send("a");
+            }
+            let mut client = Reader::new(connect(addr));
+            client.send(post("/", "Content-Length: 4"));
+            client.send("aaaa");
+            match client.next(false).unwrap().status {
+                200 => true,
+                status => {
+                    assert_eq!(status, 503);
+                    false
+                }
+            }
+        });
+    }
+    eventually("one has made room", || server.load().waiting_count < 4);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! A reader that waits, such as one of an upstream server or of a log that grows, occupies no worker
-//! slot, and the server notices that its client has left.
+//! A reader that waits, such as one of an upstream server or of a log that grows, occupies no
+//! worker slot, and the server notices that its client has left.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

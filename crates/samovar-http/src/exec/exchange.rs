@@ -11,6 +11,7 @@ use std::time::SystemTime;
 use super::job::Job;
 use super::lane::Lane;
 use super::preferences::Preferences;
+use super::queue::submit;
 #[cfg(feature = "compression")]
 use crate::compress;
 use crate::core::{Core, Shared};
@@ -103,7 +104,7 @@ fn requeue<S: Service, C: Carrier>(
     lane: Lane,
 ) -> Option<(C, Box<Request>)> {
     request.lane = lane;
-    match shared.queue.push(carrier.requeue(request)) {
+    match submit(shared, carrier.requeue(request)) {
         Ok(()) => {
             shared.queue.wake();
             None

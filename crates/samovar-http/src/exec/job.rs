@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::lane::Lane;
+use crate::head::Peer;
 use crate::io::conn::Conn;
 use crate::io::stream::{StreamJob, StreamWork};
 use crate::request::Request;
@@ -45,6 +46,18 @@ impl Job {
             Self::Events(_) => Lane::Prompt,
             Self::Discard(_) => Lane::Slow,
             Self::Stream(job) => job.stream.lane,
+        }
+    }
+
+    /// Returns the client of the request that the job handles; `None` for any other job.
+    pub(super) fn peer(&self) -> Option<Peer> {
+        match self {
+            Self::Handle(conn, _) => Some(conn.peer),
+            Self::Stream(job) => match &job.work {
+                StreamWork::Handle(request) => Some(request.head().peer()),
+                StreamWork::Fulfil(..) | StreamWork::Pull(_) => None,
+            },
+            _ => None,
         }
     }
 

@@ -10,6 +10,7 @@ mod lent;
 mod preferences;
 mod progress;
 mod queue;
+mod uploads;
 mod worker;
 
 pub(crate) use exchange::handle;
@@ -20,5 +21,6 @@ pub use lent::lend_slot;
 pub(crate) use preferences::Preferences;
 pub(crate) use progress::Jobs;
 pub use progress::Unfinished;
-pub(crate) use queue::{LentSlot, Queue};
+pub(crate) use queue::{LentSlot, Queue, submit};
+pub(crate) use uploads::Listed;
 pub(crate) use worker::run;

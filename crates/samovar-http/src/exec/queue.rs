@@ -6,9 +6,9 @@
 //! number of threads that run jobs of the lane at the same time. The service chooses the lane of a
 //! request, and all work for that request runs there. So if a disk hangs and blocks every job of
 //! the slow lane, the prompt lane still has all its slots. The costly lane has few slots, because
-//! its jobs keep processors busy. TLS handshakes have a lane of their own, so handlers that block never
-//! delay a new connection. Threads belong to no lane: their number is limited to the slots
-//! of all lanes, and a new thread is started when a job finds a free slot but no free thread.
+//! its jobs keep processors busy. TLS handshakes have a lane of their own, so handlers that block
+//! never delay a new connection. Threads belong to no lane: their number is limited to the slots of
+//! all lanes, and a new thread is started when a job finds a free slot but no free thread.
 //!
 //! A handler that reads a body as it arrives may have to wait for its client. Meanwhile it lends
 //! its slot to other jobs; if work is queued and no thread is free, another thread is started. So
@@ -24,12 +24,16 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::{self, Thread};
 
 use super::job::Job;
 use super::lane::Lane;
 use super::lent::set_lane;
+use super::uploads::Uploads;
+use crate::core::Shared;
+use crate::observer::Incident;
+use crate::service::Service;
 use crate::sync::Lock;
 
 /// Function that starts one more worker thread.
@@ -49,6 +53,8 @@ pub(crate) struct Queue {
     pub(crate) threads_max: usize,
     /// Maximum number of jobs that have lent their slot.
     waiting_max: usize,
+    /// Uploads whose handlers have waited for their clients.
+    pub(crate) uploads: Arc<Uploads>,
 }
 
 #[derive(Debug, Default)]
@@ -182,6 +188,7 @@ impl Queue {
             slots_max,
             threads_max: lanes.into_iter().fold(0, usize::saturating_add),
             waiting_max,
+            uploads: Arc::default(),
         }
     }
 
@@ -208,13 +215,19 @@ impl Queue {
     /// Adds a job; returns the job if it starts new work and its lane's queue is full. The caller
     /// must call [`wake`](Self::wake) soon.
     pub(crate) fn push(&self, job: Job) -> Result<(), Job> {
+        self.add(job, self.waiting_max)
+    }
+
+    /// As [`push`](Self::push), but refuses a request with a streamed body only if `waiting_max`
+    /// jobs have lent their slot.
+    fn add(&self, job: Job, waiting_max: usize) -> Result<(), Job> {
         let mut state = self.lock();
         let waiting_count = state.waiting_count;
         let lane = state.lane(job.lane());
         if !job.is_request() {
             lane.continuing.push_back(job);
         } else if lane.requests.len() >= self.len_max
-            || job.is_streamed() && waiting_count >= self.waiting_max
+            || job.is_streamed() && waiting_count >= waiting_max
         {
             return Err(job);
         } else {
@@ -349,6 +362,24 @@ impl Queue {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.locked()
     }
+}
+
+/// Adds a job, as [`Queue::push`] does. If it is an upload for which no place is free, a slow
+/// upload may have to make room for it.
+pub(crate) fn submit<S: Service>(shared: &Shared<S>, job: Job) -> Result<(), Job> {
+    let queue = &shared.queue;
+    let job = match queue.push(job) {
+        Err(job) if job.is_streamed() => job,
+        outcome => return outcome,
+    };
+    let is_crowded = queue.load().waiting_count >= queue.waiting_max;
+    let peer = job.peer().filter(|_| is_crowded);
+    let Some(peer) = peer.and_then(|peer| queue.uploads.make_room(peer, &shared.limits)) else {
+        return Err(job);
+    };
+    let incident = Incident::TooSlow { peer };
+    shared.service.observer().incident(&incident);
+    queue.add(job, usize::MAX)
 }
 
 impl fmt::Debug for Queue {

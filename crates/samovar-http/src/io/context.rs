@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::answer::Date;
 use crate::core::Shared;
-use crate::exec::Job;
+use crate::exec::{self, Job};
 use crate::observer::Incident;
 use crate::proto::head::HeadIndex;
 use crate::request::Request;
@@ -151,7 +151,7 @@ impl<S: Service> Context<S> {
     /// woken only once for all jobs of a round.
     pub(super) fn queue(&mut self, job: Job) -> Result<(), Job> {
         self.has_queued = true;
-        self.shared.queue.push(job)
+        exec::submit(&self.shared, job)
     }
 
     /// Drops the rest of a response on a worker, because dropping may close files and so block.

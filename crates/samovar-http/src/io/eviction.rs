@@ -14,7 +14,6 @@
 //! waits for [`SEARCH_TIME`].
 
 use std::cmp::Reverse;
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use super::conn::Conn;
@@ -22,8 +21,7 @@ use super::key::Key;
 use super::link::Link;
 use super::slab::Slab;
 use super::stage::Stage;
-use crate::head::Peer;
-use crate::limits::Limits;
+use crate::limits::{Limits, SLOW_FACTOR};
 use crate::proto::conn::Phase;
 
 /// Maximum number of candidates kept from a search.
@@ -33,9 +31,6 @@ const FOUND_MAX: usize = 1024;
 const WORTH_A_SEARCH: usize = 16;
 /// Minimum time between two searches if the first has found few candidates.
 const SEARCH_TIME: Duration = Duration::from_millis(20);
-/// A connection with a slow request or response may be evicted after this multiple of
-/// [`Limits::rest_time_min`].
-const SLOW_FACTOR: u32 = 5;
 
 /// The candidates for eviction that the last search has found.
 #[derive(Debug, Default)]
@@ -110,7 +105,7 @@ fn candidate(slab: &Slab, key: Key, limits: &Limits) -> Option<Candidate> {
         }
     };
     Some(Candidate {
-        address: address(peer),
+        address: peer.network(),
         wait,
         since,
         key,
@@ -164,18 +159,6 @@ fn evictable(mut candidates: Vec<Candidate>, now: Instant, rest_time_min: Durati
     let surplus = found.len().saturating_sub(FOUND_MAX);
     found.drain(..surplus);
     found.into_iter().map(|(.., key)| key).collect()
-}
-
-/// Returns the address under which a connection is counted. For IPv6, it is the first 64 bits,
-/// because one customer usually controls the remaining bits.
-fn address(peer: Peer) -> u128 {
-    match peer {
-        Peer::Tcp(address) => match address.ip().to_canonical() {
-            IpAddr::V4(address) => u128::from(address.to_bits()),
-            IpAddr::V6(address) => address.to_bits() >> 64 << 64,
-        },
-        Peer::Unix(_) => 0,
-    }
 }
 
 #[cfg(test)]
@@ -267,15 +250,5 @@ mod tests {
         let found = order(&all);
         assert_eq!(found.len(), FOUND_MAX);
         assert!(found.into_iter().eq((1976..3000).rev()));
-    }
-
-    #[test]
-    fn addresses() {
-        let of = |text: &str| address(Peer::Tcp(text.parse().unwrap()));
-        assert_eq!(of("1.2.3.4:5"), of("1.2.3.4:6"));
-        assert_eq!(of("1.2.3.4:5"), of("[::ffff:1.2.3.4]:5"));
-        assert_ne!(of("1.2.3.4:5"), of("1.2.3.5:5"));
-        assert_eq!(of("[2001:db8::1]:5"), of("[2001:db8::2:3]:5"));
-        assert_ne!(of("[2001:db8::1]:5"), of("[2001:db8:0:1::1]:5"));
     }
 }

@@ -3,13 +3,11 @@
 use std::any::Any;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::conn::Conn;
 use super::sys::{self, PollFlags};
 use crate::core::Core;
-use crate::exec::LentSlot;
 use crate::patience::{self, Patience, STOP_CHECK_TIME};
 use crate::proto::Refusal;
 use crate::proto::conn::{Conn as Proto, Step};
@@ -122,24 +120,31 @@ impl Upload {
 
     /// Waits until the socket is ready. Meanwhile the worker slot is lent to other jobs.
     fn wait(&mut self, readiness: PollFlags) -> io::Result<()> {
-        // If too many slots are lent already, the job keeps its slot while it waits, for one stall
-        // time at most.
-        let _lent = LentSlot::lend(&self.core.queue, self.conn.answer.lane);
-        loop {
-            if self.core.is_cut_off.load(Ordering::Acquire) {
-                return Err(BodyError::Stopped.into());
+        let core = Arc::clone(&self.core);
+        let (peer, lane) = (self.conn.peer, self.conn.answer.lane);
+        let mut waiting = self.patience.wait(&core, peer, lane);
+        let outcome = loop {
+            if let Err(error) = self.patience.check(&mut waiting) {
+                break Err(error);
             }
             let started = Instant::now();
-            let is_ready = sys::wait_for(&self.conn.transport, readiness, STOP_CHECK_TIME)?;
-            let waited = self.patience.waited(started.elapsed(), &self.core.limits);
-            if let Err(error) = waited {
-                self.conn.proto.close_after();
-                return Err(error.into());
+            let is_ready = match sys::wait_for(&self.conn.transport, readiness, STOP_CHECK_TIME) {
+                Ok(is_ready) => is_ready,
+                Err(error) => {
+                    self.patience.end(waiting);
+                    return Err(error);
+                }
+            };
+            match self.patience.waited(started.elapsed(), &core.limits) {
+                Ok(()) if !is_ready => {}
+                outcome => break outcome,
             }
-            if is_ready {
-                return Ok(());
-            }
+        };
+        self.patience.end(waiting);
+        if outcome.is_err() {
+            self.conn.proto.close_after();
         }
+        Ok(outcome?)
     }
 }
 

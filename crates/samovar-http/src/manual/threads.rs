@@ -36,9 +36,9 @@
 //! and the response reported as [`End::Left`](crate::End::Left).
 //!
 //! Other code that waits for long, such as for a lock, lends its slot with
-//! [`lend_slot`](crate::lend_slot). A handler that waits for anything else, such as a database, keeps
-//! its slot, because more handlers would only queue at the database: set the number of workers to
-//! the concurrency that the database supports. The engine does not know of a wait in
+//! [`lend_slot`](crate::lend_slot). A handler that waits for anything else, such as a database,
+//! keeps its slot, because more handlers would only queue at the database: set the number of
+//! workers to the concurrency that the database supports. The engine does not know of a wait in
 //! [`Sender::send`](crate::Sender::send), so a handler would keep its slot there: call it only from
 //! threads of your own.
 //!

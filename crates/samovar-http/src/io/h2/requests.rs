@@ -150,6 +150,7 @@ impl<S: Service> Context<S> {
         let link = StreamLink::new(
             reference,
             &self.shared.core,
+            conn.peer,
             inflow.clone(),
             expects_continue,
         );

@@ -2,16 +2,15 @@
 
 use std::any::Any;
 use std::io;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::inflow::{Inflow, State};
 use crate::core::Core;
-use crate::exec::LentSlot;
+use crate::head::Peer;
 use crate::io::stream::{StreamNews, StreamRef};
 use crate::patience::{self, Patience, STOP_CHECK_TIME};
-use crate::upload::{BodyError, RequestLink};
+use crate::upload::RequestLink;
 
 /// Number of bytes that a handler reads before the client's window is opened by that number. An
 /// update for every small read would cost too much.
@@ -22,6 +21,7 @@ const RELEASE_LEN: usize = 16 * 1024;
 pub(crate) struct StreamLink {
     stream: StreamRef,
     core: Arc<Core>,
+    peer: Peer,
     /// The request body, if the handler reads it as it arrives; otherwise `None`.
     inflow: Option<Arc<Inflow>>,
     expects_continue: bool,
@@ -34,12 +34,14 @@ impl StreamLink {
     pub(crate) fn new(
         stream: StreamRef,
         core: &Arc<Core>,
+        peer: Peer,
         inflow: Option<Arc<Inflow>>,
         expects_continue: bool,
     ) -> Self {
         Self {
             stream,
             core: Arc::clone(core),
+            peer,
             inflow,
             expects_continue,
             unreleased_len: 0,
@@ -68,19 +70,25 @@ impl StreamLink {
         if std::mem::take(&mut self.expects_continue) {
             self.core.send_news(self.stream, StreamNews::Continue);
         }
-        // If too many slots are lent already, the job keeps its slot while it waits, for one stall
-        // time at most.
-        let _lent = LentSlot::lend(&self.core.queue, self.stream.lane);
-        let mut state = inflow.lock();
-        while state.is_empty() && state.end.is_none() {
-            if self.core.is_cut_off.load(Ordering::Acquire) {
-                return Err(BodyError::Stopped.into());
+        let core = Arc::clone(&self.core);
+        let mut waiting = self.patience.wait(&core, self.peer, self.stream.lane);
+        let outcome = loop {
+            // Lending a slot may start a thread, so the state is not locked meanwhile.
+            if let Err(error) = self.patience.check(&mut waiting) {
+                break Err(error);
+            }
+            let state = inflow.lock();
+            if !state.is_empty() || state.end.is_some() {
+                break Ok(state);
             }
             let started = Instant::now();
-            state = inflow.wait(state, STOP_CHECK_TIME);
-            self.patience.waited(started.elapsed(), &self.core.limits)?;
-        }
-        Ok(state)
+            drop(inflow.wait(state, STOP_CHECK_TIME));
+            if let Err(error) = self.patience.waited(started.elapsed(), &core.limits) {
+                break Err(error);
+            }
+        };
+        self.patience.end(waiting);
+        Ok(outcome?)
     }
 }
 
