@@ -1,14 +1,21 @@
-//! [`Admission`]: limits the number of uploads in progress and their memory.
+//! [`Admission`]: limits the number of uploads in progress, their memory, and the processors that
+//! they use.
 //!
 //! Most of the memory of an upload is the window of its decompressor, which the client chooses: up
 //! to 128 MiB. Each upload reserves this memory before the decompressor allocates it. Uploads wait
 //! for slots and memory, first come, first served. Each token has limits below those of all uploads
 //! together, so that it cannot keep the uploads of other tokens waiting.
+//!
+//! Decompressing and hashing takes turns. An upload has no turn while it waits for its client, and
+//! ends its turn after each piece of the body, or after [`TURN_LEN`] bytes of content. Tokens that
+//! have waiting uploads get their turns alternately. Small NARs and narinfos need no turn.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io;
+use std::num::NonZero;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::verify::{Memory, MemoryError};
@@ -24,6 +31,16 @@ const MEMORY_MAX: (u64, u64) = (160 << 20, 256 << 20);
 /// Maximum number of uploads in one queue: with one token, and in total. There are two queues, one
 /// for slots and one for memory.
 const WAITING_MAX: (usize, usize) = (128, 256);
+
+/// Length of the content that an upload decompresses without a turn, in bytes.
+const TURN_FREE_LEN: u64 = 1 << 20;
+
+/// Length of the content after which an upload ends its turn, in bytes.
+const TURN_LEN: u64 = 8 << 20;
+
+/// Maximum time that an upload waits for a turn. Each waiting upload before it has one turn, so it
+/// is never that long.
+const TURN_PATIENCE: Duration = Duration::from_secs(3600);
 
 /// Maximum time that a request waits for a slot, for memory and for the database together. It is
 /// below 60 s, the usual timeout of proxies.
@@ -45,13 +62,22 @@ pub trait Wait: fmt::Debug {
 pub(crate) struct Admission {
     uploads: Gate,
     memory: Gate,
+    turns: Gate,
 }
 
 impl Default for Admission {
     fn default() -> Self {
+        // Half of the processors are left for downloads.
+        let processors = thread::available_parallelism().map_or(1, NonZero::get);
+        let turns = processors.div_ceil(2) as u64;
         Self {
             uploads: Gate::new(UPLOADS_MAX),
             memory: Gate::new(MEMORY_MAX),
+            turns: Gate {
+                alternates: true,
+                waiting_max: (usize::MAX, usize::MAX),
+                ..Gate::new((turns, turns))
+            },
         }
     }
 }
@@ -70,6 +96,8 @@ impl Admission {
             slot: self.uploads.acquire(token, 1, patience, wait)?,
             gate: &self.memory,
             memory: None,
+            turns: &self.turns,
+            turn: None,
             wait,
             patience,
         })
@@ -101,12 +129,15 @@ pub(crate) struct Usage {
     pub(crate) waiting: u64,
 }
 
-/// The slot and the memory of one upload. Dropping it releases both.
+/// The slot, the memory and the turn of one upload. Dropping it releases them.
 #[derive(Debug)]
 pub struct Admitted<'a> {
     slot: Permit<'a>,
     gate: &'a Gate,
     memory: Option<Permit<'a>>,
+    turns: &'a Gate,
+    /// The present turn, and the length of the content when it began.
+    turn: Option<(Permit<'a>, u64)>,
     wait: &'a dyn Wait,
     patience: Duration,
 }
@@ -127,6 +158,22 @@ impl Memory for Admitted<'_> {
         }
         Ok(())
     }
+
+    fn work(&mut self, content_len: u64) -> Result<(), MemoryError> {
+        let is_over = |(_, start): &(Permit<'_>, u64)| content_len - start >= TURN_LEN;
+        if content_len < TURN_FREE_LEN || self.turn.as_ref().is_some_and(|turn| !is_over(turn)) {
+            return Ok(());
+        }
+        self.rest();
+        let (gate, key) = (self.turns, self.slot.key);
+        let permit = gate.acquire_now(key, 1, TURN_PATIENCE, self.wait)?;
+        self.turn = Some((permit, content_len));
+        Ok(())
+    }
+
+    fn rest(&mut self) {
+        self.turn = None;
+    }
 }
 
 /// A limited amount (slots or bytes) that several keys share. A key is the id of a token.
@@ -134,6 +181,10 @@ impl Memory for Admitted<'_> {
 struct Gate {
     key_max: u64,
     sum_max: u64,
+    /// Maximum number of waiting callers: with one key, and in total.
+    waiting_max: (usize, usize),
+    /// Whether a key that was served last lets other keys go first.
+    alternates: bool,
     state: Mutex<State>,
     /// Notified when an amount is released or the queue changes.
     changed: Condvar,
@@ -146,6 +197,8 @@ struct State {
     held: HashMap<i64, u64>,
     waiting: VecDeque<Waiting>,
     next_ticket: u64,
+    /// The key that acquired an amount last.
+    last_key: Option<i64>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -160,13 +213,29 @@ impl Gate {
         Self {
             key_max,
             sum_max,
+            waiting_max: WAITING_MAX,
+            alternates: false,
             state: Mutex::default(),
             changed: Condvar::new(),
         }
     }
 
-    /// Acquires an amount for a key. Waits at most `patience` until the amount is free.
+    /// Acquires an amount for a key. Waits at most `patience` until the amount is free, and at most
+    /// as long as the request may still wait.
     fn acquire(
+        &self,
+        key: i64,
+        amount: u64,
+        patience: Duration,
+        wait: &dyn Wait,
+    ) -> Result<Permit<'_>, MemoryError> {
+        within(patience, |patience| {
+            self.acquire_now(key, amount, patience, wait)
+        })
+    }
+
+    /// Acquires an amount for a key. Waits at most `patience` until the amount is free.
+    fn acquire_now(
         &self,
         key: i64,
         amount: u64,
@@ -180,7 +249,8 @@ impl Gate {
         };
         let mut state = self.state();
         let of_key = state.waiting.iter().filter(|entry| entry.key == key);
-        if of_key.count() >= WAITING_MAX.0 || state.waiting.len() >= WAITING_MAX.1 {
+        let (of_key_max, all_max) = self.waiting_max;
+        if of_key.count() >= of_key_max || state.waiting.len() >= all_max {
             return Err(MemoryError::Busy);
         }
         let ticket = state.next_ticket;
@@ -195,9 +265,7 @@ impl Gate {
         }
         drop(state);
         let queued = Queued { gate: self, ticket };
-        within(patience, |patience| {
-            self.await_turn(queued, permit, patience, wait)
-        })
+        self.await_turn(queued, permit, patience, wait)
     }
 
     /// Waits at most `patience` until the queued entry is granted its amount.
@@ -240,6 +308,7 @@ impl Gate {
             .position(|entry| entry.ticket == ticket);
         if is_next && let Some(entry) = position.and_then(|at| state.waiting.remove(at)) {
             state.sum += entry.amount;
+            state.last_key = Some(entry.key);
             *state.held.entry(entry.key).or_default() += entry.amount;
         }
         is_next
@@ -249,6 +318,12 @@ impl Gate {
     /// limit, and its amount is free.
     fn is_next(&self, state: &State, ticket: u64) -> bool {
         let mut held_back = Vec::new();
+        if self.alternates
+            && let Some(last_key) = state.last_key
+            && state.waiting.iter().any(|entry| entry.key != last_key)
+        {
+            held_back.push(last_key);
+        }
         for entry in &state.waiting {
             let held = state.held.get(&entry.key).copied().unwrap_or(0);
             if held_back.contains(&entry.key) || held + entry.amount > self.key_max {
@@ -307,7 +382,6 @@ impl Drop for Permit<'_> {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc;
-    use std::thread;
 
     use super::*;
 
@@ -487,6 +561,51 @@ mod tests {
             assert!(waiting.join().unwrap());
         });
         assert_eq!(admission.usage(), usage(0, 0));
+    }
+
+    #[test]
+    fn tokens_take_turns_alternately() {
+        let gate = Gate {
+            alternates: true,
+            ..Gate::new((1, 1))
+        };
+        let first = take(&gate, 1, 1).unwrap();
+        let (sender, receiver) = mpsc::channel();
+        thread::scope(|scope| {
+            for (at, key) in [1, 1, 1, 2, 3, 2].into_iter().enumerate() {
+                let (gate, sender) = (&gate, sender.clone());
+                scope.spawn(move || {
+                    let permit = gate.acquire(key, 1, LONG, &Block).unwrap();
+                    sender.send(key).unwrap();
+                    drop(permit);
+                });
+                await_waiting(gate, at + 1);
+            }
+            drop(first);
+        });
+        let order: Vec<i64> = receiver.try_iter().collect();
+        assert_eq!(order, [2, 1, 3, 1, 2, 1]);
+    }
+
+    #[test]
+    fn an_upload_has_a_turn_while_it_works_and_none_while_it_rests() {
+        let admission = Admission::default();
+        let turns = || admission.turns.state().sum;
+        let mut upload = admission.admit(1, &Block, LONG).unwrap();
+        upload.work(TURN_FREE_LEN - 1).unwrap();
+        assert_eq!(turns(), 0, "a small NAR");
+        upload.work(TURN_FREE_LEN).unwrap();
+        assert_eq!(turns(), 1);
+        upload.rest();
+        assert_eq!(turns(), 0);
+        upload.work(2 * TURN_FREE_LEN).unwrap();
+        let start = |upload: &Admitted<'_>| upload.turn.as_ref().map(|(_, start)| *start);
+        upload.work(2 * TURN_FREE_LEN + TURN_LEN - 1).unwrap();
+        assert_eq!(start(&upload), Some(2 * TURN_FREE_LEN));
+        upload.work(2 * TURN_FREE_LEN + TURN_LEN).unwrap();
+        assert_eq!(start(&upload), Some(2 * TURN_FREE_LEN + TURN_LEN));
+        drop(upload);
+        assert_eq!(turns(), 0);
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! The commit queue: combines paths that are published at the same time into one commit.
+//! The commit queue: combines what is stored at the same time into one commit.
 //!
 //! A commit costs one flush of the disk, whether it has one path or thousands. No timer delays it:
 //! the first caller commits at once. Paths that arrive during a commit wait, and one of their
-//! callers commits them together.
+//! callers commits them together. A storage has two queues: one for paths, and one for the files of
+//! NARs, whose commit also makes the files durable.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,40 +11,54 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::error::StorageError;
-use crate::metadata::{NewPath, Published};
 
-/// Number of paths in a commit beyond which no other group joins it. A transaction of this size
+/// Number of items in a commit beyond which no other group joins it. A transaction of this size
 /// takes about 0.3 s.
 const BATCH_COUNT_MAX: usize = 4096;
 
-/// The paths of a storage that wait for a commit.
-#[derive(Debug, Default)]
-pub(crate) struct CommitQueue {
-    state: Mutex<State>,
+/// Items of a storage that wait for a commit, such as paths. `Outcome`: what a commit returns for
+/// each item.
+#[derive(Debug)]
+pub(crate) struct CommitQueue<Item, Outcome> {
+    state: Mutex<State<Item, Outcome>>,
     /// Notified after each commit.
     committed: Condvar,
 }
 
-#[derive(Debug, Default)]
-struct State {
+#[derive(Debug)]
+struct State<Item, Outcome> {
     next_ticket: u64,
-    waiting: Vec<Waiting>,
+    waiting: Vec<Waiting<Item>>,
     is_committing: bool,
     /// Outcome of each group by its ticket, until the group's caller takes it. If a commit fails,
     /// all its groups get the same error.
-    outcomes: HashMap<u64, Result<Vec<Published>, StorageError>>,
+    outcomes: HashMap<u64, Result<Vec<Outcome>, StorageError>>,
 }
 
-/// A group of paths that waits for a commit.
+/// A group of items that waits for a commit.
 #[derive(Debug)]
-struct Waiting {
+struct Waiting<Item> {
     ticket: u64,
-    group: Arc<Vec<NewPath>>,
+    group: Arc<Vec<Item>>,
     /// Time at which the caller stops waiting.
     deadline: Instant,
 }
 
-impl State {
+impl<Item, Outcome> Default for CommitQueue<Item, Outcome> {
+    fn default() -> Self {
+        Self {
+            state: Mutex::new(State {
+                next_ticket: 0,
+                waiting: Vec::new(),
+                is_committing: false,
+                outcomes: HashMap::new(),
+            }),
+            committed: Condvar::new(),
+        }
+    }
+}
+
+impl<Item, Outcome> State<Item, Outcome> {
     /// Returns the number of waiting groups that the next commit publishes.
     fn batch_len(&self) -> usize {
         let mut count = 0;
@@ -59,8 +74,8 @@ impl State {
     /// whose deadline is not reached wait for the next commit instead.
     fn end_commit(
         &mut self,
-        batch: Vec<Waiting>,
-        outcome: Result<Vec<Vec<Published>>, StorageError>,
+        batch: Vec<Waiting<Item>>,
+        outcome: Result<Vec<Vec<Outcome>>, StorageError>,
     ) {
         self.is_committing = false;
         let error = match outcome {
@@ -82,16 +97,16 @@ impl State {
     }
 }
 
-impl CommitQueue {
-    /// Publishes a group of paths in one of the next commits, and waits for its outcomes. While the
-    /// database is busy, waits at most `patience`. `commit` publishes a batch of groups, and waits
-    /// for the database at most the given time.
+impl<Item, Outcome> CommitQueue<Item, Outcome> {
+    /// Stores a group in one of the next commits, and waits for its outcomes. While the database is
+    /// busy, waits at most `patience`. `commit` stores a batch of groups, and waits for the database
+    /// at most the given time.
     pub(crate) fn publish(
         &self,
-        group: &Arc<Vec<NewPath>>,
+        group: &Arc<Vec<Item>>,
         patience: Duration,
-        commit: impl Fn(&[&[NewPath]], Duration) -> Result<Vec<Vec<Published>>, StorageError>,
-    ) -> Result<Vec<Published>, StorageError> {
+        commit: impl Fn(&[&[Item]], Duration) -> Result<Vec<Vec<Outcome>>, StorageError>,
+    ) -> Result<Vec<Outcome>, StorageError> {
         let mut state = self.state();
         let ticket = state.next_ticket;
         state.next_ticket += 1;
@@ -111,9 +126,9 @@ impl CommitQueue {
             }
             state.is_committing = true;
             let count = state.batch_len();
-            let batch: Vec<Waiting> = state.waiting.drain(..count).collect();
+            let batch: Vec<Waiting<Item>> = state.waiting.drain(..count).collect();
             drop(state);
-            let groups: Vec<&[NewPath]> = batch
+            let groups: Vec<&[Item]> = batch
                 .iter()
                 .map(|waiting| waiting.group.as_slice())
                 .collect();
@@ -133,10 +148,10 @@ impl CommitQueue {
     /// waits until `deadline` at most, then removes the group from the queue.
     fn await_commit<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, State<Item, Outcome>>,
         ticket: u64,
         deadline: Instant,
-    ) -> Result<MutexGuard<'a, State>, StorageError> {
+    ) -> Result<MutexGuard<'a, State<Item, Outcome>>, StorageError> {
         let mut waiting = state.waiting.iter();
         let Some(position) = waiting.position(|waiting| waiting.ticket == ticket) else {
             let state = self.committed.wait(state);
@@ -152,14 +167,14 @@ impl CommitQueue {
         Ok(state)
     }
 
-    /// Returns the number of paths that wait for the next commits.
+    /// Returns the number of items that wait for the next commits.
     pub(crate) fn len(&self) -> usize {
         let state = self.state();
         let groups = state.waiting.iter();
         groups.map(|waiting| waiting.group.len()).sum()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, State<Item, Outcome>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -172,9 +187,13 @@ mod tests {
     use samovar_nix::StorePath;
 
     use super::*;
-    use crate::metadata::CacheId;
+    use crate::metadata::{CacheId, NewPath, Published};
 
     const LONG: Duration = Duration::from_secs(600);
+
+    fn queue() -> CommitQueue<NewPath, Published> {
+        CommitQueue::default()
+    }
 
     fn new_path() -> Arc<Vec<NewPath>> {
         let base_name = "zs83x50c7jbs0hj70ivx7ykckxh2zzl5-a";
@@ -194,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_full_disk_is_reported_as_such() {
-        let queue = CommitQueue::default();
+        let queue = queue();
         let full = |_: &[&[NewPath]], _| {
             let error = io::ErrorKind::StorageFull.into();
             Err(StorageError::file("cannot write", "the database", error))
@@ -205,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_commit_that_panics_fails_and_the_next_one_works() {
-        let queue = CommitQueue::default();
+        let queue = queue();
         let panics = |_: &[&[NewPath]], _| std::panic::resume_unwind(Box::new(()));
         assert!(queue.publish(&new_path(), LONG, panics).is_err());
         let published = queue.publish(&new_path(), LONG, |batch, _| {
@@ -216,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_commit_is_repeated_while_the_database_is_busy() {
-        let queue = CommitQueue::default();
+        let queue = queue();
         let count = AtomicUsize::new(0);
         let busy_twice = |batch: &[&[NewPath]], _| match count.fetch_add(1, Ordering::Relaxed) {
             0 | 1 => Err(StorageError::Busy),
@@ -235,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_caller_gives_up_while_another_commit_takes_long() {
-        let queue = CommitQueue::default();
+        let queue = queue();
         let (started, starts) = std::sync::mpsc::channel();
         let (end, ends) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {

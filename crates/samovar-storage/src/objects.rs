@@ -105,6 +105,14 @@ pub trait Objects: std::fmt::Debug + Send + Sync {
     /// [`StorageError::File`] if an operation on the file system fails.
     fn link(&self, file: &Path, key: &str) -> Result<(), StorageError>;
 
+    /// Makes [placed](NewObject::place) objects durable.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::File`] if an operation on the file system fails. Then none of the objects may
+    /// be used: see the module's documentation.
+    fn sync(&self, keys: &[&str]) -> Result<(), StorageError>;
+
     /// Starts a group of objects that become durable together. Call it before the first object of
     /// the group is created.
     ///
@@ -307,6 +315,10 @@ impl Objects for Directory {
         Ok(())
     }
 
+    fn sync(&self, keys: &[&str]) -> Result<(), StorageError> {
+        sync_files(&self.root, keys)
+    }
+
     fn start_group(&self) -> Result<Box<dyn ObjectGroup + '_>, StorageError> {
         let disk = File::open(&self.root)
             .map_err(|error| StorageError::file("cannot open", ".", error))?;
@@ -449,8 +461,7 @@ impl NewObject for NewFile {
         // A journaling file system that syncs the renamed file makes the name durable, too. Syncing
         // the directory then costs nothing.
         self.place(key)?;
-        sync_file(&root, key)?;
-        sync_parents(&root, &[key])
+        sync_files(&root, &[key])
     }
 }
 
@@ -489,27 +500,33 @@ impl FileGroup<'_> {
         let disk = rustix::fs::fstatfs(&self.disk);
         disk.is_ok_and(|disk| SYNCFS_TYPES.contains(&disk.f_type))
     }
+}
 
-    /// Syncs files by several threads: file systems sync many files in about the time of one.
-    fn sync_each(&self, keys: &[&str]) -> Result<(), StorageError> {
-        let sync = |key: &&str| sync_file(self.root, key);
-        std::thread::scope(|scope| {
-            let parts = keys.chunks(keys.len().div_ceil(SYNC_THREAD_COUNT).max(1));
-            let threads: Vec<_> = parts
-                .map(|part| scope.spawn(|| part.iter().try_for_each(sync)))
-                .collect();
-            let panicked = |_| Err(StorageError::Database("syncing a file panicked".to_owned()));
-            let mut threads = threads.into_iter();
-            threads.try_for_each(|thread| thread.join().unwrap_or_else(panicked))
-        })?;
-        sync_parents(self.root, keys)
-    }
+/// Syncs files, and then their directories, by several threads: file systems sync many files in
+/// about the time of one.
+fn sync_files(root: &Path, keys: &[&str]) -> Result<(), StorageError> {
+    let sync = |key: &&str| sync_file(root, key);
+    let len = keys.len().div_ceil(SYNC_THREAD_COUNT).max(1);
+    let (own, others) = keys.split_at(len.min(keys.len()));
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = others
+            .chunks(len)
+            .map(|part| scope.spawn(|| part.iter().try_for_each(sync)))
+            .collect();
+        let own = own.iter().try_for_each(sync);
+        let panicked = |_| Err(StorageError::Database("syncing a file panicked".to_owned()));
+        let mut outcomes = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(panicked));
+        own.and(outcomes.try_for_each(|outcome| outcome))
+    })?;
+    sync_parents(root, keys)
 }
 
 impl ObjectGroup for FileGroup<'_> {
     fn sync(self: Box<Self>, keys: &[&str]) -> Result<(), StorageError> {
         if keys.len() < SYNCFS_COUNT_MIN || !self.has_syncfs() {
-            return self.sync_each(keys);
+            return sync_files(self.root, keys);
         }
         rustix::fs::syncfs(&self.disk)
             .map_err(|error| StorageError::file("cannot sync", ".", error.into()))

@@ -19,7 +19,7 @@ use crate::counters::Counters;
 use crate::error::{PutError, StorageError};
 use crate::lost::{OnLost, Place, place_of_nars};
 use crate::metadata::{
-    CacheId, CacheSummary, Clock, Metadata, NewPath, Published, Sqlite, StoredPath, Uses,
+    CacheId, CacheSummary, Clock, Metadata, NewNar, NewPath, Published, Sqlite, StoredPath, Uses,
 };
 use crate::mirror;
 use crate::objects::{Directory, Objects, create_directory, list_if_any};
@@ -43,6 +43,9 @@ const LOCK_INTERVAL: Duration = Duration::from_millis(100);
 /// Renders the narinfo of an uploaded path, including the cache's signatures.
 pub type Render<'a> = dyn Fn(&StoredPath) -> Vec<u8> + 'a;
 
+/// The id of a token, and a verified NAR that was uploaded with it.
+pub(crate) type NarOfToken = (i64, NewNar);
+
 /// The storage for uploaded paths: files and a database.
 #[derive(Debug)]
 pub struct Storage {
@@ -53,7 +56,8 @@ pub struct Storage {
     pub(crate) limits: Limits,
     pub(crate) admission: Admission,
     pub(crate) rules: Rules,
-    pub(crate) queue: CommitQueue,
+    pub(crate) queue: CommitQueue<NewPath, Published>,
+    pub(crate) nar_queue: CommitQueue<NarOfToken, Result<(), StorageError>>,
     pub(crate) joins: Joins,
     pub(crate) counters: Counters,
     index: RwLock<Index>,
@@ -134,6 +138,7 @@ impl Storage {
             admission: Admission::default(),
             rules,
             queue: CommitQueue::default(),
+            nar_queue: CommitQueue::default(),
             joins: Joins::default(),
             counters: Counters::default(),
             index: RwLock::default(),
@@ -335,6 +340,21 @@ impl Storage {
         Ok(outcomes)
     }
 
+    /// Makes the files of a batch of NARs durable, then records the NARs.
+    pub(crate) fn commit_nars(
+        &self,
+        batch: &[&[NarOfToken]],
+        patience: Duration,
+    ) -> Result<Vec<Vec<Result<(), StorageError>>>, StorageError> {
+        let new: Vec<&NarOfToken> = batch.iter().copied().flatten().collect();
+        let keys: Vec<&str> = new.iter().map(|(_, new)| &*new.nar.object_key).collect();
+        self.objects.sync(&keys)?;
+        let outcomes = self.metadata.add_nars_of_tokens(&new, patience)?;
+        let mut outcomes = outcomes.into_iter();
+        let of_group = |group: &&[NarOfToken]| outcomes.by_ref().take(group.len()).collect();
+        Ok(batch.iter().map(of_group).collect())
+    }
+
     pub(crate) fn uses(&self) -> MutexGuard<'_, Uses> {
         self.uses.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -359,13 +379,13 @@ impl Storage {
     /// limit.
     pub(crate) fn check_loose(&self, token: &Token, file_size: u64) -> Result<(), PutError> {
         let limit = self.rules.loose_bytes_max;
-        let bounds = || {
-            self.loose_bytes
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-        };
+        // Held until the file is counted: uploads that end at the same time count one by one.
+        let mut bounds = self
+            .loose_bytes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         // Publishing reduces the total, so the bound in memory is exact or too high.
-        let bound = bounds().get(&token.id).copied();
+        let bound = bounds.get(&token.id).copied();
         let mut used = match bound {
             Some(bound) => bound,
             None => self.metadata.loose_bytes(token.id)?,
@@ -377,7 +397,7 @@ impl Storage {
         if used > limit {
             return Err(Refusal::TooManyLoose { used, limit }.into());
         }
-        bounds().insert(token.id, used);
+        bounds.insert(token.id, used);
         Ok(())
     }
 

@@ -17,7 +17,7 @@ use crate::metadata::{
 use crate::mirror::{LOGS, log_prefix, narinfo_key};
 use crate::objects::NewObject;
 use crate::publish::{self, Refusal};
-use crate::storage::{Render, Storage};
+use crate::storage::{NarOfToken, Render, Storage};
 use crate::token::{Denied, Token, TokenHash};
 use crate::verify::{FileName, Memory, Verified, verify};
 use crate::waiting::Patience;
@@ -242,10 +242,33 @@ impl StoredCache {
                 .map_err(|error| PutError::of_nar(error, &format!("nar/{name}")))
         };
         let (new, object) = self.receive_object(token, &mut used, verify, |_| Ok(*name))?;
-        object.publish(&new.nar.object_key)?;
-        // This fails if the collector has deleted the NAR since the key was chosen. That takes the
-        // collector longer than `Rules::hold`.
-        Ok(storage.metadata.add_nars(token.id, &[new])?)
+        Ok(self.store_nar(token, new, object)?)
+    }
+
+    /// Makes the file of a verified NAR durable, and records it, in one commit with others that
+    /// arrive at the same time. Fails if the collector has deleted the NAR since the key was chosen.
+    /// That takes the collector longer than `Rules::hold`.
+    pub(crate) fn store_nar(
+        &self,
+        token: &Token,
+        new: NewNar,
+        object: Box<dyn NewObject>,
+    ) -> Result<(), StorageError> {
+        let storage = &*self.storage;
+        object.place(&new.nar.object_key)?;
+        let group = Arc::new(vec![(token.id, new)]);
+        let commit = |batch: &[&[NarOfToken]], patience| storage.commit_nars(batch, patience);
+        let waits = storage.metadata.waits();
+        let outcomes = waits.lend(|| {
+            waits.patiently(PATIENCE, |patience| {
+                storage.nar_queue.publish(&group, patience, commit)
+            })
+        })?;
+        // A group of one NAR has one outcome.
+        outcomes
+            .into_iter()
+            .next()
+            .unwrap_or(Err(StorageError::Busy))
     }
 
     /// Receives the file of a NAR into a new object, within the quota of the cache and the limits
@@ -378,8 +401,10 @@ impl StoredCache {
         loop {
             let commit = |batch: &[&[NewPath]], patience| storage.commit(batch, patience);
             let waits = storage.metadata.waits();
-            let outcomes = waits.patiently(PATIENCE, |patience| {
-                storage.queue.publish(&group, patience, commit)
+            let outcomes = waits.lend(|| {
+                waits.patiently(PATIENCE, |patience| {
+                    storage.queue.publish(&group, patience, commit)
+                })
             })?;
             let mut is_outdated = false;
             for (at, outcome) in outcomes.iter().enumerate() {

@@ -124,6 +124,24 @@ impl Waits {
         })
     }
 
+    /// Calls `wait`, which blocks until the disk has flushed its caches, while the thread's slot is
+    /// lent. So requests whose commits can be combined wait together, however few slots there are.
+    pub(crate) fn lend<T>(
+        &self,
+        wait: impl FnOnce() -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
+        let Some(lend_slot) = self.lend_slot.get() else {
+            return wait();
+        };
+        let (mut wait, mut outcome) = (Some(wait), Err(StorageError::Busy));
+        lend_slot(&mut || {
+            if let Some(wait) = wait.take() {
+                outcome = wait();
+            }
+        });
+        outcome
+    }
+
     /// Calls `wait` while the thread's slot is lent.
     fn lending<T>(
         &self,

@@ -1,4 +1,5 @@
 //! The server calls `fsync` at most 9 times for a push of a directory, however many files it has.
+//! Stock uploads of small paths that arrive at the same time share their flushes.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,7 +13,7 @@ use std::path::Path;
 use serde_json::Value;
 use support::samovar;
 use support_push::noise;
-use support_uploads::{Site, Traced, can_trace};
+use support_uploads::{MadePath, Site, Traced, can_trace, upload};
 use testkit::process::output;
 
 /// The system calls that flush a disk.
@@ -98,4 +99,43 @@ fn a_push_of_a_directory_flushes_the_disk_at_most_9_times() {
             flushes.len()
         );
     }
+}
+
+#[test]
+fn uploads_at_the_same_time_share_their_flushes() {
+    const CLIENT_COUNT: usize = 16;
+    const PATH_COUNT: usize = 12;
+    if !can_trace() {
+        return;
+    }
+    let site = Site::new();
+    let trace = site.dir().join("trace");
+    let arguments = [
+        "-y".to_owned(),
+        format!("--output={}", trace.display()),
+        format!("--trace={}", CALLS.join(",")),
+    ];
+    let mut server = Traced::start(&site, &arguments, &[]);
+    let address = server.address().unwrap();
+    let token = site.token(&[]);
+    let before = flushes(&trace).len();
+    std::thread::scope(|scope| {
+        for client in 0..CLIENT_COUNT {
+            let token = &token;
+            scope.spawn(move || {
+                for at in 0..PATH_COUNT {
+                    let path = MadePath::new(&format!("path-{client}-{at}"));
+                    let file = upload(address, token, &path.file_target(), &path.file);
+                    let narinfo = upload(address, token, &path.target(), path.narinfo());
+                    assert_eq!((file.status, narinfo.status), (200, 200));
+                }
+            });
+        }
+    });
+    let count = flushes(&trace).len() - before;
+    let paths = CLIENT_COUNT * PATH_COUNT;
+    println!("{count} flushes for {paths} paths");
+    // One client alone causes four: for the file, its directory, and two transactions.
+    assert!(count >= paths, "each file is flushed");
+    assert!(count * 2 <= paths * 5, "{count} flushes for {paths} paths");
 }

@@ -135,6 +135,57 @@ fn slow_uploads_with_one_token_do_not_delay_other_tokens() {
     server.publish(&token, &path);
 }
 
+/// Returns a zstd file whose content is a NAR with a file of `count` times `chunk`.
+fn zstd_of_chunks(chunk: &[u8], count: usize) -> Vec<u8> {
+    let compressed = |content: &[u8]| {
+        let mut path = MadePath::new("chunk");
+        path.nar = content.to_vec();
+        path.compressed("zstd").file
+    };
+    let mut start = nar_of_file(b"");
+    // Two closing parentheses, which are 16 bytes each, end a NAR.
+    let end = start.split_off(start.len() - 16);
+    let len = start.len() - 8;
+    let content_len = (chunk.len() * count) as u64;
+    assert_eq!(content_len % 8, 0, "no padding");
+    start[len..].copy_from_slice(&content_len.to_le_bytes());
+    let frame = compressed(chunk);
+    let frames = std::iter::repeat_n(frame, count).flatten();
+    let mut file = compressed(&start);
+    file.extend(frames);
+    file.extend(compressed(&end));
+    file
+}
+
+#[test]
+fn a_long_upload_does_not_delay_those_of_other_tokens() {
+    let site = Site::new();
+    site.configure_empty("");
+    let server = site.start();
+    let [large, small] = ["large", "small"].map(|name| site.token(&["--name", name]));
+    // Verifying 2 GiB takes seconds. The file has a hundredth of that, and is sent at once.
+    let mut chunk = vec![b'x'; 4 << 20];
+    for (at, byte) in chunk[..40_000].iter_mut().enumerate() {
+        *byte = (at.wrapping_mul(2_654_435_761) >> 13) as u8;
+    }
+    let file = zstd_of_chunks(&chunk, 512);
+    let target = format!("/nar/{}.nar.zst", hash(&file));
+    let mut upload = start(server.address, &large, "curl", &target, file.len(), &file);
+    let paths: Vec<MadePath> = (0..3)
+        .map(|at| MadePath::new(&format!("small-{at}")).compressed("zstd"))
+        .collect();
+    // This one needs turns, because it is not small.
+    let medium = MadePath::new("medium")
+        .containing(&chunk)
+        .compressed("zstd");
+    for path in paths.iter().chain([&medium]) {
+        server.publish(&small, path);
+        assert!(upload.is_quiet(), "{} waited", path.store_path);
+    }
+    let response = upload.next(false).unwrap();
+    assert_eq!(response.status, 200, "{}", response.text());
+}
+
 #[test]
 fn an_upload_waits_while_another_process_writes_to_the_database() {
     let site = Site::new();

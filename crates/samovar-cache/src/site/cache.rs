@@ -232,7 +232,7 @@ impl Cache {
         }
         if self.uploads.is_some() {
             match upload::cost(head.method(), path) {
-                Some(Cost::Verification) => return Ok(reply.dispatch_costly()),
+                Some(Cost::Computation) => return Ok(reply.dispatch_costly()),
                 Some(Cost::Files) => return Ok(reply.dispatch_slow()),
                 None => {}
             }

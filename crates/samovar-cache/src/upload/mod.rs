@@ -98,10 +98,11 @@ pub(crate) struct Context<'a> {
 
 /// The kind of work that a request about uploads causes on a worker.
 pub(crate) enum Cost {
-    /// Reading or writing files and the database.
+    /// Reading or writing files and the database. Verifying a NAR, which takes turns with other
+    /// verifications.
     Files,
-    /// Verifying a NAR, which takes long: downloads must not queue behind it.
-    Verification,
+    /// A computation that takes long: downloads must not queue behind it.
+    Computation,
 }
 
 /// Returns the kind of work for a request that only this module answers: a PUT, a URL below
@@ -110,8 +111,7 @@ pub(crate) enum Cost {
 pub(crate) fn cost(method: Method, path: &[u8]) -> Option<Cost> {
     let target = Target::of(path);
     match (method, &target.kind) {
-        (_, Kind::Push(Some(target))) if target.is_costly() => Some(Cost::Verification),
-        (Method::Put, Kind::Nar(_)) => Some(Cost::Verification),
+        (_, Kind::Push(Some(target))) if target.is_costly() => Some(Cost::Computation),
         (Method::Put, _) | (_, Kind::Nar(_)) => Some(Cost::Files),
         _ => target.is_below_upload.then_some(Cost::Files),
     }

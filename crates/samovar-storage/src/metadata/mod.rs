@@ -306,6 +306,19 @@ pub trait Metadata:
     /// Nothing is recorded then.
     fn add_nars(&self, token: i64, new: &[NewNar]) -> Result<(), StorageError>;
 
+    /// Records NARs of several tokens in one transaction, each with the id of its token. Waits at
+    /// most `patience` for the database. Returns an outcome for each NAR:
+    /// [`StorageError::KeyInUse`] if its key [is garbage](Self::is_garbage).
+    ///
+    /// # Errors
+    ///
+    /// Any other [`StorageError`]. No NAR is recorded then.
+    fn add_nars_of_tokens(
+        &self,
+        new: &[&(i64, NewNar)],
+        patience: Duration,
+    ) -> Result<Vec<Result<(), StorageError>>, StorageError>;
+
     /// Returns the total length of the files that the paths of a cache use, in bytes. A file counts
     /// once.
     ///

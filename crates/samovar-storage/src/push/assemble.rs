@@ -155,8 +155,7 @@ impl Push<'_> {
         {
             return Ok((nar_hash, nar_size));
         }
-        object.publish(&new.nar.object_key)?;
-        storage.metadata.add_nars(self.token.id, &[new])?;
+        self.cache.store_nar(self.token, new, object)?;
         Ok((nar_hash, nar_size))
     }
 

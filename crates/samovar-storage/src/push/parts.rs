@@ -343,8 +343,7 @@ impl Push<'_> {
             return Err(failure.into());
         }
         let (new, object) = received?;
-        object.publish(&new.nar.object_key)?;
-        Ok(storage.metadata.add_nars(self.token.id, &[new])?)
+        Ok(self.cache.store_nar(self.token, new, object)?)
     }
 }
 

@@ -146,7 +146,7 @@ impl Decoded<'_> {
         }
         self.len += self.piece.len() as u64;
         let input = self.decompressor.input();
-        input.set_content_len(self.len);
+        input.set_content_len(self.len)?;
         // The decompressor may have treated an error of the source as the end of the stream.
         match input.take_failure() {
             Some(failure) if self.piece.is_empty() => Err(failure),

@@ -78,9 +78,10 @@ impl<'a> Input<'a> {
         self.received
     }
 
-    /// Sets the number of decompressed bytes so far, for `check_overhead`.
-    pub(super) const fn set_content_len(&mut self, len: u64) {
+    /// Sets the number of decompressed bytes so far. May wait for a turn of a processor.
+    pub(super) fn set_content_len(&mut self, len: u64) -> Result<(), VerifyError> {
         self.content_len = len;
+        Ok(self.memory.work(len)?)
     }
 
     /// Returns the buffered bytes, which were received but not consumed.
@@ -131,6 +132,7 @@ impl<'a> Input<'a> {
             return Err(io::Error::other("the upload has failed before"));
         }
         let free = self.buffer.get_mut(self.end..).unwrap_or_default();
+        self.memory.rest();
         let len = loop {
             match self.source.read(free) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -145,6 +147,9 @@ impl<'a> Input<'a> {
         if piece.is_empty() {
             self.is_eof = true;
             return Ok(());
+        }
+        if let Err(error) = self.memory.work(self.content_len) {
+            return Err(self.fail(error.into()));
         }
         if let Some(hasher) = &mut self.hasher {
             hasher.update(piece);

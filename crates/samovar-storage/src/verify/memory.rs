@@ -1,8 +1,9 @@
-//! [`Memory`]: the budget for the windows of decompressors.
+//! [`Memory`]: the budget of a verification: memory for the windows of decompressors, and turns of a
+//! processor.
 
 use std::io;
 
-/// Reserves memory for one verification.
+/// Reserves memory and turns of a processor for one verification.
 pub trait Memory {
     /// Increases the reserved memory to `len` bytes. The first call may wait for memory that other
     /// verifications use. Later calls fail instead of waiting: two verifications that each hold
@@ -12,6 +13,21 @@ pub trait Memory {
     ///
     /// [`MemoryError`]. The reserved memory is unchanged then.
     fn reserve(&mut self, len: u64) -> Result<(), MemoryError>;
+
+    /// Called before the next piece of content is decompressed and hashed, with the length of the
+    /// content so far. May wait for a turn, and may end the present one. By default, work needs no
+    /// turn.
+    ///
+    /// # Errors
+    ///
+    /// [`MemoryError::Stopped`] if the request cannot continue.
+    fn work(&mut self, content_len: u64) -> Result<(), MemoryError> {
+        let _needs_no_turn = content_len;
+        Ok(())
+    }
+
+    /// Called before the body is read, which may wait for the client: ends the turn.
+    fn rest(&mut self) {}
 }
 
 /// Reason why an upload gets no slot or no memory.

@@ -177,7 +177,7 @@ pub fn verify_unnamed(
         content.push(piece)?;
         let input = decompressor.input();
         content.check_ratio(input.received())?;
-        input.set_content_len(content.len());
+        input.set_content_len(content.len())?;
     }
     if let Some(failure) = decompressor.input().take_failure() {
         return Err(failure);

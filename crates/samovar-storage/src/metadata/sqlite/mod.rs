@@ -300,6 +300,23 @@ impl Metadata for Sqlite {
         })
     }
 
+    fn add_nars_of_tokens(
+        &self,
+        new: &[&(i64, NewNar)],
+        patience: Duration,
+    ) -> Result<Vec<Result<(), StorageError>>, StorageError> {
+        self.write_within(patience, |transaction| {
+            let outcomes = new.iter().map(|(token, new)| {
+                match paths::add_nar(transaction, *token, new, self.now()) {
+                    // Found before the first statement that writes.
+                    Err(error @ StorageError::KeyInUse(_)) => Ok(Err(error)),
+                    outcome => outcome.map(Ok),
+                }
+            });
+            outcomes.collect()
+        })
+    }
+
     fn file_bytes(&self, cache: CacheId) -> Result<u64, StorageError> {
         self.read(|connection| paths::file_bytes(connection, cache))
     }
