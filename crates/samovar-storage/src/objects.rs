@@ -28,7 +28,7 @@ pub(crate) const TMP: &str = ".samovar/tmp";
 /// file of the mirror is synced before it gets its name.
 const PAGE_LEN: usize = 4096;
 
-/// Prefix of the keys of parts of NAR files, which are flat names in the same directory.
+/// Prefix of the keys of parts of NAR files. Each push has a directory for its parts.
 pub(crate) const PART_PREFIX: &str = ".samovar/tmp/push-";
 
 /// File with the ID of the boot in which the storage was opened last.
@@ -96,6 +96,21 @@ pub trait Objects: std::fmt::Debug + Send + Sync {
         prefix: &str,
         visit: &mut dyn FnMut(&str) -> Result<(), StorageError>,
     ) -> Result<(), StorageError>;
+
+    /// Returns the keys of the directories whose keys begin with `prefix`, which is that of an
+    /// existing directory followed by the beginning of a name.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::File`] if an operation on the file system fails.
+    fn directories(&self, prefix: &str) -> Result<Vec<String>, StorageError>;
+
+    /// Removes a directory and its objects. Does nothing if it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::File`] if an operation on the file system fails.
+    fn remove_directory(&self, key: &str) -> Result<(), StorageError>;
 
     /// Durably makes an existing file an object without copying it. The file must be on the same
     /// file system. Replaces an existing object with that key.
@@ -315,6 +330,31 @@ impl Objects for Directory {
         Ok(())
     }
 
+    fn directories(&self, prefix: &str) -> Result<Vec<String>, StorageError> {
+        let failed = |error| StorageError::file("cannot list", prefix, error);
+        let (parent, start) = prefix.rsplit_once('/').unwrap_or(("", prefix));
+        let mut keys = Vec::new();
+        for entry in fs::read_dir(self.root.join(parent)).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            if let Some(name) = entry.file_name().to_str()
+                && name.starts_with(start)
+                && entry.file_type().map_err(failed)?.is_dir()
+            {
+                keys.push(format!("{parent}/{name}"));
+            }
+        }
+        Ok(keys)
+    }
+
+    fn remove_directory(&self, key: &str) -> Result<(), StorageError> {
+        match fs::remove_dir_all(self.root.join(key)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(StorageError::file("cannot remove", key, error))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn sync(&self, keys: &[&str]) -> Result<(), StorageError> {
         sync_files(&self.root, keys)
     }
@@ -360,8 +400,11 @@ impl Objects for Directory {
         for entry in fs::read_dir(self.root.join(TMP)).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let key = format!("{TMP}/{}", entry.file_name().to_string_lossy());
-            if !is_same_boot || !key.starts_with(PART_PREFIX) {
-                fs::remove_file(entry.path()).map_err(failed)?;
+            // An older version stored parts as files without a directory.
+            match entry.file_type().map_err(failed)?.is_dir() {
+                true if is_same_boot && key.starts_with(PART_PREFIX) => {}
+                true => fs::remove_dir_all(entry.path()).map_err(failed)?,
+                false => fs::remove_file(entry.path()).map_err(failed)?,
             }
         }
         if !is_same_boot {
@@ -441,9 +484,13 @@ impl NewObject for NewFile {
     fn place(self: Box<Self>, key: &str) -> Result<(), StorageError> {
         let failed = |error| StorageError::file("cannot write", key, error);
         let path = self.root.join(key);
-        if let Some(parent) = path.parent() {
-            create_directory(parent).map_err(failed)?;
+        match path.parent() {
+            // Parts are not durable.
+            Some(parent) if key.starts_with(PART_PREFIX) => fs::create_dir_all(parent),
+            Some(parent) => create_directory(parent),
+            None => Ok(()),
         }
+        .map_err(failed)?;
         let Err(error) = self.file.persist_noclobber(&path) else {
             return Ok(());
         };
@@ -542,7 +589,8 @@ mod tests {
     fn parts_of_an_earlier_boot_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let objects = Directory::open(dir.path()).unwrap();
-        let part = dir.path().join(format!("{PART_PREFIX}x"));
+        let part = dir.path().join(format!("{PART_PREFIX}x/1"));
+        let of_older_version = dir.path().join(format!("{PART_PREFIX}y"));
         let unfinished = dir.path().join(TMP).join("y");
         // A storage without the file is new, or of an older version.
         for boot_id in [
@@ -554,11 +602,13 @@ mod tests {
                 fs::write(dir.path().join(BOOT_ID), boot_id).unwrap();
             }
             for is_kept in [false, true] {
+                fs::create_dir_all(part.parent().unwrap()).unwrap();
                 fs::write(&part, "part").unwrap();
+                fs::write(&of_older_version, "part").unwrap();
                 fs::write(&unfinished, "object").unwrap();
                 objects.remove_unfinished().unwrap();
                 assert_eq!(part.exists(), is_kept, "{boot_id:?}");
-                assert!(!unfinished.exists());
+                assert!(!unfinished.exists() && !of_older_version.exists());
             }
         }
     }

@@ -155,7 +155,8 @@ impl Fixture {
 
     fn part_count(&self) -> usize {
         let tmp = fs::read_dir(self.dir.path().join(".samovar/tmp")).unwrap();
-        tmp.count()
+        let parts = tmp.map(|push| fs::read_dir(push.unwrap().path()).unwrap().count());
+        parts.sum()
     }
 }
 
@@ -301,15 +302,13 @@ fn the_parts_of_a_token_are_limited_in_number() {
     let made = Made::new("path");
     let (id, _) = fixture.open(&made);
     fixture.put_part(id, &made).unwrap();
-    let tmp = fixture.dir.path().join(".samovar/tmp");
-    let name = fs::read_dir(&tmp).unwrap().next().unwrap().unwrap();
+    let push = fixture.dir.path().join(format!(".samovar/tmp/push-{id}"));
+    let name = fs::read_dir(&push).unwrap().next().unwrap().unwrap();
     let name = name.file_name().into_string().unwrap();
     let add = |numbers: std::ops::RangeInclusive<u32>, nar: char| {
         for number in numbers {
             let name = name.replacen("-1-", &format!("-{number}-"), 1);
-            let (start, end) = name.split_at("push-".len() + 33);
-            let name = format!("{start}{nar}{}", &end[1..]);
-            fs::write(tmp.join(name), b"").unwrap();
+            fs::write(push.join(format!("{nar}{}", &name[1..])), b"").unwrap();
         }
     };
     // One of these names is that of the first part, because NAR hashes begin with 0 or 1.

@@ -33,7 +33,7 @@ use samovar_nix::{NarHash, StorePath};
 
 use crate::error::{PutError, StorageError};
 use crate::metadata::{DAY, Need, PushLimits, StoredNar};
-use crate::objects::PART_PREFIX;
+use crate::objects::{PART_PREFIX, list_if_any};
 use crate::storage::Storage;
 use crate::stored_cache::StoredCache;
 use crate::token::Token;
@@ -236,7 +236,9 @@ impl StoredCache {
             .metadata
             .close_push(&id.to_string(), self.id, token.id)?
         {
-            storage.remove_parts(|part| part.push == id)?;
+            storage
+                .objects
+                .remove_directory(&part_directory(&id.to_string()))?;
         }
         Ok(())
     }
@@ -267,34 +269,44 @@ impl Storage {
     /// Any [`StorageError`].
     pub fn sweep_pushes(&self) -> Result<(), StorageError> {
         self.metadata.remove_expired_pushes()?;
-        // List parts before pushes: then a part that is listed belongs to a push that is listed,
-        // too, unless the push has ended.
-        let parts = self.parts()?;
-        if parts.is_empty() {
+        // List directories before pushes: then a directory that is listed belongs to a push that is
+        // listed, too, unless the push has ended.
+        let directories = self.objects.directories(PART_PREFIX)?;
+        if directories.is_empty() {
             return Ok(());
         }
         let pushes: HashSet<String> = self.metadata.pushes(None)?.into_iter().collect();
-        let mut parts = parts.iter();
-        parts.try_for_each(|part| match pushes.contains(&part.push.to_string()) {
-            true => Ok(()),
-            false => self.objects.remove(&part.to_string()),
-        })
+        let is_over = |key: &&String| {
+            let push = key.strip_prefix(PART_PREFIX).unwrap_or_default();
+            !pushes.contains(push)
+        };
+        let mut over = directories.iter().filter(is_over);
+        over.try_for_each(|key| self.objects.remove_directory(key))
     }
 
-    /// Returns the stored parts of all pushes.
-    fn parts(&self) -> Result<Vec<PartKey>, StorageError> {
+    /// Returns the stored parts of a push.
+    fn parts(&self, push: &str) -> Result<Vec<PartKey>, StorageError> {
         let mut parts = Vec::new();
-        let (dir, _) = PART_PREFIX.rsplit_once('/').unwrap_or_default();
-        self.objects.list(&format!("{dir}/"), &mut |key| {
+        let directory = format!("{}/", part_directory(push));
+        list_if_any(&*self.objects, &directory, &mut |key| {
             parts.extend(PartKey::parse(key));
             Ok(())
         })?;
         Ok(parts)
     }
 
-    fn remove_parts(&self, is_removed: impl Fn(&PartKey) -> bool) -> Result<(), StorageError> {
-        let parts = self.parts()?;
-        let mut parts = parts.iter().filter(|part| is_removed(part));
-        parts.try_for_each(|part| self.objects.remove(&part.to_string()))
+    /// Removes the parts of a NAR file of a push.
+    fn remove_parts(&self, push: PushId, nar_hash: &NarHash) -> Result<(), StorageError> {
+        let parts = self.parts(&push.to_string())?;
+        let of_nar = parts.iter().filter(|part| part.nar_hash == *nar_hash);
+        for part in of_nar {
+            self.objects.remove(&part.to_string())?;
+        }
+        Ok(())
     }
+}
+
+/// Returns the key of the directory with the parts of a push.
+fn part_directory(push: &str) -> String {
+    format!("{PART_PREFIX}{push}")
 }

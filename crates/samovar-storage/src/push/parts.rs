@@ -3,7 +3,6 @@
 //! Parts are not flushed to the disk, because they only save sending them again. A power cut may
 //! damage them, so a storage removes them when it is opened after a boot.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::io::{self, Read};
 
@@ -22,7 +21,7 @@ use crate::verify::Memory;
 /// Maximum number that a part may have within its NAR file.
 const PART_NUMBER_MAX: u32 = 10_000;
 
-/// Maximum number of stored parts of one token. Each upload of a part lists all parts.
+/// Maximum number of stored parts of one token. Each upload of a part lists all parts of its token.
 const PART_COUNT_MAX: usize = 16_384;
 
 /// Maximum total length of the parts of a token, in bytes.
@@ -50,10 +49,11 @@ impl PartKey {
     /// Parses the key of an object. Returns `None` if it is not the key of a part.
     #[must_use]
     pub fn parse(key: &str) -> Option<Self> {
-        let mut words = key.strip_prefix(PART_PREFIX)?.split('-');
+        let (push, name) = key.strip_prefix(PART_PREFIX)?.split_once('/')?;
+        let mut words = name.split('-');
         let mut word = || words.next();
         let key_of = Self {
-            push: PushId::parse(word()?)?,
+            push: PushId::parse(push)?,
             nar_hash: NarHash::parse_nixbase32(word()?.as_bytes()).ok()?,
             number: word()?.parse().ok()?,
             len: word()?.parse().ok()?,
@@ -81,7 +81,7 @@ impl fmt::Display for PartKey {
         );
         let sha256 = Hash::sha256(&self.sha256).base16();
         let (number, len) = (self.number, self.len);
-        write!(f, "{PART_PREFIX}{push}-{nar_hash}-{number}-{len}-{sha256}")
+        write!(f, "{PART_PREFIX}{push}/{nar_hash}-{number}-{len}-{sha256}")
     }
 }
 
@@ -166,7 +166,7 @@ impl Push<'_> {
     pub fn parts(&self, nar_hash: &NarHash) -> Result<Vec<PartKey>, StorageError> {
         let storage = &*self.cache.storage;
         let mut parts = Vec::new();
-        for part in storage.parts()? {
+        for part in storage.parts(&self.id.to_string())? {
             if part.is_of(self.id, nar_hash)
                 && let Some(state) = storage.objects.state(&part.to_string())?
                 && state.len == part.len
@@ -225,9 +225,9 @@ impl Push<'_> {
         if len == 0 || len > BODY_LEN_MAX {
             return Err(PartError::Len(len).into());
         }
-        let stored = storage.parts()?;
+        let stored = storage.parts(&self.id.to_string())?;
         if !stored.contains(part) {
-            self.check_limits(&stored, len)?;
+            self.check_limits(len)?;
             let of_file = stored
                 .iter()
                 .filter(|other| other.is_of(self.id, &nar_hash));
@@ -260,15 +260,15 @@ impl Push<'_> {
     }
 
     /// Checks that one more part of `len` bytes stays within the limits of the token.
-    fn check_limits(&self, stored: &[PartKey], len: u64) -> Result<(), PushError> {
-        let metadata = &self.cache.storage.metadata;
-        let pushes: HashSet<String> = metadata.pushes(Some(self.token.id))?.into_iter().collect();
-        let own = stored
-            .iter()
-            .filter(|part| pushes.contains(&part.push.to_string()));
-        let (count, len) = own.fold((1, len), |(count, sum), part| {
-            (count + 1, sum.saturating_add(part.len))
-        });
+    fn check_limits(&self, mut len: u64) -> Result<(), PushError> {
+        let storage = &*self.cache.storage;
+        let mut count = 1;
+        for push in storage.metadata.pushes(Some(self.token.id))? {
+            let parts = storage.parts(&push)?;
+            count += parts.len();
+            let lens = parts.iter().map(|part| part.len);
+            len = lens.fold(len, u64::saturating_add);
+        }
         match count > PART_COUNT_MAX || len > PARTS_LEN_MAX {
             true => Err(PartError::TooMany { count, len }.into()),
             false => Ok(()),
@@ -294,7 +294,7 @@ impl Push<'_> {
         let _join = join.ok_or(PartError::Joining)?;
         let outcome = self.join_parts(nar_hash, count, compression, memory);
         if matches!(outcome, Ok(()) | Err(PushError::Put(PutError::File(_)))) {
-            storage.remove_parts(|part| part.is_of(self.id, &nar_hash))?;
+            storage.remove_parts(self.id, &nar_hash)?;
         }
         outcome
     }
