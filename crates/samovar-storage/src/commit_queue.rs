@@ -99,8 +99,8 @@ impl<Item, Outcome> State<Item, Outcome> {
 
 impl<Item, Outcome> CommitQueue<Item, Outcome> {
     /// Stores a group in one of the next commits, and waits for its outcomes. While the database is
-    /// busy, waits at most `patience`. `commit` stores a batch of groups, and waits for the database
-    /// at most the given time.
+    /// busy, waits at most `patience`. `commit` stores a batch of groups, and waits for the
+    /// database at most the given time.
     pub(crate) fn publish(
         &self,
         group: &Arc<Vec<Item>>,

@@ -246,8 +246,8 @@ impl StoredCache {
     }
 
     /// Makes the file of a verified NAR durable, and records it, in one commit with others that
-    /// arrive at the same time. Fails if the collector has deleted the NAR since the key was chosen.
-    /// That takes the collector longer than `Rules::hold`.
+    /// arrive at the same time. Fails if the collector has deleted the NAR since the key was
+    /// chosen. That takes the collector longer than `Rules::hold`.
     pub(crate) fn store_nar(
         &self,
         token: &Token,

@@ -1,5 +1,5 @@
-//! [`Memory`]: the budget of a verification: memory for the windows of decompressors, and turns of a
-//! processor.
+//! [`Memory`]: the budget of a verification: memory for the windows of decompressors, and turns of
+//! a processor.
 
 use std::io;
 
