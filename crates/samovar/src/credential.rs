@@ -1,10 +1,75 @@
 //! Tokens in files and in the environment.
 
-use anyhow::ensure;
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use anyhow::{Context as _, anyhow, ensure};
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use samovar_storage::token::PREFIX;
 
 /// Environment variable that may contain a token.
 pub(crate) const TOKEN_VARIABLE: &str = "SAMOVAR_TOKEN";
+
+/// Environment variable with the number of a pipe that has the token, in a process that
+/// [`hide_token`] has started.
+pub(crate) const PIPE_VARIABLE: &str = "SAMOVAR_TOKEN_PIPE";
+
+/// Maximum length of a token that a pipe takes, in bytes.
+const TOKEN_LEN_MAX: usize = 4096;
+
+/// Returns the content of [`TOKEN_VARIABLE`], unless it is empty.
+pub(crate) fn token_variable() -> Option<String> {
+    static HIDDEN: OnceLock<Option<String>> = OnceLock::new();
+    let hidden = HIDDEN.get_or_init(|| {
+        let number: u32 = std::env::var(PIPE_VARIABLE).ok()?.parse().ok()?;
+        let mut token = String::new();
+        let mut pipe = File::open(format!("/proc/self/fd/{number}")).ok()?;
+        pipe.read_to_string(&mut token).ok()?;
+        Some(token)
+    });
+    let token = std::env::var_os(TOKEN_VARIABLE);
+    let token = token.map(|token| token.to_string_lossy().into_owned());
+    token
+        .or_else(|| hidden.clone())
+        .filter(|token| !token.is_empty())
+}
+
+/// Hides the token of [`TOKEN_VARIABLE`] from the programs that this process starts: they could
+/// read the environment of this process in `/proc`. So it is replaced by one without the variable,
+/// which gets the token by a pipe. Other users than root cannot read its memory either.
+///
+/// # Errors
+///
+/// The process cannot be replaced.
+pub(crate) fn hide_token() -> anyhow::Result<()> {
+    let Some(token) = std::env::var_os(TOKEN_VARIABLE).filter(|token| !token.is_empty()) else {
+        token_variable();
+        return set_dumpable_behavior(DumpableBehavior::NotDumpable)
+            .context("cannot hide the memory of the process");
+    };
+    let token = token.to_string_lossy();
+    let token = token_in(&token, TOKEN_VARIABLE)?;
+    ensure!(
+        token.len() <= TOKEN_LEN_MAX,
+        "the token in {TOKEN_VARIABLE} is too long"
+    );
+    let (reader, mut writer) = std::io::pipe()?;
+    writer.write_all(token.as_bytes())?;
+    drop(writer);
+    fcntl_setfd(&reader, FdFlags::empty())?;
+    let error = Command::new("/proc/self/exe")
+        .arg0("samovar")
+        .args(std::env::args_os().skip(1))
+        .env_remove(TOKEN_VARIABLE)
+        .env(PIPE_VARIABLE, reader.as_raw_fd().to_string())
+        .exec();
+    Err(anyhow!(error).context("cannot start this program again, without the token"))
+}
 
 /// Returns the token in the first line of a text. `source`: description of the text's origin.
 ///

@@ -10,17 +10,20 @@
 //! | `$SAMOVAR_TOKEN` | bearer token |
 //! | the file that Nix's setting `netrc-file` names | HTTP Basic |
 
-use std::io::{self, Write as _};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use clap::{Arg, ArgMatches, value_parser};
 
 use crate::arguments::option;
-use crate::credential::{TOKEN_VARIABLE, token_in};
+use crate::credential::{TOKEN_VARIABLE, token_in, token_variable};
 use crate::netrc::{login, netrc_of_nix};
 use crate::remote::Remote;
+
+/// Environment variable with the hosts to which credentials may be sent over plain HTTP, separated
+/// by commas.
+pub(crate) const PLAIN_VARIABLE: &str = "SAMOVAR_PLAIN_HTTP";
 
 /// The command-line options that name files with credentials.
 #[derive(Debug, Clone, Default)]
@@ -55,22 +58,17 @@ impl Sources {
         }
     }
 
-    /// Adds the credentials to `remote`. Warns if they will be sent in clear text.
+    /// Adds the credentials to `remote`.
     ///
     /// # Errors
     ///
-    /// A file that the command line names cannot be read, or has no credentials for the host.
+    /// A file that the command line names cannot be read, or has no credentials for the host; or
+    /// they would be sent unencrypted, see [`check_encrypted`].
     pub(crate) fn authorize(&self, remote: &mut Remote) -> anyhow::Result<()> {
         if let Some((authorization, source)) = self.find(remote)? {
             remote.authorize(authorization, source);
         }
-        if remote.authorization().is_some() && !remote.is_secure() && !is_loopback(remote.host()) {
-            let warning = "samovar: warning: the token is sent unencrypted over HTTP, and can be \
-                           read on the network: use HTTPS";
-            // Ignore errors: standard error may be closed.
-            writeln!(io::stderr(), "{warning}").ok();
-        }
-        Ok(())
+        check_encrypted(remote)
     }
 
     /// Returns the value of the `Authorization` header, and the description of its source. Returns
@@ -90,8 +88,7 @@ impl Sources {
         if remote.authorization().is_some() {
             return Ok(None);
         }
-        if let Some(token) = std::env::var_os(TOKEN_VARIABLE).filter(|token| !token.is_empty()) {
-            let text = token.to_string_lossy();
+        if let Some(text) = token_variable() {
             let token = token_in(&text, TOKEN_VARIABLE)?;
             return Ok(Some((
                 bearer(token),
@@ -115,6 +112,28 @@ fn bearer(token: &str) -> String {
 
 fn of_netrc(host: &str, file: &Path) -> String {
     format!("the password for {host:?} in {file:?}")
+}
+
+/// Refuses to send the credentials of `remote` over plain HTTP to another machine, unless
+/// [`PLAIN_VARIABLE`] names it.
+///
+/// # Errors
+///
+/// They would be sent unencrypted.
+pub(crate) fn check_encrypted(remote: &Remote) -> anyhow::Result<()> {
+    let host = remote.host();
+    if remote.authorization().is_none() || remote.is_secure() || is_loopback(host) {
+        return Ok(());
+    }
+    let permitted = std::env::var(PLAIN_VARIABLE).unwrap_or_default();
+    let mut permitted = permitted.split([',', ' ']);
+    let source = remote.login_source().unwrap_or("the token");
+    ensure!(
+        permitted.any(|one| one == host),
+        "{source} would be sent to {host} unencrypted, and could be read on the network: use \
+         HTTPS, or permit it by {PLAIN_VARIABLE}={host}"
+    );
+    Ok(())
 }
 
 fn is_loopback(host: &str) -> bool {

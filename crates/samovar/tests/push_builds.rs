@@ -124,6 +124,17 @@ fn paths_that_a_command_adds_are_pushed() {
     assert!(is_served(&server, added), "{text}");
     assert!(!is_served(&server, &before));
 
+    // Nor can the command read the token in the environment of its parents.
+    let spy = "tr '\\0' '\\n' </proc/$PPID/environ; env";
+    let spy = ["--exec", "--", "sh", "-c", spy];
+    let mut pushing = pusher.without_token(&server.url());
+    pushing.args(spy);
+    let found = output(pushing.env("SAMOVAR_TOKEN", site.token(&["--name", "env"])));
+    assert!(
+        found.contains("PATH=") && !found.contains("smv1_"),
+        "{found}"
+    );
+
     let exec = ["--exec", "--", "true"];
     output(&mut pusher.push(&server.url(), &exec));
 }

@@ -23,6 +23,7 @@ use samovar_nix::PublicKey;
 use crate::arguments::switch;
 use crate::cache::{Cache, INFO_PATH};
 use crate::credential::{TOKEN_VARIABLE, token_in};
+use crate::credentials::check_encrypted;
 use crate::http::{Http, Patience};
 use crate::netrc::{login, netrc_of_nix};
 use crate::notice::notice;
@@ -182,6 +183,7 @@ impl Setup {
                 remote.authorize(login.authorization(), source);
             }
         }
+        check_encrypted(&remote).map_err(|error| Failed::Usage.because(error))?;
         let url = remote.url().to_owned();
         let http = Http::new(remote, Patience::SETUP)?;
         let info = http.get(INFO_PATH)?;

@@ -9,7 +9,7 @@ use samovar_store::Store;
 
 use super::Pusher;
 use super::report::Report;
-use crate::credential::TOKEN_VARIABLE;
+use crate::credential::{PIPE_VARIABLE, TOKEN_VARIABLE};
 
 /// Number of registered paths per query.
 const LIST_COUNT: usize = 500;
@@ -31,6 +31,7 @@ pub(super) fn run(
         .args(arguments)
         // The command, such as a build with scripts of others, needs no token.
         .env_remove(TOKEN_VARIABLE)
+        .env_remove(PIPE_VARIABLE)
         .status()
         .with_context(|| format!("cannot run {program:?}"))?;
     let infos = registered_after(&*pusher.store, before)?;

@@ -46,6 +46,7 @@ use samovar_storage::push::wire::OPEN_COUNT_MAX;
 use samovar_store::{OpenError, Store, Unavailable};
 
 use crate::cache::{Cache, INFO_PATH};
+use crate::credential::hide_token;
 use crate::credentials::Sources;
 use crate::http::{Http, Patience};
 use crate::notice::notice;
@@ -87,6 +88,9 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<E
         return directory::run(&options, &Sources::of(matches), out);
     }
     let options = Options::of(matches).map_err(usage)?;
+    if matches!(options.source, Source::Command(_)) {
+        hide_token().map_err(usage)?;
+    }
     let mut pusher = Pusher::new(&options)?;
     let (code, report) = match &options.source {
         Source::Watch => return watch::run(&mut pusher, &options, out),
