@@ -2,7 +2,7 @@
 //!
 //! A file whose metadata is unchanged keeps its digest, so that only changed files are read again.
 //!
-//! # Format of `.samovar/index`
+//! # Format of the file `index`
 //!
 //! Binary; numbers are little-endian, times are 64 bits of seconds and 32 bits of nanoseconds.
 //!
@@ -38,7 +38,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use crate::entries::{Builder, Entries, Kind, MODE_MASK, Mtime, TreeError};
-use crate::scan::{FileState, STATE_DIRECTORY, Scanned};
+use crate::scan::{FileState, Scanned};
 use crate::walk::Walk;
 
 const MAGIC: &[u8] = b"samovar-index 2\n";
@@ -126,14 +126,14 @@ impl Index {
         old.is_same(new) && old.mtime < self.settled && old.ctime < self.settled
     }
 
-    /// Reads the index of the workspace at `root`; `None` if it has none. If another boot wrote it,
-    /// files that changed in the minute before are not trusted.
+    /// Reads the index in a state directory; `None` if it has none. If another boot wrote it, files
+    /// that changed in the minute before are not trusted.
     ///
     /// # Errors
     ///
     /// Any [`IndexError`].
-    pub fn read(root: &Path) -> Result<Option<Self>, IndexError> {
-        let bytes = match fs::read(path(root)) {
+    pub fn read(directory: &Path) -> Result<Option<Self>, IndexError> {
+        let bytes = match fs::read(path(directory)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             bytes => bytes?,
         };
@@ -144,25 +144,32 @@ impl Index {
         Ok(Some(index))
     }
 
-    /// Replaces the index of the workspace at `root`, which must have a state directory.
+    /// Replaces the index in a state directory.
     ///
     /// # Errors
     ///
     /// If the file cannot be written.
-    pub fn write(&self, root: &Path) -> io::Result<()> {
+    pub fn write(&self, directory: &Path) -> io::Result<()> {
         // Two commands at the same time write different files.
-        let temporary = path(root).with_extension(format!("{}.tmp", std::process::id()));
+        let temporary = path(directory).with_extension(format!("{}.tmp", std::process::id()));
         let mut options = fs::File::options();
         // Names and digests of private files are private too.
         let options = options.write(true).create(true).truncate(true).mode(0o600);
         let mut file = options.open(&temporary)?;
         let written = file.write_all(&self.encode());
-        let renamed = written.and_then(|()| fs::rename(&temporary, path(root)));
+        let renamed = written.and_then(|()| fs::rename(&temporary, path(directory)));
         if renamed.is_err() {
             // The first error matters.
             drop(fs::remove_file(&temporary));
         }
         renamed
+    }
+
+    /// Returns path, inode number, and time of the last change of each file.
+    pub fn files(&self) -> impl Iterator<Item = (Vec<u8>, u64, Mtime)> + '_ {
+        let list = self.entries.list().iter().zip(&self.states).enumerate();
+        list.filter(|(_, (entry, _))| matches!(entry.kind, Kind::File { .. }))
+            .map(|(index, (_, state))| (self.entries.path(index), state.inode, state.ctime))
     }
 
     /// Returns the bytes of the index.
@@ -223,8 +230,8 @@ impl Index {
     }
 }
 
-fn path(root: &Path) -> PathBuf {
-    root.join(STATE_DIRECTORY).join(FILE_NAME)
+fn path(directory: &Path) -> PathBuf {
+    directory.join(FILE_NAME)
 }
 
 /// Ends the directories whose last entry precedes `index`.

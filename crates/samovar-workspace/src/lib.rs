@@ -59,5 +59,5 @@ pub use merge::{Action, ActionKind, merge, merge_with};
 pub use pack::{Packer, file_nar, read_tree};
 pub use read_error::ReadError;
 pub use root::Root;
-pub use scan::{FileState, STATE_DIRECTORY, Scanned, Skipped};
+pub use scan::{CLOCK, FileState, STATE_DIRECTORY, Scanned, Skipped, prepare_clock};
 pub use walk::Walk;

@@ -1,23 +1,27 @@
 //! [`Scanned`]: the entries of a local directory, and the metadata with which changes are detected.
 
 use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{CWD, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use rustix::io::Errno;
 use samovar_store::{EntryType, Metadata, Scan, TreeError as WalkError, Visit};
 
 use crate::entries::{Builder, Entries, Kind, Mtime};
 use crate::read_error::ReadError;
 use crate::root::is_temporary;
 
-/// Name of the directory in the root of a workspace that contains its state. No snapshot contains
-/// this name, at any depth: the state in it could name the server of an attacker.
+/// Name of the directory with the states of workspaces. Earlier versions kept the state of a
+/// workspace in its root under this name. No snapshot contains this name, at any depth: the state
+/// in it could name the server of an attacker.
 pub const STATE_DIRECTORY: &str = ".samovar";
 
-/// File in the state directory whose time stamp is the clock of the file system.
-const CLOCK: &str = "clock";
+/// File in the root of a workspace whose time stamp is the clock of the file system, where that has
+/// no unnamed files. Its name is that of a [temporary](is_temporary) entry.
+pub const CLOCK: &str = ".samovar-tmp-000000000000c10c";
 
 /// Maximum difference between the stamps of two changes at the same time: Linux takes them from a
 /// clock that advances every 1 to 10 ms.
@@ -108,8 +112,8 @@ impl Scanned {
     /// Reads the names and metadata of all entries below the directory `root`. Opens no files.
     ///
     /// Leaves out each [`STATE_DIRECTORY`]; [temporary](is_temporary) entries; sockets,
-    /// FIFOs and devices; and mount points, bind mounts included. If the state directory exists,
-    /// the scan writes a file in it, to learn the clock of the file system.
+    /// FIFOs and devices; and mount points, bind mounts included. To learn the clock of the file
+    /// system, the scan creates an unnamed file, or writes the one of [`prepare_clock`].
     ///
     /// # Errors
     ///
@@ -322,11 +326,10 @@ fn settled(root: &Path) -> Mtime {
 /// Returns the time of the clock that stamps the files: that of the server on a network file
 /// system, which may differ from the local clock.
 fn file_system_clock(root: &Path) -> Result<Mtime, WalkError> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let state = rustix::fs::openat(CWD, root.join(STATE_DIRECTORY), flags, Mode::empty())?;
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mode = Mode::RUSR | Mode::WUSR;
-    let clock = rustix::fs::openat(&state, CLOCK, flags | OFlags::NONBLOCK, mode)?;
+    let clock = match unnamed_file(root) {
+        Ok(file) => file,
+        Err(_) => clock_file(root, OFlags::empty())?,
+    };
     let time = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
     let now = Timestamps {
         last_access: time(UTIME_OMIT),
@@ -334,6 +337,29 @@ fn file_system_clock(root: &Path) -> Result<Mtime, WalkError> {
     };
     rustix::fs::futimens(&clock, &now)?;
     Ok(FileState::of(&Metadata::of(&clock)?).mtime)
+}
+
+/// Creates the file with which a scan learns the clock of the file system, unless that has unnamed
+/// files.
+///
+/// # Errors
+///
+/// Those of `open(2)`. Without the file, scans are right, but hash recently changed files again.
+pub fn prepare_clock(root: &Path) -> std::io::Result<()> {
+    match unnamed_file(root) {
+        Ok(_) => Ok(()),
+        Err(_) => Ok(clock_file(root, OFlags::CREATE).map(drop)?),
+    }
+}
+
+fn unnamed_file(root: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+    rustix::fs::openat(CWD, root, flags, Mode::RUSR | Mode::WUSR)
+}
+
+fn clock_file(root: &Path, more: OFlags) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | more;
+    rustix::fs::openat(CWD, root.join(CLOCK), flags, Mode::RUSR | Mode::WUSR)
 }
 
 fn local_clock() -> Mtime {

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use proptest::prelude::*;
-use samovar_workspace::{Index, STATE_DIRECTORY, Scanned, read_tree};
+use samovar_workspace::{CLOCK, Index, Scanned, prepare_clock, read_tree};
 use sha2::{Digest, Sha256};
 
 #[test]
@@ -29,23 +29,23 @@ fn a_file_with_a_stamp_from_the_time_of_the_scan_on_is_read_again() {
 #[test]
 fn a_file_that_changed_in_the_minute_before_another_boot_is_read_again() {
     let dir = tempfile::tempdir().unwrap();
-    fs::create_dir(dir.path().join(STATE_DIRECTORY)).unwrap();
+    let state = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("file"), "x").unwrap();
     let (mut scanned, _) = read_tree(dir.path(), None, false, 1).unwrap();
     let changed = scanned.states[1].ctime;
     let mut unhashed = |seconds, forged: Option<&[u8; 36]>| {
         scanned.settled = changed;
         scanned.settled.seconds += seconds;
-        Index::of(&scanned).write(dir.path()).unwrap();
+        Index::of(&scanned).write(state.path()).unwrap();
         if let Some(boot_id) = forged {
-            let path = dir.path().join(STATE_DIRECTORY).join("index");
+            let path = state.path().join("index");
             let mut bytes = fs::read(&path).unwrap();
             bytes.truncate(bytes.len() - 32);
             bytes[16..52].copy_from_slice(boot_id);
             bytes.extend(Sha256::digest(&bytes));
             fs::write(&path, bytes).unwrap();
         }
-        let index = Index::read(dir.path()).unwrap().unwrap();
+        let index = Index::read(state.path()).unwrap().unwrap();
         index.apply(&mut Scanned::scan(dir.path()).unwrap())
     };
     let other = b"00000000-1111-2222-3333-444444444444";
@@ -59,26 +59,29 @@ fn a_file_that_changed_in_the_minute_before_another_boot_is_read_again() {
 #[test]
 fn the_clock_of_the_file_system_separates_earlier_changes_from_later_ones() {
     let dir = tempfile::tempdir().unwrap();
-    for has_state_directory in [false, true] {
+    for is_prepared in [false, true] {
         let scanned = Scanned::scan(dir.path()).unwrap();
         let file = dir.path().join("file");
         fs::write(&file, "x").unwrap();
         let later = Scanned::scan(dir.path()).unwrap();
         assert!(later.states[1].ctime >= scanned.settled);
-        if has_state_directory {
+        if is_prepared {
             while Scanned::scan(dir.path()).unwrap().settled <= later.states[1].ctime {
                 std::thread::yield_now();
             }
         }
         fs::remove_file(&file).unwrap();
-        fs::create_dir_all(dir.path().join(STATE_DIRECTORY)).unwrap();
+        prepare_clock(dir.path()).unwrap();
     }
+    // A scan changes nothing in the directory.
+    let names = fs::read_dir(dir.path()).unwrap().flatten();
+    let names: Vec<_> = names.map(|entry| entry.file_name()).collect();
+    assert!(names.iter().all(|name| name == CLOCK), "{names:?}");
 }
 
 #[test]
 fn a_damaged_index_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    fs::create_dir(dir.path().join(STATE_DIRECTORY)).unwrap();
     fs::create_dir(dir.path().join("sub")).unwrap();
     fs::write(dir.path().join("sub/file"), "x").unwrap();
     symlink("target", dir.path().join("link")).unwrap();
@@ -96,11 +99,7 @@ fn a_damaged_index_is_refused() {
             assert!(Index::decode(&cut).is_err(), "{len}");
         }
     }
-    fs::write(
-        dir.path().join(STATE_DIRECTORY).join("index"),
-        &bytes[..100],
-    )
-    .unwrap();
+    fs::write(dir.path().join("index"), &bytes[..100]).unwrap();
     assert!(Index::read(dir.path()).is_err());
 }
 

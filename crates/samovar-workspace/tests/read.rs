@@ -444,15 +444,15 @@ fn an_unchanged_file_keeps_its_digest() {
         ("d", Node::file("d")),
     ]);
     tree.write_tree(&root).unwrap();
-    fs::create_dir(root.join(STATE_DIRECTORY)).unwrap();
     let (scanned, _) = read_tree(&root, None, false, 2).unwrap();
     let index = settled_index(&scanned);
-    index.write(&root).unwrap();
+    let state = dir.path();
+    index.write(state).unwrap();
     assert_eq!(
-        Index::read(&root).unwrap().unwrap().encode(),
+        Index::read(state).unwrap().unwrap().encode(),
         index.encode()
     );
-    let mode = fs::metadata(root.join(".samovar/index")).unwrap().mode();
+    let mode = fs::metadata(state.join("index")).unwrap().mode();
     assert_eq!(mode & 0o077, 0, "names of private files");
     wait_for_tick(&root.join("d"), dir.path());
     fs::remove_file(root.join("a/x")).unwrap();

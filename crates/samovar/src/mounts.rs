@@ -4,11 +4,13 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStringExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A mounted file system.
 #[derive(Debug)]
 pub(crate) struct Mount {
+    /// Number of the mount, unique among all mount namespaces.
+    pub(crate) id: u64,
     /// Absolute path of the directory on which it is mounted.
     pub(crate) point: PathBuf,
     /// Name of the device, or what the program that mounted it gave instead.
@@ -21,7 +23,16 @@ pub(crate) struct Mount {
 ///
 /// `/proc` is not mounted.
 pub(crate) fn mounts() -> io::Result<Vec<Mount>> {
-    Ok(parse(&fs::read("/proc/self/mountinfo")?))
+    mounts_of(Path::new("/proc/self"))
+}
+
+/// Returns the mounts that a process sees. `process`: its directory in `/proc`.
+///
+/// # Errors
+///
+/// The process has ended, or this one may not examine it.
+pub(crate) fn mounts_of(process: &Path) -> io::Result<Vec<Mount>> {
+    Ok(parse(&fs::read(process.join("mountinfo"))?))
 }
 
 fn parse(text: &[u8]) -> Vec<Mount> {
@@ -34,7 +45,9 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
     // The number of words before the dash varies.
     let end = words.iter().position(|word| *word == b"-")?;
+    let id = std::str::from_utf8(words.first()?).ok()?;
     Some(Mount {
+        id: id.parse().ok()?,
         point: decoded(words.get(4)?).into(),
         source: decoded(words.get(end + 2)?),
     })

@@ -154,7 +154,9 @@ fn no_command_prints_the_login_that_it_sends() {
             let mut open = at_home(home.path());
             open.args(["workspace", "open", &format!("http://{served}#app"), "ws"]);
             output(open.env("SAMOVAR_TOKEN", &cache.token));
-            let state = home.path().join("ws/.samovar/workspace");
+            let states = home.path().join(".local/state/samovar/.samovar");
+            let mut states = fs::read_dir(states).unwrap().map(|one| one.unwrap().path());
+            let state = states.find(|one| one.is_dir()).unwrap().join("workspace");
             let text = fs::read_to_string(&state).unwrap();
             fs::write(&state, text.replace(&served, host)).unwrap();
         }

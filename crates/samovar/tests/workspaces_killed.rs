@@ -111,7 +111,7 @@ fn a_pull_reports_the_conflicts_of_a_killed_one() {
     home.push(&one);
     let other = home.open("app", "other");
     // The state of a pull that is killed after it has made all changes of files.
-    let state = other.join(".samovar");
+    let state = home.state(&other);
     let before = tree(&state);
     write(&one, "1/9", "theirs");
     write(&one, "added", "added");
@@ -184,10 +184,10 @@ fn one_command_at_a_time_changes_a_workspace() {
     let lock = fs::File::options()
         .read(true)
         .write(true)
-        .open(one.join(".samovar/lock"))
+        .open(home.state(&one).join("lock"))
         .unwrap();
     lock.lock().unwrap();
-    fs::write(one.join(".samovar/lock"), "4711\n").unwrap();
+    fs::write(home.state(&one).join("lock"), "4711\n").unwrap();
     let text = home.exits(&one, &["push"], 3);
     assert_has(&text, "another command changes");
     assert_has(&text, "4711");

@@ -111,8 +111,8 @@ fn a_push_after_a_lost_response_is_recognized() {
     write(&one, "shared", "2");
     // The state before the push, as if the process was killed before it got the response. The file
     // of the pushed manifest is there already.
-    let state = fs::read(one.join(".samovar/workspace")).unwrap();
-    let base: Vec<PathBuf> = bases(&one);
+    let state = fs::read(home.state(&one).join("workspace")).unwrap();
+    let base: Vec<PathBuf> = bases(&home.state(&one));
     let saved: Vec<(PathBuf, Vec<u8>)> = base
         .into_iter()
         .map(|path| (path.clone(), fs::read(path).unwrap()))
@@ -121,17 +121,17 @@ fn a_push_after_a_lost_response_is_recognized() {
     for (path, content) in saved {
         fs::write(path, content).unwrap();
     }
-    fs::write(one.join(".samovar/workspace"), state).unwrap();
+    fs::write(home.state(&one).join("workspace"), state).unwrap();
     write(&one, "shared", "3");
     assert_has(&home.exits(&one, &["status"], 1), "mr/app@1");
     assert_eq!(home.push(&one), 3);
     home.assert_clean(&one);
-    assert_eq!(bases(&one).len(), 1);
+    assert_eq!(bases(&home.state(&one)).len(), 1);
 }
 
-/// Returns the manifests in the state of a workspace.
+/// Returns the manifests in a state directory.
 fn bases(directory: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(directory.join(".samovar")).unwrap();
+    let entries = fs::read_dir(directory).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path());
     paths
         .filter(|path| path.file_name().unwrap().as_bytes().starts_with(b"base-"))
@@ -181,22 +181,24 @@ fn older_states_are_brought_back() {
 fn a_damaged_state_is_repaired() {
     let home = Home::new();
     let (one, _) = two(&home);
-    let state = one.join(".samovar");
-    let base = bases(&one).remove(0);
+    let state = home.state(&one);
+    let base = bases(&home.state(&one)).remove(0);
     fs::write(&base, "damaged").unwrap();
     fs::write(state.join("index"), "damaged").unwrap();
-    write(&state, "incoming/left", "x");
+    let id = state.file_name().unwrap().to_str().unwrap();
+    let incoming = one.join(format!(".samovar-tmp-{}", &id[..16]));
+    write(&incoming, "left", "x");
     write(&state, "workspace.1.tmp", "x");
     write(&one, ".samovar-tmp-0123456789abcdef", "x");
     let text = home.exits(&one, &["status", "--offline"], 3);
     assert_has(&text, "run samovar workspace repair");
     home.run(&one, &["repair"]);
     for left in [
-        ".samovar/incoming",
-        ".samovar/workspace.1.tmp",
-        ".samovar-tmp-0123456789abcdef",
+        incoming,
+        state.join("workspace.1.tmp"),
+        one.join(".samovar-tmp-0123456789abcdef"),
     ] {
-        assert!(!one.join(left).exists(), "{left}");
+        assert!(!left.exists(), "{left:?}");
     }
     home.assert_clean(&one);
     fs::remove_file(&base).unwrap();

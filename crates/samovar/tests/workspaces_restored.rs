@@ -23,7 +23,7 @@ fn restart(home: &mut Home, workspaces: &[&Path], change: impl FnOnce(&Path, &Pa
     home.server = home.site.start();
     // The server has another port.
     for workspace in workspaces {
-        let file = workspace.join(".samovar/workspace");
+        let file = home.state(workspace).join("workspace");
         let text = fs::read_to_string(&file).unwrap();
         fs::write(&file, text.replace(&before, &home.server.url())).unwrap();
     }
@@ -107,9 +107,8 @@ fn another_generation_with_the_same_number_is_no_base() {
     // A snapshot that was pushed again is a base for a merge, whatever its number was.
     fs::remove_file(one.join("of one")).unwrap();
     home.run(&one, &["push", "--force"]);
-    let three = home.dir("three");
-    copy(&one, &three);
-    let state = three.join(".samovar/workspace");
+    let three = home.open("app", "three");
+    let state = home.state(&three).join("workspace");
     let text = fs::read_to_string(&state).unwrap();
     fs::write(&state, text.replace("\nbase 4 ", "\nbase 3 ")).unwrap();
     write(&one, "of one", "again");

@@ -21,8 +21,8 @@ fn other_key() -> String {
 }
 
 /// Stores a key in a workspace, as if the server had replaced its key since.
-fn remember(workspace: &std::path::Path, key: &str) {
-    let file = workspace.join(".samovar/workspace");
+fn remember(home: &Home, workspace: &std::path::Path, key: &str) {
+    let file = home.state(workspace).join("workspace");
     let state = std::fs::read_to_string(&file).expect("is read");
     let state = state.replace("\nbase ", &format!("\ntrust {key}\nbase "));
     std::fs::write(file, state).expect("is written");
@@ -69,7 +69,7 @@ fn every_later_command_checks_the_signature() {
     let pull = ["pull", OPTION, &other_key()];
     assert_has(&home.exits(&two, &pull, 1), UNSIGNED);
     home.run(&two, &["log"]);
-    remember(&two, &other_key());
+    remember(&home, &two, &other_key());
     for words in [&["pull"][..], &["log"], &["restore", "@1"]] {
         assert_has(&home.exits(&two, words, 1), REMEMBERED);
     }

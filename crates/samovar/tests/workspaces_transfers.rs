@@ -7,7 +7,7 @@ mod support_workspaces;
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use support_mount::{Line, noise};
@@ -86,7 +86,13 @@ fn a_pull_after_a_killed_one_receives_only_what_is_missing() {
     home.push(&one);
     line.limit(5 << 20);
     let mut pull = Process::spawn(&mut home.command_in(&two, &["pull"]));
-    let incoming = two.join(".samovar/incoming");
+    let id = home.state(&two);
+    let id = id
+        .file_name()
+        .expect("has a name")
+        .to_str()
+        .expect("is hexadecimal");
+    let incoming = two.join(format!(".samovar-tmp-{}", &id[..16]));
     let complete = || {
         let entries = fs::read_dir(&incoming).into_iter().flatten().flatten();
         let names = entries.map(|entry| entry.file_name().into_encoded_bytes());
@@ -112,21 +118,22 @@ fn a_pull_after_a_killed_one_receives_only_what_is_missing() {
 fn killed_and_repeated(
     line: &Line,
     command: impl Fn() -> Command,
-    spool: &Path,
+    spool: impl Fn() -> PathBuf,
     damage: bool,
 ) -> usize {
     line.limit(6 << 20);
     let mut process = Process::spawn(&mut command());
     eventually("some of the file is received", || {
-        fs::metadata(spool).is_ok_and(|found| found.len() > 5 << 20)
+        fs::metadata(spool()).is_ok_and(|found| found.len() > 5 << 20)
     });
     process.signal("KILL");
     process.wait();
     if damage {
-        let file = File::options().write(true).open(spool).expect("opens");
+        let file = File::options().write(true).open(spool()).expect("opens");
         file.write_all_at(&[0; 4096], 2 << 20).expect("is written");
     }
     let before = line.forwarded();
+    let spool = spool();
     line.release();
     output(&mut command());
     assert!(!spool.exists());
@@ -155,11 +162,16 @@ fn a_killed_download_of_a_tree_is_continued() {
                 command.env("SAMOVAR_CACHE", line.url()).arg(&directory);
                 command
             };
-            let spool = match name {
-                "pull" => place.path().join(".tree.samovar-download"),
-                _ => directory.join(".samovar/incoming/.tree.samovar-download"),
+            let spool = || {
+                let received = fs::read_dir(&directory).into_iter().flatten().flatten();
+                let mut received = received.map(|entry| entry.path());
+                let directory = match name {
+                    "pull" => place.path().to_owned(),
+                    _ => received.next().unwrap_or_default(),
+                };
+                directory.join(".tree.samovar-download")
             };
-            let received = killed_and_repeated(&line, command, &spool, damage);
+            let received = killed_and_repeated(&line, command, spool, damage);
             assert_eq!(tree(&directory), tree(&one));
             assert_eq!(fs::read_dir(place.path()).expect("opens").count(), 1);
             let rest = len - (5 << 20) + 4 * OVERHEAD_LEN;

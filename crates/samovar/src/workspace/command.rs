@@ -20,8 +20,9 @@ pub(crate) fn command() -> Command {
         .visible_alias("ws")
         .about("Manages workspaces: local directories that are pushed to a ref and pulled from it")
         .after_help(
-            "A workspace is an ordinary directory on a local disk. Its state is in .samovar in \
-             its root. Push makes the whole tree durable on the server as the next generation of \
+            "A workspace is an ordinary directory on a local disk. Its state is in \
+             $XDG_STATE_HOME/samovar, found by the identity of the directory. \
+             Push makes the whole tree durable on the server as the next generation of \
              the ref; pull merges the newest generation. Exit code 0: done; 1: the request was \
              refused, or conflicts are left; 2: the command line is invalid, or the directory is \
              not in a workspace; 3: the cache or the directory is unavailable.",

@@ -12,7 +12,7 @@ use anyhow::{Context as _, anyhow, ensure};
 use samovar_workspace::{Entries, Kind, Manifest};
 use sha2::{Digest as _, Sha256};
 
-use super::state::{INCOMING, Workspace, shown_path};
+use super::state::{Workspace, shown_path};
 use crate::outcome::Failed;
 use crate::progress::Progress;
 use crate::snapshot::Snapshots;
@@ -22,7 +22,8 @@ const PARTIAL: &str = ".part";
 
 const BUFFER_LEN: usize = 256 << 10;
 
-/// Contents of files, verified, in the directory `.samovar/incoming`. Their names are their digests
+/// Contents of files, verified, in the directory of
+/// [`Workspace::incoming`]. Their names are their digests
 /// in hexadecimal digits. A killed command leaves them to the next one.
 #[derive(Debug)]
 pub(super) struct Staged {
@@ -39,14 +40,14 @@ impl Staged {
     /// # Errors
     ///
     /// The cache is unavailable or sends other contents, or the disk is full. No file outside of
-    /// `.samovar` was changed. If the disk is full, nothing of the contents stays.
+    /// [`Workspace::incoming`] was changed. If the disk is full, nothing of the contents stays.
     pub(super) fn download(
         workspace: &Workspace,
         snapshots: &Snapshots,
         manifest: &Manifest,
         files: &[usize],
     ) -> anyhow::Result<Self> {
-        let directory = workspace.path(INCOMING);
+        let directory = workspace.incoming();
         fs::create_dir_all(&directory).with_context(|| format!("cannot create {directory:?}"))?;
         let mut staged = Self {
             directory,

@@ -4,7 +4,7 @@ use anyhow::anyhow;
 use samovar_workspace::diff::{Change, ChangeKind, diff};
 use samovar_workspace::entries::Builder;
 use samovar_workspace::pack::{default_threads, hash};
-use samovar_workspace::{Entries, Index, Kind, Mtime, ReadError, Scanned};
+use samovar_workspace::{Entries, Index, Kind, Mtime, ReadError, Scanned, prepare_clock};
 use serde_json::{Value, json};
 
 use super::overlay;
@@ -34,12 +34,14 @@ pub(super) fn read(workspace: &Workspace, is_quiet: bool) -> anyhow::Result<Scan
 }
 
 fn try_read(workspace: &Workspace, is_quiet: bool) -> anyhow::Result<Scanned> {
+    // Ignore errors: without it, more files are hashed.
+    prepare_clock(&workspace.root).unwrap_or_default();
     let mut scanned = match workspace.overlay() {
         None => Scanned::scan(&workspace.root)?,
         Some(overlay) => overlay::scan(workspace, overlay)?,
     };
     // Without a usable index, all files are hashed.
-    let index = Index::read(&workspace.root).ok().flatten();
+    let index = Index::read(&workspace.path("")).ok().flatten();
     let missing_count = match index {
         Some(index) => index.apply(&mut scanned).len(),
         None => usize::MAX,
@@ -58,7 +60,7 @@ fn try_read(workspace: &Workspace, is_quiet: bool) -> anyhow::Result<Scanned> {
 /// Stores the digests. Ignores errors: without them, the next command hashes the files again.
 pub(super) fn write_index(workspace: &Workspace, scanned: &Scanned) {
     Index::of(scanned)
-        .write(&workspace.root)
+        .write(&workspace.path(""))
         .unwrap_or_default();
 }
 

@@ -11,17 +11,20 @@
 //!
 //! # Theory of operation
 //!
-//! The state of a workspace is in `.samovar` in its root ([`state`]). It names the *base*: the
+//! The state of a workspace is in a directory of the user ([`registry`]), found by the identity of
+//! the workspace's directory. It ([`state`]) names the *base*: the
 //! generation of the last push or pull. A push uploads the difference to the base, and sets the ref
 //! only if the base is still its newest generation. A pull merges the newest generation with the
 //! local changes since the base.
 
+mod adopt;
 mod apply;
 mod auto;
 mod command;
 mod fetch;
 mod local;
 mod mode;
+mod old;
 mod on_server;
 mod open;
 mod overlay;

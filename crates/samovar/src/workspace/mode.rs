@@ -1,15 +1,11 @@
 //! [`Mode`]: where the files of a workspace are.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
 use samovar_nix::StorePath;
-use samovar_workspace::STATE_DIRECTORY;
 
 use super::{overlay, registry};
-use crate::outcome::Failed;
 
 /// Where the files of a workspace are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +34,14 @@ pub(super) struct Lower {
 }
 
 impl Mode {
+    /// Returns the directory with the layers, in overlay mode.
+    pub(super) fn layers(&self) -> Option<&Path> {
+        match self {
+            Self::Directory => None,
+            Self::Overlay(overlay) => Some(&overlay.layers),
+        }
+    }
+
     /// Returns the lines of the state that describe the mode.
     pub(super) fn text(&self) -> String {
         match self {
@@ -101,23 +105,4 @@ pub(super) fn field<'a>(text: &'a str, word: &str) -> anyhow::Result<(&'a str, &
         .strip_prefix(word)
         .and_then(|rest| rest.split_once('\n'));
     rest.with_context(|| format!("the line of {:?} is missing", word.trim_end()))
-}
-/// Returns the directory to which the link in a workspace in overlay mode leads, if it does not
-/// exist: its disk may not be mounted.
-pub(super) fn missing_target(root: &Path) -> Option<PathBuf> {
-    let target = fs::read_link(root.join(STATE_DIRECTORY)).ok()?;
-    (!target.exists()).then_some(target)
-}
-
-/// Returns the error of a workspace whose state directory cannot be opened.
-pub(super) fn cannot_open(root: &Path, error: io::Error) -> anyhow::Error {
-    let directory = root.join(STATE_DIRECTORY);
-    match missing_target(root) {
-        Some(target) => Failed::Unavailable.because(anyhow!(
-            "{directory:?} leads to {target:?}, which does not exist: mount the disk of that \
-             directory; if the changes there are lost, remove {directory:?} and open the workspace \
-             again"
-        )),
-        None => anyhow!(error).context(format!("cannot open {directory:?}")),
-    }
 }

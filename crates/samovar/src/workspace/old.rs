@@ -1,21 +1,32 @@
-//! The list of all workspaces of a user, for `samovar workspace list`.
+//! States that earlier versions kept in the tree, in `.samovar`, and their conversion.
 //!
-//! `$XDG_STATE_HOME/samovar/workspaces-HOST` has one path per line, with control characters, `%`
-//! and other bytes than ASCII percent-encoded. Each machine has a file of its own, because home
-//! directories may be shared. Commands that change the file lock it.
+//! A `.samovar` can also come with a clone or an archive. So it is converted only if the list of
+//! this user's workspaces has its directory: `$XDG_STATE_HOME/samovar/workspaces-HOST`, with one
+//! percent-encoded path per line. And if it has an index, that one must describe a file of the
+//! directory as it is on this disk, which nobody can do in advance.
+//!
+//! # Crashes
+//!
+//! The new state is complete before anything of the old one is removed, and it counts from then on.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, Write as _};
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
+use anyhow::{Context as _, anyhow, ensure};
+use rustix::fs::OFlags;
+use samovar_workspace::{Index, Mtime, STATE_DIRECTORY};
 
+use super::overlay::{OVERLAYS, last_directory, mount_source, state_dir, upper};
+use super::registry::{self, Registered, decoded, encoded};
+use super::state::{BASE, LOCK, STATE, State};
 use crate::notice::notice;
+use crate::outcome::Failed;
 use crate::push::host;
 use crate::user_dirs;
-
-const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
 
 /// Returns the path of the list. `None`: the user has no home directory.
 fn file() -> Option<PathBuf> {
@@ -27,52 +38,234 @@ fn file() -> Option<PathBuf> {
     )
 }
 
-/// Returns the paths of all workspaces, the oldest first.
+/// Returns the paths of all workspaces that were not converted yet.
 pub(super) fn list() -> Vec<PathBuf> {
     let text = file().and_then(|file| fs::read_to_string(file).ok());
     parse(&text.unwrap_or_default())
 }
 
-/// Adds a workspace. An error is only printed: commands find the workspace without the list.
-pub(super) fn add(root: &Path) {
-    change(|paths| {
-        paths.retain(|path| path != root);
-        paths.push(root.to_owned());
-    });
-}
-
-/// Adds a workspace, unless it is in the list: it may have been moved.
-pub(super) fn find_again(root: &Path) {
-    if !list().iter().any(|path| path == root) {
-        add(root);
+/// Returns whether a directory has what may be the state of an earlier version.
+pub(super) fn has_state(root: &Path) -> bool {
+    let found = root.join(STATE_DIRECTORY).join(STATE).symlink_metadata();
+    match found {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => true,
+        found => found.is_ok(),
     }
 }
 
-/// Removes a workspace.
-pub(super) fn remove(root: &Path) {
-    change(|paths| paths.retain(|path| path != root));
+/// Returns whether a directory is a workspace of an earlier version that can be converted.
+pub(super) fn is_workspace(root: &Path) -> bool {
+    has_state(root) && list().iter().any(|path| path == root)
 }
 
-fn change(edit: impl FnOnce(&mut Vec<PathBuf>)) {
-    let Some(path) = file() else { return };
-    if let Err(error) = try_change(&path, edit) {
-        notice(&format!(
-            "samovar workspace list will not show the change, because {path:?} cannot be written: \
-             {error}"
-        ));
+/// Returns the directory with the changes, which has also the state, of a workspace in overlay mode
+/// whose directory was removed while nothing was mounted.
+pub(super) fn removed(root: &Path) -> Option<PathBuf> {
+    let overlays = fs::read_dir(state_dir().ok()?.join(OVERLAYS)).ok()?;
+    let mut dirs = overlays.flatten().map(|found| found.path());
+    let dir = dirs.find(|dir| last_directory(dir).is_some_and(|directory| directory == root))?;
+    let upper = upper(&dir);
+    has_state(&upper).then_some(upper)
+}
+
+/// Returns a sentence about a state that is not used, in a directory that contains this one.
+pub(super) fn unused(directory: &Path) -> String {
+    let mut directories = directory.ancestors();
+    let unused = directories.find(|one| has_state(one));
+    unused.map_or_else(String::new, |unused| {
+        format!(
+            "; the state in {:?} is not used, because no command of this user has made it there",
+            unused.join(STATE_DIRECTORY)
+        )
+    })
+}
+
+/// Moves the state of an earlier version out of the directory `root`, if this user has opened it.
+/// Returns the new state.
+///
+/// # Errors
+///
+/// Another command uses the state, or it cannot be read, or not be written in its new place.
+pub(super) fn convert(root: &Path) -> anyhow::Result<Option<Registered>> {
+    if !list().iter().any(|path| path == root) {
+        return Ok(None);
+    }
+    let from = match has_state(root) {
+        true => root.join(STATE_DIRECTORY),
+        // The directory was removed while nothing was mounted.
+        false => match removed(root) {
+            Some(upper) => upper.join(STATE_DIRECTORY),
+            None => return Ok(None),
+        },
+    };
+    convert_from(root, &from).with_context(|| format!("cannot convert the state in {from:?}"))
+}
+
+fn convert_from(root: &Path, from: &Path) -> anyhow::Result<Option<Registered>> {
+    check_owner(from)?;
+    let _lock = lock(from)?;
+    let text = fs::read(from.join(STATE)).with_context(|| format!("cannot read {from:?}"))?;
+    let state = State::parse(&String::from_utf8_lossy(&text))?;
+    ensure!(
+        is_of_this_disk(root, from),
+        Failed::Refused.because(anyhow!(
+            "it does not describe the files in {root:?}, as if it had come with a copy: run \
+             samovar workspace open --adopt REF {}",
+            root.display()
+        ))
+    );
+    if let Some(layers) = state.mode.layers() {
+        // Commands remove the layers: they must be those of this workspace.
+        let own = fs::read(upper(layers).join(STATE_DIRECTORY).join(STATE));
+        ensure!(own.is_ok_and(|own| own == text), foreign(from));
+    }
+    let mount = state.mode.layers().map(mount_source);
+    let registered = registry::create(root, mount.as_deref())?;
+    if !registered.dir.join(STATE).exists() {
+        copy(from, &registered.dir)?;
+    }
+    remove(from, root);
+    forget(root);
+    notice(&format!(
+        "moved the state of the workspace {root:?} to {:?}",
+        registered.dir
+    ));
+    Ok(Some(registered))
+}
+
+/// Refuses a state that another user has made: it could name the server of an attacker, who would
+/// get the token.
+fn check_owner(from: &Path) -> anyhow::Result<()> {
+    let found = from.symlink_metadata();
+    let found = found.and_then(|link| Ok([link, from.metadata()?]));
+    let found = found.with_context(|| format!("cannot open {from:?}"))?;
+    let user = rustix::process::geteuid().as_raw();
+    let is_own = found.iter().all(|found| found.uid() == user);
+    ensure!(is_own && found[1].is_dir(), foreign(from));
+    Ok(())
+}
+
+fn foreign(from: &Path) -> anyhow::Error {
+    Failed::Refused.because(anyhow!(
+        "{from:?} is not a directory of the user who runs this command: a workspace can be used \
+         only by its owner"
+    ))
+}
+
+/// Takes the lock of the earlier version.
+fn lock(from: &Path) -> anyhow::Result<File> {
+    let path = from.join(LOCK);
+    let file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+        .open(&path)
+        .with_context(|| format!("cannot lock {path:?}"))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(_) => Err(Failed::Unavailable.because(anyhow!(
+            "another command of an earlier version uses the workspace: wait for its end, or end it"
+        ))),
+    }
+}
+
+/// Returns whether the index of an old state describes a file of the directory: by its inode, and
+/// by the time of its last change, which no program can set. An index without files proves nothing.
+fn is_of_this_disk(root: &Path, from: &Path) -> bool {
+    let Ok(Some(index)) = Index::read(from) else {
+        return true;
+    };
+    let mut files = index.files().peekable();
+    let is_same = |(path, inode, ctime): (Vec<u8>, u64, Mtime)| {
+        let path = root.join(OsStr::from_bytes(&path));
+        let found = path.symlink_metadata();
+        found.is_ok_and(|found| {
+            let time = (ctime.seconds, i64::from(ctime.nanoseconds));
+            found.ino() == inode && (found.ctime(), found.ctime_nsec()) == time
+        })
+    };
+    files.peek().is_none() || files.any(is_same)
+}
+
+/// Copies the state. The file that makes it one is written last.
+fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
+    let mut names = vec![Path::new("index").as_os_str().to_owned()];
+    for entry in fs::read_dir(from).with_context(|| format!("cannot read {from:?}"))? {
+        let name = entry?.file_name();
+        if name.to_str().is_some_and(|name| name.starts_with(BASE)) {
+            names.push(name);
+        }
+    }
+    names.push(STATE.into());
+    let copied = names.iter().try_for_each(|name| {
+        let flags = OFlags::NOFOLLOW.bits().cast_signed();
+        let file = File::options()
+            .read(true)
+            .custom_flags(flags)
+            .open(from.join(name));
+        let mut file = match file {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            file => file?,
+        };
+        let temporary = to.join(format!("converted.{}.tmp", std::process::id()));
+        let mut new = File::create(&temporary)?;
+        io::copy(&mut file, &mut new)?;
+        new.sync_all()?;
+        fs::rename(&temporary, to.join(name))
+    });
+    let synced = copied.and_then(|()| File::open(to)?.sync_all());
+    synced.map_err(|error| Failed::Unavailable.because(anyhow!("cannot write {to:?}: {error}")))
+}
+
+/// Removes an old state that was copied. It means nothing any more, so errors are ignored.
+fn remove(from: &Path, root: &Path) {
+    fs::remove_file(from.join(STATE)).ok();
+    fs::remove_dir_all(from.join("incoming")).ok();
+    for entry in fs::read_dir(from).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let is_own = name.to_str().is_some_and(|name| {
+            matches!(name, "index" | "clock" | "repositories" | LOCK)
+                || name.starts_with(BASE)
+                || name.ends_with(".tmp")
+        });
+        if is_own {
+            fs::remove_file(entry.path()).ok();
+        }
+    }
+    // Fails if it has files of others.
+    let target = from.canonicalize().unwrap_or_else(|_| from.to_owned());
+    let is_removed = fs::remove_dir(&target).is_ok();
+    let link = root.join(STATE_DIRECTORY);
+    if is_removed && link.is_symlink() {
+        fs::remove_file(link).ok();
+    }
+}
+
+/// Removes what a conversion that was killed has left.
+pub(super) fn finish(root: &Path) {
+    if !list().iter().any(|path| path == root) {
+        return;
+    }
+    let from = root.join(STATE_DIRECTORY);
+    if has_state(root) && check_owner(&from).is_ok() {
+        remove(&from, root);
+    }
+    forget(root);
+}
+
+/// Removes a workspace from the list.
+pub(super) fn forget(root: &Path) {
+    let Some(path) = file().filter(|path| path.exists()) else {
+        return;
+    };
+    if let Err(error) = try_change(&path, |paths| paths.retain(|path| path != root)) {
+        notice(&format!("{path:?} cannot be written: {error}"));
     }
 }
 
 fn try_change(path: &Path, edit: impl FnOnce(&mut Vec<PathBuf>)) -> io::Result<()> {
-    if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory)?;
-    }
-    let options = || {
-        let mut options = File::options();
-        options.read(true).write(true).create(true).truncate(false);
-        options
-    };
-    let mut file = options().open(path)?;
+    let mut file = File::options().read(true).write(true).open(path)?;
     file.lock()?;
     let mut text = String::new();
     file.read_to_string(&mut text)?;
@@ -93,34 +286,18 @@ fn parse(text: &str) -> Vec<PathBuf> {
     lines.map(decoded).collect()
 }
 
-/// Encodes a path for one line of text.
-pub(super) fn encoded(path: &Path) -> String {
-    percent_encode(path.as_os_str().as_bytes(), ENCODED).to_string()
-}
-
-/// Decodes a path that [`encoded`] returned.
-pub(super) fn decoded(text: &str) -> PathBuf {
-    let bytes: Vec<u8> = percent_decode_str(text).collect();
-    PathBuf::from(std::ffi::OsString::from_vec(bytes))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn workspaces_are_added_once_and_removed() {
+    fn converted_workspaces_are_removed_from_the_list() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("a").join("list");
-        let odd = PathBuf::from(std::ffi::OsString::from_vec(b"/a\n%41\xff".to_vec()));
-        let add = |new: &Path| {
-            let new = new.to_owned();
-            try_change(&path, |paths| paths.push(new)).unwrap();
-        };
-        add(&odd);
-        add(Path::new("/b"));
+        let path = dir.path().join("list");
+        fs::write(&path, "/a%0A%2541%FF\nx\n/b\n").unwrap();
         let read = || parse(&fs::read_to_string(&path).unwrap());
-        assert_eq!(read(), [odd.clone(), "/b".into()]);
+        assert_eq!(read().len(), 2);
+        let odd = read().remove(0);
         try_change(&path, |paths| paths.retain(|path| *path != odd)).unwrap();
         assert_eq!(read(), [PathBuf::from("/b")]);
     }

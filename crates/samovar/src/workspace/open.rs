@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,14 +11,16 @@ use std::time::Instant;
 use anyhow::{Context as _, anyhow, bail, ensure};
 use samovar_nix::PublicKey;
 use samovar_workspace::diff::Change;
+use samovar_workspace::root::is_temporary;
 use samovar_workspace::{Kind, Root, STATE_DIRECTORY};
 
+use super::adopt::adopt;
 use super::local::{changes, empty, local_changes, read, summary};
 use super::mode::Mode;
 use super::on_server::{OnServer, check_stored};
 use super::pull::pull;
-use super::state::{Base, INCOMING, State, Workspace, is_workspace};
-use super::{age, overlay, registry};
+use super::state::{Base, STATE, State, Workspace, is_workspace};
+use super::{age, old, overlay, registry};
 use crate::credentials::Sources;
 use crate::disk::{Use, unsuitable};
 use crate::notice::notice;
@@ -55,8 +58,13 @@ pub(super) fn open(
     out: &mut dyn Write,
 ) -> anyhow::Result<ExitCode> {
     let root = absolute(options.directory)?;
-    if is_workspace(&root) || (options.is_overlay && overlay::restore_removed(&root)?) {
-        return reopen(options, &root, sources, out);
+    if let Some(workspace) = Workspace::at(&root)? {
+        return reopen(options, workspace, sources, out);
+    }
+    if options.is_overlay
+        && let Some(workspace) = overlay::restore_removed(&root)?
+    {
+        return reopen(options, workspace, sources, out);
     }
     check_place(options, &root)?;
     if options.is_overlay {
@@ -95,13 +103,10 @@ fn open_directory(
         )));
     }
     let new = create_directories(&root)?;
-    let mut workspace = Workspace {
-        root,
-        state: state(options),
-    };
-    workspace.create_state_directory()?;
+    let mut workspace = Workspace::create(root, state(options))?;
+    old::forget(&workspace.root);
     let _lock = workspace.lock()?;
-    let is_first = !is_workspace(&workspace.root);
+    let is_first = !workspace.path(STATE).exists();
     let opened = fill_or_adopt(options, &mut workspace, snapshots, newest, has_files, out);
     if opened.is_err() && is_first {
         undo(&workspace, has_files, &new);
@@ -131,7 +136,7 @@ fn remove_directories(directories: &[PathBuf]) {
 fn undo(workspace: &Workspace, had_files: bool, new: &[PathBuf]) {
     let root = &workspace.root;
     let has_received = has_files(root).unwrap_or(true) != had_files
-        || has_files(&workspace.path(INCOMING)).unwrap_or(true);
+        || has_files(&workspace.incoming()).unwrap_or(true);
     if has_received {
         return;
     }
@@ -139,7 +144,6 @@ fn undo(workspace: &Workspace, had_files: bool, new: &[PathBuf]) {
         notice(&format!("{error:#}"));
         return;
     }
-    registry::remove(root);
     remove_directories(new);
 }
 
@@ -155,7 +159,6 @@ fn fill_or_adopt(
     let root = &workspace.root.clone();
     let Some(newest) = newest else {
         workspace.set_state(workspace.state.clone())?;
-        registry::add(root);
         writeln!(
             out,
             "{root:?} is a workspace of {}, which does not exist yet: samovar workspace push \
@@ -167,25 +170,9 @@ fn fill_or_adopt(
     if !has_files {
         // Whenever this process is killed, a pull completes the workspace.
         workspace.set_state(workspace.state.clone())?;
-        registry::add(root);
         return pull(workspace, snapshots, &newest, out);
     }
-    let snapshot = snapshots.manifest(&newest.manifest)?;
-    workspace.write_base(&snapshot)?;
-    workspace.set_state(State {
-        base: Some(Base::now(newest.number, &snapshot)),
-        ..workspace.state.clone()
-    })?;
-    registry::add(root);
-    let scanned = read(workspace, false)?;
-    let changes = changes(&snapshot.manifest.entries, &scanned.entries);
-    writeln!(
-        out,
-        "{root:?} is a workspace of {}; compared with it: {}",
-        workspace.title(),
-        summary(&changes)
-    )?;
-    Ok(ExitCode::SUCCESS)
+    adopt(&options.name, workspace, snapshots, out)
 }
 
 fn state(options: &Opening<'_>) -> State {
@@ -232,7 +219,6 @@ fn open_overlay(
         remove_directories(&new);
         return Err(error);
     }
-    registry::add(&workspace.root);
     let root = &workspace.root;
     let Some(base) = base else {
         writeln!(
@@ -258,11 +244,11 @@ fn open_overlay(
 /// Opens a workspace that is open already.
 fn reopen(
     options: &Opening<'_>,
-    root: &Path,
+    mut workspace: Workspace,
     sources: &Sources,
     out: &mut dyn Write,
 ) -> anyhow::Result<ExitCode> {
-    let mut workspace = Workspace::read(root)?;
+    let root = &workspace.root.clone();
     let state = &workspace.state;
     let generation = options.name.generation;
     let is_same = state.url == options.name.remote.url() && state.name == options.name.name;
@@ -289,7 +275,7 @@ fn reopen(
         &options.keys,
         sources,
     )?;
-    registry::add(root);
+    workspace.register();
     overlay::mount(&workspace, sources)?;
     if workspace.state.base.is_none() {
         // An earlier process may have been killed before it was complete.
@@ -297,6 +283,9 @@ fn reopen(
         let remote = options.name.remote.clone();
         let snapshots = Snapshots::open(remote, sources, &workspace.state.keys)?;
         let snapshots = snapshots.with_remembered_keys();
+        if options.adopts && generation.is_some() && has_files(root)? {
+            return adopt(&options.name, &mut workspace, &snapshots, out);
+        }
         if let Some(newest) = find(options, &snapshots)? {
             return pull(&mut workspace, &snapshots, &newest, out);
         }
@@ -364,7 +353,11 @@ fn absolute(directory: &Path) -> anyhow::Result<PathBuf> {
 /// Refuses directories that cannot be workspaces, and prints a notice about unsuitable ones.
 fn check_place(options: &Opening<'_>, root: &Path) -> anyhow::Result<()> {
     let refuse = |reason: String| Err(Failed::Refused.because(anyhow!(reason)));
-    if let Some(outer) = root.ancestors().skip(1).find(|one| is_workspace(one)) {
+    if let Some(outer) = root
+        .ancestors()
+        .skip(1)
+        .find(|one| is_workspace(one) || old::is_workspace(one))
+    {
         return refuse(format!(
             "{root:?} is inside the workspace {outer:?}, whose snapshots contain it: choose \
              another directory"
@@ -395,14 +388,15 @@ fn check_place(options: &Opening<'_>, root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns whether a directory has entries, other than the state of a workspace.
+/// Returns whether a directory has entries that snapshots contain.
 pub(super) fn has_files(directory: &Path) -> anyhow::Result<bool> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         entries => entries.with_context(|| format!("cannot read {directory:?}"))?,
     };
     for entry in entries {
-        if entry?.file_name() != STATE_DIRECTORY {
+        let name = entry?.file_name();
+        if name != STATE_DIRECTORY && !is_temporary(name.as_bytes()) {
             return Ok(true);
         }
     }
@@ -448,7 +442,6 @@ pub(super) fn close(
         ))
     );
     workspace.remove_state()?;
-    registry::remove(&root);
     if deletes {
         delete(&root).with_context(|| format!("cannot delete all files in {root:?}"))?;
         writeln!(out, "closed and deleted {root:?}")?;
@@ -467,7 +460,6 @@ pub(super) fn unpushed(root: &Path, changes: &[Change]) -> anyhow::Error {
 }
 
 fn delete(root: &Path) -> anyhow::Result<()> {
-    use std::os::unix::ffi::OsStrExt as _;
     let directory = Root::open(root)?;
     for entry in fs::read_dir(root)? {
         directory.remove_all(entry?.file_name().as_bytes())?;
@@ -479,8 +471,15 @@ fn delete(root: &Path) -> anyhow::Result<()> {
 
 /// Lists the workspaces of the user.
 pub(super) fn list(is_json: bool, out: &mut dyn Write) -> anyhow::Result<()> {
+    let registered = registry::list().into_iter().filter_map(|one| {
+        let is_workspace = one.dir.join(STATE).exists();
+        is_workspace.then_some(one.path)
+    });
+    let mut roots: Vec<PathBuf> = registered.chain(old::list()).collect();
+    roots.sort();
+    roots.dedup();
     let mut rows = Vec::new();
-    for root in registry::list() {
+    for root in roots {
         let mut row = Row {
             root,
             title: "-".to_owned(),
@@ -488,10 +487,14 @@ pub(super) fn list(is_json: bool, out: &mut dyn Write) -> anyhow::Result<()> {
             age: None,
             state: "vanished".to_owned(),
         };
-        if !is_workspace(&row.root) {
-            describe_removed(&mut row);
-        } else if let Err(error) = describe(&mut row) {
-            row.state = format!("{error:#}");
+        match Workspace::at(&row.root) {
+            Ok(None) => describe_removed(&mut row),
+            Ok(Some(workspace)) => {
+                if let Err(error) = describe(&mut row, &workspace) {
+                    row.state = format!("{error:#}");
+                }
+            }
+            Err(error) => row.state = format!("{error:#}"),
         }
         rows.push(row);
     }
@@ -538,13 +541,12 @@ struct Row {
     state: String,
 }
 
-fn describe(row: &mut Row) -> anyhow::Result<()> {
-    let workspace = Workspace::read(&row.root)?;
+fn describe(row: &mut Row, workspace: &Workspace) -> anyhow::Result<()> {
     row.title = workspace.title();
     let synced = workspace.state.base.as_ref();
     row.age = synced.map(|base| age(base.synced_at));
-    row.is_mounted = overlay::is_mounted(&workspace);
-    row.state = summary(&local_changes(&workspace, true)?);
+    row.is_mounted = overlay::is_mounted(workspace);
+    row.state = summary(&local_changes(workspace, true)?);
     Ok(())
 }
 
@@ -553,7 +555,7 @@ fn describe_removed(row: &mut Row) {
     let Some(removed) = overlay::find_removed(&row.root) else {
         return;
     };
-    let (changes, root) = (&removed.root, row.root.display());
+    let (changes, root) = (removed.upper().unwrap_or_default(), row.root.display());
     let State { url, name, .. } = &removed.state;
     row.title = removed.title();
     row.age = removed.state.base.as_ref().map(|base| age(base.synced_at));

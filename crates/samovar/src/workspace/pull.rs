@@ -21,7 +21,7 @@ use super::local::{empty, write_index};
 use super::on_server::{OnServer, missing};
 use super::open::{has_files, set_root_mode};
 use super::repositories::{self, Conflict, Report};
-use super::state::{Base, INCOMING, State, Workspace};
+use super::state::{Base, State, Workspace};
 use crate::credentials::Sources;
 use crate::http::printable;
 use crate::outcome::Failed;
@@ -201,7 +201,7 @@ pub(super) fn fill(
 /// Creates the directory for files that are received. It may have the download of a command that
 /// was killed, but no tree.
 fn new_incoming(workspace: &Workspace) -> anyhow::Result<std::path::PathBuf> {
-    let incoming = workspace.path(INCOMING);
+    let incoming = workspace.incoming();
     let tree = incoming.join(TREE);
     match fs::remove_dir_all(&tree) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use anyhow::anyhow;
 use samovar_workspace::root::is_temporary;
-use samovar_workspace::{Index, Kind, Root, Scanned};
+use samovar_workspace::{CLOCK, Index, Kind, Root, Scanned};
 
 use super::local::read;
 use super::overlay;
@@ -61,7 +61,7 @@ pub(super) fn repair(
         workspace.write_base(&snapshot)?;
         writeln!(out, "downloaded the manifest of the mounted files again")?;
     }
-    if !matches!(Index::read(&root), Ok(Some(_))) {
+    if !matches!(Index::read(&workspace.path("")), Ok(Some(_))) {
         // All files are hashed below.
         fs::remove_file(workspace.path("index")).unwrap_or_default();
         writeln!(out, "made the index of the files again")?;
@@ -94,7 +94,8 @@ fn remove_temporary_files(scanned: &Scanned) -> anyhow::Result<usize> {
                 parent => [parent, b"/", name.as_bytes()].concat(),
             };
             let is_removed = || directory.remove_file(&path).is_ok();
-            count += usize::from(is_temporary(name.as_bytes()) && is_removed());
+            let is_left = name != CLOCK && is_temporary(name.as_bytes());
+            count += usize::from(is_left && is_removed());
         }
     }
     Ok(count)

@@ -1,16 +1,19 @@
-//! [`Workspace`]: a directory with the state of a workspace.
+//! [`Workspace`]: a directory, and its state.
 //!
-//! # Files in `.samovar`
+//! # Files in the state directory
 //!
 //! | file | content |
 //! | --- | --- |
+//! | `directory` | the directory of the workspace, see [`registry`] |
 //! | `workspace` | the ref, and the generation on which the files are based |
 //! | `base-HASH` | text of the manifest of that generation; HASH is the hash part of its path |
 //! | `index` | digests of the files, with the metadata at the time of hashing |
 //! | `lock` | locked by the command that changes the workspace; contains its PID |
-//! | `incoming/` | files that a pull has received, not yet in their places |
-//! | `clock` | its time is the clock of the file system |
 //! | `repositories` | fingerprints of the indexes of git in the base |
+//!
+//! Files that a pull has received, but not yet moved to their places, are in the root of the
+//! workspace, which may be on another file system, in the directory of
+//! [`Workspace::incoming`].
 //!
 //! `workspace` is UTF-8 text:
 //!
@@ -28,13 +31,6 @@
 //!
 //! Without the last line, nothing was pushed or pulled yet.
 //!
-//! # Overlays
-//!
-//! In overlay mode, the state directory is in the upper layer, so that it is in its place, and on
-//! the file system of the files, while the overlay is mounted on the workspace. The directory below
-//! the mount has a symbolic link to it. So the state is found also while nothing is mounted, and
-//! the link shows that nothing is mounted. `base-HASH` exists for the lower layer as well.
-//!
 //! # Crashes
 //!
 //! Each file is replaced atomically. `base-HASH` is written before the `workspace` file that refers
@@ -42,7 +38,7 @@
 //! [`Workspace::adopt_base`] uses them if the server has that snapshot as the newest generation.
 
 use std::fs::{self, File, TryLockError};
-use std::io::{self, Read as _, Seek as _, Write as _};
+use std::io::{Read as _, Seek as _, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -53,11 +49,13 @@ use rustix::fs::OFlags;
 use samovar_nix::{NarHash, PublicKey, StorePath};
 use samovar_storage::PinName;
 use samovar_storage::token::now;
-use samovar_workspace::{Manifest, STATE_DIRECTORY, file_nar};
+use samovar_workspace::{CLOCK, Manifest, file_nar};
 use sha2::{Digest as _, Sha256};
 
-use super::mode::{Mode, Overlay, cannot_open, field, missing_target};
-use super::registry;
+use super::mode::{Mode, Overlay, field};
+use super::old;
+use super::overlay::mount_source;
+use super::registry::{self, Registered};
 use crate::credentials::Sources;
 use crate::http::{Http, Patience};
 use crate::outcome::Failed;
@@ -65,22 +63,21 @@ use crate::remote::Remote;
 use crate::snapshot::{Downloaded, Snapshots};
 
 const MAGIC: &str = "samovar-workspace 1";
-const STATE: &str = "workspace";
-const BASE: &str = "base-";
-const LOCK: &str = "lock";
+pub(super) const STATE: &str = "workspace";
+pub(super) const BASE: &str = "base-";
+pub(super) const LOCK: &str = "lock";
 const TEMPORARY: &str = ".tmp";
-
-/// Directory for files that a pull has received, in the state directory.
-pub(super) const INCOMING: &str = "incoming";
 
 /// Maximum wait for another command in the same workspace.
 const LOCK_TIME: Duration = Duration::from_secs(3);
 
-/// A directory with the state of a workspace.
+/// A directory, and its state.
 #[derive(Debug)]
 pub(super) struct Workspace {
     /// Absolute path.
     pub(super) root: PathBuf,
+    /// The state directory.
+    registered: Registered,
     pub(super) state: State,
 }
 
@@ -146,7 +143,7 @@ impl State {
     }
 
     /// Parses a text that [`text`](Self::text) returned.
-    fn parse(text: &str) -> anyhow::Result<Self> {
+    pub(super) fn parse(text: &str) -> anyhow::Result<Self> {
         let another = "it has another format: use the version of samovar that wrote it";
         let rest = text.strip_prefix(MAGIC).context(another)?;
         let rest = rest.strip_prefix('\n').context(another)?;
@@ -209,38 +206,10 @@ impl Base {
     }
 }
 
-/// Returns whether a directory has the state of a workspace, readable or not.
+/// Returns whether a directory is a workspace.
 pub(super) fn is_workspace(directory: &Path) -> bool {
-    match state_file(directory).symlink_metadata() {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => true,
-        found => found.is_ok() || missing_target(directory).is_some(),
-    }
-}
-
-/// Refuses a state that another user has made, or that is elsewhere: it could name the server of an
-/// attacker, who would get the token, or another file to be overwritten.
-fn check_owner(root: &Path) -> anyhow::Result<()> {
-    use std::os::unix::fs::MetadataExt as _;
-    let directory = root.join(STATE_DIRECTORY);
-    let link = directory.symlink_metadata();
-    let found = link.and_then(|link| Ok([link, directory.metadata()?]));
-    let found = found.map_err(|error| cannot_open(root, error))?;
-    let user = rustix::process::geteuid().as_raw();
-    let is_own = found.iter().all(|found| found.uid() == user);
-    ensure!(is_own && found[1].is_dir(), foreign(root));
-    Ok(())
-}
-
-fn foreign(root: &Path) -> anyhow::Error {
-    let directory = root.join(STATE_DIRECTORY);
-    Failed::Refused.because(anyhow!(
-        "{directory:?} is not a directory of the user who runs this command: a workspace can be \
-         used only by its owner"
-    ))
-}
-
-fn state_file(root: &Path) -> PathBuf {
-    root.join(STATE_DIRECTORY).join(STATE)
+    let found = registry::find(directory);
+    found.is_some_and(|found| found.dir.join(STATE).exists())
 }
 
 impl Workspace {
@@ -250,20 +219,39 @@ impl Workspace {
             .canonicalize()
             .with_context(|| format!("cannot open {directory:?}"))
             .map_err(|error| Failed::Usage.because(error))?;
-        let root = start.ancestors().find(|one| is_workspace(one));
-        let root = root.ok_or_else(|| {
-            Failed::Usage.because(anyhow!(
-                "{start:?} is not in a workspace: change the directory, name one by --dir, or \
-                 create one by samovar workspace open REF DIR"
-            ))
-        })?;
-        Self::read(root)
+        for root in start.ancestors() {
+            if let Some(found) = Self::at(root)? {
+                return Ok(found);
+            }
+        }
+        registry::check()?;
+        let foreign = old::unused(&start);
+        Err(Failed::Usage.because(anyhow!(
+            "{start:?} is not in a workspace{foreign}: change the directory, name one by --dir, or \
+             create one by samovar workspace open REF DIR, with --adopt if its files come from REF"
+        )))
+    }
+
+    /// Returns the workspace with this root, if it is one. Converts that of an earlier version.
+    pub(super) fn at(root: &Path) -> anyhow::Result<Option<Self>> {
+        let found = registry::find(root).filter(|found| found.dir.join(STATE).exists());
+        let found = match found {
+            Some(found) => Some(found),
+            None => old::convert(root)?,
+        };
+        found.map(|found| Self::of(root, found)).transpose()
     }
 
     /// Reads the state of the workspace with this root.
     pub(super) fn read(root: &Path) -> anyhow::Result<Self> {
-        let file = state_file(root);
-        check_owner(root)?;
+        let found = Self::at(root)?;
+        found.with_context(|| format!("{root:?} is not a workspace any more"))
+    }
+
+    /// Reads a registered state.
+    pub(super) fn of(root: &Path, registered: Registered) -> anyhow::Result<Self> {
+        registry::check_owner(root, &registered.dir)?;
+        let file = registered.dir.join(STATE);
         let text = fs::read(&file).with_context(|| format!("cannot read {file:?}"))?;
         let state = State::parse(&String::from_utf8_lossy(&text)).with_context(|| {
             format!(
@@ -271,22 +259,44 @@ impl Workspace {
                 root.display()
             )
         })?;
-        let workspace = Self {
+        Ok(Self {
             root: root.to_owned(),
+            registered,
             state,
-        };
-        let is_elsewhere = match &workspace.state.mode {
-            Mode::Directory => !workspace.is_mounted(),
-            // Commands remove the layers: they must be those of this workspace. Another command may
-            // replace the file between two reads, but not three times.
-            Mode::Overlay(overlay) => {
-                let own = state_file(&overlay.upper());
-                let is_same = |_| fs::read(&file).ok() == fs::read(&own).ok();
-                !(0..3).any(is_same)
-            }
-        };
-        ensure!(!is_elsewhere, foreign(root));
-        Ok(workspace)
+        })
+    }
+
+    /// Creates a state directory for a new workspace. The state is not written yet.
+    ///
+    /// # Errors
+    ///
+    /// The directory cannot be created.
+    pub(super) fn create(root: PathBuf, state: State) -> anyhow::Result<Self> {
+        let mount = state.mode.layers().map(mount_source);
+        let registered = registry::create(&root, mount.as_deref())?;
+        registry::check_owner(&root, &registered.dir)?;
+        Ok(Self {
+            root,
+            registered,
+            state,
+        })
+    }
+
+    /// Stores where the workspace is, if that has changed.
+    pub(super) fn register(&mut self) {
+        let mount = self.state.mode.layers().map(mount_source);
+        // Ignore errors: it is found by its identity next time, too.
+        registry::update(&self.registered, &self.root, mount.as_deref()).ok();
+        if let Ok(registered) = Registered::read(self.registered.dir.clone()) {
+            self.registered = registered;
+        }
+    }
+
+    /// Returns the directory for files that a pull has received, in the root, whose file system it
+    /// must be on. It has the name of a temporary entry, which is in no snapshot.
+    pub(super) fn incoming(&self) -> PathBuf {
+        let digits = self.registered.id().get(..16).unwrap_or_default();
+        self.root.join(format!(".samovar-tmp-{digits}"))
     }
 
     /// Returns the layers in overlay mode.
@@ -297,14 +307,20 @@ impl Workspace {
         }
     }
 
+    /// Returns the directory with the changes, in overlay mode.
+    pub(super) fn upper(&self) -> Option<PathBuf> {
+        self.overlay().map(Overlay::upper)
+    }
+
     /// Returns whether the overlay is mounted, in overlay mode.
     pub(super) fn is_mounted(&self) -> bool {
-        !self.root.join(STATE_DIRECTORY).is_symlink()
+        let source = self.state.mode.layers().map(mount_source);
+        source.is_some() && registry::mounted_on(&self.root) == source
     }
 
     /// Returns the path of a file in the state directory.
     pub(super) fn path(&self, name: &str) -> PathBuf {
-        self.root.join(STATE_DIRECTORY).join(name)
+        self.registered.dir.join(name)
     }
 
     /// Opens the cache of the workspace.
@@ -325,16 +341,6 @@ impl Workspace {
     /// Returns the ref with the generation of the base, for messages.
     pub(super) fn title(&self) -> String {
         format!("{}@{}", self.state.name, self.state.generation())
-    }
-
-    /// Creates the state directory. Other users cannot read it.
-    pub(super) fn create_state_directory(&self) -> anyhow::Result<()> {
-        use std::os::unix::fs::DirBuilderExt as _;
-        let directory = self.path("");
-        match fs::DirBuilder::new().mode(0o700).create(&directory) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            created => created.with_context(|| format!("cannot create {directory:?}")),
-        }
     }
 
     /// Takes the lock of the workspace. Waits briefly for another command.
@@ -372,10 +378,15 @@ impl Workspace {
         file.set_len(0).unwrap_or_default();
         file.rewind().unwrap_or_default();
         writeln!(file, "{}", std::process::id()).unwrap_or_default();
-        // The other command may have changed the state.
-        if is_workspace(&self.root) {
-            *self = Self::read(&self.root)?;
-            registry::find_again(&self.root);
+        // The other command may have changed or removed the state.
+        ensure!(
+            self.path("").exists(),
+            Failed::Refused.because(anyhow!("{:?} was closed meanwhile", self.root))
+        );
+        if self.path(STATE).exists() {
+            *self = Self::of(&self.root, self.registered.clone())?;
+            self.register();
+            old::finish(&self.root);
         }
         Ok(Lock { _file: file })
     }
@@ -456,25 +467,18 @@ impl Workspace {
         format!("{file:?} is missing or damaged: run samovar workspace repair")
     }
 
-    /// Removes the state of the workspace. Keeps files of others in the state directory.
+    /// Removes the state of the workspace.
     pub(super) fn remove_state(&self) -> anyhow::Result<()> {
-        let file = self.path(STATE);
-        match fs::remove_file(&file) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            removed => removed.with_context(|| format!("cannot remove {file:?}"))?,
-        }
-        self.remove_leftovers();
-        self.remove_files(|name| {
-            matches!(name, "index" | "clock" | "repositories" | LOCK) || name.starts_with(BASE)
-        });
-        // Ignore errors: the directory may contain files of others.
-        fs::remove_dir(self.path("")).unwrap_or_default();
-        Ok(())
+        fs::remove_dir_all(self.incoming()).unwrap_or_default();
+        fs::remove_file(self.root.join(CLOCK)).unwrap_or_default();
+        let directory = &self.registered.dir;
+        let removed = registry::remove(directory, &self.root);
+        removed.with_context(|| format!("cannot remove {directory:?}"))
     }
 
-    /// Removes what killed processes have left in the state directory. Returns the number of files.
+    /// Removes what killed processes have left. Returns the number of files.
     pub(super) fn remove_leftovers(&self) -> usize {
-        let incoming = self.path(INCOMING);
+        let incoming = self.incoming();
         let has_incoming = incoming.exists();
         fs::remove_dir_all(incoming).unwrap_or_default();
         let is_left = |name: &str| {

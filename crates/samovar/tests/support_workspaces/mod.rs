@@ -103,11 +103,31 @@ impl Home {
         output(command.env("SAMOVAR_TOKEN", &self.token));
     }
 
+    /// Returns the directory with the state of a workspace.
+    #[track_caller]
+    pub(crate) fn state(&self, directory: &Path) -> PathBuf {
+        state_in(&self.dir("state"), directory)
+    }
+
     /// Asserts that a workspace has no unpushed changes.
     #[track_caller]
     pub(crate) fn assert_clean(&self, directory: &Path) {
         self.exits(directory, &["status", "--offline"], 0);
     }
+}
+
+/// Returns the directory with the state of a workspace. `home`: the value of `XDG_STATE_HOME`.
+#[track_caller]
+pub(crate) fn state_in(home: &Path, directory: &Path) -> PathBuf {
+    let directory = directory.canonicalize().unwrap();
+    let line = format!("\npath {}\n", directory.display());
+    let states = fs::read_dir(home.join("samovar/.samovar")).unwrap();
+    let mut states = states.map(|state| state.unwrap().path());
+    let is_its = |state: &PathBuf| {
+        let text = fs::read_to_string(state.join("directory"));
+        text.is_ok_and(|text| text.contains(&line))
+    };
+    states.find(is_its).unwrap()
 }
 
 /// Runs a command that must exit with this code. Returns standard output and standard error.

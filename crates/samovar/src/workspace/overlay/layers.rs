@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, OsString};
 use std::fs::{self, File, Permissions, TryLockError};
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -22,17 +22,22 @@ use crate::user_dirs::{self, create_private};
 /// Environment variable that names the directory for the state of overlays.
 pub(crate) const VARIABLE: &str = "SAMOVAR_STATE_DIR";
 
+/// Name of the directory with the layers of all workspaces.
+pub(crate) const OVERLAYS: &str = "overlays";
+
 /// Name of the directory, and of the mount, of the snapshot.
 pub(super) const LOWER: &str = "lower";
 /// Name of the directory with the changes.
 const UPPER: &str = "upper";
 /// Name of the directory that overlayfs needs beside the changes.
 const WORK: &str = "work";
+/// Name of a mount point that shows whether the overlay is in use.
+const PROBE: &str = "probe";
 /// Name of the file that describes the snapshot below the changes.
 const ORIGIN: &str = "origin";
 /// Name of a file that exists while the snapshot is served without the server.
 const OFFLINE: &str = "offline";
-/// Name of the file with the path of the directory on which a workspace is mounted.
+/// Name of the file with the path of the directory on which an earlier version mounted a workspace.
 const DIRECTORY: &str = "directory";
 
 /// The directories of an overlay: the changes, and the mount point of the snapshot below them.
@@ -147,17 +152,6 @@ impl Layers {
         fs::write(&file, origin).with_context(|| format!("cannot write {file:?}"))
     }
 
-    /// Stores the directory of the workspace: it may be removed while nothing is mounted.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be written.
-    pub(crate) fn set_directory(&self, directory: &Path) -> anyhow::Result<()> {
-        let file = self.dir.join(DIRECTORY);
-        let written = fs::write(&file, directory.as_os_str().as_bytes());
-        written.with_context(|| format!("cannot write {file:?}"))
-    }
-
     /// Stores whether the snapshot is served without the server.
     pub(crate) fn set_offline(&self, is_offline: bool) {
         let file = self.dir.join(OFFLINE);
@@ -188,9 +182,8 @@ impl Layers {
     }
 
     /// Returns the source of the mount, which identifies the overlay in the list of mounts.
-    fn source(&self) -> String {
-        let name = self.dir.file_name().unwrap_or_default();
-        format!("samovar:{}", name.to_string_lossy())
+    pub(crate) fn source(&self) -> String {
+        mount_source(&self.dir)
     }
 
     /// Returns whether the overlay is mounted.
@@ -239,6 +232,28 @@ impl Layers {
         }
     }
 
+    /// Returns whether the overlay is still mounted in another mount namespace, as far as the
+    /// kernel says so. It must be unmounted in this one. Changes the current directory of the
+    /// process.
+    pub(crate) fn is_in_use(&self) -> bool {
+        let probe = self.dir.join(PROBE);
+        if std::env::set_current_dir(&self.dir).is_err() || create_private(&probe).is_err() {
+            return false;
+        }
+        // With an index, the kernel refuses a second mount of the same changes.
+        let options = format!("lowerdir={LOWER},upperdir={UPPER},workdir={WORK},index=on");
+        let mounted = CString::new(options).map(|options| {
+            let flags = MountFlags::NODEV | MountFlags::NOSUID;
+            mount("none", PROBE, "overlay", flags, Some(options.as_c_str()))
+        });
+        if matches!(mounted, Ok(Ok(()))) {
+            unmount_lazily(&probe);
+        }
+        // The probe is also removed with the layers.
+        fs::remove_dir(&probe).ok();
+        matches!(mounted, Ok(Err(Errno::BUSY)))
+    }
+
     /// Removes the directories with all changes. The overlay must not be mounted.
     ///
     /// # Errors
@@ -262,8 +277,15 @@ pub(crate) fn upper(dir: &Path) -> PathBuf {
     dir.join(UPPER)
 }
 
-/// Returns the directory of the workspace that was mounted last, in the directory of an overlay.
-pub(super) fn last_directory(dir: &Path) -> Option<PathBuf> {
+/// Returns the source of the mount of the layers in this directory.
+pub(crate) fn mount_source(dir: &Path) -> String {
+    let name = dir.file_name().unwrap_or_default();
+    format!("samovar:{}", name.to_string_lossy())
+}
+
+/// Returns the directory of the workspace that an earlier version mounted last, in the directory of
+/// an overlay.
+pub(crate) fn last_directory(dir: &Path) -> Option<PathBuf> {
     let path = fs::read(dir.join(DIRECTORY)).ok()?;
     Some(OsString::from_vec(path).into())
 }

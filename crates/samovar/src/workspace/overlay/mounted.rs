@@ -1,30 +1,28 @@
 //! Workspaces in overlay mode: the overlay is mounted for all processes, and outlives the command.
 
-use std::ffi::CStr;
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, ensure};
-use rustix::fs::{XattrFlags, setxattr};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use samovar_nix::StoreDir;
-use samovar_workspace::{Entries, STATE_DIRECTORY, Scanned};
+use samovar_workspace::{Entries, Scanned};
 
 use super::super::local::{empty, local_changes};
 use super::super::mode::{Lower, Mode, Overlay};
 use super::super::on_server::check_stored;
 use super::super::open::{has_files, unpushed};
-use super::super::registry;
 use super::super::state::{State, Workspace};
+use super::super::{old, registry};
 use super::changes::{self, read_upper};
 use super::guard::start_view;
-use super::layers::{LOWER, Layers, last_directory, state_dir, unmount_lazily, upper};
+use super::layers::{LOWER, Layers, OVERLAYS, state_dir, unmount_lazily};
 use super::namespace::{Namespace, may_mount};
 use super::origin::Origin;
 use super::refusal::check_fuse;
+use super::users;
 use crate::credentials::Sources;
 use crate::disk::is_served_by_fuse;
 use crate::http::Patience;
@@ -34,9 +32,6 @@ use crate::notice::notice;
 use crate::outcome::Failed;
 use crate::refs::{Refs, path_names};
 use crate::snapshot::Downloaded;
-
-/// Name of the directory with the layers of all workspaces.
-const OVERLAYS: &str = "overlays";
 
 /// Checks that this process may mount overlays that all processes of the machine see.
 ///
@@ -88,7 +83,7 @@ pub(in super::super) fn create(
         layers: layers.dir().to_owned(),
         lower,
     };
-    let created = create_state(&root, &overlay, state, base);
+    let created = create_state(root, overlay, state, base);
     if created.is_err() {
         layers.remove()?;
     }
@@ -96,75 +91,52 @@ pub(in super::super) fn create(
 }
 
 fn create_state(
-    root: &Path,
-    overlay: &Overlay,
+    root: PathBuf,
+    overlay: Overlay,
     state: State,
     base: Option<&Downloaded>,
 ) -> anyhow::Result<Workspace> {
-    let mut workspace = Workspace {
-        root: overlay.upper(),
-        state: state.clone(),
+    let state = State {
+        mode: Mode::Overlay(overlay),
+        ..state
     };
-    let directory = workspace.path("");
-    create_opaque(&directory).with_context(|| format!("cannot create {directory:?}"))?;
+    let mut workspace = Workspace::create(root, state)?;
     if let Some(base) = base {
         workspace.write_base(base)?;
     }
-    workspace.set_state(State {
-        mode: Mode::Overlay(overlay.clone()),
-        ..state
-    })?;
-    create_link(root, &overlay.upper())?;
-    workspace.root = root.to_owned();
+    workspace.set_state(workspace.state.clone())?;
     Ok(workspace)
 }
 
-fn create_link(root: &Path, upper: &Path) -> anyhow::Result<()> {
-    let link = root.join(STATE_DIRECTORY);
-    symlink(upper.join(STATE_DIRECTORY), &link).with_context(|| format!("cannot create {link:?}"))
-}
-
-/// Returns the workspace of a directory that was removed while nothing was mounted. Its root is the
-/// directory with the changes.
+/// Returns the workspace of a directory that was removed while nothing was mounted.
 pub(in super::super) fn find_removed(root: &Path) -> Option<Workspace> {
-    let overlays = fs::read_dir(state_dir().ok()?.join(OVERLAYS)).ok()?;
-    let mut dirs = overlays.flatten().map(|found| found.path());
-    dirs.find_map(|dir| {
-        let is_of_root = last_directory(&dir).is_some_and(|directory| directory == root);
-        is_of_root.then(|| Workspace::read(&upper(&dir)).ok())?
-    })
+    let removed = registry::find_removed(root)?;
+    Workspace::of(root, removed).ok()
 }
 
 /// Makes a directory without files the workspace again that it was before it was removed. Returns
-/// whether it was one.
+/// `None` if it was none.
 ///
 /// # Errors
 ///
 /// The directory cannot be created or read.
-pub(in super::super) fn restore_removed(root: &Path) -> anyhow::Result<bool> {
-    let Some(removed) = find_removed(root) else {
-        return Ok(false);
-    };
+pub(in super::super) fn restore_removed(root: &Path) -> anyhow::Result<Option<Workspace>> {
     if has_files(root)? {
-        return Ok(false);
+        return Ok(None);
     }
+    if old::removed(root).is_some() {
+        fs::create_dir_all(root).with_context(|| format!("cannot create {root:?}"))?;
+        return Workspace::at(root);
+    }
+    let Some(mut removed) = find_removed(root) else {
+        return Ok(None);
+    };
     fs::create_dir_all(root).with_context(|| format!("cannot create {root:?}"))?;
-    create_link(root, &removed.root)?;
+    removed.register();
     notice(&format!(
         "{root:?} was a workspace before it was removed: its changes are kept, and mounted again"
     ));
-    Ok(true)
-}
-
-/// Creates a directory for which the kernel never searches the lower layer: it can be used when the
-/// process that serves the lower layer has ended.
-fn create_opaque(path: &Path) -> anyhow::Result<()> {
-    fs::DirBuilder::new().mode(0o700).create(path)?;
-    let name: &CStr = match Namespace::current()?.is_unprivileged {
-        true => c"user.overlay.opaque",
-        false => c"trusted.overlay.opaque",
-    };
-    Ok(setxattr(path, name, b"y", XattrFlags::empty())?)
+    Ok(Some(removed))
 }
 
 /// Returns whether the overlay of a workspace is mounted, and its lower layer is readable. Returns
@@ -188,6 +160,7 @@ fn is_served(workspace: &Workspace, overlay: &Overlay) -> bool {
 ///
 /// The reason why not, and the remedy.
 fn check_served(workspace: &Workspace, overlay: &Overlay) -> anyhow::Result<()> {
+    check_disk(workspace, overlay)?;
     let reason = match (is_served(workspace, overlay), workspace.is_mounted()) {
         (true, _) => return Ok(()),
         (false, true) => "the process that serves the files of the ref has ended",
@@ -199,6 +172,21 @@ fn check_served(workspace: &Workspace, overlay: &Overlay) -> anyhow::Result<()> 
          --dir {}; unpushed changes are kept",
         root.display()
     )))
+}
+
+/// Checks that the directory with the layers exists.
+fn check_disk(workspace: &Workspace, overlay: &Overlay) -> anyhow::Result<()> {
+    let (layers, root) = (&overlay.layers, &workspace.root);
+    ensure!(
+        layers.exists(),
+        Failed::Unavailable.because(anyhow!(
+            "the changes of {root:?} are in {layers:?}, which does not exist: mount the disk of \
+             that directory; if the changes there are lost, remove {:?} and open the workspace \
+             again",
+            workspace.path("")
+        ))
+    );
+    Ok(())
 }
 
 /// Mounts the overlay of a workspace, unless it has none, or its files can be read already. Returns
@@ -213,6 +201,7 @@ pub(in super::super) fn mount(workspace: &Workspace, sources: &Sources) -> anyho
         return Ok(false);
     };
     let root = &workspace.root;
+    check_disk(workspace, overlay)?;
     let (layers, _) = Layers::open(&overlay.layers)?;
     if is_served(workspace, overlay) {
         if !layers.is_offline() || reach(workspace, sources).is_err() {
@@ -239,7 +228,6 @@ pub(in super::super) fn mount(workspace: &Workspace, sources: &Sources) -> anyho
     if let Some(lower) = &overlay.lower {
         serve(workspace, &layers, lower, sources)?;
     }
-    layers.set_directory(root)?;
     layers.mount(Namespace::current()?, root)?;
     Ok(true)
 }
@@ -364,9 +352,16 @@ pub(in super::super) fn close(
         Err(error) if !discards => return Err(error),
         _ => false,
     };
-    // The open file of the lock would keep the file system in use.
     drop(lock);
     let (layers, _) = Layers::open(&overlay.layers)?;
+    if let Some(user) = users::elsewhere(&layers.source()) {
+        return Err(Failed::Refused.because(anyhow!(
+            "process {} ({:?}) uses files in {root:?}, in another mount namespace, such as that of \
+             a container: end it, then run the command again",
+            user.pid,
+            user.name
+        )));
+    }
     unmount_idle(workspace, &layers)?;
     if is_clean && upper()? != before {
         drop(layers);
@@ -378,8 +373,14 @@ pub(in super::super) fn close(
     if !is_clean && !deletes {
         return keep(workspace, overlay, &layers, out);
     }
-    remove_link(&root)?;
-    registry::remove(&root);
+    if !(discards && deletes) && layers.is_in_use() {
+        notice(&format!(
+            "the files of {root:?} are still mounted in another mount namespace, such as that of a \
+             container, whose programs may change them"
+        ));
+        return keep(workspace, overlay, &layers, out);
+    }
+    workspace.remove_state()?;
     layers.remove()?;
     if deletes {
         // A mount point, or the current directory of a program, cannot be removed.
@@ -416,13 +417,7 @@ fn keep(
 ) -> anyhow::Result<()> {
     layers.set_origin(&origin(&workspace.state, overlay.lower.as_ref()).text())?;
     let root = &workspace.root;
-    remove_link(root)?;
-    registry::remove(root);
-    let inner = Workspace {
-        root: overlay.upper(),
-        state: workspace.state.clone(),
-    };
-    inner.remove_state()?;
+    workspace.remove_state()?;
     layers.settle();
     let dir = layers.dir();
     writeln!(
@@ -438,15 +433,10 @@ pub(in super::super) fn remove(workspace: &Workspace) -> anyhow::Result<()> {
     if let Some(overlay) = workspace.overlay() {
         let (layers, _) = Layers::open(&overlay.layers)?;
         unmount_idle(workspace, &layers)?;
-        remove_link(&workspace.root)?;
+        workspace.remove_state()?;
         layers.remove()?;
     }
     Ok(())
-}
-
-fn remove_link(root: &Path) -> anyhow::Result<()> {
-    let link = root.join(STATE_DIRECTORY);
-    fs::remove_file(&link).with_context(|| format!("cannot remove {link:?}"))
 }
 
 /// Returns the description of the lower layer for `samovar workspace run --continue`.

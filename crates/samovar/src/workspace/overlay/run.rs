@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command as Program, ExitCode, ExitStatus};
 use std::time::Instant;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, anyhow, ensure};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use samovar_workspace::Entries;
 
@@ -30,7 +30,7 @@ use super::super::local::{changes, empty, summary};
 use super::changes::scan;
 use super::first;
 use super::guard::{Guard, View};
-use super::layers::{Layers, state_dir, unmount_lazily};
+use super::layers::{Layers, OVERLAYS, VARIABLE, state_dir, unmount_lazily};
 use super::namespace::{Namespace, end_members, unshare_processes};
 use super::origin::{Origin, find, report_kept};
 use super::refusal::check_fuse;
@@ -47,6 +47,9 @@ use crate::size::human;
 use crate::snapshot::{Downloaded, Snapshots};
 use crate::trust::{keys_of, trusted_keys};
 use crate::user_dirs::create_private;
+
+/// Name of the directory with the layers of all runs.
+const RUNS: &str = "runs";
 
 /// Exit codes besides those of the command, like those of `env`.
 const FAILED: u8 = 125;
@@ -214,6 +217,15 @@ impl Wanted {
         let mut continued = None;
         if let Some(dir) = path("continue")? {
             let (layers, text) = Layers::open(&dir)?;
+            // One that came with a clone or an archive could name the server of an attacker, who
+            // would get the token.
+            let own = [OVERLAYS, RUNS].map(|name| state.join(name));
+            let parent = layers.dir().parent();
+            ensure!(
+                own.iter().any(|own| parent == Some(own)),
+                "{dir:?} is not in {state:?}, where commands keep changes: name a directory in it, \
+                 or set {VARIABLE} to the directory that it was at the time of that command"
+            );
             let origin = Origin::parse(&text);
             continued = Some((
                 layers,
@@ -261,7 +273,7 @@ impl Wanted {
         let layers = match self.continued {
             Some((layers, _)) => layers,
             None => {
-                let runs = self.state.join("runs");
+                let runs = self.state.join(RUNS);
                 let prefix = path_names(&self.name.name).0;
                 report_kept(&runs, &prefix);
                 let root = base.as_ref().map(|base| &base.manifest.entries.list()[0]);
