@@ -141,6 +141,14 @@ fn every_spelling_of_an_address() {
         &["-port=PORT"],
         &["--host", "*", "--port=PORT"],
         &["-o", "::", "-p", "PORT"],
+        // Addresses that include others, in each order, as in a configuration of nginx.
+        &["-l", "0.0.0.0:PORT", "-l", "[::]:PORT"],
+        &["-l", "[::]:PORT", "-l", "0.0.0.0:PORT"],
+        &["-l", "*:PORT", "-l", "127.0.0.1:PORT"],
+        &["-l", "127.0.0.1:PORT", "-l", "*:PORT"],
+        &["-l", "127.0.0.1:PORT", "-l", "[::1]:PORT"],
+        &["-l", "[::]:PORT", "-l", "[::]:PORT"],
+        &["-l", "localhost:PORT", "-l", "*:PORT"],
     ] {
         let (server, port) = on_free_port(arguments);
         for addr in all(port) {

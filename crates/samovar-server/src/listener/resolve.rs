@@ -22,6 +22,56 @@ pub(crate) enum Bind {
     Unix(PathBuf),
 }
 
+impl Bind {
+    /// Returns the TCP addresses.
+    pub(crate) fn addresses(&self) -> &[TcpAddress] {
+        match self {
+            Self::FirstOf(addresses) | Self::EachOf(addresses) => addresses,
+            Self::Unix(_) => &[],
+        }
+    }
+
+    /// Returns whether nothing is to be bound.
+    pub(crate) fn is_empty(&self) -> bool {
+        !matches!(self, Self::Unix(_)) && self.addresses().is_empty()
+    }
+
+    /// Returns whether a socket of this accepts all connections to `address`.
+    pub(crate) fn includes(&self, address: &TcpAddress) -> bool {
+        match self {
+            Self::FirstOf(addresses) => addresses.first().is_some_and(|own| own.includes(address)),
+            Self::EachOf(addresses) => addresses.iter().any(|own| own.includes(address)),
+            Self::Unix(_) => false,
+        }
+    }
+
+    /// Returns whether sockets of this accept all connections to the addresses of `other`.
+    pub(crate) fn includes_all(&self, other: &Self) -> bool {
+        let needed = match other {
+            Self::FirstOf(addresses) => addresses.get(..1).unwrap_or_default(),
+            Self::EachOf(addresses) => addresses,
+            Self::Unix(_) => return false,
+        };
+        needed.iter().all(|address| self.includes(address))
+    }
+
+    /// Removes the addresses for which `is_unneeded` returns true; all of them if only one of them
+    /// is to be bound, and the first is unneeded. Returns whether there were any.
+    pub(crate) fn remove(&mut self, is_unneeded: impl Fn(&TcpAddress) -> bool) -> bool {
+        let (Self::FirstOf(addresses) | Self::EachOf(addresses)) = self else {
+            return false;
+        };
+        let count = addresses.len();
+        let is_first_unneeded = addresses.first().is_some_and(&is_unneeded);
+        match self {
+            Self::FirstOf(addresses) if is_first_unneeded => addresses.clear(),
+            Self::EachOf(addresses) => addresses.retain(|address| !is_unneeded(address)),
+            Self::FirstOf(_) | Self::Unix(_) => {}
+        }
+        self.addresses().len() < count
+    }
+}
+
 /// A TCP address with socket options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct TcpAddress {
@@ -67,6 +117,21 @@ impl TcpAddress {
         Self {
             address: SocketAddr::new(address, port),
             v6_only: false,
+        }
+    }
+
+    /// Returns whether a socket of this address accepts all connections to `other`.
+    fn includes(&self, other: &Self) -> bool {
+        let (own, ip) = (self.address, other.address.ip());
+        if own.port() != other.address.port() || own.port() == 0 {
+            return false;
+        }
+        let has_more_families = self.v6_only && !other.v6_only && ip.is_unspecified();
+        let is_same_family = own.is_ipv6() == ip.is_ipv6() && !has_more_families;
+        let accepts_both = own.is_ipv6() && !self.v6_only;
+        match own.ip().is_unspecified() {
+            true => is_same_family || accepts_both && ip.is_ipv4(),
+            false => own == other.address,
         }
     }
 }
@@ -129,6 +194,41 @@ mod tests {
         check("!6:5000", &[("[::]:5000", true)]);
         check("[::]:5000", &[("[::]:5000", false)]);
         check("127.0.0.1:0", &[("127.0.0.1:0", false)]);
+    }
+
+    #[test]
+    fn an_address_includes_those_whose_connections_it_accepts() {
+        let includes = |one: &str, other: &str| {
+            let bind = |text: &str| {
+                let spec = ListenSpec::parse(text.as_ref()).expect("valid").spec;
+                spec.resolve().expect("resolves")
+            };
+            bind(one).includes_all(&bind(other))
+        };
+        for (one, other) in [
+            ("*:5", "127.0.0.1:5"),
+            ("*:5", "[::1]:5"),
+            ("*:5", "0.0.0.0:5"),
+            ("*:5", "!6:5"),
+            ("[::]:5", "*:5"),
+            ("[::]:5", "127.0.0.1:5"),
+            ("0.0.0.0:5", "127.0.0.1:5"),
+            ("!6:5", "[::1]:5"),
+            ("127.0.0.1:5", "127.0.0.1:5"),
+        ] {
+            assert!(includes(one, other), "{one} {other}");
+        }
+        for (one, other) in [
+            ("*:5", "127.0.0.1:6"),
+            ("*:0", "127.0.0.1:0"),
+            ("!6:5", "127.0.0.1:5"),
+            ("!6:5", "*:5"),
+            ("0.0.0.0:5", "[::1]:5"),
+            ("0.0.0.0:5", "*:5"),
+            ("127.0.0.1:5", "127.0.0.2:5"),
+        ] {
+            assert!(!includes(one, other), "{one} {other}");
+        }
     }
 
     #[test]

@@ -69,7 +69,7 @@ impl Planned {
         if config.admin.listeners.is_empty() {
             return Ok(None);
         }
-        let bound = match bind::admin(config) {
+        let bound = match bind::admin(config, errors) {
             _ if is_successor => None,
             Ok(bound) => Some(bound),
             Err(error) if config.admin.is_default => {
@@ -150,7 +150,7 @@ fn start_late(
             if state.has_ended {
                 return;
             }
-            let started = bind::admin(config);
+            let started = bind::admin(config, errors);
             match started.and_then(|bound| Running::start(bound, metrics, errors)) {
                 Ok(running) => {
                     state.running = Some(running);

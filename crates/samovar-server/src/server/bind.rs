@@ -30,12 +30,27 @@ pub(super) fn listeners(
         });
         return Ok((listeners.collect(), SocketFiles::default()));
     }
-    bind_all(&config.listeners, "listen", config, tls)
+    bind_all(&config.listeners, "listen", config, tls, errors)
 }
 
 /// Binds the listeners of the admin server.
-pub(super) fn admin(config: &Configuration) -> anyhow::Result<(Vec<Listener>, SocketFiles)> {
-    bind_all(&config.admin.listeners, "admin.listen", config, None)
+pub(super) fn admin(
+    config: &Configuration,
+    errors: &ErrorLog,
+) -> anyhow::Result<(Vec<Listener>, SocketFiles)> {
+    let specs = &config.admin.listeners;
+    bind_all(specs, "admin.listen", config, None, errors).map_err(|error| {
+        let names = &config.names;
+        match clash(specs, &config.listeners) {
+            Some((spec, other)) => anyhow!(
+                "cannot listen on {spec}: {} names it, and {} names {other} with the same port: \
+                 set one of them to another port",
+                names.option("admin.listen"),
+                names.option("listen"),
+            ),
+            None => error,
+        }
+    })
 }
 
 /// Binds addresses that `option` configures.
@@ -44,12 +59,13 @@ fn bind_all(
     option: &str,
     config: &Configuration,
     tls: Option<&Secure<'_>>,
+    errors: &ErrorLog,
 ) -> anyhow::Result<(Vec<Listener>, SocketFiles)> {
     let (backlog, option) = (config.backlog, config.names.option(option));
     let mut listeners = Vec::new();
     let mut files = SocketFiles::default();
-    for spec in specs {
-        match spec.resolve()? {
+    for (spec, bind) in plan(specs, &option, tls, errors)? {
+        match bind {
             Bind::Unix(path) => {
                 listeners.push(unix(&path, backlog)?);
                 files.add(path);
@@ -65,6 +81,90 @@ fn bind_all(
         }
     }
     Ok((listeners, files))
+}
+
+/// Resolves addresses, and leaves out those that others include: two sockets of one port must not
+/// accept the same connections.
+fn plan<'a>(
+    specs: &'a [ListenSpec],
+    option: &str,
+    tls: Option<&Secure<'_>>,
+    errors: &ErrorLog,
+) -> anyhow::Result<Vec<(&'a ListenSpec, Bind)>> {
+    let mut all = Vec::new();
+    for spec in specs {
+        all.push((spec, spec.resolve()?));
+    }
+    separate_families(&mut all);
+    let is_secure = |spec| tls.is_some_and(|tls| tls.options.covers(spec));
+    let mut planned: Vec<(&ListenSpec, Bind)> = Vec::new();
+    for (index, (spec, bind)) in all.iter().enumerate() {
+        let mut left = bind.clone();
+        for (other_index, (other, other_bind)) in all.iter().enumerate() {
+            let covers = |address: &TcpAddress| {
+                let is_covered = other_bind.includes(address);
+                // Of two that include each other, the first one stays.
+                let is_equal = is_covered && index < other_index && bind.includes_all(other_bind);
+                is_covered && index != other_index && !is_equal
+            };
+            if !left.remove(covers) {
+                continue;
+            }
+            if is_secure(spec) != is_secure(other) {
+                bail!(
+                    "{option} names {spec} and {other}, which includes it, and only one of them \
+                     uses TLS: set one of them to another port"
+                );
+            }
+            errors.info(format_args!(
+                "no socket of its own for {spec}: {other} includes it"
+            ));
+        }
+        if !left.is_empty() {
+            planned.push((*spec, left));
+        }
+    }
+    Ok(planned)
+}
+
+/// Makes `[::]` accept IPv6 only if every IPv4 address of its port is given, too.
+fn separate_families(all: &mut [(&ListenSpec, Bind)]) {
+    let is_any_ipv4 = |bind: &Bind| {
+        let first = bind.addresses().first()?;
+        let is_any = first.address.is_ipv4() && first.address.ip().is_unspecified();
+        (is_any && first.address.port() > 0).then_some(first.address.port())
+    };
+    let ports: Vec<u16> = all
+        .iter()
+        .filter_map(|(_, bind)| is_any_ipv4(bind))
+        .collect();
+    for (_, bind) in all {
+        if let Bind::FirstOf(addresses) = bind
+            && let [only] = &mut addresses[..]
+            && only.address.is_ipv6()
+            && only.address.ip().is_unspecified()
+            && ports.contains(&only.address.port())
+        {
+            only.v6_only = true;
+        }
+    }
+}
+
+/// Returns an address of `specs` and one of `others` that accept the same connections; `None` if
+/// there are none.
+fn clash<'a>(
+    specs: &'a [ListenSpec],
+    others: &'a [ListenSpec],
+) -> Option<(&'a ListenSpec, &'a ListenSpec)> {
+    let clash = |one: &ListenSpec, other: &ListenSpec| {
+        let (Ok(one), Ok(other)) = (one.resolve(), other.resolve()) else {
+            return false;
+        };
+        let includes_any = |a: &Bind, b: &Bind| b.addresses().iter().any(|b| a.includes(b));
+        includes_any(&one, &other) || includes_any(&other, &one)
+    };
+    let find = |one: &'a ListenSpec| others.iter().find(|other| clash(one, other));
+    specs.iter().find_map(|one| Some((one, find(one)?)))
 }
 
 /// Refuses inherited sockets that accept more connections than the configured listeners: a service
