@@ -33,6 +33,25 @@ let
       "::"
       "[::]"
     ];
+  # The addresses of the configuration file. systemd takes a port alone for all addresses.
+  stream =
+    address:
+    let
+      port = builtins.match "[*]?:([0-9]+)" address;
+      path = builtins.match "unix:(.*)" address;
+    in
+    if port != null then
+      builtins.head port
+    else if path != null then
+      builtins.head path
+    else
+      address;
+  listen = cfg.settings.listen or [ ];
+  streams =
+    if cfg.settings ? listen then
+      map stream (if builtins.isList listen then listen else [ listen ])
+    else
+      [ "${cfg.address}:${toString cfg.port}" ] ++ cfg.extraSockets;
   sharesAddress =
     isAny cfg.address || isAny nixServe.bindAddress || cfg.address == nixServe.bindAddress;
 in
@@ -170,8 +189,9 @@ in
         connections.idle-time = "60 s";
       };
       description = ''
-        The configuration file; all options are in the reference. The file is world-readable in the
-        store: pass secrets by `secretKeyFiles`, `usersFile`, `tokensFile`, `tls` or `credentials`.
+        The configuration file; all options are in the reference. systemd opens the sockets of
+        `listen`, which must be IP addresses or paths; without it, those of `address`, `port` and
+        `extraSockets`. The file is world-readable in the store: pass secrets by `secretKeyFiles`, `usersFile`, `tokensFile`, `tls` or `credentials`.
       '';
     };
 
@@ -189,8 +209,10 @@ in
   config = mkIf cfg.enable {
     assertions = [
       {
-        assertion = !(cfg.settings ? listen);
-        message = "services.samovar.settings.listen: systemd binds the sockets; set services.samovar.address, port and extraSockets";
+        assertion =
+          !(cfg.settings ? listen)
+          || cfg.nginx.hostName == null && !cfg.openFirewall && cfg.extraSockets == [ ];
+        message = "services.samovar.settings.listen: for nginx.hostName, openFirewall and extraSockets, set services.samovar.address and port instead";
       }
       {
         assertion = (cfg.tls.certificateFile == null) == (cfg.tls.keyFile == null);
@@ -279,7 +301,7 @@ in
     systemd.sockets.samovar = {
       description = "Samovar, its sockets";
       wantedBy = [ "sockets.target" ];
-      listenStreams = [ "${cfg.address}:${toString cfg.port}" ] ++ cfg.extraSockets;
+      listenStreams = streams;
       socketConfig = {
         Backlog = 1024;
         NoDelay = true;

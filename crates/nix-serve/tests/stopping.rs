@@ -9,6 +9,7 @@ mod support_process;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use samovar_server::server::STOP_TIME;
@@ -31,9 +32,12 @@ struct Big {
 
 impl Big {
     fn serve() -> Self {
+        Self::serve_by(nix_serve())
+    }
+
+    fn serve_by(mut command: Command) -> Self {
         let store = OwnStore::new();
         let path = store.add_file("big", &vec![1; BIG_LEN]);
-        let mut command = nix_serve();
         command.args(["--listen", "127.0.0.1:0", "--store", &local(store.root())]);
         let (server, addr) = Process::serving(&mut command);
         Self {
@@ -133,6 +137,35 @@ fn a_download_that_stands_still_is_cut_when_time_is_up() {
     assert_eq!(big.server.wait(), Some(0));
     let waited = start.elapsed();
     assert!(waited >= STOP_TIME, "{waited:?}");
+    assert!(!download.finish());
+}
+
+/// Until systemd has started a service again that binds its own sockets, clients are refused. So it
+/// gives a slow download less time.
+#[test]
+fn a_service_that_binds_its_own_sockets_ends_sooner() {
+    let program = nix_serve();
+    let mut command = Command::new("sh");
+    // systemd sets this variable to the number of the process that it starts.
+    let script = "SYSTEMD_EXEC_PID=$$ exec \"$@\"";
+    command
+        .args(["-c", script, "sh"])
+        .arg(program.get_program());
+    for (name, value) in program.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command.args(program.get_args());
+    let mut big = Big::serve_by(command);
+    let download = big.start_download();
+    let start = Instant::now();
+    big.server.signal("TERM");
+    assert_eq!(big.server.wait(), Some(0));
+    let waited = start.elapsed();
+    assert!(waited >= Duration::from_secs(2), "{waited:?}");
+    assert!(waited < AT_ONCE, "{waited:?}");
     assert!(!download.finish());
 }
 

@@ -257,6 +257,18 @@ fn optional_parts_are_off_and_invalid_values_refused() {
     assert_eq!(made["nginx"], Value::Null);
     assert_eq!(value(&made["socket"], "ListenStream"), "[::]:5000");
     assert!(!made["service"].as_str().unwrap().contains("LoadCredential"));
+    let listen = r#"[ "127.0.0.1:5001" ":5002" "*:5003" "unix:/run/a" "/run/b" ]"#;
+    let given = format!("{{ enable = true; settings.listen = {listen}; }}");
+    let made = evaluate(&home, "module.nix", &given).unwrap();
+    let socket = made["socket"].as_str().unwrap();
+    let streams: Vec<_> = socket
+        .lines()
+        .filter_map(|line| line.strip_prefix("ListenStream="))
+        .collect();
+    assert_eq!(
+        streams,
+        ["127.0.0.1:5001", "5002", "5003", "/run/a", "/run/b"]
+    );
     for (given, message) in [
         (
             "{ enable = true; port = 99999; }",
@@ -271,8 +283,8 @@ fn optional_parts_are_off_and_invalid_values_refused() {
             "set both certificateFile and keyFile",
         ),
         (
-            "{ enable = true; settings.listen = [ \"127.0.0.1:5000\" ]; }",
-            "set services.samovar.address, port",
+            "{ enable = true; settings.listen = [ \":5000\" ]; openFirewall = true; }",
+            "set services.samovar.address and port instead",
         ),
         (
             "{ enable = true; uploads.quota = \"1 GiB\"; }",
@@ -380,9 +392,9 @@ fn nixos_reports_invalid_options() {
         ("secretKeyFiles = [ ./key ];", "secretKeyFiles.", typed),
         ("settings.priority = null;", "settings.priority'", typed),
         (
-            "settings.listen = [ \"*\" ];",
+            "settings.listen = [ \"*:5000\" ]; openFirewall = true;",
             "settings.listen: ",
-            "systemd binds",
+            "set services.samovar.address",
         ),
         ("tls.keyFile = \"/k\";", "tls: ", "set both"),
         (

@@ -20,6 +20,14 @@ use crate::signals::Signal;
 /// Time that requests in progress get after TERM.
 pub const STOP_TIME: Duration = Duration::from_secs(10);
 
+/// The same for a service whose sockets are not the service manager's. The manager may be about to
+/// start it again, and until then clients are refused. Nix repeats a refused request for 4.6 s, so
+/// this leaves time for the start. A download that is aborted is repeated, too.
+const RESTART_TIME: Duration = Duration::from_secs(2);
+
+/// Minimum duration of a request that is named after the drain.
+const LEFT_BEHIND_TIME: Duration = Duration::from_secs(1);
+
 /// Time that requests in progress get after QUIT or an upgrade.
 const DRAIN_TIME: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -37,6 +45,10 @@ pub(super) fn wait(serving: &Serving<'_>, again: &Again<'_>) -> Ended {
     let (server, events) = (&serving.server, &serving.events);
     let logs = &*serving.bound.prepared.logs;
     let errors = &logs.errors;
+    let stop_time = match notify::is_main_process() && !serving.bound.are_sockets_inherited {
+        true => RESTART_TIME,
+        false => STOP_TIME,
+    };
     let mut successor = None;
     let (time, ended) = loop {
         match events.recv() {
@@ -71,7 +83,7 @@ pub(super) fn wait(serving: &Serving<'_>, again: &Again<'_>) -> Ended {
             Ok(Event::Signal(Signal::Drain)) => break (DRAIN_TIME, Ended::Stopped),
             // An error means that the signal thread has ended. Stop now: no signal could stop the
             // server later.
-            Ok(Event::Signal(Signal::Stop)) | Err(_) => break (STOP_TIME, Ended::Stopped),
+            Ok(Event::Signal(Signal::Stop)) | Err(_) => break (stop_time, Ended::Stopped),
         }
     };
     if ended == Ended::Stopped {
@@ -84,7 +96,7 @@ pub(super) fn wait(serving: &Serving<'_>, again: &Again<'_>) -> Ended {
         errors.info("stopping: finishing requests in progress, accepting no connections");
     }
     server.service().stop_waiting();
-    drain(server, events, time, logs);
+    drain(server, events, (time, stop_time), logs);
     ended
 }
 
@@ -123,15 +135,21 @@ fn has_taken_over(mut new: Successor, outcome: io::Result<bool>, errors: &ErrorL
     false
 }
 
-fn drain(server: &Arc<Server<Site>>, events: &Receiver<Event>, time: Duration, logs: &Logs) {
+/// Drains the server for `time`, or for `stop_time` after TERM.
+fn drain(
+    server: &Arc<Server<Site>>,
+    events: &Receiver<Event>,
+    (time, stop_time): (Duration, Duration),
+    logs: &Logs,
+) {
     let draining = Arc::clone(server);
     let drain = std::thread::spawn(move || draining.drain(time));
-    let mut stops = u32::from(time == STOP_TIME);
+    let mut stops = u32::from(time == stop_time);
     while !drain.is_finished() {
         match events.recv_timeout(Duration::from_millis(20)) {
             Ok(Event::Signal(Signal::Stop)) => {
                 stops += 1;
-                let time = if stops > 1 { Duration::ZERO } else { STOP_TIME };
+                let time = if stops > 1 { Duration::ZERO } else { stop_time };
                 let hurried = Arc::clone(server);
                 // This only shortens the deadline of the drain in the thread above.
                 std::thread::spawn(move || hurried.drain(time));
@@ -145,6 +163,16 @@ fn drain(server: &Arc<Server<Site>>, events: &Receiver<Event>, time: Duration, l
     if count > 0 {
         logs.errors
             .warning(format_args!("aborted {}", counted(count, "connection")));
+    }
+    for left in server.unfinished() {
+        let duration = left.duration;
+        if duration >= LEFT_BEHIND_TIME {
+            logs.errors.warning(format_args!(
+                "left behind: {}, in progress for {} s",
+                left.request,
+                duration.as_secs()
+            ));
+        }
     }
     logs.say_counts();
 }

@@ -54,6 +54,9 @@ pub(super) struct Bound<'a> {
     /// The PID file, still under its temporary name if there is a predecessor; `None` if none is
     /// configured.
     pid_file: Option<PidFile>,
+    /// Whether the service manager owns the sockets, so that clients wait while it restarts the
+    /// service.
+    pub(super) are_sockets_inherited: bool,
     /// The server that has passed its sockets to this process; `None` if there is none, or once it
     /// is released.
     predecessor: Option<handover::Predecessor>,
@@ -108,6 +111,7 @@ impl<'a> Prepared<'a> {
     pub(super) fn bind(self, predecessor: Option<Predecessor>) -> anyhow::Result<Bound<'a>> {
         let (config, errors) = (self.config, &self.logs.errors);
         let pid = predecessor.as_ref().map(Predecessor::pid);
+        let are_sockets_inherited = notify::passes_sockets();
         let (mut listeners, socket_files, predecessor) = match predecessor {
             Some(predecessor) => {
                 let tls = self.tls.as_ref().map(|tls| &tls.config);
@@ -140,6 +144,7 @@ impl<'a> Prepared<'a> {
             socket_files,
             admin,
             pid_file,
+            are_sockets_inherited,
             predecessor,
         })
     }
