@@ -35,6 +35,9 @@
 //!   first. A look-up that began before the condemnation was confirmed is older than the time from
 //!   which `hold` is counted.
 //! * **One collector runs at a time**, among all processes: it holds a lock on a file.
+//! * **Doubt deletes nothing.** A run ends before it changes anything if the small tables of the
+//!   database are damaged, or if the clock has jumped; and before it condemns a path if that would
+//!   condemn more than half of the paths. An operator can [confirm](Collector::forced) the run.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -49,6 +52,7 @@ use crate::error::StorageError;
 use crate::keep;
 use crate::metadata::{CacheId, DAY, Graph, Metadata};
 use crate::objects::Objects;
+use crate::plausible;
 use crate::purge::purge_step;
 use crate::size::{counted, human};
 
@@ -75,6 +79,9 @@ pub struct Rules {
     pub key_rest: i64,
     /// Maximum total length of the files that a token has sent and that no path uses, in bytes.
     pub loose_bytes_max: u64,
+    /// Time by which the clock may advance more than the time that has passed. A run that finds
+    /// more is doubted.
+    pub drift_max: i64,
 }
 
 impl Default for Rules {
@@ -85,6 +92,7 @@ impl Default for Rules {
             loose: DAY,
             key_rest: 7 * DAY,
             loose_bytes_max: 100 << 30,
+            drift_max: DAY,
         }
     }
 }
@@ -139,6 +147,16 @@ impl Retentions {
             size: None,
         };
         self.0.get(cache).unwrap_or(ALL)
+    }
+
+    /// Returns the shortest retention time of any path, in days. `None`: all paths are kept
+    /// forever.
+    pub(crate) fn shortest(&self) -> Option<u32> {
+        let of = |retention: &Retention| {
+            let rules = retention.rules.iter().filter_map(|rule| rule.days);
+            rules.chain(retention.days).min()
+        };
+        self.0.values().filter_map(of).min()
     }
 }
 
@@ -210,6 +228,11 @@ pub struct Collector<'a> {
     retentions: &'a Retentions,
     /// Called after each deletion of a path.
     deleted: &'a dyn Fn(CacheId, HashPart) -> Result<(), StorageError>,
+    /// Number of seconds by which the clock has advanced more than the time that has passed since
+    /// the start of the process.
+    drift: i64,
+    /// Whether an operator has confirmed the run, so that it is not doubted.
+    is_forced: bool,
     phase: Phase,
     summary: Summary,
     _lock: File,
@@ -218,6 +241,7 @@ pub struct Collector<'a> {
 /// The next step of a run.
 #[derive(Debug, Default)]
 enum Phase {
+    Check,
     RemovePins,
     PurgeCaches,
     Mark,
@@ -270,12 +294,41 @@ impl<'a> Collector<'a> {
                 rules,
                 retentions,
                 deleted,
-                phase: Phase::RemovePins,
+                drift: 0,
+                is_forced: false,
+                phase: Phase::Check,
                 summary: Summary::default(),
                 _lock: lock,
             })),
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(StorageError::file("cannot lock", LOCK, error)),
+        }
+    }
+
+    /// Sets the number of seconds by which the clock has advanced more than the time that has
+    /// passed since the start of the process.
+    pub(crate) fn with_drift(mut self, drift: i64) -> Self {
+        self.drift = drift;
+        self
+    }
+
+    /// Sets whether an operator has confirmed the run. Otherwise it may end with
+    /// [`StorageError::Doubtful`] before it changes anything.
+    #[must_use]
+    pub fn forced(mut self, is_forced: bool) -> Self {
+        self.is_forced = is_forced;
+        self
+    }
+
+    /// Checks the database and the clock.
+    fn check(&self) -> Result<(), StorageError> {
+        let metadata = self.metadata;
+        metadata.check_small_tables()?;
+        let collected_at = metadata.collected_at()?;
+        let (now, rules) = (metadata.now(), &self.rules);
+        match plausible::of_clock(now, collected_at, self.drift, rules, self.retentions) {
+            Some(doubt) if !self.is_forced => Err(StorageError::Doubtful(doubt)),
+            _ => Ok(()),
         }
     }
 
@@ -302,6 +355,10 @@ impl<'a> Collector<'a> {
     /// Any [`StorageError`]. The run must be dropped.
     pub fn step(&mut self) -> Result<bool, StorageError> {
         self.phase = match mem::take(&mut self.phase) {
+            Phase::Check => {
+                self.check()?;
+                Phase::RemovePins
+            }
             Phase::RemovePins => {
                 self.summary.expired_pins = self.metadata.remove_expired_pins()?;
                 Phase::PurgeCaches
@@ -397,6 +454,10 @@ impl<'a> Collector<'a> {
 
     fn mark(&mut self) -> Result<Phase, StorageError> {
         let (graph, verdicts) = preview(self.metadata, &self.rules, self.retentions)?;
+        match plausible::of_verdicts(&graph, &verdicts) {
+            Some(doubt) if !self.is_forced => return Err(StorageError::Doubtful(doubt)),
+            _ => {}
+        }
         let (mut kept, mut dead) = (Vec::new(), Vec::new());
         for (path, verdict) in graph.paths.iter().zip(verdicts) {
             match (verdict, path.is_condemned) {

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::doubt::Doubt;
 use crate::verify::{self, MemoryError, VerifyError};
 
 /// How the operator replaces a lost or damaged database.
@@ -45,6 +46,9 @@ pub enum StorageError {
          .samovar/db.sqlite-* out of the directory, and {NEW_DATABASE}"
     )]
     Damaged(String),
+    /// The collector doubts that its run is right, and has changed nothing.
+    #[error("{0}")]
+    Doubtful(Doubt),
     /// This storage directory is no longer the one that was opened.
     #[error(
         "the storage directory {0:?} was moved or unmounted: mount it again; if it was replaced, \

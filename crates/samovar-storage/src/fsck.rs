@@ -176,17 +176,64 @@ impl<'a> Fsck<'a> {
     ///
     /// # Errors
     ///
-    /// Any [`StorageError`] of the database or of the mirror.
+    /// A [`StorageError`] of the mirror, or that the database is busy.
     pub fn run(mut self) -> Result<Summary, StorageError> {
-        for fault in self.metadata.faults(self.options.deep, FAULT_COUNT_MAX)? {
-            let fix = "restore the database from a backup, or make a new one from the directory \
-                       with samovar import --rebuild";
-            let reason = format!("{fault}: {fix}");
-            self.find(Kind::Database, crate::DATABASE, reason, None, &[]);
-            // Do not rewrite narinfos if the database is damaged: those in the directory may be the
-            // only correct copies.
-            self.render = None;
+        // Each check runs whatever the others find, also if one cannot read its part of the
+        // database.
+        let checks: [fn(&mut Self) -> Result<(), StorageError>; 5] = [
+            Self::check_database,
+            Self::check_derived,
+            Self::check_nars,
+            Self::check_paths,
+            Self::find_orphans,
+        ];
+        for check in checks {
+            match check(&mut self) {
+                Err(StorageError::Damaged(fault) | StorageError::Database(fault)) => {
+                    self.find_damage(&fault);
+                }
+                outcome => outcome?,
+            }
         }
+        Ok(self.summary)
+    }
+
+    fn check_database(&mut self) -> Result<(), StorageError> {
+        for fault in self.metadata.faults(self.options.deep, FAULT_COUNT_MAX)? {
+            self.find_damage(&fault);
+        }
+        Ok(())
+    }
+
+    /// Reports damage of the database.
+    fn find_damage(&mut self, fault: &str) {
+        let fix = "restore the database from a backup, or make a new one from the directory with \
+                   samovar import --rebuild";
+        self.find(
+            Kind::Database,
+            crate::DATABASE,
+            format!("{fault}: {fix}"),
+            None,
+            &[],
+        );
+        // Do not rewrite narinfos if the database is damaged: those in the directory may be the
+        // only correct copies.
+        self.render = None;
+    }
+
+    /// Compares the numbers that the database derives from its rows with these rows.
+    fn check_derived(&mut self) -> Result<(), StorageError> {
+        for fault in self.metadata.wrong_totals(self.options.repair)? {
+            let (reason, repair) = match self.options.repair {
+                true => (fault, Some("corrected")),
+                false => (format!("{fault}; samovar fsck --repair corrects it"), None),
+            };
+            self.find(Kind::Database, crate::DATABASE, reason, repair, &[]);
+        }
+        Ok(())
+    }
+
+    fn check_nars(&mut self) -> Result<(), StorageError> {
         let mut after = 0;
         loop {
             let nars = self.metadata.nars_after(after, BATCH_COUNT)?;
@@ -196,8 +243,12 @@ impl<'a> Fsck<'a> {
                 self.check_nar(nar)?;
             }
         }
+        Ok(())
+    }
+
+    fn check_paths(&mut self) -> Result<(), StorageError> {
         let mirrored = self.metadata.mirrored_cache()?;
-        after = 0;
+        let mut after = 0;
         loop {
             let mut paths = self.metadata.paths_after(after, BATCH_COUNT)?;
             let Some(last) = paths.last() else { break };
@@ -208,8 +259,7 @@ impl<'a> Fsck<'a> {
                 self.check_mirror(paths, &mirrored.store_dir)?;
             }
         }
-        self.find_orphans()?;
-        Ok(self.summary)
+        Ok(())
     }
 
     /// Checks the object of a NAR, again if it changes meanwhile, and reports a fault.

@@ -45,7 +45,8 @@ impl StoredCache {
     }
 
     /// Returns the keys of the realisations that the directory lacks because an earlier process was
-    /// killed after recording them. Returns an empty list if the cache is not mirrored.
+    /// killed after recording them, or because they could not be written. Returns an empty list if
+    /// the cache is not mirrored.
     ///
     /// # Errors
     ///
@@ -64,15 +65,20 @@ impl StoredCache {
         Ok(missing)
     }
 
-    /// Writes a realisation into the directory, if the cache is mirrored.
+    /// Writes a realisation into the directory, if the cache is mirrored. After an error, the
+    /// background thread tries again.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     pub fn mirror_realisation(&self, key: &str, text: &str) -> Result<(), StorageError> {
-        match self.is_mirrored {
-            true => self.storage.objects.write_mirror(key, text.as_bytes()),
-            false => Ok(()),
+        if !self.is_mirrored {
+            return Ok(());
         }
+        let written = self.storage.objects.write_mirror(key, text.as_bytes());
+        if written.is_err() {
+            self.storage.check_mirror();
+        }
+        written
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
 };
@@ -19,7 +19,8 @@ use crate::counters::Counters;
 use crate::error::{PutError, StorageError};
 use crate::lost::{OnLost, Place, place_of_nars};
 use crate::metadata::{
-    CacheId, CacheSummary, Clock, Metadata, NewNar, NewPath, Published, Sqlite, StoredPath, Uses,
+    CacheId, CacheSummary, Clock, Metadata, NewNar, NewPath, Published, Rows as _, Sqlite,
+    StoredPath, Uses,
 };
 use crate::mirror;
 use crate::objects::{Directory, Objects, create_directory, list_if_any};
@@ -76,6 +77,15 @@ pub struct Storage {
     pub(crate) store_id: String,
     pub(crate) place_of_nars: Place,
     pub(crate) on_lost: OnLost,
+    /// The clock minus the time since the boot when the storage was opened, in seconds.
+    pub(crate) clock_offset: i64,
+    /// What the last backup of this process contains, see [`Rows::dump_state`], and the time before
+    /// which it is not written again.
+    ///
+    /// [`Rows::dump_state`]: crate::metadata::Rows::dump_state
+    pub(crate) last_backup: Mutex<Option<(String, Instant)>>,
+    /// Whether the directory may lack files of the mirror.
+    pub(crate) is_mirror_behind: AtomicBool,
     /// Whether the last probe succeeded.
     pub(crate) is_usable: AtomicBool,
 }
@@ -119,6 +129,7 @@ impl Storage {
         let opened = Sqlite::with_clock(&root.join(DATABASE), clock)
             .and_then(|metadata| Ok((metadata, Directory::open(root)?)));
         let (metadata, directory) = opened.map_err(|error| root::explain(root, error))?;
+        metadata.check_small_tables()?;
         let store_id = metadata.store_id()?;
         check_store_id(root, &directory, &store_id)?;
         // After a power cut the file may be empty.
@@ -150,6 +161,10 @@ impl Storage {
             store_id,
             place_of_nars: place_of_nars(root),
             on_lost: OnLost::default(),
+            clock_offset: clock() - boot_seconds(),
+            last_backup: Mutex::default(),
+            // An earlier process may have been killed before it wrote the last files.
+            is_mirror_behind: AtomicBool::new(true),
             is_usable: AtomicBool::new(true),
         });
         match lock.try_lock() {
@@ -229,6 +244,11 @@ impl Storage {
         }
         self.metadata.set_mirrored(cache)?;
         self.move_logs(&mirror::log_prefix(cache), mirror::LOGS)
+    }
+
+    /// Lets the background thread write the files that the mirror lacks.
+    pub fn check_mirror(&self) {
+        self.is_mirror_behind.store(true, Ordering::Relaxed);
     }
 
     fn move_logs(&self, from: &str, to: &str) -> Result<(), StorageError> {
@@ -435,6 +455,12 @@ impl Index {
 pub fn open_database(root: &Path) -> Result<Sqlite, StorageError> {
     root::prepare(root)?;
     Sqlite::open(&root.join(DATABASE)).map_err(|error| root::explain(root, error))
+}
+
+/// Returns the number of seconds since the boot of the machine, including those in which it was
+/// suspended.
+pub(crate) fn boot_seconds() -> i64 {
+    rustix::time::clock_gettime(rustix::time::ClockId::Boottime).tv_sec
 }
 
 /// Waits until the old process has ended, then takes the lock and loads the index.

@@ -14,11 +14,11 @@ use crate::error::{PutError, StorageError};
 use crate::metadata::{
     CacheId, DAY, NewNar, NewPath, NewReference, Published, StoredNar, StoredPath,
 };
-use crate::mirror::{LOGS, log_prefix, narinfo_key};
+use crate::mirror::{LOGS, log_prefix};
 use crate::objects::NewObject;
 use crate::publish::{self, Refusal};
 use crate::storage::{NarOfToken, Render, Storage};
-use crate::token::{Denied, Token, TokenHash};
+use crate::token::{Denied, Rights, Token, TokenHash};
 use crate::verify::{FileName, Memory, Verified, verify};
 use crate::waiting::Patience;
 
@@ -136,6 +136,20 @@ impl StoredCache {
         Ok(file.map(|file| (nar, file)))
     }
 
+    /// Keeps a NAR file for another day, although no path may use it yet, because a client that
+    /// will publish a path asked for it or sent it again.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn renew_file(&self, token: &Token, nar: &StoredNar) -> Result<(), StorageError> {
+        let Rights { read, push, .. } = token.rights;
+        match push {
+            true => self.storage.metadata.renew_nar(token.id, nar.id, read),
+            false => Ok(()),
+        }
+    }
+
     /// Returns the token with this text if it is valid for this cache, else the reason why it is
     /// not. `now`: time in seconds since 1970.
     ///
@@ -231,9 +245,10 @@ impl StoredCache {
         memory: &mut dyn Memory,
     ) -> Result<(), PutError> {
         let storage = &*self.storage;
-        if self.open_file(Some(token), name)?.is_some() {
+        if let Some((nar, _file)) = self.open_file(Some(token), name)? {
             // The file is stored already, so discard the body.
             io::copy(source, &mut io::sink()).map_err(PutError::Source)?;
+            self.renew_file(token, &nar)?;
             return Ok(());
         }
         let mut used = self.used_of_quota()?;
@@ -377,7 +392,7 @@ impl StoredCache {
                 Err(Refusal::OtherName { name, names }.into())
             }
             outcome @ (Published::New | Published::Known | Published::Conflict) => {
-                self.mirror(hash_part, render)?;
+                self.follow(hash_part, render);
                 Ok((path, outcome))
             }
         }
@@ -524,45 +539,6 @@ impl StoredCache {
             true => format!("{LOGS}{}", path.base_name()),
             false => format!("{}{}", log_prefix(self.id), path.base_name()),
         }
-    }
-
-    /// Writes the narinfos that the directory lacks because an earlier process was killed after
-    /// publishing them. Does nothing if the cache is not mirrored.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    pub fn repair_mirror(&self, render: &Render<'_>) -> Result<(), StorageError> {
-        if !self.is_mirrored {
-            return Ok(());
-        }
-        for (cache, hash_part) in self.storage.metadata.hash_parts()? {
-            if cache != self.id {
-                continue;
-            }
-            let state = self.storage.objects.state(&narinfo_key(hash_part))?;
-            if state.is_none_or(|state| state.len == 0) {
-                self.mirror(hash_part, render)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes the narinfo of a path into the directory, if the cache is mirrored.
-    pub(crate) fn mirror(
-        &self,
-        hash_part: HashPart,
-        render: &Render<'_>,
-    ) -> Result<(), StorageError> {
-        if self.is_mirrored
-            && let Some(path) = self.lookup(hash_part)?
-        {
-            let text = render(&path);
-            self.storage
-                .objects
-                .write_mirror(&narinfo_key(hash_part), &text)?;
-        }
-        Ok(())
     }
 }
 

@@ -29,13 +29,25 @@ pub(crate) fn command() -> Command {
              paths for deletion, and they are still served. A run at least an hour later deletes \
              the marked paths that were not used in between. A run at least an hour after that \
              deletes their files, unless other paths use them. Give the configuration of the \
-             server: samovar gc --config FILE --dry-run",
+             server: samovar gc --config FILE --dry-run. A run that would delete more than half of \
+             the paths, or that finds that the clock may have jumped, changes nothing without \
+             --force.",
         )
         .arg(
             Arg::new("dry-run")
                 .long("dry-run")
                 .action(ArgAction::SetTrue)
                 .help("Print the paths that would be deleted, and change nothing"),
+        )
+        .arg(
+            Arg::new("force")
+                .long("force")
+                .action(ArgAction::SetTrue)
+                .conflicts_with("dry-run")
+                .help(
+                    "Run although more than half of the paths would be deleted, or the clock may \
+                     have jumped",
+                ),
         );
     serve::with_options(command, |name| {
         name == "storage" || name.starts_with("uploads.retention")
@@ -84,7 +96,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
     let Some(collector) = collector else {
         bail!("another collector uses the storage: try again when it has ended");
     };
-    let summary = collector.run()?;
+    let summary = collector.forced(matches.get_flag("force")).run()?;
     let condemned = counted(condemned_count(&metadata)?, "path");
     Ok(writeln!(
         out,

@@ -4,8 +4,11 @@
 mod support;
 mod support_uploads;
 
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
 use std::process::{Command, Stdio};
 
+use samovar_storage::DATABASE;
 use support::{samovar, sample, sample_store, secret_file};
 use support_uploads::{MadePath, Running, Site, hash, send};
 use testkit::nix::{hash_part, nix};
@@ -48,10 +51,10 @@ fn age(site: &Site, days: u32) {
 /// that are pinned or were used within 30 days stay.
 fn collect(site: &Site) {
     for _ in 0..3 {
-        gc(site, &[]);
+        gc(site, &["--force"]);
         age(site, 1);
     }
-    gc(site, &[]);
+    gc(site, &["--force"]);
 }
 
 fn status(server: &Running, path: &str) -> u16 {
@@ -419,7 +422,7 @@ fn a_collector_that_is_killed_loses_nothing() {
     for effect in effects {
         age(&site, 40);
         let mut command = samovar();
-        command.args(["gc", "--uploads-retention", "30d", "--storage"]);
+        command.args(["gc", "--force", "--uploads-retention", "30d", "--storage"]);
         command.arg(site.storage()).stdout(Stdio::null());
         let mut collector = command.spawn().expect("starts");
         while !effect() && collector.try_wait().expect("waits").is_none() {}
@@ -485,4 +488,105 @@ fn a_pin_takes_paths_of_the_store_directory_of_its_cache() {
     assert_eq!(text, format!("main generation 1 is {full}\n"));
     let text = fails(&mut pin(&site, &["add", "main", &path.store_path]));
     assert!(text.contains("/other/store"), "{text}");
+}
+
+/// Runs `samovar gc` as [`gc`]. Asserts that it refuses, without a change. Returns the message.
+#[track_caller]
+fn gc_refuses(site: &Site) -> String {
+    let before = site.sql("select id, condemned_at from path; select id, state from nar");
+    let mut command = samovar();
+    command.args(["gc", "--uploads-retention", "30d", "--storage"]);
+    let text = fails(command.arg(site.storage()));
+    let after = site.sql("select id, condemned_at from path; select id, state from nar");
+    assert_eq!(after, before);
+    text
+}
+
+#[test]
+fn a_run_that_would_delete_most_paths_waits_for_the_operator() {
+    let site = Site::new();
+    let server = site.start();
+    let token = site.token(&[]);
+    for number in 0..17 {
+        server.publish(&token, &MadePath::new(&format!("path-{number}")));
+    }
+    age(&site, 40);
+    let text = gc_refuses(&site);
+    assert!(
+        text.contains("17 of 17 paths that were kept would be deleted")
+            && text.contains("samovar gc --force"),
+        "{text}"
+    );
+    let text = gc(&site, &["--force"]);
+    assert!(text.starts_with("17 paths condemned"), "{text}");
+    age(&site, 1);
+    let text = gc(&site, &[]);
+    assert!(text.contains("17 deleted"), "{text}");
+}
+
+#[test]
+fn a_run_long_after_the_last_one_waits_for_the_operator() {
+    let site = Site::new();
+    let server = site.start();
+    server.publish(&site.token(&[]), &MadePath::new("path"));
+    gc(&site, &[]);
+    // As if the clock had jumped: the last use of the path is earlier, too.
+    age(&site, 40);
+    site.sql("update meta set value = value - 40 * 86400 where key = 'collected-at'");
+    let text = gc_refuses(&site);
+    assert!(
+        text.contains("the last run of the collector was 40 days ago; check the clock"),
+        "{text}"
+    );
+    let text = gc(&site, &["--force"]);
+    assert!(text.starts_with("1 path condemned"), "{text}");
+}
+
+/// SQLite finds a damaged page only when it reads the page. Pins that it cannot see keep nothing.
+#[test]
+fn damage_of_the_pins_stops_the_collector_and_the_server() {
+    let site = Site::new();
+    let server = site.start();
+    let path = MadePath::new("pinned");
+    server.publish(&site.token(&[]), &path);
+    output(&mut pin(&site, &["add", "main", &path.store_path]));
+    server.process.terminate();
+    age(&site, 40);
+    let page = site.sql("select rootpage from sqlite_master where name = 'pin'");
+    let page: u64 = page.trim().parse().expect("is a number");
+    site.sql("pragma wal_checkpoint(truncate)");
+    let database = site.storage().join(DATABASE);
+    let file = File::options().write(true).open(&database).expect("opens");
+    // The number of cells of the page.
+    let offset = (page - 1) * 4096 + 3;
+    file.write_all_at(&[0, 0], offset).expect("writes");
+    let text = gc_refuses(&site);
+    assert!(text.contains("database is damaged: "), "{text}");
+    let text = fails(samovar().args(site.arguments()));
+    assert!(text.contains("database is damaged: "), "{text}");
+}
+
+/// Nix from 2.35 on sends all NARs first. It may ask for a file, or send it again, a day later.
+#[test]
+fn a_file_that_is_asked_for_or_sent_again_is_kept_for_another_day() {
+    let (site, server, token) = Site::serving();
+    let [asked, sent, forgotten] = ["asked", "sent", "forgotten"].map(MadePath::new);
+    for path in [&asked, &sent, &forgotten] {
+        let response = server.put(&token, &path.file_target(), &path.file);
+        assert_eq!(response.status, 200, "{}", response.text());
+    }
+    age(&site, 2);
+    let target = format!("/upload{}", asked.file_target());
+    assert_eq!(server.request("HEAD", &target, &token).status, 200);
+    assert_eq!(
+        server.put(&token, &sent.file_target(), &sent.file).status,
+        200
+    );
+    let text = gc(&site, &[]);
+    assert!(text.contains("1 file condemned"), "{text}");
+    for (path, status) in [(&asked, 200), (&sent, 200), (&forgotten, 200)] {
+        // Also revives the condemned file.
+        let response = server.put(&token, &path.target(), path.narinfo());
+        assert_eq!(response.status, status, "{}", response.text());
+    }
 }

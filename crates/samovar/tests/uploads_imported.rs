@@ -302,6 +302,7 @@ fn a_lost_database_is_made_again() {
             .join(format!(".samovar/backup/{day}.jsonl.zst"))
     };
     lose_database();
+    fs::remove_dir_all(site.storage().join(".samovar/backup")).ok();
     let refused = fails(samovar().args(site.arguments()));
     assert!(refused.contains("samovar import --rebuild"), "{refused}");
     let files = site.files();
@@ -317,7 +318,7 @@ fn a_lost_database_is_made_again() {
     // With a backup, the rebuilt database has the token and the pin again.
     lose_database();
     fs::rename(&kept, site.storage().join(DATABASE)).unwrap();
-    fs::create_dir(site.storage().join(".samovar/backup")).unwrap();
+    fs::create_dir_all(site.storage().join(".samovar/backup")).unwrap();
     for day in 1..=7 {
         fs::write(backup(&format!("2001-01-0{day}")), "").unwrap();
     }
@@ -387,4 +388,53 @@ fn references_come_from_the_next_source() {
     server.assert_serves(&lib);
     server.assert_serves(&app);
     assert_clean(&site);
+}
+
+/// The directory has no narinfos of this cache.
+#[test]
+fn a_rebuilt_database_has_the_paths_of_all_caches() {
+    let site = Site::new();
+    site.configure_empty("[caches.a]\nprefix = \"/\"\n[caches.b]\nprefix = \"/b\"\n");
+    let server = site.start();
+    let token = site.token(&[]);
+    let lib = MadePath::new("lib");
+    let app = MadePath::new("app").referring_to(&lib.store_path);
+    for path in [&lib, &app] {
+        for (target, body) in [
+            (path.file_target(), path.file.clone()),
+            (path.target(), path.narinfo().into_bytes()),
+        ] {
+            let response = server.put(&token, &format!("/b{target}"), body);
+            assert_eq!(response.status, 200, "{}", response.text());
+        }
+    }
+    let narinfo = |server: &Running, path: &MadePath| {
+        let response = server.get(&format!("/b{}", path.target()));
+        assert_eq!(response.status, 200);
+        response.text()
+    };
+    let before = [narinfo(&server, &lib), narinfo(&server, &app)];
+    server.process.terminate();
+    // The backup is written soon after the start.
+    let server = site.start();
+    testkit::eventually("the backup has the paths", || {
+        let list = fs::read_dir(site.storage().join(".samovar/backup"));
+        let mut files = list.into_iter().flatten().flatten();
+        files.any(|file| {
+            let text = std::process::Command::new("zstd")
+                .arg("-dc")
+                .arg(file.path())
+                .output();
+            let text = String::from_utf8_lossy(&text.unwrap().stdout).into_owned();
+            text.contains(&app.store_path)
+        })
+    });
+    server.process.terminate();
+    for suffix in ["", "-wal", "-shm"] {
+        fs::remove_file(site.storage().join(format!("{DATABASE}{suffix}"))).ok();
+    }
+    let text = output(&mut import(&site, &["--rebuild"]));
+    assert_eq!(text, "2 paths imported, 0 known, 0 not imported\n");
+    let server = site.start();
+    assert_eq!([narinfo(&server, &lib), narinfo(&server, &app)], before);
 }

@@ -2,12 +2,14 @@
 //! the first one, the directory keeps nothing that only the clients of the former may read.
 
 mod support;
+mod support_protocol;
 mod support_uploads;
 
 use std::fs;
 
 use support::samovar;
-use support_uploads::{MadePath, Site};
+use support_protocol::Push;
+use support_uploads::{MadePath, Site, on_small_disk};
 use testkit::process::output;
 
 const LOG: &str = "log/zs83x50c7jbs0hj70ivx7ykckxh2zzl5-a.drv";
@@ -53,4 +55,63 @@ fn another_first_cache_does_not_inherit_narinfos_and_logs() {
     assert_eq!(fs::read_to_string(&log).unwrap(), "text");
     testkit::eventually("the narinfo is written again", || narinfo.exists());
     assert_eq!(server.get(&path.target()).status, 200);
+}
+
+#[test]
+fn a_cache_that_came_and_went_leaves_the_mirror_complete() {
+    let (site, server, token) = Site::serving();
+    let path = MadePath::new("made");
+    server.publish(&token, &path);
+    let narinfo = site.storage().join(format!("{}.narinfo", path.hash_part()));
+    let before = fs::read(&narinfo).unwrap();
+    let reload = |caches: &str, count| {
+        site.configure_empty(caches);
+        server.process.signal("HUP");
+        let line = "the configuration was reloaded";
+        testkit::eventually("the caches are reloaded", || {
+            server.process.count(line) == count
+        });
+    };
+    reload("[caches.nightly]\npriority = 20\nprefix = \"/\"\n", 1);
+    assert!(!narinfo.exists());
+    reload("", 2);
+    testkit::eventually("the narinfo is written again", || narinfo.exists());
+    assert_eq!(fs::read(&narinfo).unwrap(), before);
+    let fsck = output(samovar().arg("fsck").arg("--storage").arg(site.storage()));
+    assert!(fsck.contains("0 findings"), "{fsck}");
+}
+
+/// The disk has no inode left for the narinfos, but the database needs none.
+#[test]
+fn an_upload_is_acknowledged_although_its_narinfo_cannot_be_mirrored() {
+    let site = Site::new();
+    let token = site.token(&[]);
+    let (server, storage) = on_small_disk(&site, "16m,nr_inodes=100");
+    let [single, pushed] = ["single", "pushed"].map(MadePath::new);
+    let sent = server.put(&token, &single.file_target(), &single.file);
+    assert_eq!(sent.status, 200, "{}", sent.text());
+    let protocol = Push::new(&server, &token);
+    let (id, _) = protocol.open(&[&pushed]);
+    protocol.pack(&id, &[&pushed]);
+    let filler = storage.join("filler");
+    fs::create_dir(&filler).unwrap();
+    let is_created = |number: &u32| fs::write(filler.join(number.to_string()), "").is_ok();
+    assert!((0..100).take_while(is_created).count() < 100);
+
+    let published = server.put(&token, &single.target(), single.narinfo());
+    assert_eq!(published.status, 200, "{}", published.text());
+    protocol.published(&id, &[&pushed]);
+    for path in [&single, &pushed] {
+        server.assert_serves(path);
+    }
+    // The background thread tries again, and reports the failure.
+    server
+        .process
+        .wait_for("the storage cannot be used: cannot write");
+    let file = |path: &MadePath| storage.join(format!("{}.narinfo", path.hash_part()));
+    assert!(!file(&single).exists() && !file(&pushed).exists());
+    fs::remove_dir_all(&filler).unwrap();
+    for path in [&single, &pushed] {
+        testkit::eventually("the narinfo is written", || file(path).exists());
+    }
 }

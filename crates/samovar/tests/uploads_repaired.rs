@@ -451,3 +451,36 @@ fn nothing_is_lost_if_the_directory_is_moved_away() {
     server.process.wait_for("was moved or unmounted");
     assert_clean(&site);
 }
+
+/// Some tables have no row numbers.
+#[test]
+fn every_check_runs_whatever_the_others_find() {
+    let (site, server, token) = Site::serving();
+    let path = MadePath::new("path");
+    server.publish(&token, &path);
+    server.process.terminate();
+    fs::remove_file(site.storage().join(path.url())).unwrap();
+    site.sql(
+        "pragma foreign_keys = off; insert into sent values (77, 1, 1); \
+         insert into outer_reference values (77, 'x'); update cache set file_bytes = 5;",
+    );
+    let (code, lines) = fsck(&site, &["--repair"]);
+    assert_eq!(code, 1);
+    for part in [
+        "a row of the table sent needs a missing row of token",
+        "a row of the table outer_reference needs a missing row of path",
+        "the size of the cache default is recorded as 5 bytes, but its files have",
+        "the file is missing; recorded as lost",
+    ] {
+        assert!(
+            lines.iter().any(|line| line.contains(part)),
+            "{part}: {lines:?}"
+        );
+    }
+    site.sql("delete from sent where token_id = 77; delete from outer_reference");
+    let (_, lines) = fsck(&site, &[]);
+    assert!(
+        lines.len() == 2 && lines[0].contains("; push the paths again"),
+        "{lines:?}"
+    );
+}

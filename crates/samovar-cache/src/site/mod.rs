@@ -132,20 +132,15 @@ impl Site {
         }
     }
 
-    /// Starts a thread that writes the narinfos of uploaded paths that are missing in the storage
-    /// directory. Does nothing without a storage.
-    ///
-    /// # Errors
-    ///
-    /// If the thread cannot be started. Requests are served without it.
-    pub fn repair_mirror(&self) -> io::Result<()> {
-        if self.storage.is_some() {
-            let caches = self.caches();
-            std::thread::Builder::new()
-                .name("storage-mirror".to_owned())
-                .spawn(move || caches.iter().for_each(Cache::repair_mirror))?;
+    /// Returns a function that writes the narinfos of uploaded paths that are missing in the
+    /// storage directory. It does nothing after the site is dropped.
+    pub fn mirror_repair(&self) -> impl Fn() + Send + 'static {
+        let current = Arc::downgrade(&self.current);
+        move || {
+            if let Some(current) = current.upgrade() {
+                current.get().iter().for_each(Cache::repair_mirror);
+            }
         }
-        Ok(())
     }
 
     /// Returns the storage for uploads, if one is configured.

@@ -1,6 +1,6 @@
 //! Answers GET and HEAD requests for uploaded paths.
 
-use samovar_http::http::Status;
+use samovar_http::http::{Method, Status};
 use samovar_http::{Body, Head, Response};
 use samovar_nix::{HashPart, StorePath};
 use samovar_storage::metadata::StoredPath;
@@ -92,7 +92,15 @@ impl Uploads {
         let token = with_token(head, |text| self.stored.authorize(text, now()));
         let opened = token.transpose().and_then(|token| {
             let token = token.and_then(Result::ok);
-            self.stored.open_file(token.as_ref(), name)
+            let opened = self.stored.open_file(token.as_ref(), name)?;
+            if let Some((nar, _file)) = &opened
+                && let Some(token) = &token
+                && head.method() == Method::Head
+            {
+                // A client that pushes skips a file that is here, and publishes its path later.
+                self.stored.renew_file(token, nar)?;
+            }
+            Ok(opened)
         });
         let (nar, file) = match opened {
             Ok(Some(opened)) => opened,

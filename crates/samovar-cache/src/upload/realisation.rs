@@ -53,7 +53,10 @@ impl Uploads {
             observer.event(&Event::UploadConflict { path, token });
             return Ok(ok("another realisation was there first, and stays"));
         }
-        self.mirror_realisation(context, id)?;
+        // It is recorded whether or not the mirror can be written now.
+        if let Err(error) = self.mirror_realisation(context, id) {
+            report(context, &error);
+        }
         Ok(ok("kept"))
     }
 

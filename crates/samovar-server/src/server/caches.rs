@@ -51,6 +51,10 @@ pub(super) fn replace(
         warnings.extend(upload_warnings(&config.caches, storage)?);
     }
     site.reconfigure(caches)?;
+    if let Some(storage) = site.storage() {
+        // The directory may have become the mirror of another cache.
+        storage.check_mirror();
+    }
     warnings.extend(root_warnings(&config.caches, site.store()));
     Ok(warnings)
 }

@@ -289,7 +289,6 @@ impl Serving<'_> {
         }
         site.prefetch_narinfos().context("cannot start a thread")?;
         site.watch_files().context("cannot start a thread")?;
-        site.repair_mirror().context("cannot start a thread")?;
         if let Some(storage) = site.storage() {
             let errors = errors.clone();
             let report = move |outcome: Result<Summary, (&str, StorageError)>| match outcome {
@@ -298,7 +297,7 @@ impl Serving<'_> {
                 Err((task, error)) => errors.error(format_args!("cannot {task}: {error}")),
             };
             storage
-                .start_upkeep(report)
+                .start_upkeep(site.mirror_repair(), report)
                 .context("cannot start a thread")?;
         }
         Ok(())

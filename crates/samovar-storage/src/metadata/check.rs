@@ -84,7 +84,8 @@ pub trait Rows {
     /// Any [`StorageError`].
     fn today(&self) -> Result<String, StorageError>;
 
-    /// Calls `write` with a line of JSON for each token, each pin and the last use of each path.
+    /// Calls `write` with a line of JSON for each token, each pin, the last use of each path, and
+    /// the narinfo of each path of a cache that is not mirrored.
     ///
     /// # Errors
     ///
@@ -94,8 +95,24 @@ pub trait Rows {
         write: &mut dyn FnMut(&str) -> Result<(), StorageError>,
     ) -> Result<(), StorageError>;
 
-    /// Restores lines that [`dump`](Self::dump) has written, in one transaction. Ignores pins and
-    /// uses of paths that do not exist.
+    /// Returns the narinfos in lines that [`dump`](Self::dump) has written, each with the name of
+    /// its cache. A path comes after its references.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn dumped_narinfos(&self, lines: &[String]) -> Result<Vec<(String, String)>, StorageError>;
+
+    /// Returns a text that changes when what [`dump`](Self::dump) writes changes, except the last
+    /// uses.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn dump_state(&self) -> Result<String, StorageError>;
+
+    /// Restores lines that [`dump`](Self::dump) has written, in one transaction. Ignores narinfos,
+    /// and pins and uses of paths that do not exist.
     ///
     /// # Errors
     ///
@@ -130,6 +147,30 @@ pub trait Rows {
     ///
     /// Any [`StorageError`].
     fn discard(&self, object_keys: &[String]) -> Result<Vec<String>, StorageError>;
+
+    /// Checks the tables and indexes that decide what is kept and who may do what: caches, tokens,
+    /// pins and pushes. They are small.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::Damaged`] if one of them is damaged. Other errors.
+    fn check_small_tables(&self) -> Result<(), StorageError>;
+
+    /// Returns the time at which the collector's last complete run ended, in seconds since 1970.
+    /// `None`: no run was complete yet.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn collected_at(&self) -> Result<Option<i64>, StorageError>;
+
+    /// Recomputes the total length of the files of each cache, which triggers keep current. Returns
+    /// a description of each one that is wrong. `repairs`: also corrects them.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn wrong_totals(&self, repairs: bool) -> Result<Vec<String>, StorageError>;
 
     /// Checks the database. Returns at most `count_max` faults of its structure and of the
     /// references between rows. With `deep`, also compares indexes with tables.

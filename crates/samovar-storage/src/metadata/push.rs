@@ -44,6 +44,14 @@ pub trait PushMetadata {
         lines: &[OpenLine],
     ) -> Result<Vec<Need>, StorageError>;
 
+    /// Records that a NAR was sent with this token now, and revives it, if the token has sent it
+    /// before. `is_reader`: also if not. A recent record stays; a power cut may undo the change.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn renew_nar(&self, token: i64, nar: i64, is_reader: bool) -> Result<(), StorageError>;
+
     /// Returns the stored NAR with this hash if a path of the cache uses it or `token` has uploaded
     /// it. Returns `None` otherwise, and if the NAR is lost. The collector may delete the NAR until
     /// [`hold_nars`](Self::hold_nars) is called.

@@ -78,7 +78,7 @@ impl Push<'_> {
         let outcomes = self.cache.publish(Arc::clone(&group), is_elsewhere)?;
         self.check(&group, &outcomes)?;
         for new in group.iter() {
-            self.cache.mirror(new.path.hash_part(), render)?;
+            self.cache.follow(new.path.hash_part(), render);
         }
         let paths = group.iter().map(|new| new.path.clone());
         Ok(paths.zip(outcomes).collect())

@@ -3,7 +3,7 @@
 mod order;
 mod source;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -148,6 +148,9 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
         writeln!(out, "{failure}")?;
     }
     import.all(&infos, &mut counts, out)?;
+    if rebuilds {
+        import.backed_up(&storage, &mut counts, out)?;
+    }
     let Counts {
         imported,
         known,
@@ -213,8 +216,8 @@ fn advise(storage: &Storage, backup: Option<Option<String>>) {
     let mut advice = Vec::new();
     match backup {
         Some(Some(key)) => advice.push(format!(
-            "tokens, pins and last uses are those of {key}: repeat what changed since, such as \
-             revocations; paths of other caches are not in the directory"
+            "tokens, pins, last uses and the paths of other caches are those of {key}: repeat what \
+             changed since, such as revocations"
         )),
         Some(None) => advice.push(
             "there is no backup of tokens, pins and last uses: make the tokens and pins again; \
@@ -314,6 +317,39 @@ impl Import<'_> {
             }
             Ok(())
         })
+    }
+
+    /// Imports the paths of the caches whose narinfos are not in the directory, from the newest
+    /// backup.
+    fn backed_up(
+        &self,
+        storage: &Arc<Storage>,
+        counts: &mut Counts,
+        out: &mut dyn Write,
+    ) -> anyhow::Result<()> {
+        let dir = self.source.store_dir();
+        let mut caches: BTreeMap<String, Vec<NarInfo>> = BTreeMap::new();
+        for (cache, text) in storage.backed_up_narinfos()? {
+            // The mirrored cache may have been another one at the time of the backup.
+            if cache != self.cache.name() {
+                let info = NarInfo::parse(dir, text.as_bytes());
+                let info = info.with_context(|| format!("the backup of the cache {cache:?}"))?;
+                caches.entry(cache).or_default().push(info);
+            }
+        }
+        for (name, infos) in caches {
+            let import = Import {
+                cache: &storage.cache(&name, false)?,
+                token: self.token.clone(),
+                source: self.source,
+                store: None,
+                accepts_missing: true,
+                // The narinfos of these caches are not written into the directory.
+                render: self.render,
+            };
+            import.all(&infos, counts, out)?;
+        }
+        Ok(())
     }
 
     /// Verifies and stores the NAR of a path. Returns the name of the NAR file, or `None` if the

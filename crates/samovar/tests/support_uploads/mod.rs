@@ -208,6 +208,8 @@ pub(crate) fn files_below(storage: &Path) -> BTreeSet<String> {
                     | ".samovar/collector-lock"
                     | ".samovar/store-id"
             ) && !name.starts_with(DATABASE)
+                // The server writes it in the background.
+                && !name.starts_with(".samovar/backup/")
             {
                 files.insert(name.to_owned());
             }

@@ -1,6 +1,6 @@
 //! Writes rows of the database as lines of JSON for the backup, and restores them.
 
-use rusqlite::{Connection, Transaction};
+use rusqlite::{Connection, OptionalExtension as _, Transaction};
 
 use crate::error::StorageError;
 
@@ -50,16 +50,41 @@ pub(super) fn dump(
     connection: &Connection,
     write: &mut dyn FnMut(&str) -> Result<(), StorageError>,
 ) -> Result<(), StorageError> {
-    // All queries read the same snapshot.
-    let transaction = connection.unchecked_transaction()?;
     for query in DUMP {
-        let mut statement = transaction.prepare(query)?;
+        let mut statement = connection.prepare(query)?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
             write(&row.get::<_, String>(0)?)?;
         }
     }
     Ok(())
+}
+
+/// Returns the narinfos in the lines of a backup, each with the name of its cache.
+pub(super) fn narinfos(
+    connection: &Connection,
+    lines: &[String],
+) -> Result<Vec<(String, String)>, StorageError> {
+    let mut statement = connection
+        .prepare("select ?1 ->> 'cache', ?1 ->> 'text' where ?1 ->> 'kind' = 'narinfo'")?;
+    let mut narinfos = Vec::new();
+    for line in lines {
+        let narinfo = statement.query_row([line], |row| Ok((row.get(0)?, row.get(1)?)));
+        narinfos.extend(narinfo.optional()?);
+    }
+    Ok(narinfos)
+}
+
+/// Returns a text that changes when tokens or pins change, or paths of caches that the directory
+/// does not mirror.
+pub(super) fn state(connection: &Connection) -> Result<String, StorageError> {
+    let query = "select concat_ws(' ', \
+         (select concat_ws(' ', count(*), max(id), sum(revoked_at)) from token), \
+         (select concat_ws(' ', count(*), max(id)) from pin), \
+         (select concat_ws(' ', count(*), max(id)) from path \
+             where cache_id is not (select cast(value as integer) from meta \
+                 where meta.key = 'mirrored-cache')))";
+    Ok(connection.query_row(query, [], |row| row.get(0))?)
 }
 
 pub(super) fn restore(transaction: &Transaction<'_>, lines: &[String]) -> Result<(), StorageError> {
@@ -82,7 +107,8 @@ mod tests {
         schema::migrate(&mut connection).unwrap();
         connection
             .execute_batch(
-                "insert into cache values (1, 'default', '/nix/store', 0, 0, 0); \
+                "insert into meta values ('mirrored-cache', '1'); \
+                 insert into cache values (1, 'default', '/nix/store', 0, 0, 0); \
                  insert into nar values \
                      (1, x'01', 1, x'01', 100, 'none', 'nar/1.nar', null, null, 0, 1, 0); \
                  insert into path values \

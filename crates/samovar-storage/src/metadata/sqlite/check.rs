@@ -4,9 +4,17 @@ use rusqlite::{Connection, OptionalExtension as _, ToSql, Transaction, params};
 use samovar_nix::{HashPart, StoreDir};
 
 use super::rows::{damaged, nar_columns, nar_of, path_of};
-use super::{Sqlite, backup, collect, paths as stored};
+use super::{Sqlite, backup, collect, paths as stored, totals};
 use crate::error::StorageError;
 use crate::metadata::{CacheId, CacheRow, ListedNar, ListedPath, Metadata as _, Rows, StoredPath};
+use crate::mirror;
+
+/// Tables without a row for each path or NAR.
+const SMALL_TABLES: [&str; 6] = ["meta", "cache", "token", "pin", "removed_pin", "push"];
+
+/// The total length of the files that the paths of a row of `cache` use, each counted once.
+const FILE_BYTES: &str = "(select coalesce(sum(file_size), 0) from nar where id in \
+     (select nar_id from path where cache_id = cache.id))";
 
 impl Rows for Sqlite {
     fn nars_after(&self, id: i64, count_max: u32) -> Result<Vec<ListedNar>, StorageError> {
@@ -63,7 +71,20 @@ impl Rows for Sqlite {
         &self,
         write: &mut dyn FnMut(&str) -> Result<(), StorageError>,
     ) -> Result<(), StorageError> {
-        self.read(|connection| backup::dump(connection, write))
+        self.read(|connection| {
+            // All queries read the same snapshot.
+            let transaction = connection.unchecked_transaction()?;
+            backup::dump(&transaction, write)?;
+            dump_paths(&transaction, write)
+        })
+    }
+
+    fn dumped_narinfos(&self, lines: &[String]) -> Result<Vec<(String, String)>, StorageError> {
+        self.read(|connection| backup::narinfos(connection, lines))
+    }
+
+    fn dump_state(&self) -> Result<String, StorageError> {
+        self.read(backup::state)
     }
 
     fn restore(&self, lines: &[String]) -> Result<(), StorageError> {
@@ -90,9 +111,61 @@ impl Rows for Sqlite {
         self.write(|transaction| discard(transaction, object_keys, self.now()))
     }
 
+    fn check_small_tables(&self) -> Result<(), StorageError> {
+        self.read(check_small_tables)
+    }
+
+    fn collected_at(&self) -> Result<Option<i64>, StorageError> {
+        self.read(totals::collected_at)
+    }
+
+    fn wrong_totals(&self, repairs: bool) -> Result<Vec<String>, StorageError> {
+        match repairs {
+            false => self.read(|connection| wrong_totals(connection)),
+            true => self.write(|transaction| {
+                let wrong = wrong_totals(transaction)?;
+                let update = format!("update cache set file_bytes = {FILE_BYTES}");
+                transaction.execute(&update, [])?;
+                Ok(wrong)
+            }),
+        }
+    }
+
     fn faults(&self, deep: bool, count_max: u32) -> Result<Vec<String>, StorageError> {
         self.read(|connection| faults(connection, deep, count_max))
     }
+}
+
+/// Writes the narinfos of all caches that the directory does not mirror, references first.
+fn dump_paths(
+    connection: &Connection,
+    write: &mut dyn FnMut(&str) -> Result<(), StorageError>,
+) -> Result<(), StorageError> {
+    let mut json =
+        connection.prepare("select json_object('kind', 'narinfo', 'cache', ?1, 'text', ?2)")?;
+    let mut paths = connection.prepare(
+        "select cache_id, cache.name, store_dir, hash_part \
+         from path join cache on cache.id = cache_id \
+         where cache_id is not (select cast(value as integer) from meta \
+             where meta.key = 'mirrored-cache') order by path.id",
+    )?;
+    let mut rows = paths.query([])?;
+    while let Some(row) = rows.next()? {
+        let dir: String = row.get(2)?;
+        let dir = StoreDir::new(&dir).map_err(|error| damaged(&format!("{dir:?}: {error}")))?;
+        let (cache, hash_part) = (CacheId(row.get(0)?), HashPart::from_bytes(row.get(3)?));
+        let Some((path, _)) = stored::stored_path(connection, cache, hash_part)? else {
+            continue;
+        };
+        let mut text = Vec::new();
+        let written = mirror::narinfo(&path).write(&dir, &mut text);
+        written.map_err(|error| damaged(&format!("{}: {error}", path.path)))?;
+        let text = String::from_utf8_lossy(&text);
+        let name: String = row.get(1)?;
+        let line: String = json.query_row([&*name, &*text], |row| row.get(0))?;
+        write(&line)?;
+    }
+    Ok(())
 }
 
 fn nars_after(
@@ -246,6 +319,32 @@ fn discard(
     Ok(discarded)
 }
 
+fn check_small_tables(connection: &Connection) -> Result<(), StorageError> {
+    for table in SMALL_TABLES {
+        let mut statement = connection.prepare(&format!("pragma integrity_check({table})"))?;
+        let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
+        for fault in rows {
+            match fault? {
+                fault if fault == "ok" => {}
+                fault => return Err(damaged(&fault)),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn wrong_totals(connection: &Connection) -> Result<Vec<String>, StorageError> {
+    let query = format!(
+        "select 'the size of the cache ' || name || ' is recorded as ' || file_bytes \
+             || ' bytes, but its files have ' || actual \
+         from (select name, file_bytes, {FILE_BYTES} as actual from cache) \
+         where file_bytes <> actual"
+    );
+    let mut statement = connection.prepare(&query)?;
+    let rows = statement.query_map([], |row| row.get(0))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
 fn faults(
     connection: &Connection,
     deep: bool,
@@ -258,8 +357,10 @@ fn faults(
     faults.retain(|fault| fault != "ok");
     let queries = [
         // Without the table `reference`, whose rows have no number.
-        "select 'row ' || rowid || ' of the table ' || \"table\" || ' needs a missing row of ' \
-         || parent from pragma_foreign_key_check where \"table\" <> 'reference' limit ?1",
+        // Rows of some other tables have no number, either.
+        "select coalesce('row ' || rowid, 'a row') || ' of the table ' || \"table\" \
+         || ' needs a missing row of ' || parent from pragma_foreign_key_check \
+         where \"table\" <> 'reference' limit ?1",
         "select coalesce(path.name, 'a missing path') || ' (row ' || referrer || \
          ') refers to row ' || reference || ', which is missing or of another cache' \
          from reference left join path on path.id = referrer \

@@ -10,6 +10,9 @@ use crate::error::StorageError;
 use crate::metadata::{CacheId, Metadata as _, Need, PushLimits, PushMetadata, StoredNar};
 use crate::push::wire::OpenLine;
 
+/// Minimum age in seconds at which the time is renewed at which a NAR was sent.
+const RENEWAL_INTERVAL: i64 = 600;
+
 impl PushMetadata for Sqlite {
     fn needs(
         &self,
@@ -43,6 +46,19 @@ impl PushMetadata for Sqlite {
         nar_hash: &NarHash,
     ) -> Result<Option<StoredNar>, StorageError> {
         self.read(|connection| nar(connection, cache, token, nar_hash))
+    }
+
+    fn renew_nar(&self, token: i64, nar: i64, is_reader: bool) -> Result<(), StorageError> {
+        let now = self.now();
+        let sent_at = self.read(|connection| sent_at(connection, token, nar))?;
+        let is_due = match sent_at {
+            Some(sent_at) => sent_at < now - RENEWAL_INTERVAL,
+            None => is_reader,
+        };
+        if is_due {
+            self.write_lazily(|transaction| hold_nar(transaction, token, nar, now))?;
+        }
+        Ok(())
     }
 
     fn hold_nars(&self, token: i64, ids: &[i64]) -> Result<Vec<bool>, StorageError> {
@@ -174,6 +190,14 @@ fn nar(
     ))?;
     let mut rows = statement.query(params![nar_hash.as_bytes(), cache.0, token])?;
     rows.next()?.map(nar_of).transpose()
+}
+
+/// Returns the time at which a NAR was sent with this token.
+fn sent_at(connection: &Connection, token: i64, nar: i64) -> Result<Option<i64>, StorageError> {
+    let mut statement = connection
+        .prepare_cached("select sent_at from sent where token_id = ?1 and nar_id = ?2")?;
+    let sent_at = statement.query_row([token, nar], |row| row.get(0));
+    Ok(sent_at.optional()?)
 }
 
 /// Records that a NAR was sent with this token now, and revives it. Returns whether it exists.

@@ -58,15 +58,16 @@ pub(super) fn read(connection: &Connection) -> Result<Totals, StorageError> {
     let count = |query: &str| unsigned(transaction.query_row(query, [], |row| row.get(0))?);
     totals.condemned_count = count("select count(*) from path where condemned_at is not null")?;
     totals.pin_count = count("select count(*) from pin")?;
-    let collected_at: Option<String> = transaction
-        .query_row(
-            "select value from meta where key = ?1",
-            [COLLECTED_AT],
-            |row| row.get(0),
-        )
-        .optional()?;
-    totals.collected_at = collected_at.and_then(|time| time.parse().ok());
+    totals.collected_at = collected_at(&transaction)?;
     Ok(totals)
+}
+
+pub(super) fn collected_at(connection: &Connection) -> Result<Option<i64>, StorageError> {
+    let query = "select value from meta where key = ?1";
+    let time: Option<String> = connection
+        .query_row(query, [COLLECTED_AT], |row| row.get(0))
+        .optional()?;
+    Ok(time.and_then(|time| time.parse().ok()))
 }
 
 pub(super) fn set_collected(connection: &Connection, now: i64) -> Result<(), StorageError> {

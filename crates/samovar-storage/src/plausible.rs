@@ -1,0 +1,127 @@
+//! Finds reasons to doubt that a run of the collector deletes what it should: a clock that has
+//! jumped, or far more unused paths than usual. Then the run changes nothing, until an operator
+//! confirms it with `samovar gc --force`.
+
+use crate::collect::{Retentions, Rules};
+use crate::doubt::Doubt;
+use crate::keep::Verdict;
+use crate::metadata::{DAY, Graph};
+
+/// Number of unused paths up to which a run is never doubted.
+const FEW_COUNT: usize = 16;
+
+/// Retention in days up to which paths are expected to go, many at once. They are not counted.
+const SHORT_DAYS: u32 = 7;
+
+/// Minimum time since the last run, in seconds, at which a run is doubted although the clock did
+/// not jump while this process ran: the server may not have run.
+const PAUSE_MIN: i64 = 7 * DAY;
+
+/// Returns the reason to doubt the clock. `drift`: number of seconds by which it has advanced more
+/// than the time that has passed since this process started. `collected_at`: time at which the last
+/// complete run ended.
+pub(crate) fn of_clock(
+    now: i64,
+    collected_at: Option<i64>,
+    drift: i64,
+    rules: &Rules,
+    retentions: &Retentions,
+) -> Option<Doubt> {
+    // A clock that was wrong before the jump and is right now passes: the last run is recent.
+    let pause = now - collected_at?;
+    if drift > rules.drift_max && pause > rules.drift_max {
+        return Some(Doubt::Jump(drift));
+    }
+    let pause_max = retentions.shortest().map(|days| i64::from(days) * DAY)?;
+    (pause > pause_max.max(PAUSE_MIN).max(rules.drift_max)).then_some(Doubt::Pause(pause))
+}
+
+/// Returns the reason to doubt the verdicts: more than half of the paths that were kept would go.
+pub(crate) fn of_verdicts(graph: &Graph, verdicts: &[Verdict]) -> Option<Doubt> {
+    let paths = graph.paths.iter().zip(verdicts);
+    let counted = paths
+        .filter(|(path, _)| !path.is_condemned && path.days.is_none_or(|days| days > SHORT_DAYS));
+    let (mut kept, mut dead) = (0, 0);
+    for (_, verdict) in counted {
+        kept += 1;
+        dead += usize::from(*verdict != Verdict::Keep);
+    }
+    (dead > FEW_COUNT && dead > kept / 2).then_some(Doubt::Many(dead, kept))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collect::Retention;
+    use crate::metadata::GraphPath;
+
+    const NOW: i64 = 20_000 * DAY;
+
+    fn clock(pause: i64, drift: i64, days: Option<u32>) -> Option<Doubt> {
+        let retention = Retention {
+            days,
+            ..Retention::default()
+        };
+        let retentions = Retentions::from_iter([("a".to_owned(), retention)]);
+        of_clock(
+            NOW,
+            Some(NOW - pause),
+            drift,
+            &Rules::default(),
+            &retentions,
+        )
+    }
+
+    #[test]
+    fn a_jump_is_doubted_unless_it_corrects_the_clock() {
+        assert_eq!(clock(DAY, DAY + 1, None), None);
+        assert_eq!(clock(DAY + 1, DAY, None), None);
+        let jump = DAY + 1;
+        assert_eq!(clock(jump, jump, None), Some(Doubt::Jump(jump)));
+        assert_eq!(clock(3600, 50 * 365 * DAY, Some(1)), None);
+        let rules = Rules::default();
+        let never = of_clock(NOW, None, jump, &rules, &Retentions::default());
+        assert_eq!(never, None);
+    }
+
+    #[test]
+    fn a_pause_longer_than_the_retention_is_doubted() {
+        assert_eq!(clock(30 * DAY, 0, Some(30)), None);
+        let pause = 30 * DAY + 1;
+        assert_eq!(clock(pause, 0, Some(30)), Some(Doubt::Pause(pause)));
+        assert_eq!(clock(pause, 0, None), None);
+        assert_eq!(clock(7 * DAY, 0, Some(1)), None);
+        assert_eq!(
+            clock(7 * DAY + 1, 0, Some(1)),
+            Some(Doubt::Pause(7 * DAY + 1))
+        );
+    }
+
+    #[test]
+    fn more_than_half_of_many_paths_is_doubted() {
+        let of = |kept: usize, dead: usize, days| {
+            let mut graph = Graph::default();
+            let mut verdicts = vec![Verdict::Keep; kept];
+            verdicts.resize(kept + dead, Verdict::Unused);
+            for id in 0..verdicts.len() {
+                graph.paths.push(GraphPath {
+                    id: i64::try_from(id).unwrap(),
+                    cache: 0,
+                    nar_id: 1,
+                    file_size: 1,
+                    used_on: 0,
+                    registered_at: 0,
+                    days,
+                    is_condemned: false,
+                });
+            }
+            of_verdicts(&graph, &verdicts)
+        };
+        assert_eq!(of(0, 16, Some(30)), None);
+        assert_eq!(of(0, 17, Some(30)), Some(Doubt::Many(17, 17)));
+        assert_eq!(of(17, 17, Some(30)), None);
+        assert_eq!(of(16, 17, Some(30)), Some(Doubt::Many(17, 33)));
+        assert_eq!(of(0, 17, Some(7)), None);
+        assert_eq!(of(0, 17, Some(8)), Some(Doubt::Many(17, 17)));
+    }
+}
