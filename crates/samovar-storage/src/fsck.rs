@@ -180,7 +180,7 @@ impl<'a> Fsck<'a> {
     pub fn run(mut self) -> Result<Summary, StorageError> {
         // Each check runs whatever the others find, also if one cannot read its part of the
         // database.
-        let checks: [fn(&mut Self) -> Result<(), StorageError>; 5] = [
+        let checks = [
             Self::check_database,
             Self::check_derived,
             Self::check_nars,

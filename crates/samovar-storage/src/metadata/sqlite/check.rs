@@ -121,7 +121,7 @@ impl Rows for Sqlite {
 
     fn wrong_totals(&self, repairs: bool) -> Result<Vec<String>, StorageError> {
         match repairs {
-            false => self.read(|connection| wrong_totals(connection)),
+            false => self.read(wrong_totals),
             true => self.write(|transaction| {
                 let wrong = wrong_totals(transaction)?;
                 let update = format!("update cache set file_bytes = {FILE_BYTES}");
