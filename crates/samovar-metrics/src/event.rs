@@ -96,6 +96,8 @@ pub enum Event<'a> {
     RootsFailed(&'a dyn fmt::Display),
     /// The roots of policies can be followed again.
     RootsRecovered,
+    /// The roots of a deny rule lead elsewhere, so that it denies fewer paths than before.
+    DenialsEnded(&'a dyn fmt::Display),
     /// Progress of a background verification of the store.
     ScrubProgress(&'a dyn fmt::Display),
     /// Verification records cannot be read from the state directory, or cannot be written to it.
@@ -230,6 +232,7 @@ impl fmt::Display for Event<'_> {
                 "the roots of a policy cannot be followed, so nothing is served under it: {error}"
             ),
             Self::RootsRecovered => f.write_str("the roots of policies can be followed again"),
+            Self::DenialsEnded(ended) => ended.fmt(f),
             Self::ScrubProgress(progress) => progress.fmt(f),
             Self::StateFailed { directory, error } => write!(
                 f,

@@ -221,6 +221,7 @@ impl Storage {
             name: name.to_owned(),
             is_mirrored,
             quota: None,
+            hides: None,
         })
     }
 

@@ -38,9 +38,76 @@ pub struct StoredCache {
     pub(crate) is_mirrored: bool,
     /// Maximum total length of the cache's files, in bytes. `None`: no limit.
     pub(crate) quota: Option<u64>,
+    /// Whether clients may not know that the cache has a path. `None`: they may know all.
+    pub(crate) hides: Option<Hides>,
+}
+
+/// Function that returns whether a policy hides a path.
+#[derive(Clone)]
+pub(crate) struct Hides(Arc<dyn Fn(&StoredPath) -> bool + Send + Sync>);
+
+impl std::fmt::Debug for Hides {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hides")
+    }
 }
 
 impl StoredCache {
+    /// Sets the function that returns whether a policy hides a path from clients. A NAR that only
+    /// hidden paths use exists only for the tokens that have sent it, and a push is told nothing
+    /// about a hidden path. Look-ups of paths are not affected: their caller applies the policy.
+    #[must_use]
+    pub fn hiding(
+        mut self,
+        hides: impl Fn(&StoredPath) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.hides = Some(Hides(Arc::new(hides)));
+        self
+    }
+
+    /// Returns whether the policy hides the path with this hash part.
+    pub(crate) fn hides(&self, hash_part: HashPart) -> Result<bool, StorageError> {
+        let Some(Hides(hides)) = &self.hides else {
+            return Ok(false);
+        };
+        let path = self.storage.metadata.peek(self.id, hash_part)?;
+        Ok(path.is_some_and(|path| hides(&path)))
+    }
+
+    /// Returns whether a client may use a NAR of the storage: it was sent with the client's token,
+    /// or a path that the policy does not hide uses it.
+    pub(crate) fn shows_nar(&self, token: Option<i64>, nar: i64) -> Result<bool, StorageError> {
+        let metadata = &self.storage.metadata;
+        if self.hides.is_none() {
+            return Ok(true);
+        }
+        if let Some(token) = token
+            && metadata.has_sent(token, nar)?
+        {
+            return Ok(true);
+        }
+        for user in metadata.users_of_nar(self.id, nar)? {
+            if !self.hides(user)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns the paths of the cache that have this deriver. Reads all paths of the cache.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn paths_of_deriver(&self, deriver: &StorePath) -> Result<Vec<StoredPath>, StorageError> {
+        let metadata = &self.storage.metadata;
+        let mut paths = Vec::new();
+        for hash_part in metadata.paths_of_deriver(self.id, deriver)? {
+            paths.extend(metadata.peek(self.id, hash_part)?);
+        }
+        Ok(paths)
+    }
+
     /// Sets the maximum total length of the files that the cache's paths use, in bytes. `None`: no
     /// limit.
     #[must_use]
@@ -114,6 +181,19 @@ impl StoredCache {
         self.storage.metadata.listing(path.nar.id)
     }
 
+    /// Returns the NAR with this file name if the client may use it, else `None`.
+    fn file(
+        &self,
+        token: Option<i64>,
+        name: &FileName,
+    ) -> Result<Option<StoredNar>, StorageError> {
+        let metadata = &self.storage.metadata;
+        match metadata.file(self.id, token, name.file_hash())? {
+            Some(nar) if self.shows_nar(token, nar.id)? => Ok(Some(nar)),
+            _ => Ok(None),
+        }
+    }
+
     /// Opens a NAR file that a path of this cache uses, or that was uploaded with `token`. Returns
     /// `None` if there is no such file, or if it is lost or has a wrong length; then the next
     /// upload replaces it.
@@ -128,7 +208,7 @@ impl StoredCache {
     ) -> Result<Option<(StoredNar, File)>, StorageError> {
         let storage = &*self.storage;
         let token = token.map(|token| token.id);
-        let Some(nar) = storage.metadata.file(self.id, token, name.file_hash())? else {
+        let Some(nar) = self.file(token, name)? else {
             return Ok(None);
         };
         let file = storage.open_whole(&nar)?;
@@ -363,9 +443,7 @@ impl StoredCache {
     ) -> Result<(StorePath, Published), PutError> {
         let storage = &*self.storage;
         let (info, name) = publish::parse(&storage.store_dir, hash_part, text)?;
-        let file = storage
-            .metadata
-            .file(self.id, Some(token.id), name.file_hash())?;
+        let file = self.file(Some(token.id), &name)?;
         let file = file.ok_or(Refusal::UnknownFile(name))?;
         if !storage.seems_whole(&file)? {
             return Err(Refusal::UnknownFile(name).into());

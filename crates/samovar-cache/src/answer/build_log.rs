@@ -2,7 +2,9 @@
 
 use samovar_http::http::{Status, accept_encoding};
 use samovar_http::{Body, Head, Response};
+use samovar_metrics::Event;
 use samovar_nix::StorePath;
+use samovar_storage::{StorageError, StoredCache};
 
 use crate::reader::Reader;
 use crate::reader::policy::Decision;
@@ -73,6 +75,64 @@ pub(crate) fn admit(reader: &Reader, path: &StorePath) -> Result<(), Refusal> {
         }
     }
     may_be_read.then_some(()).ok_or(Refusal::NotReadable)
+}
+
+/// Returns an error if an uploaded build log may not be read.
+///
+/// Uploaders have chosen to send the log, so no path needs to be allowed. But the log reveals
+/// something about the derivation and all its outputs, uploaded ones and those in the Nix store, so
+/// none of them may be denied.
+pub(crate) fn admit_uploaded(
+    reader: &Reader,
+    stored: &StoredCache,
+    path: &StorePath,
+) -> Result<(), Refusal> {
+    if reader.policy.is_open() {
+        return Ok(());
+    }
+    let failed = |error: StorageError| {
+        reader.shared.observer.event(&Event::StorageFailed(&error));
+        Refusal::Unreadable
+    };
+    let mut paths = vec![path.clone()];
+    let mut derivation = path.is_derivation().then(|| path.clone());
+    let mut is_known = false;
+    if let Some(uploaded) = stored.peek(path.hash_part()).map_err(failed)? {
+        reader.admit_uploaded(&uploaded)?;
+        derivation = derivation.or(uploaded.deriver);
+        is_known = true;
+    }
+    if let Some(derivation) = &derivation {
+        for output in stored.paths_of_deriver(derivation).map_err(failed)? {
+            reader.admit_uploaded(&output)?;
+        }
+        paths.extend(reader.store().outputs(derivation)?);
+        paths.push(derivation.clone());
+    }
+    let hash_parts: Vec<_> = paths.iter().map(StorePath::hash_part).collect();
+    for (other, looked) in paths.iter().zip(reader.store().lookup_many(&hash_parts)?) {
+        match looked {
+            Ok(Some(info)) if info.path == *other => {
+                not_denied(reader.decide(&info))?;
+                is_known |= other == path;
+            }
+            Err(_) => return Err(Refusal::NotReadable),
+            Ok(_) => {}
+        }
+    }
+    match is_known {
+        true => Ok(()),
+        // Nothing but the name is known of the path.
+        false => not_denied(reader.decide_by_name(path)),
+    }
+}
+
+fn not_denied(decision: Decision) -> Result<(), Refusal> {
+    match decision {
+        Decision::Allowed { .. } | Decision::NotAllowed => Ok(()),
+        Decision::Denied => Err(Refusal::NotReadable),
+        Decision::Unknown => Err(Refusal::Undecided),
+    }
 }
 
 /// Whether the client accepts `bzip2` by name, with a quality above zero.

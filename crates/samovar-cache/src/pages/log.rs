@@ -89,6 +89,13 @@ impl View<'_> {
             return Ok(None);
         };
         let log = stored.open_log(path).map_err(|error| self.failed(&error))?;
+        if log.is_some() {
+            match build_log::admit_uploaded(self.reader(), stored, path) {
+                Ok(()) => {}
+                Err(refusal) if refusal.is_absence() => return Ok(None),
+                Err(refusal) => return Err(refusal),
+            }
+        }
         Ok(log.map(|log| Box::new(log) as Box<_>))
     }
 

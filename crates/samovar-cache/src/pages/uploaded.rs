@@ -22,7 +22,14 @@ impl View<'_> {
         };
         let details = stored.details(hash_part);
         let details = details.map_err(|error| self.failed(&error))?;
-        Ok(details.filter(|details| !self.reader().denies_uploaded(&details.path)))
+        let Some(details) = details else {
+            return Ok(None);
+        };
+        match self.reader().admit_uploaded(&details.path) {
+            Ok(()) => Ok(Some(details)),
+            Err(refusal) if refusal.is_absence() => Ok(None),
+            Err(refusal) => Err(refusal),
+        }
     }
 
     /// Reports an error of the storage, and makes the refusal.

@@ -8,7 +8,7 @@ pub(crate) mod policy;
 
 use std::sync::Arc;
 
-use samovar_nix::{HashPart, PathInfo, StorePath};
+use samovar_nix::{HashPart, NarHash, PathInfo, StorePath};
 use samovar_storage::metadata::StoredPath;
 use samovar_store::{Snapshot, Store, StoreError};
 
@@ -50,6 +50,22 @@ impl Reader {
     pub(crate) fn decide(&self, info: &PathInfo) -> Decision {
         let dir = self.store().store_dir();
         self.policy.decide(info, dir, self.policy.now())
+    }
+
+    /// Returns the policy's decision about a path of which nothing but the name is known.
+    pub(crate) fn decide_by_name(&self, path: &StorePath) -> Decision {
+        self.decide(&PathInfo {
+            path: path.clone(),
+            nar_hash: NarHash::from_bytes([0; 32]),
+            nar_size: 0,
+            references: Vec::new(),
+            deriver: None,
+            signatures: Vec::new(),
+            content_address: None,
+            registration_time: self.policy.now(),
+            ultimate: false,
+            registration: None,
+        })
     }
 
     /// Returns a permit for the path of this row, or the refusal.
@@ -125,10 +141,18 @@ impl Reader {
         }
     }
 
-    /// Whether a deny rule of the policy matches an uploaded path. Allow rules apply only to paths
-    /// of the Nix store; a client with a token has chosen to upload the others.
-    pub(crate) fn denies_uploaded(&self, path: &StoredPath) -> bool {
-        !self.policy.is_open() && matches!(self.decide(&uploaded_info(path)), Decision::Denied)
+    /// Returns an error if a deny rule of the policy matches an uploaded path, or if that is
+    /// unknown. Allow rules apply only to paths of the Nix store; a client with a token has chosen
+    /// to upload the others.
+    pub(crate) fn admit_uploaded(&self, path: &StoredPath) -> Result<(), Refusal> {
+        if self.policy.is_open() {
+            return Ok(());
+        }
+        match self.decide(&uploaded_info(path)) {
+            Decision::Allowed { .. } | Decision::NotAllowed => Ok(()),
+            Decision::Denied => Err(Refusal::NotReadable),
+            Decision::Unknown => Err(Refusal::Undecided),
+        }
     }
 
     /// Whether exactly this path may be read. The error is returned if that cannot be decided now.

@@ -7,6 +7,7 @@ use std::time::Instant;
 use crate::narinfo::narinfos::Narinfos;
 use crate::narinfo::prefetch::Prefetcher;
 use crate::reader::policy::{FIRST_CHECK_TIME, RootsCheck, RootsCheckError, RootsWatch};
+use crate::site::cache::Cache;
 use crate::site::current::Caches;
 
 /// The background threads of all caches. They end when this is dropped.
@@ -38,12 +39,12 @@ pub(crate) enum BackgroundError {
 
 impl Background {
     pub(crate) fn start(caches: &Caches) -> Self {
-        let threads = caches.narinfos().map(|narinfos| Threads {
-            narinfos: Arc::clone(narinfos),
+        let threads = caches.iter().map(|cache| Threads {
+            narinfos: Arc::clone(&cache.narinfos),
             prefetch: None,
             // If the thread cannot be started, the roots stay unknown, and the cache serves
             // nothing.
-            roots: check_of_roots(narinfos).and_then(|check| RootsWatch::start(check).ok()),
+            roots: check_of_roots(cache).and_then(|check| RootsWatch::start(check).ok()),
         });
         Self {
             threads: threads.collect(),
@@ -73,7 +74,8 @@ impl Background {
     ) -> Result<Vec<Threads>, BackgroundError> {
         let deadline = Instant::now() + FIRST_CHECK_TIME;
         let mut new = Vec::new();
-        for narinfos in caches.narinfos() {
+        for cache in caches.iter() {
+            let narinfos = &cache.narinfos;
             if before.narinfos().any(|old| Arc::ptr_eq(old, narinfos)) {
                 continue;
             }
@@ -83,7 +85,7 @@ impl Background {
             let policy = &narinfos.reader.policy;
             let mut policies = before.narinfos().map(|old| &old.reader.policy);
             let fails = policies.any(|old| old.is_unknown() && old.config == policy.config);
-            let check = match check_of_roots(narinfos) {
+            let check = match check_of_roots(cache) {
                 Some(check) if policy.is_unknown() && !fails => Some(check.first(deadline)?),
                 check => check,
             };
@@ -117,10 +119,11 @@ impl Background {
 }
 
 /// Returns the check of a cache's roots; `None` if its policy has no roots.
-fn check_of_roots(narinfos: &Arc<Narinfos>) -> Option<RootsCheck> {
-    let reader = &narinfos.reader;
+fn check_of_roots(cache: &Cache) -> Option<RootsCheck> {
+    let reader = cache.reader();
     let roots = Arc::clone(&reader.policy.roots);
+    let uploaded = || cache.uploads().map(|uploads| uploads.stored.clone());
     roots
         .is_used()
-        .then(|| RootsCheck::new(Arc::clone(&reader.shared), roots))
+        .then(|| RootsCheck::new(Arc::clone(&reader.shared), roots, uploaded()))
 }

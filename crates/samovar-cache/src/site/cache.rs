@@ -13,6 +13,7 @@ use samovar_metrics::{Event, ServedCache};
 use samovar_nix::StorePath;
 use samovar_nix::narinfo::NarCoding;
 use samovar_storage::StoredCache;
+use samovar_storage::metadata::StoredPath;
 
 use crate::access::{self, Access, Verdict};
 use crate::answer::build_log;
@@ -96,6 +97,13 @@ impl Cache {
         memory: NarinfoMemory,
         before: Option<&Self>,
     ) -> Self {
+        // The closures of deny rules contain uploaded paths.
+        let name = |stored: &StoredCache| stored.name().to_owned();
+        let has_same_uploads = |before: &&Self| {
+            let uploads = before.uploads.as_ref();
+            uploads.map(|uploads| name(&uploads.stored)) == config.uploads.as_ref().map(name)
+        };
+        let before = before.filter(has_same_uploads);
         let narinfos = match before.map(|before| &before.narinfos) {
             Some(same) if same.are_made_of(&config.signing, &config.policy, memory) => {
                 Arc::clone(same)
@@ -108,6 +116,14 @@ impl Cache {
                 Arc::new(new)
             }
         };
+        let uploads = config.uploads.map(|stored| match narinfos.reader.policy.is_open() {
+            true => Uploads::new(stored),
+            false => {
+                let narinfos = Arc::clone(&narinfos);
+                let hides = move |path: &StoredPath| narinfos.reader.admit_uploaded(path).is_err();
+                Uploads::new(stored.hiding(hides))
+            }
+        });
         let cache_info = format!(
             "StoreDir: {}\nWantMassQuery: 1\nPriority: {}\n",
             shared.store.store_dir(),
@@ -122,7 +138,7 @@ impl Cache {
             cache_info: Prepared::new(Status::OK, &[TEXT], cache_info.as_bytes()),
             priority: config.priority,
             pages: config.pages,
-            uploads: config.uploads.map(Uploads::new),
+            uploads,
         }
     }
 

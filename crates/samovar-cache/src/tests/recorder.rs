@@ -29,6 +29,7 @@ impl Observer for Recorder {
             Event::StoreRecovered => "store recovered",
             Event::RootsFailed(_) => "roots failed",
             Event::RootsRecovered => "roots recovered",
+            Event::DenialsEnded(_) => "denials ended",
             Event::PathFailed { .. } => "path failed",
             Event::PathCollected(_) => "path collected",
             Event::PathQuarantined { .. } => "path quarantined",

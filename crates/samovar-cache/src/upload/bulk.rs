@@ -79,9 +79,12 @@ impl Uploaded {
             Err(refusal) => return Err(refusal),
         }
         match self.stored.peek(hash_part) {
-            Ok(found) => Ok(found
-                .filter(|path| !reader.denies_uploaded(path))
-                .map(|path| uploaded_info(&path))),
+            Ok(Some(path)) => match reader.admit_uploaded(&path) {
+                Ok(()) => Ok(Some(uploaded_info(&path))),
+                Err(refusal) if refusal.is_absence() => Ok(None),
+                Err(refusal) => Err(refusal),
+            },
+            Ok(None) => Ok(None),
             Err(error) => Err(self.failed(&error)),
         }
     }
@@ -91,9 +94,7 @@ impl Uploaded {
         let Narinfos {
             reader, signing, ..
         } = &*self.narinfos;
-        if reader.denies_uploaded(path) {
-            return Err(Refusal::NotReadable);
-        }
+        reader.admit_uploaded(path)?;
         let text = render_uploaded(signing, reader.store().store_dir(), path);
         Ok(Rendered::uploaded(&uploaded_info(path), &text))
     }

@@ -9,6 +9,7 @@ use samovar_storage::verify::FileName;
 
 use super::target::{Kind, Target};
 use super::{Context, Uploads, render, unavailable, with_token};
+use crate::answer::build_log;
 use crate::answer::nar::Part;
 use crate::narinfo::rendered;
 use crate::refusal::{Fixed, TEXT};
@@ -17,34 +18,37 @@ impl Uploads {
     /// Answers a GET or HEAD from uploaded paths, after the live Nix store had no such path.
     /// Returns `None` unless the URL names a narinfo, a listing, a log or a realisation.
     pub(crate) fn find(&self, context: Context<'_>, path: &[u8]) -> Option<Response> {
-        match Target::of(path).kind {
-            Kind::Narinfo(hash_part) => Some(self.narinfo(context, hash_part)),
-            Kind::Listing(hash_part) => Some(self.listing(context, hash_part)),
-            Kind::Log(path) => Some(self.log(context, &path)),
-            Kind::Realisation(id) => Some(self.realisation(context, &id)),
-            _ => None,
-        }
+        let kind = Target::of(path).kind;
+        let response: &dyn Fn() -> Response = match &kind {
+            Kind::Narinfo(hash_part) => &|| self.narinfo(context, *hash_part),
+            Kind::Listing(hash_part) => &|| self.listing(context, *hash_part),
+            Kind::Log(path) => &|| self.log(context, path),
+            Kind::Realisation(id) => &|| self.realisation(context, id),
+            _ => return None,
+        };
+        Some(decided(context, response))
     }
 
     /// Answers a GET or HEAD from uploaded paths alone, without the live Nix store.
     pub(super) fn get(&self, context: Context<'_>, head: Head<'_>, target: &Target) -> Response {
-        match &target.kind {
-            Kind::CacheInfo => {
-                Response::new(Status::OK, context.cache_info.to_vec()).header(TEXT.0, TEXT.1)
-            }
+        if target.kind == Kind::CacheInfo {
+            return Response::new(Status::OK, context.cache_info.to_vec()).header(TEXT.0, TEXT.1);
+        }
+        decided(context, || match &target.kind {
             Kind::Narinfo(hash_part) => self.narinfo(context, *hash_part),
             Kind::Listing(hash_part) => self.listing(context, *hash_part),
             Kind::Nar(name) => self.nar(context, head, name),
             Kind::Log(path) => self.log(context, path),
             Kind::Realisation(id) => self.realisation(context, id),
             // Other functions answer requests about pushes and pins.
-            Kind::DebugInfo
+            Kind::CacheInfo
+            | Kind::DebugInfo
             | Kind::Push(_)
             | Kind::Pins
             | Kind::PinEvents
             | Kind::Pin(_)
             | Kind::Unknown => Fixed::NotFound.response(),
-        }
+        })
     }
 
     /// Responds with the narinfo of an uploaded path.
@@ -77,7 +81,14 @@ impl Uploads {
 
     /// Responds with an uploaded build log.
     fn log(&self, context: Context<'_>, path: &StorePath) -> Response {
-        match self.stored.open_log(path) {
+        let opened = match self.stored.open_log(path) {
+            Ok(Some(file)) => match build_log::admit_uploaded(&context.narinfos.reader, &self.stored, path) {
+                Ok(()) => Ok(Some(file)),
+                Err(refusal) => return refusal.answer().response(),
+            },
+            other => other,
+        };
+        match opened {
             Ok(Some(file)) => match Body::file(file) {
                 Ok(body) => Response::new(Status::OK, body).header("Content-Type", TEXT.1),
                 Err(_failed) => Fixed::Unavailable.response(),
@@ -115,7 +126,23 @@ impl Uploads {
     }
 }
 
-/// Returns whether the policy hides an uploaded path from the client.
+/// Returns whether the policy hides an uploaded path from the client. While that is unknown, the
+/// path is hidden, and [`decided`] replaces the response.
 pub(super) fn is_denied(context: Context<'_>, path: &StoredPath) -> bool {
-    context.narinfos.reader.denies_uploaded(path)
+    context.narinfos.reader.admit_uploaded(path).is_err()
+}
+
+/// Returns the response about uploaded paths, or 503 while it is unknown which paths the policy
+/// hides. Checked before and after the response is made, so that a hidden path is never answered as
+/// an absent one.
+pub(super) fn decided(context: Context<'_>, response: impl FnOnce() -> Response) -> Response {
+    let policy = &context.narinfos.reader.policy;
+    if policy.is_unknown() {
+        return Fixed::Unavailable.response();
+    }
+    let response = response();
+    match response.status() == Status::NOT_FOUND && policy.is_unknown() {
+        true => Fixed::Unavailable.response(),
+        false => response,
+    }
 }

@@ -98,7 +98,7 @@ impl Uploads {
             )));
         }
         match target {
-            Target::Open => self.open_push(request, token, len),
+            Target::Open => self.open_push(context, request, token, len),
             Target::Push(id) => {
                 self.stored.close_push(token, id)?;
                 Ok(done())
@@ -126,6 +126,7 @@ impl Uploads {
 
     fn open_push(
         &self,
+        context: Context<'_>,
         request: &mut Request,
         token: &Token,
         len: u64,
@@ -137,6 +138,10 @@ impl Uploads {
             .map_err(PutError::from)?;
         let source = BufReader::new(&body);
         let lines = wire::read_open(source, OPEN_COUNT_MAX).map_err(PutError::Source)?;
+        let policy = &context.narinfos.reader.policy;
+        if policy.is_unknown() {
+            return Err(Failure::Response(Fixed::Unavailable.response()));
+        }
         let (id, answers) = self.stored.open_push(token, &lines)?;
         let mut text = format!(
             "push 1 {id} {} {BODY_LEN_MAX} {BODY_LEN_MAX}\n",

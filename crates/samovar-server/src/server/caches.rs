@@ -62,8 +62,8 @@ pub(super) fn replace(
 /// Returns warnings about roots in `policy.allow` that lead to no path, such as misspelled ones.
 pub(super) fn root_warnings(settings: &[CacheSettings], store: &dyn Store) -> Vec<String> {
     let faults = root_faults(settings, store).into_iter();
-    let of_allow = faults.filter(|fault| !fault.denies);
-    of_allow
+    let harmless = faults.filter(|fault| !fault.denies);
+    harmless
         .map(|fault| format!("{}; {}", fault.text, fault.fix))
         .collect()
 }
@@ -75,7 +75,7 @@ pub struct PolicyRootFault {
     pub text: String,
     /// How to fix it.
     pub fix: String,
-    /// Whether the root is one of `policy.deny`, so that the cache serves no path.
+    /// Whether the root is a missing one of `policy.deny`, so that the cache serves no path.
     pub denies: bool,
 }
 
@@ -94,17 +94,26 @@ pub fn root_faults(settings: &[CacheSettings], store: &dyn Store) -> Vec<PolicyR
             });
         }
         for (root, fault) in faulty_roots(&cache.policy.deny, store) {
-            // A path that is not in the store needs no denial.
-            if fault == RootFault::Missing {
-                faults.push(PolicyRootFault {
-                    text: format!(
-                        "the root {root:?} in policy.deny {fault}: until it exists, the denied \
-                         paths are unknown, and {prefix}/ answers 503"
+            let (effect, fix, denies) = match fault {
+                RootFault::Missing => (
+                    format!(
+                        "until it exists, the denied paths are unknown, and {prefix}/ answers 503"
                     ),
-                    fix: format!("create {root:?}, or correct policy.deny"),
-                    denies: true,
-                });
-            }
+                    format!("create {root:?}, or correct policy.deny"),
+                    true,
+                ),
+                // The references of the path are unknown, unless it was uploaded.
+                RootFault::NotInStore(_) => (
+                    format!("{prefix}/ denies it, but its closure only if it was uploaded"),
+                    format!("let {root:?} lead to a path in the store, or ignore this if uploads are meant"),
+                    false,
+                ),
+            };
+            faults.push(PolicyRootFault {
+                text: format!("the root {root:?} in policy.deny {fault}: {effect}"),
+                fix,
+                denies,
+            });
         }
     }
     faults

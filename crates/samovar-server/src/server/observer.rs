@@ -165,6 +165,7 @@ impl Logs {
             Event::QuarantinedPathRequested => (Some(Count::QuarantinedRequested), Line::None),
             Event::PathVerified => (Some(Count::PathVerified), Line::None),
             Event::RootsFailed(_) => (None, Each(Error)),
+            Event::DenialsEnded(_) => (None, Each(Warning)),
             Event::RootsRecovered | Event::ScrubProgress(_) => (None, Each(Info)),
             Event::StateFailed { .. } | Event::NarCacheFailed(_) => (None, Each(Warning)),
             Event::BulkLimitReached => (Some(Count::BulkLimitReached), Limited(Warning, limits)),

@@ -260,6 +260,32 @@ pub trait Metadata:
     /// Any [`StorageError`].
     fn has_path(&self, cache: CacheId, hash_part: HashPart) -> Result<bool, StorageError>;
 
+    /// Returns the hash parts of the paths of a cache that use this NAR.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn users_of_nar(&self, cache: CacheId, nar_id: i64) -> Result<Vec<HashPart>, StorageError>;
+
+    /// Returns the hash parts of the paths of a cache that have this deriver. Reads all paths of the
+    /// cache.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn paths_of_deriver(
+        &self,
+        cache: CacheId,
+        deriver: &StorePath,
+    ) -> Result<Vec<HashPart>, StorageError>;
+
+    /// Returns whether a NAR was sent with this token.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn has_sent(&self, token: i64, nar_id: i64) -> Result<bool, StorageError>;
+
     /// Returns the listing of a NAR, compressed with zstd. `None`: the NAR has no listing.
     ///
     /// # Errors

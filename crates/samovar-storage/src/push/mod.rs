@@ -203,6 +203,15 @@ impl StoredCache {
                     .pop();
                 *need = again.unwrap_or(Need::All);
             }
+            // Clients may not know of hidden paths, nor of NARs that only these use.
+            let is_shown = match need {
+                Need::Nothing(_) => !self.hides(line.hash_part)?,
+                Need::Narinfo(nar) => self.shows_nar(Some(token.id), nar.id)?,
+                Need::All => true,
+            };
+            if !is_shown {
+                *need = Need::All;
+            }
         }
         Ok(needs)
     }
@@ -254,7 +263,8 @@ impl StoredCache {
         // The NAR may have several files. Each that is missing is recorded as lost.
         while let Some(nar) = storage.metadata.nar(self.id, token.id, nar_hash)? {
             if storage.is_whole(&nar)? {
-                return Ok(Some(nar));
+                let is_shown = self.shows_nar(Some(token.id), nar.id)?;
+                return Ok(is_shown.then_some(nar));
             }
         }
         Ok(None)

@@ -8,6 +8,10 @@
 //! long as the path does. If the roots lead to additional store paths only, only the references of
 //! these are read, otherwise all references.
 //!
+//! A deny rule also hides uploaded paths, and the store may collect what its roots lead to. So its
+//! closure always contains the targets themselves, follows the references of uploaded paths where
+//! the store has no row, and keeps its members as long as the roots lead to the same paths.
+//!
 //! If the roots cannot be followed, the closures become unknown. If the store cannot be read, the
 //! last closures stay in use: they describe the store as it was last read, and no new paths are
 //! served meanwhile.
@@ -19,7 +23,9 @@
 mod tests;
 
 use std::collections::{BTreeSet, HashSet};
+use std::fs::DirEntry;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -28,6 +34,7 @@ use std::time::{Duration, Instant};
 
 use samovar_metrics::Event;
 use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
+use samovar_storage::{StorageError, StoredCache};
 use samovar_store::{Catalog, Store, StoreError, Version};
 
 use crate::known::shared_store::SharedStore;
@@ -44,6 +51,10 @@ const HOP_COUNT_MAX: usize = 40;
 
 /// Maximum depth of nested directories. Nix uses three.
 const DEPTH_MAX: usize = 16;
+
+/// Maximum number of directory entries below a root. A root with more is a mistake, such as a link to
+/// a home directory, and reading it would take too long.
+const ENTRY_COUNT_MAX: usize = 100_000;
 
 /// Maximum time for the first checks of the roots of all new policies.
 pub(crate) const FIRST_CHECK_TIME: Duration = Duration::from_secs(60);
@@ -103,8 +114,8 @@ impl Roots {
         let closure = |rule: &RuleRoots| {
             let targets = rule.store_paths(store.store_dir());
             let targets = targets.map_err(RootsCheckError::Roots)?;
-            let closure = Closure::default().now(store, targets);
-            Ok(closure.map_err(RootsCheckError::Store)?.sorted())
+            let closure = Closure::default().now(&Source::of(rule, store, None), targets);
+            Ok(closure?.sorted())
         };
         let sets: Result<_, RootsCheckError> = self.rules.iter().map(closure).collect();
         self.publish(Some(Arc::new(Sets(sets?))));
@@ -185,6 +196,8 @@ impl RootsWatch {
 pub(crate) struct RootsCheck {
     shared: Arc<SharedStore>,
     roots: Arc<Roots>,
+    /// The uploaded paths of the cache; `None` if it is read-only.
+    uploaded: Option<StoredCache>,
     /// The closures of the roots, one for each rule.
     closures: Vec<Closure>,
     /// The version of the store of which `closures` were computed; `None` if it is unknown.
@@ -197,6 +210,17 @@ pub(crate) struct RootsCheck {
 struct Closure {
     targets: Vec<Target>,
     members: Arc<HashSet<HashPart>>,
+    /// Members whose references are unknown, because neither the store nor the uploaded paths have
+    /// them. Only of deny rules.
+    ends: Vec<HashPart>,
+}
+
+/// Where the references of paths are looked up.
+struct Source<'a> {
+    store: &'a dyn Store,
+    /// For deny rules: the uploaded paths of the cache.
+    uploaded: Option<&'a StoredCache>,
+    denies: bool,
 }
 
 /// A store path to which a root leads, and its registration if it is valid. If two checks find the
@@ -214,17 +238,24 @@ pub(crate) enum RootsCheckError {
     Roots(RootsError),
     #[error("the closures of the roots of a policy cannot be computed: {0}")]
     Store(StoreError),
+    #[error("the closures of the roots of a policy cannot be computed: {0}")]
+    Storage(StorageError),
     /// The first check exceeded its time limit.
     #[error("computing the closures of the roots of a policy takes too long")]
     Late,
 }
 
 impl RootsCheck {
-    pub(crate) fn new(shared: Arc<SharedStore>, roots: Arc<Roots>) -> Self {
+    pub(crate) fn new(
+        shared: Arc<SharedStore>,
+        roots: Arc<Roots>,
+        uploaded: Option<StoredCache>,
+    ) -> Self {
         let count = roots.rules.len();
         Self {
             shared,
             roots,
+            uploaded,
             closures: vec![Closure::default(); count],
             version: None,
             has_failed: false,
@@ -262,8 +293,12 @@ impl RootsCheck {
                 if std::mem::take(&mut self.has_failed) {
                     shared.observer.event(&Event::RootsRecovered);
                 }
-                if let Err(RootsCheckError::Store(error)) = outcome {
-                    shared.note(error);
+                match outcome {
+                    Err(RootsCheckError::Store(error)) => shared.note(error),
+                    Err(RootsCheckError::Storage(error)) => {
+                        shared.observer.event(&Event::StorageFailed(&error));
+                    }
+                    _ => {}
                 }
             }
         }
@@ -283,6 +318,7 @@ impl RootsCheck {
         let is_known = before.is_some() && before == self.version && roots.sets().is_some();
         let is_same = |(known, targets): (&Closure, &BTreeSet<StorePath>)| {
             known.targets.iter().map(|target| &target.path).eq(targets)
+                && !known.has_uploaded_end(self.uploaded.as_ref())
         };
         if is_known && self.closures.iter().zip(&targets).all(is_same) {
             return Ok(());
@@ -292,9 +328,18 @@ impl RootsCheck {
             .closures
             .iter()
             .zip(targets)
-            .map(|(known, targets)| known.now(store, targets))
-            .collect::<Result<Vec<_>, _>>();
-        self.closures = made.map_err(RootsCheckError::Store)?;
+            .zip(&roots.rules)
+            .map(|((known, targets), rule)| {
+                let source = Source::of(rule, store, self.uploaded.as_ref());
+                known.now(&source, targets)
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        for ((known, made), rule) in self.closures.iter().zip(&made).zip(&roots.rules) {
+            if let Some(lost) = known.lost(made, rule) {
+                shared.observer.event(&Event::DenialsEnded(&lost));
+            }
+        }
+        self.closures = made;
         shared.recovered();
         self.version = before.filter(|before| version().as_ref() == Some(before));
         let sets = self.closures.iter().map(Closure::sorted).collect();
@@ -303,45 +348,92 @@ impl RootsCheck {
     }
 }
 
+impl<'a> Source<'a> {
+    fn of(rule: &RuleRoots, store: &'a dyn Store, uploaded: Option<&'a StoredCache>) -> Self {
+        Self {
+            store,
+            uploaded: uploaded.filter(|_| rule.denies),
+            denies: rule.denies,
+        }
+    }
+}
+
 impl Closure {
     /// Computes the closure of `targets`. Reuses as much of this closure as is still valid.
-    fn now(&self, store: &dyn Store, targets: BTreeSet<StorePath>) -> Result<Self, StoreError> {
-        let paths: Vec<StorePath> = targets.into_iter().collect();
-        let mut targets = Vec::with_capacity(paths.len());
-        for some in paths.chunks(STEP_COUNT) {
-            let hash_parts: Vec<HashPart> = some.iter().map(StorePath::hash_part).collect();
-            for (path, looked) in some.iter().zip(store.lookup_many(&hash_parts)?) {
-                // A row that cannot be read counts as an invalid path.
-                let info = looked.ok().flatten().filter(|info| info.path == *path);
-                targets.push(Target {
-                    path: path.clone(),
-                    registered: info
-                        .map(|info| (info.registration, info.registration_time, info.nar_hash)),
-                });
-            }
-        }
-        if targets == self.targets {
+    fn now(
+        &self,
+        source: &Source<'_>,
+        targets: BTreeSet<StorePath>,
+    ) -> Result<Self, RootsCheckError> {
+        let targets = source.targets(targets)?;
+        if targets == self.targets && self.ends.is_empty() {
             return Ok(self.clone());
         }
-        let valid = |target: &&Target| target.registered.is_some();
+        let counts = |target: &&Target| source.denies || target.registered.is_some();
         let is_more = self
             .targets
             .iter()
-            .filter(valid)
+            .filter(counts)
             .all(|known| targets.contains(known));
-        let mut members = match is_more {
-            true => (*self.members).clone(),
-            false => HashSet::new(),
+        let (mut members, mut starts) = match is_more {
+            true => ((*self.members).clone(), self.ends.clone()),
+            false => (HashSet::new(), Vec::new()),
         };
-        let starts = targets
-            .iter()
-            .filter(valid)
-            .map(|target| target.path.hash_part());
-        add_closure(store, &mut members, starts.collect())?;
-        Ok(Self {
+        for end in &starts {
+            members.remove(end);
+        }
+        starts.extend(
+            targets
+                .iter()
+                .filter(counts)
+                .map(|target| target.path.hash_part()),
+        );
+        let ends = source.add_closure(&mut members, starts)?;
+        let made = Self {
             targets,
             members: Arc::new(members),
+            ends,
+        };
+        Ok(match source.denies && made.leads_to_all_of(self) {
+            true => made.with_members_of(self),
+            false => made,
         })
+    }
+
+    /// Whether the roots lead at least to the store paths to which they led before.
+    fn leads_to_all_of(&self, before: &Self) -> bool {
+        let paths = |closure: &Self| -> BTreeSet<HashPart> {
+            let targets = closure.targets.iter();
+            targets.map(|target| target.path.hash_part()).collect()
+        };
+        paths(before).is_subset(&paths(self))
+    }
+
+    /// Adds the members of an earlier closure, whose references the store may have forgotten.
+    fn with_members_of(mut self, before: &Self) -> Self {
+        if !before.members.is_subset(&self.members) {
+            Arc::make_mut(&mut self.members).extend(before.members.iter().copied());
+        }
+        self
+    }
+
+    /// Describes the members that `after`, the closure of the same deny rule, lacks. Returns `None`
+    /// if it has all.
+    fn lost(&self, after: &Self, root: &RuleRoots) -> Option<DenialsEnded> {
+        let lost = self.members.difference(&after.members).count();
+        (root.denies && lost > 0).then(|| DenialsEnded {
+            roots: root.roots.clone(),
+            count: lost,
+        })
+    }
+
+    /// Whether a member whose references are unknown may have been uploaded.
+    fn has_uploaded_end(&self, uploaded: Option<&StoredCache>) -> bool {
+        let may_contain = |uploaded: &StoredCache| {
+            let mut ends = self.ends.iter();
+            ends.any(|end| uploaded.may_contain(*end))
+        };
+        uploaded.is_some_and(may_contain)
     }
 
     fn sorted(&self) -> Box<[HashPart]> {
@@ -351,25 +443,88 @@ impl Closure {
     }
 }
 
-/// Adds the closure of `starts` to `members`, which must already be closed under references.
-fn add_closure(
-    store: &dyn Store,
-    members: &mut HashSet<HashPart>,
-    starts: Vec<HashPart>,
-) -> Result<(), StoreError> {
-    let mut open: Vec<HashPart> = starts
-        .into_iter()
-        .filter(|one| members.insert(*one))
-        .collect();
-    while !open.is_empty() {
-        let some = open.split_off(open.len().saturating_sub(STEP_COUNT));
-        for looked in store.lookup_many(&some)? {
-            let Ok(Some(info)) = looked else { continue };
-            let references = info.references.iter().map(StorePath::hash_part);
-            open.extend(references.filter(|one| members.insert(*one)));
+impl Source<'_> {
+    /// Looks up the registrations of store paths.
+    fn targets(&self, paths: BTreeSet<StorePath>) -> Result<Vec<Target>, RootsCheckError> {
+        let paths: Vec<StorePath> = paths.into_iter().collect();
+        let mut targets = Vec::with_capacity(paths.len());
+        for some in paths.chunks(STEP_COUNT) {
+            let hash_parts: Vec<HashPart> = some.iter().map(StorePath::hash_part).collect();
+            let looked = self.store.lookup_many(&hash_parts);
+            for (path, looked) in some.iter().zip(looked.map_err(RootsCheckError::Store)?) {
+                // A row that cannot be read counts as an invalid path.
+                let info = looked.ok().flatten().filter(|info| info.path == *path);
+                targets.push(Target {
+                    path: path.clone(),
+                    registered: info
+                        .map(|info| (info.registration, info.registration_time, info.nar_hash)),
+                });
+            }
         }
+        Ok(targets)
     }
-    Ok(())
+
+    /// Adds the closure of `starts` to `members`, which must already be closed under references.
+    /// For a deny rule, returns the members whose references are unknown.
+    fn add_closure(
+        &self,
+        members: &mut HashSet<HashPart>,
+        starts: Vec<HashPart>,
+    ) -> Result<Vec<HashPart>, RootsCheckError> {
+        let mut ends = Vec::new();
+        let mut open: Vec<HashPart> = starts
+            .into_iter()
+            .filter(|one| members.insert(*one))
+            .collect();
+        while !open.is_empty() {
+            let some = open.split_off(open.len().saturating_sub(STEP_COUNT));
+            let looked = self.store.lookup_many(&some);
+            for (hash_part, looked) in some.iter().zip(looked.map_err(RootsCheckError::Store)?) {
+                let references = match looked {
+                    Ok(Some(info)) => Some(info.references),
+                    _ => self.uploaded_references(*hash_part)?,
+                };
+                match references {
+                    Some(references) => {
+                        let references = references.iter().map(StorePath::hash_part);
+                        open.extend(references.filter(|one| members.insert(*one)));
+                    }
+                    None if self.denies => ends.push(*hash_part),
+                    None => {}
+                }
+            }
+        }
+        Ok(ends)
+    }
+
+    fn uploaded_references(
+        &self,
+        hash_part: HashPart,
+    ) -> Result<Option<Vec<StorePath>>, RootsCheckError> {
+        let Some(uploaded) = self.uploaded else {
+            return Ok(None);
+        };
+        let path = uploaded.peek(hash_part).map_err(RootsCheckError::Storage)?;
+        Ok(path.map(|path| path.references))
+    }
+}
+
+/// The message that paths are no longer denied, because the roots of a deny rule lead elsewhere.
+#[derive(Debug)]
+struct DenialsEnded {
+    roots: Vec<PathBuf>,
+    count: usize,
+}
+
+impl std::fmt::Display for DenialsEnded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { roots, count } = self;
+        write!(
+            f,
+            "the roots {roots:?} in policy.deny lead elsewhere: {count} paths that they denied are \
+             not denied by them any more; to hide those too, add their roots to policy.deny"
+        )
+    }
 }
 
 impl RuleRoots {
@@ -383,7 +538,14 @@ impl RuleRoots {
                     Ok(())
                 }
                 Ok(LinkTarget::Directory(directory)) => {
-                    self.search(&directory, dir, DEPTH_MAX, &mut found)
+                    let mut search = Search {
+                        dir,
+                        denies: self.denies,
+                        left: ENTRY_COUNT_MAX,
+                        seen: HashSet::new(),
+                        found: &mut found,
+                    };
+                    search.directory(&directory, DEPTH_MAX)
                 }
                 Ok(LinkTarget::Other) => Err(io::Error::new(
                     io::ErrorKind::InvalidInput,
@@ -399,33 +561,36 @@ impl RuleRoots {
         }
         Ok(found)
     }
+}
 
-    /// Adds the store paths to which links in a directory tree lead. Links that lead elsewhere are
-    /// ignored, as Nix does.
-    fn search(
-        &self,
-        directory: &Path,
-        dir: &StoreDir,
-        depth: usize,
-        found: &mut BTreeSet<StorePath>,
-    ) -> io::Result<()> {
+/// A search for links to store paths in a directory tree.
+struct Search<'a> {
+    dir: &'a StoreDir,
+    denies: bool,
+    /// Number of directory entries that may still be read.
+    left: usize,
+    /// The directories that were read, by device and inode: links may form a cycle.
+    seen: HashSet<(u64, u64)>,
+    found: &'a mut BTreeSet<StorePath>,
+}
+
+impl Search<'_> {
+    /// Adds the store paths to which links in a directory tree lead. A link that leads to a
+    /// directory is ignored under an allow rule, as Nix does, and followed under a deny rule, which
+    /// must not miss a path. Links that lead elsewhere are ignored.
+    fn directory(&mut self, directory: &Path, depth: usize) -> io::Result<()> {
+        let metadata = directory.metadata()?;
+        if !self.seen.insert((metadata.dev(), metadata.ino())) {
+            return Ok(());
+        }
         for entry in directory.read_dir()? {
             let entry = entry?;
-            let kind = entry.file_type()?;
-            let outcome = if kind.is_symlink() {
-                follow(&entry.path(), dir).map(|target| {
-                    if let LinkTarget::StorePath(path) = target {
-                        found.insert(path);
-                    }
-                })
-            } else if !kind.is_dir() {
-                Ok(())
-            } else if depth > 0 {
-                self.search(&entry.path(), dir, depth - 1, found)
-            } else {
-                Err(io::Error::other("too many nested directories"))
-            };
-            match outcome {
+            self.left = self.left.checked_sub(1).ok_or_else(|| {
+                io::Error::other(format!(
+                    "has more than {ENTRY_COUNT_MAX} files: name a smaller folder"
+                ))
+            })?;
+            match self.entry(&entry, depth) {
                 // A dangling link, or an entry that was removed during the search.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 // Links may point into home directories, which the server may not read. A deny rule
@@ -435,6 +600,28 @@ impl RuleRoots {
             }
         }
         Ok(())
+    }
+
+    fn entry(&mut self, entry: &DirEntry, depth: usize) -> io::Result<()> {
+        let kind = entry.file_type()?;
+        let directory = if kind.is_dir() {
+            entry.path()
+        } else if !kind.is_symlink() {
+            return Ok(());
+        } else {
+            match follow(&entry.path(), self.dir)? {
+                LinkTarget::StorePath(path) => {
+                    self.found.insert(path);
+                    return Ok(());
+                }
+                LinkTarget::Directory(directory) if self.denies => directory,
+                LinkTarget::Directory(_) | LinkTarget::Other => return Ok(()),
+            }
+        };
+        match depth.checked_sub(1) {
+            Some(depth) => self.directory(&directory, depth),
+            None => Err(io::Error::other("too many nested directories")),
+        }
     }
 }
 

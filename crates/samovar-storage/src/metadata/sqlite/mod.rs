@@ -317,6 +317,22 @@ impl Metadata for Sqlite {
         })
     }
 
+    fn users_of_nar(&self, cache: CacheId, nar_id: i64) -> Result<Vec<HashPart>, StorageError> {
+        self.read(|connection| paths::users_of_nar(connection, cache, nar_id))
+    }
+
+    fn paths_of_deriver(
+        &self,
+        cache: CacheId,
+        deriver: &StorePath,
+    ) -> Result<Vec<HashPart>, StorageError> {
+        self.read(|connection| paths::paths_of_deriver(connection, cache, deriver))
+    }
+
+    fn has_sent(&self, token: i64, nar_id: i64) -> Result<bool, StorageError> {
+        self.read(|connection| paths::has_sent(connection, token, nar_id))
+    }
+
     fn file_bytes(&self, cache: CacheId) -> Result<u64, StorageError> {
         self.read(|connection| paths::file_bytes(connection, cache))
     }

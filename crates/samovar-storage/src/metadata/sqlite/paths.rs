@@ -85,6 +85,48 @@ pub(super) fn file(
     Ok(Some((nar_of(row)?, row.get(7)?)))
 }
 
+pub(super) fn users_of_nar(
+    connection: &Connection,
+    cache: CacheId,
+    nar: i64,
+) -> Result<Vec<HashPart>, StorageError> {
+    let text = "select hash_part from path where nar_id = ?1 and cache_id = ?2";
+    hash_parts_of(connection, text, &[&nar, &cache.0])
+}
+
+pub(super) fn paths_of_deriver(
+    connection: &Connection,
+    cache: CacheId,
+    deriver: &StorePath,
+) -> Result<Vec<HashPart>, StorageError> {
+    let text = "select hash_part from path where cache_id = ?1 and deriver = ?2";
+    hash_parts_of(connection, text, &[&cache.0, &deriver.base_name()])
+}
+
+fn hash_parts_of(
+    connection: &Connection,
+    text: &str,
+    parameters: &[&dyn ToSql],
+) -> Result<Vec<HashPart>, StorageError> {
+    let mut statement = connection.prepare_cached(text)?;
+    let mut rows = statement.query(parameters)?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        found.push(HashPart::from_bytes(row.get(0)?));
+    }
+    Ok(found)
+}
+
+pub(super) fn has_sent(
+    connection: &Connection,
+    token: i64,
+    nar: i64,
+) -> Result<bool, StorageError> {
+    let mut statement = connection
+        .prepare_cached("select exists (select 1 from sent where token_id = ?1 and nar_id = ?2)")?;
+    Ok(statement.query_row([token, nar], |row| row.get(0))?)
+}
+
 /// Revives a NAR that is condemned.
 pub(super) fn revive_nar(connection: &Connection, nar: i64, now: i64) -> Result<(), StorageError> {
     connection

@@ -29,7 +29,7 @@ impl Fixture {
             denies,
         }]));
         Self {
-            check: RootsCheck::new(shared, Arc::clone(&roots)),
+            check: RootsCheck::new(shared, Arc::clone(&roots), None),
             dir,
             store,
             events,

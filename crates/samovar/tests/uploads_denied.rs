@@ -1,0 +1,151 @@
+//! A deny rule by roots hides uploaded paths as it hides those of the Nix store: their narinfos,
+//! listings, NARs and logs. While a root cannot be followed, nothing is told about any path.
+
+mod support;
+mod support_protocol;
+mod support_uploads;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+use support_protocol::{Push, open_line};
+use support_uploads::{MadePath, Running, Site};
+use testkit::eventually;
+
+/// A server that denies what `root` leads to. `app` refers to `lib`; `other` has the same NAR as
+/// `twin`.
+struct Scene {
+    site: Site,
+    root: PathBuf,
+    server: Running,
+    lib: MadePath,
+    app: MadePath,
+    twin: MadePath,
+    other: MadePath,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let site = Site::new();
+        let root = site.dir().join("root");
+        site.configure_empty(&format!("[policy]\ndeny = [{{ roots = [{root:?}] }}]\n"));
+        let lib = MadePath::new("lib");
+        let app = MadePath::new("app").referring_to(&lib.store_path);
+        let twin = MadePath::new("twin").containing(b"same");
+        let other = MadePath::new("other").containing(b"same");
+        // The root leads to a path that the Nix store never had.
+        symlink(&app.store_path, &root).unwrap();
+        let server = site.start();
+        let token = site.token(&[]);
+        for path in [&lib, &app, &twin, &other] {
+            server.publish(&token, path);
+            let log = format!("/upload/log/{}", &path.store_path[11..]);
+            assert_eq!(server.put(&token, &log, b"built\n").status, 200);
+        }
+        Self {
+            site,
+            root,
+            server,
+            lib,
+            app,
+            twin,
+            other,
+        }
+    }
+
+    /// Returns the statuses of all URLs about a path.
+    fn statuses(&self, path: &MadePath) -> Vec<u16> {
+        let name = &path.store_path[11..];
+        let logs = [format!("/log/{name}"), format!("/build-log/{name}")];
+        let shared = [path.target(), path.listing_target(), path.file_target()];
+        let below = shared.iter().map(|target| format!("/upload{target}"));
+        let mut targets: Vec<String> = below.collect();
+        targets.push(format!("/upload{}", logs[0]));
+        targets.push(format!("/path/{}", path.hash_part()));
+        targets.extend(shared.into_iter().chain(logs));
+        let statuses = targets.iter().map(|target| self.server.get(target).status);
+        statuses.collect()
+    }
+
+    #[track_caller]
+    fn assert_all(&self, path: &MadePath, status: u16) {
+        let statuses = self.statuses(path);
+        let is_it = |found: &u16| *found == status;
+        assert!(statuses.iter().all(is_it), "{}: {statuses:?}", path.store_path);
+    }
+
+    fn waits_for(&self, path: &MadePath, status: u16) {
+        let target = format!("/upload{}", path.target());
+        eventually("the roots are followed", || {
+            self.server.get(&target).status == status
+        });
+    }
+}
+
+#[test]
+fn roots_hide_uploaded_paths_with_their_references_nars_and_logs() {
+    let scene = Scene::new();
+    scene.waits_for(&scene.lib, 404);
+    for hidden in [&scene.app, &scene.lib] {
+        scene.assert_all(hidden, 404);
+    }
+    for shown in [&scene.twin, &scene.other] {
+        scene.assert_all(shown, 200);
+    }
+    let list = scene.server.get("/uploads").text();
+    assert!(!list.contains(scene.app.hash_part()), "{list}");
+    assert!(list.contains(scene.other.hash_part()), "{list}");
+    // A push is not told about hidden paths either, nor may it use their NARs.
+    let token = scene.site.token(&["--name", "second"]);
+    let push = Push::new(&scene.server, &token);
+    let copy = MadePath::new("copy").containing(b"app");
+    assert_eq!(copy.nar.len(), scene.app.nar.len());
+    let (_, needs) = push.open(&[&scene.app, &copy, &scene.twin]);
+    assert_eq!(needs, ["need", "need", "have"]);
+    let text = scene.app.narinfo().replace(&scene.app.store_path, &copy.store_path);
+    let text = text.replace(&scene.lib.store_path[11..], "");
+    let stolen = scene.server.put(&token, &format!("/upload{}", copy.target()), text);
+    assert_eq!(stolen.status, 409, "{}", stolen.text());
+}
+
+#[test]
+fn a_nar_is_served_while_one_of_its_paths_may_be_read() {
+    let scene = Scene::new();
+    scene.waits_for(&scene.lib, 404);
+    fs::remove_file(&scene.root).unwrap();
+    fs::create_dir(&scene.root).unwrap();
+    symlink(&scene.twin.store_path, scene.root.join("twin")).unwrap();
+    scene.waits_for(&scene.twin, 404);
+    assert_eq!(scene.server.get(&scene.twin.file_target()).status, 200);
+    // A link to a folder of links is followed.
+    let more = scene.site.dir().join("more");
+    fs::create_dir(&more).unwrap();
+    symlink(&scene.other.store_path, more.join("other")).unwrap();
+    symlink(&scene.root, more.join("cycle")).unwrap();
+    symlink(&more, scene.root.join("more")).unwrap();
+    scene.waits_for(&scene.other, 404);
+    assert_eq!(scene.server.get(&scene.other.file_target()).status, 404);
+    scene.assert_all(&scene.app, 200);
+    scene.server.process.wait_for("lead elsewhere: 2 paths");
+}
+
+#[test]
+fn a_root_that_cannot_be_followed_leaves_uploaded_paths_unknown() {
+    let scene = Scene::new();
+    scene.waits_for(&scene.lib, 404);
+    fs::remove_file(&scene.root).unwrap();
+    scene.waits_for(&scene.app, 503);
+    for path in [&scene.app, &scene.other, &MadePath::new("absent")] {
+        scene.assert_all(path, 503);
+    }
+    let list = scene.server.get("/uploads").text();
+    assert!(!list.contains(scene.app.hash_part()), "{list}");
+    let found = scene.server.get(&format!("/search?q={}", scene.app.hash_part()));
+    assert_eq!(found.status, 503);
+    let bulk = format!("/closure/{}", scene.app.hash_part());
+    assert_eq!(scene.server.get(&bulk).status, 503);
+    let token = scene.site.token(&["--name", "second"]);
+    let open = Push::new(&scene.server, &token).send("POST", "open", open_line(&scene.app));
+    assert_eq!(open.status, 503, "{}", open.text());
+}
