@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::http::{Method, Version};
 use crate::proto::head::HeadIndex;
+use crate::tls::Verified;
 
 /// Address of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +78,15 @@ pub(crate) struct Session {
     pub(crate) certificates: Vec<Box<[u8]>>,
     /// The names in the end-entity certificate.
     pub(crate) names: Vec<PeerName>,
+    pub(crate) verified: Verified,
+}
+
+impl Session {
+    /// Whether the client has sent a certificate that has expired or is not trusted any more.
+    #[inline]
+    pub(crate) fn has_lapsed(&self) -> bool {
+        !self.certificates.is_empty() && self.verified.has_lapsed(&self.certificates)
+    }
 }
 
 /// A request head, borrowed from the received bytes.

@@ -86,12 +86,25 @@ pub struct Reply<'a> {
     pub(crate) keep: bool,
     pub(crate) is_head: bool,
     pub(crate) date: &'a [u8],
+    /// Further header lines, each with its line end.
+    pub(crate) lines: &'static [u8],
 }
 
 impl Reply<'_> {
+    /// Adds header lines to the response, each with its line end, such as `b"A: b\r\n"`. A later
+    /// call replaces them. They have no effect on a request that is dispatched.
+    #[must_use]
+    pub fn with_lines(mut self, lines: &'static [u8]) -> Self {
+        self.lines = lines;
+        self
+    }
+
     /// Sends a prepared response.
     pub fn prepared(self, prepared: &Prepared) -> Inline {
         self.out.extend_from_slice(prepared.head());
+        if !self.lines.is_empty() {
+            self.out.extend_from_slice(self.lines);
+        }
         encode::finish(self.out, self.version, self.keep, self.date);
         let body = if self.is_head {
             &[][..]
@@ -123,6 +136,7 @@ impl Reply<'_> {
         let body = body.in_memory().unwrap_or_default();
         encode::status_line(self.out, status);
         self.out.extend_from_slice(&fields);
+        self.out.extend_from_slice(self.lines);
         let has_body = status.allows_body();
         let delimiter = if has_body {
             Delimiter::Length(body.len() as u64)

@@ -314,6 +314,73 @@ fn client_certificates_are_verified() {
     who(addr, Some(&stranger.sign(&["user"]))).unwrap_err();
 }
 
+/// Sends a request on an open connection. Returns the status.
+fn status_on(reader: &mut Reader<support_tls::Client>) -> u16 {
+    reader.send(get("/worker"));
+    reader.next(false).unwrap().status
+}
+
+#[test]
+fn an_expired_client_certificate_ends_its_connections_and_sessions() {
+    let (authority, users) = (Authority::new("test"), Authority::new("users"));
+    let authorities = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&authorities, users.pem()).unwrap();
+    let builder = authority.sign(&["a.test"]).builder();
+    let builder = builder.client_authorities_file(&authorities, ClientCertificates::Optional);
+    let (server, addr) = start(builder);
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        let user = users.sign_for(&["user"], Duration::from_secs(15));
+        let config = authority.client().only(version).with(&user).config();
+        let open = || Reader::new(open_with(config.clone(), "a.test", addr));
+        let mut first = open();
+        assert_eq!(status_on(&mut first), 200);
+        let mut second = open();
+        assert_eq!(status_on(&mut second), 200);
+        let kind = second.stream.conn.handshake_kind().unwrap();
+        assert_eq!(kind, rustls::HandshakeKind::Resumed);
+        let mut status = 200;
+        eventually("the certificate expires", || {
+            status = status_on(&mut second);
+            status != 200
+        });
+        assert_eq!(status, 403);
+        // The server has closed the connection.
+        second.stream.read_exact(&mut [0]).unwrap_err();
+        assert_eq!(status_on(&mut first), 403);
+        let mut third = open();
+        third.send(get("/worker"));
+        third.stream.read_exact(&mut [0]).unwrap_err();
+    }
+    let incidents = server.service().incidents.0.lock().unwrap().join("\n");
+    assert!(incidents.contains("resumed session"), "{incidents}");
+}
+
+#[test]
+fn connections_end_when_their_authority_is_trusted_no_more() {
+    let (authority, users) = (Authority::new("test"), Authority::new("users"));
+    let others = Authority::new("others");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, users.pem()).unwrap();
+    let builder = authority.sign(&["a.test"]).builder();
+    let config = builder
+        .client_authorities_file(&file, ClientCertificates::Optional)
+        .build()
+        .unwrap();
+    let (_server, addr) = start_with(config.clone(), |builder| builder);
+    let user = users.sign(&["user"]);
+    let mut known = Reader::new(authority.client().with(&user).open(addr));
+    let mut without = Reader::new(authority.client().open(addr));
+    assert_eq!([status_on(&mut known), status_on(&mut without)], [200; 2]);
+    std::fs::write(&file, others.pem() + &users.pem()).unwrap();
+    config.reload().unwrap();
+    assert_eq!([status_on(&mut known), status_on(&mut without)], [200; 2]);
+    std::fs::write(&file, others.pem()).unwrap();
+    config.reload().unwrap();
+    assert_eq!(status_on(&mut known), 403);
+    known.stream.read_exact(&mut [0]).unwrap_err();
+    assert_eq!(status_on(&mut without), 200);
+}
+
 #[test]
 fn a_renewed_certificate_closes_no_connection() {
     let authority = Authority::new("test");

@@ -19,13 +19,18 @@ pub(super) fn shake<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
     let Transport::Tls(stream) = &mut conn.transport else {
         return give_back(shared, conn, Verdict::Handshake(Handshake::Done));
     };
-    let verdict = match stream.handshake() {
+    let handshake = stream.handshake().and_then(|handshake| match handshake {
+        Handshake::Done => stream.verify_resumed().map(|()| handshake),
+        _ => Ok(handshake),
+    });
+    let verdict = match handshake {
         Ok(handshake) => {
             if handshake == Handshake::Done {
                 let certificates = stream.peer_certificates();
                 let names = certificates.first().map(|der| peer_names(der));
                 let names = names.unwrap_or_default();
                 conn.session = Some(Arc::new(Session {
+                    verified: stream.verified(&certificates),
                     certificates,
                     names,
                 }));

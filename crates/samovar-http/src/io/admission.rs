@@ -19,7 +19,7 @@ use crate::exec;
 use crate::head::Peer;
 use crate::observer::{End, Incident};
 use crate::service::Service;
-use crate::tls::{Stream, TlsConfig};
+use crate::tls::TlsConfig;
 
 /// Number of connections accepted in a row before other events are handled.
 const ACCEPT_COUNT: usize = 64;
@@ -109,7 +109,7 @@ impl<S: Service> IoThread<S> {
         let Some(handshake) = self.cx.shared.handshakes.take_one() else {
             return self.cx.incident(&Incident::ConnectionsFull);
         };
-        let stream = Stream::new(socket, config.server_config());
+        let stream = config.stream(socket);
         self.admit(Transport::Tls(Box::new(stream)), peer, |conn| {
             conn.start_handshake(handshake);
         });

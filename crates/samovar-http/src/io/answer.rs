@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::error::Error;
 use crate::head::Head;
 use crate::http::{Status, Version};
-use crate::observer::{End, Exchange, Incident};
+use crate::observer::{End, Exchange, Incident, Observer};
 use crate::reply::{Outcome, Reply, Turn};
 use crate::response::Response;
 use crate::service::Service;
@@ -41,6 +41,7 @@ pub(super) fn last<'a>(out: &'a mut Vec<u8>, is_head: bool, date: &'a Date) -> R
         is_head,
         keep: false,
         date: date.text(),
+        lines: &[],
     }
 }
 
@@ -55,6 +56,9 @@ pub(super) fn answer_inline<S: Service>(
     head: Head<'_>,
     reply: Reply<'_>,
 ) -> Outcome {
+    if head.session.is_some_and(|session| session.has_lapsed()) {
+        return refuse_lapsed(service, received, head, reply);
+    }
     let out_len = reply.out.len();
     let out = &mut *reply.out;
     let first = Reply {
@@ -72,6 +76,31 @@ pub(super) fn answer_inline<S: Service>(
         let instead = Reply { out, ..reply };
         instead.refuse(service, status, status.reason())
     });
+    report(observer, received, head, outcome);
+    outcome
+}
+
+/// Refuses a request on a connection whose client certificate has expired or is not trusted any
+/// more. The client must connect again.
+#[cold]
+fn refuse_lapsed<S: Service>(
+    service: &S,
+    received: Instant,
+    head: Head<'_>,
+    reply: Reply<'_>,
+) -> Outcome {
+    let text = "the client certificate of this connection is not valid any more; connect again \
+                with a valid one";
+    let reply = Reply {
+        keep: false,
+        ..reply
+    };
+    let outcome = reply.refuse(service, Status::FORBIDDEN, text);
+    report(service.observer(), received, head, outcome);
+    outcome
+}
+
+fn report(observer: &dyn Observer, received: Instant, head: Head<'_>, outcome: Outcome) {
     if let Outcome::Sent(status, body_len) = outcome
         && observer.observes()
     {
@@ -84,7 +113,6 @@ pub(super) fn answer_inline<S: Service>(
             duration: received.elapsed(),
         });
     }
-    outcome
 }
 
 /// Creates the engine's response in place of a handler's.

@@ -271,7 +271,11 @@ impl<S: Service> Context<S> {
         raw: &[u8],
         has_more_input: bool,
     ) -> Option<Box<Request>> {
-        let keep = self.may_keep(conn);
+        let has_lapsed = conn
+            .session
+            .as_ref()
+            .is_some_and(|session| session.has_lapsed());
+        let keep = self.may_keep(conn) && !has_lapsed;
         let shared = &*self.shared;
         let head = Head::new(raw, &self.index, conn.peer, conn.session.as_ref());
         let reply = Reply {
@@ -280,6 +284,7 @@ impl<S: Service> Context<S> {
             keep,
             is_head: head.method() == Method::Head,
             date: self.date.text(),
+            lines: &[],
         };
         let (local, turn) = (&mut self.local, Turn(self.turn));
         match answer_inline(&shared.service, local, turn, self.now, head, reply) {

@@ -171,7 +171,7 @@ pub(super) fn load(
 }
 
 /// Returns `notBefore` and `notAfter` of a DER certificate; `None` for one that is not strict DER.
-fn validity(certificate: &[u8]) -> Option<(SystemTime, SystemTime)> {
+pub(super) fn validity(certificate: &[u8]) -> Option<(SystemTime, SystemTime)> {
     let certificate = x509_cert::Certificate::from_der(certificate).ok()?;
     let validity = certificate.tbs_certificate().validity();
     Some((

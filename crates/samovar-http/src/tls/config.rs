@@ -1,5 +1,6 @@
 //! TLS configuration of a listener, and how to reload it.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -10,6 +11,8 @@ use rustls::{RootCertStore, ServerConfig, SupportedCipherSuite, version};
 use super::certificate::{self, Certificate, Pem};
 use super::error::TlsError;
 use super::resolver::Resolver;
+use super::stream::Stream;
+use super::trust::{Authorities, Trust};
 use crate::sync::Lock;
 
 /// Capacity of the session cache, which serves TLS 1.2 clients without ticket support. A session
@@ -39,6 +42,7 @@ pub struct TlsConfig {
 struct Shared {
     recipe: Mutex<TlsBuilder>,
     loaded: Mutex<Arc<Loaded>>,
+    trust: Arc<Trust>,
 }
 
 /// The configuration that was built from a [`TlsBuilder`].
@@ -46,6 +50,9 @@ struct Shared {
 struct Loaded {
     server: Arc<ServerConfig>,
     certificates: Vec<Certificate>,
+    authorities: Authorities,
+    /// The generation of the authorities in [`Trust`].
+    generation: u64,
 }
 
 impl TlsConfig {
@@ -64,8 +71,9 @@ impl TlsConfig {
     }
 
     /// Reads all files again and uses them for new connections. Open connections continue
-    /// unchanged. Earlier sessions are not resumed, because the trusted client authorities may have
-    /// changed.
+    /// unchanged, except that the next request on a connection whose client certificate the new
+    /// authorities do not trust is refused. Earlier sessions are not resumed, because the trusted
+    /// client authorities may have changed.
     ///
     /// # Errors
     ///
@@ -90,7 +98,8 @@ impl TlsConfig {
     /// Loads a configuration. The caller holds the lock of the recipe until the end, so that of two
     /// concurrent calls the later one wins.
     fn load(&self, recipe: &TlsBuilder) -> Result<(), TlsError> {
-        let loaded = recipe.load()?;
+        let mut loaded = recipe.load()?;
+        loaded.generation = self.shared.trust.replace(loaded.authorities.clone());
         *self.shared.loaded.locked() = Arc::new(loaded);
         Ok(())
     }
@@ -101,8 +110,16 @@ impl TlsConfig {
     }
 
     /// Returns the configuration for a new connection.
+    #[cfg(test)]
     pub(crate) fn server_config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.loaded().server)
+    }
+
+    /// Starts TLS on a connection.
+    pub(crate) fn stream(&self, socket: OwnedFd) -> Stream {
+        let loaded = self.loaded();
+        Stream::new(socket, Arc::clone(&loaded.server))
+            .trusting(Arc::clone(&self.shared.trust), loaded.generation)
     }
 
     fn loaded(&self) -> Arc<Loaded> {
@@ -157,11 +174,14 @@ impl TlsBuilder {
     /// If a file cannot be read or parsed, a key does not belong to its certificate, or there is no
     /// certificate. The error names the file.
     pub fn build(self) -> Result<TlsConfig, TlsError> {
-        let loaded = self.load()?;
+        let mut loaded = self.load()?;
+        let trust = Trust::default();
+        loaded.generation = trust.replace(loaded.authorities.clone());
         Ok(TlsConfig {
             shared: Arc::new(Shared {
                 recipe: Mutex::new(self),
                 loaded: Mutex::new(Arc::new(loaded)),
+                trust: Arc::new(trust),
             }),
         })
     }
@@ -183,11 +203,13 @@ impl TlsBuilder {
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&version::TLS13, &version::TLS12])
             .map_err(refused)?;
-        let builder = match &self.clients {
+        let authorities = match &self.clients {
+            None => Authorities::default(),
+            Some((pem, clients)) => authorities(pem, *clients, provider)?,
+        };
+        let builder = match &authorities.verifier {
             None => builder.with_no_client_auth(),
-            Some((authorities, clients)) => {
-                builder.with_client_cert_verifier(verifier(authorities, *clients, provider)?)
-            }
+            Some(verifier) => builder.with_client_cert_verifier(Arc::clone(verifier)),
         };
         let mut server = builder.with_cert_resolver(Arc::new(resolver));
         // Prefer the suites that are cheapest on this machine to the client's order.
@@ -199,29 +221,36 @@ impl TlsBuilder {
         Ok(Loaded {
             server: Arc::new(server),
             certificates,
+            authorities,
+            generation: 0,
         })
     }
 }
 
-fn verifier(
-    authorities: &Pem,
+fn authorities(
+    pem: &Pem,
     clients: ClientCertificates,
     provider: Arc<CryptoProvider>,
-) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, TlsError> {
+) -> Result<Authorities, TlsError> {
     let mut roots = RootCertStore::empty();
-    for certificate in authorities.certificates()? {
+    let certificates = pem.certificates()?;
+    for certificate in &certificates {
         roots
-            .add(certificate)
-            .map_err(|error| authorities.unsupported(error))?;
+            .add(certificate.clone())
+            .map_err(|error| pem.unsupported(error))?;
     }
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
     let builder = match clients {
         ClientCertificates::Optional => builder.allow_unauthenticated(),
         ClientCertificates::Required => builder,
     };
-    builder
+    let verifier = builder
         .build()
-        .map_err(|error| authorities.error(format!("cannot verify clients: {error}")))
+        .map_err(|error| pem.error(format!("cannot verify clients: {error}")))?;
+    Ok(Authorities {
+        certificates,
+        verifier: Some(verifier),
+    })
 }
 
 /// Returns ring's cipher suites, cheapest first: encrypting 1 GB in records of 16 KiB takes 0.13 s

@@ -41,9 +41,11 @@ mod error;
 mod names;
 mod resolver;
 mod stream;
+mod trust;
 
 pub use certificate::Certificate;
 pub use config::{ClientCertificates, TlsBuilder, TlsConfig};
 pub use error::TlsError;
 pub(crate) use names::peer_names;
 pub(crate) use stream::{Handshake, Stream};
+pub(crate) use trust::Verified;

@@ -7,6 +7,7 @@
 //! Test certificates, and a TLS client that shares no code with the server.
 
 use std::net::{SocketAddr, TcpStream};
+use std::ops::Add as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,8 +50,20 @@ impl Authority {
     }
 
     pub(crate) fn sign(&self, names: &[&str]) -> Pair {
+        self.sign_with(names, |_| {})
+    }
+
+    /// Signs a certificate that is valid for this long.
+    pub(crate) fn sign_for(&self, names: &[&str], validity: Duration) -> Pair {
+        self.sign_with(names, |params| {
+            params.not_after = std::time::SystemTime::now().add(validity).into();
+        })
+    }
+
+    fn sign_with(&self, names: &[&str], change: impl FnOnce(&mut CertificateParams)) -> Pair {
         let names: Vec<String> = names.iter().copied().map(String::from).collect();
-        let params = CertificateParams::new(names).unwrap();
+        let mut params = CertificateParams::new(names).unwrap();
+        change(&mut params);
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         Pair {

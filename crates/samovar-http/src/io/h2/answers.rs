@@ -31,6 +31,7 @@ pub(super) fn scratch_reply<'a>(
         is_head,
         keep: true,
         date: date.text(),
+        lines: &[],
     }
 }
 
