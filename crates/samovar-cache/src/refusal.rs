@@ -76,6 +76,8 @@ pub(crate) enum Fixed {
     /// A GET below `upload/` in a cache that takes no uploads.
     NoUploadUrl,
     OnlyPost,
+    /// A request other than GET and HEAD from a web page of another origin.
+    ForeignOrigin,
     /// A method other than GET, HEAD and PUT, in a cache that takes uploads.
     OnlyPut,
     Busy,
@@ -88,7 +90,7 @@ const RETRY_AFTER: Field = ("Retry-After", "1");
 
 impl Fixed {
     /// All variants in the order of their declaration, which [`PreparedAnswers`] relies on.
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::Healthy,
         Self::NoPath,
         Self::NotFound,
@@ -99,6 +101,7 @@ impl Fixed {
         Self::NoUploads,
         Self::NoUploadUrl,
         Self::OnlyPost,
+        Self::ForeignOrigin,
         Self::OnlyPut,
         Self::Busy,
         Self::Unavailable,
@@ -131,6 +134,7 @@ impl Fixed {
             // The status must not be 404: for that, `nix copy` would not print the text.
             Self::NoUploadUrl => (Status::METHOD_NOT_ALLOWED, &[TEXT, ("Allow", "")]),
             Self::OnlyPost => (Status::METHOD_NOT_ALLOWED, &[TEXT, ("Allow", "POST")]),
+            Self::ForeignOrigin => (Status::FORBIDDEN, &[TEXT]),
             Self::Busy | Self::Unavailable => (Status::SERVICE_UNAVAILABLE, &[TEXT, RETRY_AFTER]),
         };
         AnswerHead { status, fields }
@@ -159,6 +163,9 @@ impl Fixed {
                  (samovar serve --storage).\n"
             }
             Self::OnlyPost => "Use POST for this URL.\n",
+            Self::ForeignOrigin => {
+                "A web page of another site may not send this request with a browser's password.\n"
+            }
             Self::Busy => "Too many bulk queries are in progress. Try again.\n",
             Self::Unavailable => "The store cannot be read at the moment. Try again.\n",
         }

@@ -45,9 +45,12 @@ pub fn admin(metrics: &Arc<Metrics>, sampler: &Sampler) -> Router {
         Upgrade::new(watcher).accept(request)
     };
     Router::new()
-        .get(
-            "/metrics",
-            of(|metrics| plain(CONTENT_TYPE, metrics.exposition())),
+        .route(
+            Route::get(
+                "/metrics",
+                of(|metrics| plain(CONTENT_TYPE, metrics.exposition())),
+            )
+            .wrap(browsers_only_by_own_names),
         )
         .get("/healthz", of(healthz))
         .get("/readyz", of(readyz))
@@ -99,6 +102,16 @@ fn plain(content_type: &str, body: String) -> Response {
 
 fn text(status: Status, body: &str) -> Response {
     Response::text(status, body.to_owned()).header("Cache-Control", "no-store")
+}
+
+/// Refuses requests of browsers as [`only_by_own_names`] does. Monitoring systems may use any name of
+/// the server. A browser, unlike them, always sends `Accept-Language`, and no web page can prevent
+/// that.
+fn browsers_only_by_own_names(request: &mut Request, next: Next<'_>) -> Response {
+    match request.head().header("Accept-Language") {
+        Some(_) => only_by_own_names(request, next),
+        None => next.run(request),
+    }
 }
 
 /// Refuses requests whose `Host` is neither a name of this machine nor an IP address. This prevents

@@ -57,10 +57,7 @@ impl StoredCache {
     /// hidden paths use exists only for the tokens that have sent it, and a push is told nothing
     /// about a hidden path. Look-ups of paths are not affected: their caller applies the policy.
     #[must_use]
-    pub fn hiding(
-        mut self,
-        hides: impl Fn(&StoredPath) -> bool + Send + Sync + 'static,
-    ) -> Self {
+    pub fn hiding(mut self, hides: impl Fn(&StoredPath) -> bool + Send + Sync + 'static) -> Self {
         self.hides = Some(Hides(Arc::new(hides)));
         self
     }
@@ -182,11 +179,7 @@ impl StoredCache {
     }
 
     /// Returns the NAR with this file name if the client may use it, else `None`.
-    fn file(
-        &self,
-        token: Option<i64>,
-        name: &FileName,
-    ) -> Result<Option<StoredNar>, StorageError> {
+    fn file(&self, token: Option<i64>, name: &FileName) -> Result<Option<StoredNar>, StorageError> {
         let metadata = &self.storage.metadata;
         match metadata.file(self.id, token, name.file_hash())? {
             Some(nar) if self.shows_nar(token, nar.id)? => Ok(Some(nar)),

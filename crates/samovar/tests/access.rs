@@ -2,11 +2,17 @@
 
 mod support;
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use support::{File, hash, realise, realise_with, sample, secret_file, serve, status, token, user};
+use testkit::eventually;
 use testkit::nix::Nix;
+use testkit::process::Process;
 
 const OTHERS: &str = "
 [caches.nobody]
@@ -188,4 +194,107 @@ fn browsers_find_caches_with_passwords() {
         let is_text = plain.header("content-type") == Some("text/plain");
         assert!(plain.status == 401 && is_text, "{plain:?}");
     }
+}
+
+/// A shared cache such as that of nginx stores answers to requests with credentials, unless they are
+/// private.
+#[test]
+fn a_proxy_does_not_give_a_private_answer_to_others() {
+    let file = File::new("");
+    let folder = file.path.parent().unwrap();
+    let users = secret_file(folder, "users", &user("ada", "secret"));
+    file.write(&format!(
+        "admin.listen = []\npages = true\naccess.users-file = {users:?}\n"
+    ));
+    let (_server, address) = serve(&file);
+    let path = sample("fixed");
+    let narinfo = format!("/{}.narinfo", hash(&path));
+    let ask = |arguments: &[&str]| {
+        let mut curl = Command::new("curl");
+        let output = curl.args(["-s", "-i"]).args(arguments).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let direct = |target: &str| {
+        let url = format!("http://{address}{target}");
+        ask(&["-u", "ada:secret", &url])
+    };
+    let text = direct(&narinfo);
+    let nar = text.lines().find_map(|line| line.strip_prefix("URL: "));
+    let nar = format!("/{}", nar.unwrap().trim_end());
+    let listing = format!("/{}.ls", hash(&path));
+    let targets = [&*narinfo, &*nar, &*listing, "/nix-cache-info", "/absent"];
+    for target in targets {
+        // The first answer comes from a worker, later ones of some targets from an I/O thread.
+        for _ in 0..3 {
+            let answer = direct(target).to_ascii_lowercase();
+            assert!(
+                answer.contains("cache-control: private"),
+                "{target}: {answer}"
+            );
+        }
+    }
+    let program = Path::new("/usr/sbin/nginx");
+    if !program.exists() {
+        return;
+    }
+    let socket = folder.join("nginx.socket");
+    let config = folder.join("nginx.conf");
+    let own = |name: &str| folder.join(name).display().to_string();
+    let text = format!(
+        "daemon off; master_process off; pid {pid}; error_log stderr;\nevents {{}}\n\
+         http {{ access_log off; proxy_cache_path {cache} keys_zone=all:1m;\n\
+         client_body_temp_path {a}; proxy_temp_path {b}; fastcgi_temp_path {c};\n\
+         uwsgi_temp_path {d}; scgi_temp_path {e};\n\
+         server {{ listen unix:{socket}; location / {{ proxy_pass http://{address};\n\
+         proxy_cache all; proxy_cache_valid 200 1h; }} }} }}\n",
+        pid = own("pid"),
+        cache = own("cache"),
+        a = own("a"),
+        b = own("b"),
+        c = own("c"),
+        d = own("d"),
+        e = own("e"),
+        socket = socket.display(),
+    );
+    fs::write(&config, text).unwrap();
+    let mut nginx = Command::new(program);
+    let nginx = nginx.arg("-c").arg(&config).arg("-p").arg(folder);
+    let _nginx = Process::spawn(nginx);
+    let through = |target: &str, arguments: &[&str]| {
+        let socket = socket.display().to_string();
+        let url = format!("http://proxy{target}");
+        ask(&[&["--unix-socket", &socket, &url], arguments].concat())
+    };
+    eventually("nginx answers", || {
+        through("/nix-cache-info", &[]).contains(" 401 ")
+    });
+    for target in targets {
+        let own = through(target, &["-u", "ada:secret"]);
+        assert!(!own.contains(" 401 "), "{target}: {own}");
+        let other = through(target, &[]);
+        assert!(other.contains(" 401 "), "{target}: {other}");
+    }
+}
+
+#[test]
+fn a_tls_key_that_all_users_can_read_causes_a_warning() {
+    let file = File::new("");
+    let folder = file.path.parent().unwrap();
+    let [key, certificate] = ["key.pem", "cert.pem"].map(|name| folder.join(name));
+    let mut openssl = Command::new("openssl");
+    openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt"]);
+    openssl.args(["ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=a.test"]);
+    openssl
+        .arg("-keyout")
+        .arg(&key)
+        .arg("-out")
+        .arg(&certificate);
+    let made = openssl.output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+    file.write(&format!(
+        "admin.listen = []\ntls = {{ certificate = {certificate:?}, key = {key:?} }}\n"
+    ));
+    let (server, _address) = serve(&file);
+    server.wait_for("key.pem\" is readable by all users");
 }

@@ -72,7 +72,11 @@ impl Scene {
     fn assert_all(&self, path: &MadePath, status: u16) {
         let statuses = self.statuses(path);
         let is_it = |found: &u16| *found == status;
-        assert!(statuses.iter().all(is_it), "{}: {statuses:?}", path.store_path);
+        assert!(
+            statuses.iter().all(is_it),
+            "{}: {statuses:?}",
+            path.store_path
+        );
     }
 
     fn waits_for(&self, path: &MadePath, status: u16) {
@@ -103,9 +107,14 @@ fn roots_hide_uploaded_paths_with_their_references_nars_and_logs() {
     assert_eq!(copy.nar.len(), scene.app.nar.len());
     let (_, needs) = push.open(&[&scene.app, &copy, &scene.twin]);
     assert_eq!(needs, ["need", "need", "have"]);
-    let text = scene.app.narinfo().replace(&scene.app.store_path, &copy.store_path);
+    let text = scene
+        .app
+        .narinfo()
+        .replace(&scene.app.store_path, &copy.store_path);
     let text = text.replace(&scene.lib.store_path[11..], "");
-    let stolen = scene.server.put(&token, &format!("/upload{}", copy.target()), text);
+    let stolen = scene
+        .server
+        .put(&token, &format!("/upload{}", copy.target()), text);
     assert_eq!(stolen.status, 409, "{}", stolen.text());
 }
 
@@ -141,7 +150,9 @@ fn a_root_that_cannot_be_followed_leaves_uploaded_paths_unknown() {
     }
     let list = scene.server.get("/uploads").text();
     assert!(!list.contains(scene.app.hash_part()), "{list}");
-    let found = scene.server.get(&format!("/search?q={}", scene.app.hash_part()));
+    let found = scene
+        .server
+        .get(&format!("/search?q={}", scene.app.hash_part()));
     assert_eq!(found.status, 503);
     let bulk = format!("/closure/{}", scene.app.hash_part());
     assert_eq!(scene.server.get(&bulk).status, 503);

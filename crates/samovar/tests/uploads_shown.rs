@@ -9,7 +9,7 @@ mod support_uploads;
 
 use support::samovar;
 use support_browser::{Browser, LOOKS};
-use support_uploads::{MadePath, Running, Site};
+use support_uploads::{MadePath, Running, Site, send};
 use testkit::process::output;
 
 /// A server with three uploaded paths. `app` refers to `lib` and is pinned.
@@ -126,6 +126,50 @@ fn pins_are_shown_only_to_tokens_that_may_read_them() {
             assert_shows(&page, &["builder-7"]);
             assert_eq!(page.contains("release"), may_read, "{target}: {page}");
         }
+    }
+}
+
+/// A browser sends no password to a public cache that never asked for one.
+#[test]
+fn a_browser_signs_in_to_see_pins() {
+    let site = Site::new();
+    site.configure_empty("");
+    let scene = Scene::new(&site);
+    assert_shows(&scene.page("/uploads"), &["href=\"./uploads?sign-in=\""]);
+    let asked = scene.server.get("/uploads?sign-in=");
+    assert_eq!(asked.status, 401);
+    let challenge = asked.header("www-authenticate").unwrap();
+    assert!(challenge.starts_with("Basic "), "{challenge}");
+    let signed = scene
+        .server
+        .request("GET", "/uploads?sign-in=", &scene.reader);
+    assert_eq!(
+        (signed.status, signed.header("location")),
+        (302, Some("./uploads"))
+    );
+}
+
+/// A page of another site that a browser opens must not use the password that it remembers.
+#[test]
+fn a_page_of_another_origin_cannot_upload() {
+    let site = Site::new();
+    site.configure_empty("");
+    let server = site.start();
+    let token = site.token(&[]);
+    let login = format!("Authorization: Bearer {token}\r\n");
+    let open = |origin: &str| {
+        let fields = format!("{login}{origin}");
+        send(server.address, "POST", "/upload/push/1/open", &fields, "").status
+    };
+    for (origin, status) in [
+        ("", 200),
+        ("Origin: http://a\r\n", 200),
+        ("Origin: https://a\r\n", 200),
+        ("Origin: http://a:81\r\n", 403),
+        ("Origin: http://evil.test\r\n", 403),
+        ("Origin: null\r\n", 403),
+    ] {
+        assert_eq!(open(origin), status, "{origin}");
     }
 }
 

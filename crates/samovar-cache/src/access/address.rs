@@ -16,7 +16,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use samovar_http::Peer;
 
 use super::config::Forwarded;
@@ -33,7 +33,28 @@ pub fn is_network(text: &str) -> bool {
 fn network(text: &str) -> Option<IpNet> {
     let text = text.trim();
     let alone = || text.parse::<IpAddr>().map(IpNet::from);
-    text.parse::<IpNet>().ok().or_else(|| alone().ok())
+    let network = text.parse::<IpNet>().ok().or_else(|| alone().ok())?;
+    Some(canonical(network))
+}
+
+/// Returns a network of IPv4 addresses in the form `::ffff:0:0/96` as one of IPv4 addresses, which
+/// is the form that addresses of clients are compared in.
+fn canonical(network: IpNet) -> IpNet {
+    let IpNet::V6(mapped) = network else {
+        return network;
+    };
+    let len = mapped.prefix_len().checked_sub(96);
+    match (mapped.addr().to_ipv4_mapped(), len) {
+        (Some(address), Some(len)) => Ipv4Net::new(address, len).map_or(network, IpNet::V4),
+        _ => network,
+    }
+}
+
+/// Returns the network that a text such as `10.1.2.3/8` means, if it has bits after the prefix,
+/// which have no effect.
+pub fn without_host_bits(text: &str) -> Option<String> {
+    let network = network(text)?;
+    (network != network.trunc()).then(|| network.trunc().to_string())
 }
 
 impl Networks {
@@ -97,8 +118,8 @@ impl Proxies {
             }
         }
         match walk.found {
-            // The header has no entries: the request comes from the proxy itself.
-            None => own,
+            // The header has no entries, so the proxy may have forwarded the request of any client.
+            None => None,
             Some((address, _)) => address,
         }
     }
@@ -243,6 +264,18 @@ mod tests {
     }
 
     #[test]
+    fn networks_of_mapped_addresses_are_those_of_ipv4() {
+        let entries = ["::ffff:192.0.2.0/120", "::ffff:198.51.100.7"].map(str::to_owned);
+        let networks = Networks::parse(&entries).unwrap();
+        let contains = |address: &str| networks.contains(address.parse().unwrap());
+        assert!(contains("192.0.2.9") && contains("198.51.100.7"));
+        assert!(!contains("192.0.3.9") && !contains("198.51.100.8"));
+        assert_eq!(without_host_bits("10.1.2.3/8").unwrap(), "10.0.0.0/8");
+        assert_eq!(without_host_bits("10.0.0.0/8"), None);
+        assert_eq!(without_host_bits("10.1.2.3"), None);
+    }
+
+    #[test]
     fn x_forwarded_for_is_read_from_the_right() {
         let check = |peer, values: &[&str], expected| {
             check(Forwarded::XForwardedFor, peer, values, expected);
@@ -260,7 +293,7 @@ mod tests {
             Some("192.0.2.1"),
         );
         check("10.0.0.1", &["10.0.0.7, 10.0.0.2"], Some("10.0.0.7"));
-        check("10.0.0.1", &[], Some("10.0.0.1"));
+        check("10.0.0.1", &[], None);
         check("10.0.0.1", &["10.9.9.9, nonsense"], None);
         check("10.0.0.1", &["nonsense, 192.0.2.1"], Some("192.0.2.1"));
         check("10.0.0.1", &["192.0.2.1, unknown, 10.0.0.2"], None);
@@ -281,7 +314,7 @@ mod tests {
         }
         let other = [(&b"Forwarded"[..], &b"for=192.0.2.1"[..])];
         let found = proxies(Forwarded::XForwardedFor).client(tcp("10.0.0.1"), other.into_iter());
-        assert_eq!(found, Some("10.0.0.1".parse().unwrap()));
+        assert_eq!(found, None);
         let ours = [(&b"x-forwarded-for"[..], &b"192.0.2.1"[..])];
         let mut proxies = proxies(Forwarded::XForwardedFor);
         assert_eq!(proxies.client(Peer::Unix(None), ours.into_iter()), None);

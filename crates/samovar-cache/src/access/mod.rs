@@ -53,7 +53,7 @@ use std::time::{Duration, Instant};
 
 use samovar_http::{Head, Inline, Peer, Reply, Response};
 
-pub use self::address::is_network;
+pub use self::address::{is_network, without_host_bits};
 pub use self::certificate::is_fingerprint;
 pub use self::config::{AccessConfig, CertificateConfig, Forwarded, RateLimit, RefuseWith};
 pub use self::error::{AccessError, FileKind, LineProblem};
@@ -247,16 +247,36 @@ impl Access {
     }
 
     /// Decides whether a request may be answered, without verifying a password; for I/O threads.
-    /// Counts the request against the rate limit.
-    pub fn admit(&self, head: Head<'_>, now: Instant) -> Verdict {
+    /// Counts the request against the rate limit. `token`: stands for a valid token of a storage,
+    /// which counts as one client.
+    pub fn admit(&self, head: Head<'_>, now: Instant, token: Option<u64>) -> Verdict {
         let (client, verdict) = self.identify(head, now);
         let Some(rate) = &self.rate else {
             return verdict;
         };
-        match rate.take(&Counted::of(&client), now) {
+        let counted = match token {
+            Some(token) if client.name.is_none() => Counted::Token(token),
+            _ => Counted::of(&client),
+        };
+        match rate.take(&counted, now) {
             Ok(()) => verdict,
-            Err(wait) => Verdict::Refused(Refusal::TooMany(wait)),
+            Err(wait) => self.limited(&verdict, wait),
         }
+    }
+
+    /// Returns the verdict about a client that must wait. A hidden cache tells only clients that it
+    /// admits: a 429 would show others that it exists.
+    fn limited(&self, verdict: &Verdict, wait: Duration) -> Verdict {
+        match verdict {
+            Verdict::Granted => Verdict::Refused(Refusal::TooMany(wait)),
+            _ if self.is_hiding() => Verdict::Refused(Refusal::Denied),
+            _ => Verdict::Refused(Refusal::TooMany(wait)),
+        }
+    }
+
+    /// Whether the number of requests of a client is limited.
+    pub(crate) fn has_rate_limit(&self) -> bool {
+        self.rate.is_some()
     }
 
     /// Decides without counting the request. Verifies the password if necessary, which takes tens
@@ -349,7 +369,7 @@ impl Access {
         } else {
             match asks {
                 Some(Ok(())) => Verdict::Unverified,
-                Some(Err(wait)) => Verdict::Refused(Refusal::TooMany(wait)),
+                Some(Err(wait)) => self.limited(&Verdict::Unverified, wait),
                 None => Verdict::Refused(Refusal::Denied),
             }
         };
@@ -423,6 +443,8 @@ impl Access {
 #[derive(Hash)]
 enum Counted<'a> {
     Name(&'a str),
+    /// A valid token of a storage.
+    Token(u64),
     /// An IPv4 address, or an IPv6 /64 network, because one customer usually has a whole /64. All
     /// clients without a known address count as one (`None`).
     Address(Option<IpAddr>),

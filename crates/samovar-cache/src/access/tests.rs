@@ -42,7 +42,7 @@ impl Service for Door {
 
     fn inline(&self, (): &mut (), _: Turn, head: Head<'_>, reply: Reply<'_>) -> Inline {
         let access = self.access();
-        match access.admit(head, self.now()) {
+        match access.admit(head, self.now(), None) {
             Verdict::Granted => {
                 let client = access.client(head, self.now());
                 reply.response(welcome(&client, "at once"))

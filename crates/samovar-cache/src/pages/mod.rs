@@ -144,7 +144,7 @@ impl View<'_> {
             Some(PageRoute::Landing) => Ok(self.landing()),
             Some(PageRoute::Version) => Ok(self.reader().shared.program.response()),
             Some(PageRoute::Search) => self.search(head),
-            Some(PageRoute::Uploads) => Ok(self.uploads()),
+            Some(PageRoute::Uploads) => Ok(self.uploads(head)),
             Some(PageRoute::Path(hash_part)) => self.path(hash_part),
             Some(PageRoute::Closure(hash_part)) => self.closure(hash_part),
             Some(PageRoute::BuildLog(path)) => self.log(&path),

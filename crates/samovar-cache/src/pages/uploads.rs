@@ -1,27 +1,39 @@
 //! `/uploads`: recent uploads and pins of a cache.
 
 use maud::{Markup, html};
-use samovar_http::Response;
 use samovar_http::http::Status;
+use samovar_http::{Head, Response};
 use samovar_storage::StoredCache;
 use samovar_storage::metadata::{Pin, RecentPath};
 
-use super::View;
+use super::frame::redirect;
 use super::text::{Age, Count, Date, Name, Size};
+use super::url::parameter;
+use super::{View, sign_in};
 use crate::refusal::Refusal;
 
 /// Maximum number of uploads on the page.
 const UPLOAD_COUNT_MAX: usize = 100;
 
+/// Parameter of the URL that asks a browser to sign in.
+const SIGN_IN: &str = "sign-in";
+
 /// Maximum number of pins on the page.
 const PIN_COUNT_MAX: usize = 200;
 
 impl View<'_> {
-    /// Renders the page of recent uploads and pins.
-    pub(super) fn uploads(&self) -> Response {
+    /// Renders the page of recent uploads and pins. With the parameter `sign-in`, asks a browser for
+    /// a token first, which it sends with later requests.
+    pub(super) fn uploads(&self, head: Head<'_>) -> Response {
         let Some(stored) = self.cache.stored else {
             return self.nothing();
         };
+        if parameter(head.query(), SIGN_IN).is_some() {
+            return match self.shows_pins {
+                true => redirect(&self.base.to("uploads")),
+                false => sign_in::page("Basic realm=\"uploads\", charset=\"UTF-8\""),
+            };
+        }
         match self.uploads_of(stored) {
             Ok(main) => self.page("Uploads", "wide", main).response(Status::OK),
             // The function that found the error has reported it.
@@ -107,7 +119,11 @@ impl View<'_> {
             return html! {
                 section aria-labelledby="pins" {
                     h2 id="pins" { "Pins" }
-                    p.soft { "Only a token with the right read or pin shows them." }
+                    p.soft {
+                        "Only a token with the right read or pin shows them. "
+                        a href={ (self.base.to("uploads")) "?" (SIGN_IN) "=" } { "Sign in" }
+                        " with any user name, and the token as the password."
+                    }
                 }
             };
         };

@@ -34,6 +34,10 @@ use crate::refusal::{Fixed, Refusal, TEXT};
 use crate::route::{Route, route};
 use crate::upload::{self, Context, Cost, Uploaded, Uploads};
 
+/// The header line of all answers of a cache that is not public: a shared cache, such as that of a
+/// reverse proxy, must not give them to other clients.
+const PRIVATE_LINE: &[u8] = b"Cache-Control: private\r\n";
+
 /// The first URL that clients request to push to a cache, without the cache's prefix.
 const UPLOAD_INFO: &[u8] = b"/upload/nix-cache-info";
 
@@ -116,14 +120,17 @@ impl Cache {
                 Arc::new(new)
             }
         };
-        let uploads = config.uploads.map(|stored| match narinfos.reader.policy.is_open() {
-            true => Uploads::new(stored),
-            false => {
-                let narinfos = Arc::clone(&narinfos);
-                let hides = move |path: &StoredPath| narinfos.reader.admit_uploaded(path).is_err();
-                Uploads::new(stored.hiding(hides))
-            }
-        });
+        let uploads = config
+            .uploads
+            .map(|stored| match narinfos.reader.policy.is_open() {
+                true => Uploads::new(stored),
+                false => {
+                    let narinfos = Arc::clone(&narinfos);
+                    let hides =
+                        move |path: &StoredPath| narinfos.reader.admit_uploaded(path).is_err();
+                    Uploads::new(stored.hiding(hides))
+                }
+            });
         let cache_info = format!(
             "StoreDir: {}\nWantMassQuery: 1\nPriority: {}\n",
             shared.store.store_dir(),
@@ -188,7 +195,9 @@ impl Cache {
             .map(|access| access.evaluate(head, Instant::now()));
         match verdict {
             Some(Verdict::Unverified) => true,
-            Some(Verdict::Refused(_)) => self.uploads.is_some() && upload::has_token(head),
+            Some(Verdict::Refused(access::Refusal::Denied)) => {
+                self.uploads.is_some() && upload::has_token(head)
+            }
             _ => false,
         }
     }
@@ -225,11 +234,20 @@ impl Cache {
         path: &[u8],
         reply: Reply<'r>,
     ) -> Result<Inline, Reply<'r>> {
+        let mut reply = reply;
         if let Some(access) = self.guard() {
-            match access.admit(head, Instant::now()) {
+            // A token of the storage counts as one client, if it was valid before. Forged tokens
+            // count as their address.
+            let token = match (&self.uploads, access.has_rate_limit()) {
+                (Some(uploads), true) => uploads.seen_token(head),
+                _ => None,
+            };
+            match access.admit(head, Instant::now(), token) {
                 Verdict::Granted => {}
                 Verdict::Unverified => return Ok(reply.dispatch_costly()),
-                Verdict::Refused(_) if self.uploads.is_some() && upload::has_token(head) => {
+                Verdict::Refused(access::Refusal::Denied)
+                    if self.uploads.is_some() && upload::has_token(head) =>
+                {
                     return Ok(reply.dispatch_slow());
                 }
                 Verdict::Refused(access::Refusal::Denied)
@@ -244,6 +262,9 @@ impl Cache {
                         None => access.refuse(refusal, reply),
                     };
                 }
+            }
+            if !access.lets_everybody_in() {
+                reply = reply.with_lines(PRIVATE_LINE);
             }
         }
         if self.uploads.is_some() {
@@ -367,6 +388,15 @@ impl Cache {
 
     /// Answers a request on a worker; `None` if the cache is hidden from the client.
     pub(crate) fn handle(&self, request: &mut Request) -> Option<Response> {
+        let response = self.answer(request)?;
+        let is_public = self.guard().is_none_or(Access::lets_everybody_in);
+        Some(match is_public || response.has_header("Cache-Control") {
+            true => response,
+            false => response.header("Cache-Control", "private"),
+        })
+    }
+
+    fn answer(&self, request: &mut Request) -> Option<Response> {
         let head = request.head();
         let path = self.below_prefix(head.path()).unwrap_or_default();
         let uploads = self.uploads.as_ref();

@@ -224,7 +224,11 @@ impl Service for Site {
         } = local;
         let caches = local_caches.now(&self.current);
         let fixed = &self.shared.fixed;
-        if caches.have_pages() && matches!(head.method(), Method::Get | Method::Head) {
+        if !matches!(head.method(), Method::Get | Method::Head) {
+            if is_foreign(head) {
+                return reply.prepared(fixed.get(Fixed::ForeignOrigin));
+            }
+        } else if caches.have_pages() {
             match head.path() {
                 front::HEALTHZ => return reply.prepared(fixed.get(Fixed::Healthy)),
                 front::READYZ => return reply.dispatch_slow(),
@@ -297,4 +301,16 @@ impl Service for Site {
     fn observer(&self) -> &dyn samovar_http::Observer {
         &*self.shared.observer
     }
+}
+
+/// Whether a browser sends the request for a web page of another origin. A browser adds the stored
+/// password of this site to such a request, and the page cannot be trusted with that.
+fn is_foreign(head: Head<'_>) -> bool {
+    let Some(origin) = head.header("Origin") else {
+        return false;
+    };
+    let host = head.header("Host").unwrap_or_default();
+    let mut schemes = [&b"https://"[..], b"http://"].into_iter();
+    let own = schemes.find_map(|scheme| origin.strip_prefix(scheme));
+    !own.is_some_and(|own| own.eq_ignore_ascii_case(host))
 }

@@ -82,10 +82,12 @@ impl Uploads {
     /// Responds with an uploaded build log.
     fn log(&self, context: Context<'_>, path: &StorePath) -> Response {
         let opened = match self.stored.open_log(path) {
-            Ok(Some(file)) => match build_log::admit_uploaded(&context.narinfos.reader, &self.stored, path) {
-                Ok(()) => Ok(Some(file)),
-                Err(refusal) => return refusal.answer().response(),
-            },
+            Ok(Some(file)) => {
+                match build_log::admit_uploaded(&context.narinfos.reader, &self.stored, path) {
+                    Ok(()) => Ok(Some(file)),
+                    Err(refusal) => return refusal.answer().response(),
+                }
+            }
             other => other,
         };
         match opened {

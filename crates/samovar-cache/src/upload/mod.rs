@@ -42,6 +42,7 @@ mod realisation;
 mod target;
 
 use std::cell::Cell;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{self, Read};
 use std::sync::Arc;
 
@@ -142,6 +143,19 @@ impl Uploads {
     /// Returns whether an uploaded path with this hash part may exist. Never blocks on a disk.
     pub(crate) fn may_contain(&self, hash_part: HashPart) -> bool {
         self.stored.may_contain(hash_part)
+    }
+
+    /// Returns a number that stands for the request's token, if the token was valid before. Never
+    /// blocks on a disk.
+    pub(crate) fn seen_token(&self, head: Head<'_>) -> Option<u64> {
+        with_token(head, |text| {
+            let is_seen = self.stored.is_seen(text);
+            is_seen.then(|| {
+                let mut hasher = DefaultHasher::new();
+                text.hash(&mut hasher);
+                hasher.finish()
+            })
+        })?
     }
 
     /// Writes the narinfos and realisations that the storage directory lacks.

@@ -1,9 +1,11 @@
 //! Warnings about options that are valid, and hardly do what was meant.
 
+use samovar_cache::access::{RefuseWith, without_host_bits};
+
 use super::options::OptionSpec;
 use super::settings::Settings;
-use super::{CacheSettings, Configuration};
-use crate::listener::ListenSpec;
+use super::{CacheSettings, ClientAddress, Configuration};
+use crate::listener::{Host, ListenSpec};
 
 /// Retention in days below which there is a warning: Nix caches narinfos that long.
 const RETENTION_DAYS_MIN: u32 = 30;
@@ -32,6 +34,7 @@ pub(super) fn remarks(settings: &Settings, config: &Configuration) -> Vec<String
                  are refused before paths are deleted"
             ));
         }
+        remarks.extend(of_access(cache, &of, config.client_address));
         let has_users = !cache.access.uids.is_empty() || !cache.access.gids.is_empty();
         let is_unix = |listener: &ListenSpec| matches!(listener, ListenSpec::Unix(_));
         // Otherwise the service manager may have passed a Unix socket.
@@ -41,6 +44,21 @@ pub(super) fn remarks(settings: &Settings, config: &Configuration) -> Vec<String
                  socket"
             ));
         }
+    }
+    let is_any = |listener: &ListenSpec| match listener {
+        ListenSpec::Tcp { host, .. } => match host {
+            Host::Address(address) => address.is_unspecified(),
+            Host::Name(_) => false,
+            _ => true,
+        },
+        ListenSpec::Unix(_) => false,
+    };
+    if config.admin.listeners.iter().any(is_any) {
+        remarks.push(
+            "admin.listen is open on all interfaces: metrics and status page need no password, and \
+             show paths and clients. Name an address of an internal network"
+                .to_owned(),
+        );
     }
     let is_open = |cache: &CacheSettings| cache.access.lets_everybody_in();
     let clients = config.tls.as_ref().and_then(|tls| tls.clients.as_ref());
@@ -60,6 +78,47 @@ pub(super) fn remarks(settings: &Settings, config: &Configuration) -> Vec<String
             if let Some(name) = config.caches.iter().find_map(of_cache) {
                 remarks.push(format!(
                     "{name} has no effect without storage, which names the directory for uploads"
+                ));
+            }
+        }
+    }
+    remarks
+}
+
+/// Returns the warnings about the options `access` of a cache. `of`: ` of the cache NAME`, or empty.
+fn of_access(cache: &CacheSettings, of: &str, client_address: ClientAddress) -> Vec<String> {
+    let access = &cache.access;
+    let mut remarks = Vec::new();
+    if access.lets_everybody_in() {
+        // Proxies also tell which clients are counted and logged.
+        let are_used = access.rate_limit.is_some() || client_address != ClientAddress::Peer;
+        let names = [
+            (
+                "access.refuse-with",
+                access.refuse_with != RefuseWith::default(),
+            ),
+            (
+                "access.trusted-proxies",
+                !access.trusted_proxies.is_empty() && !are_used,
+            ),
+        ];
+        for (name, _) in names.into_iter().filter(|(_, is_useless)| *is_useless) {
+            remarks.push(format!(
+                "{name}{of} restricts nothing: without access.users-file, tokens-file, networks or \
+                 another method, all clients may read"
+            ));
+        }
+    }
+    let lists = [
+        ("access.networks", &access.networks),
+        ("access.trusted-proxies", &access.trusted_proxies),
+    ];
+    for (name, networks) in lists {
+        for network in networks {
+            if let Some(meant) = without_host_bits(network) {
+                remarks.push(format!(
+                    "{name}{of}: {network:?} means the whole network {meant:?}; write that, or an \
+                     address without a prefix length"
                 ));
             }
         }

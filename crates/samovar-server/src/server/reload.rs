@@ -1,5 +1,7 @@
 //! Reloads caches and certificate, without effect on open connections.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::time::SystemTime;
 
 use anyhow::Context as _;
@@ -80,7 +82,7 @@ pub(super) fn read_certificate(
         let (certificate, key) = (names.option("tls.certificate"), names.option("tls.key"));
         format!("cannot use TLS: set {certificate} and {key} to other files")
     })?;
-    warn_of_expiry(tls, &config, errors);
+    warn_of_files(tls, &config, errors);
     Ok(config)
 }
 
@@ -89,7 +91,7 @@ pub(super) fn reload_certificate(tls: &Tls, config: &TlsConfig, errors: &ErrorLo
     match config.reload() {
         Ok(()) => {
             errors.info("the certificate was reloaded");
-            warn_of_expiry(tls, config, errors);
+            warn_of_files(tls, config, errors);
         }
         Err(error) => {
             let error = anyhow::Error::new(error);
@@ -98,7 +100,13 @@ pub(super) fn reload_certificate(tls: &Tls, config: &TlsConfig, errors: &ErrorLo
     }
 }
 
-fn warn_of_expiry(tls: &Tls, config: &TlsConfig, errors: &ErrorLog) {
+fn warn_of_files(tls: &Tls, config: &TlsConfig, errors: &ErrorLog) {
+    if fs::metadata(&tls.key).is_ok_and(|key| key.mode() & 0o004 != 0) {
+        let file = &tls.key;
+        errors.warning(format_args!(
+            "the TLS key {file:?} is readable by all users: run `chmod o-rwx` on it"
+        ));
+    }
     let now = SystemTime::now();
     if config.certificates().iter().any(|one| one.is_expired(now)) {
         let file = &tls.certificate;

@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use samovar_nix::{Glob, HashPart, PathInfo, PublicKey, StoreDir};
+use samovar_nix::{Glob, HashPart, PathInfo, PublicKey, StoreDir, StorePath};
 
 use crate::refusal::Refusal;
 pub use inspect::{RootFault, faulty_roots, newest_readable};
@@ -133,6 +133,12 @@ impl Policy {
         self.allow.is_empty() && self.deny.is_empty()
     }
 
+    /// Whether a decision may depend on more than the name of a path and the roots.
+    pub(crate) fn needs_rows(&self) -> bool {
+        let mut rules = self.allow.iter().chain(&self.deny);
+        rules.any(|rule| !rule.asks_for_no_row())
+    }
+
     /// Whether the policy has roots whose closures are unknown.
     pub(crate) fn is_unknown(&self) -> bool {
         self.roots.is_used() && self.roots.sets().is_none()
@@ -167,6 +173,40 @@ impl Policy {
                 .deny
                 .iter()
                 .any(|rule| rule.asks_for_nothing_but_roots() && is_in(rule) != Some(false))
+    }
+
+    /// Returns whether a path may be read, as far as that depends on nothing but its name and the
+    /// roots. `None`: it also depends on the path's row, or the roots are unknown. `uploaded`:
+    /// whether only the deny rules apply.
+    pub(crate) fn decide_by_name(&self, path: &StorePath, uploaded: bool) -> Option<bool> {
+        let sets = self.roots.sets()?;
+        // `None`: the rule may match, depending on the row.
+        let matches = |rule: &Ready| {
+            let is_in = rule
+                .roots
+                .is_none_or(|index| sets.contains(index, &path.hash_part()));
+            match is_in && rule.names_match(path) {
+                false => Some(false),
+                true => rule.asks_for_no_row().then_some(true),
+            }
+        };
+        let any = |rules: &[Ready]| {
+            let matches = rules.iter().map(matches);
+            matches.fold(Some(false), |any, one| match (any, one) {
+                (Some(true), _) | (_, Some(true)) => Some(true),
+                (None, _) | (_, None) => None,
+                _ => Some(false),
+            })
+        };
+        let is_allowed = match uploaded || self.allow.is_empty() {
+            true => Some(true),
+            false => any(&self.allow),
+        };
+        match (any(&self.deny), is_allowed) {
+            (Some(true), _) | (_, Some(false)) => Some(false),
+            (Some(false), Some(true)) => Some(true),
+            _ => None,
+        }
     }
 
     /// Decides whether the path of this row may be read at `now`, a Unix time in seconds.
@@ -243,11 +283,19 @@ impl Ready {
     }
 
     fn asks_for_nothing_but_roots(&self) -> bool {
+        self.asks_for_no_row() && self.names.is_empty()
+    }
+
+    /// Whether the rule depends on nothing but the name of a path and the roots.
+    fn asks_for_no_row(&self) -> bool {
         self.signed_by.is_empty()
             && !self.ultimate
-            && self.names.is_empty()
             && self.min_age.is_none()
             && self.max_age.is_none()
+    }
+
+    fn names_match(&self, path: &StorePath) -> bool {
+        self.names.is_empty() || self.names.iter().any(|one| one.matches(path.name()))
     }
 
     /// Whether all conditions except the roots hold. The most expensive one is evaluated last.
@@ -256,7 +304,7 @@ impl Ready {
         (!self.ultimate || info.ultimate)
             && self.min_age.is_none_or(|least| age >= least)
             && self.max_age.is_none_or(|most| age <= most)
-            && (self.names.is_empty() || self.names.iter().any(|one| one.matches(info.path.name())))
+            && self.names_match(&info.path)
             && (self.signed_by.is_empty() || is_signed_by(info, dir, &self.signed_by))
     }
 

@@ -23,9 +23,7 @@
 mod tests;
 
 use std::collections::{BTreeSet, HashSet};
-use std::fs::DirEntry;
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -51,10 +49,6 @@ const HOP_COUNT_MAX: usize = 40;
 
 /// Maximum depth of nested directories. Nix uses three.
 const DEPTH_MAX: usize = 16;
-
-/// Maximum number of directory entries below a root. A root with more is a mistake, such as a link to
-/// a home directory, and reading it would take too long.
-const ENTRY_COUNT_MAX: usize = 100_000;
 
 /// Maximum time for the first checks of the roots of all new policies.
 pub(crate) const FIRST_CHECK_TIME: Duration = Duration::from_secs(60);
@@ -541,8 +535,6 @@ impl RuleRoots {
                     let mut search = Search {
                         dir,
                         denies: self.denies,
-                        left: ENTRY_COUNT_MAX,
-                        seen: HashSet::new(),
                         found: &mut found,
                     };
                     search.directory(&directory, DEPTH_MAX)
@@ -567,60 +559,60 @@ impl RuleRoots {
 struct Search<'a> {
     dir: &'a StoreDir,
     denies: bool,
-    /// Number of directory entries that may still be read.
-    left: usize,
-    /// The directories that were read, by device and inode: links may form a cycle.
-    seen: HashSet<(u64, u64)>,
     found: &'a mut BTreeSet<StorePath>,
 }
 
 impl Search<'_> {
-    /// Adds the store paths to which links in a directory tree lead. A link that leads to a
-    /// directory is ignored under an allow rule, as Nix does, and followed under a deny rule, which
-    /// must not miss a path. Links that lead elsewhere are ignored.
+    /// Adds the store paths to which links in a directory tree lead. A link to a directory is
+    /// ignored under an allow rule, as Nix does. A deny rule must not miss a path, so the links in
+    /// that directory are followed too, but not the directories in it: it may be any directory.
+    /// Links that lead elsewhere are ignored.
     fn directory(&mut self, directory: &Path, depth: usize) -> io::Result<()> {
-        let metadata = directory.metadata()?;
-        if !self.seen.insert((metadata.dev(), metadata.ino())) {
-            return Ok(());
-        }
         for entry in directory.read_dir()? {
             let entry = entry?;
-            self.left = self.left.checked_sub(1).ok_or_else(|| {
-                io::Error::other(format!(
-                    "has more than {ENTRY_COUNT_MAX} files: name a smaller folder"
-                ))
-            })?;
-            match self.entry(&entry, depth) {
-                // A dangling link, or an entry that was removed during the search.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                // Links may point into home directories, which the server may not read. A deny rule
-                // must not miss a store path.
-                Err(_) if !self.denies => {}
-                outcome => outcome?,
-            }
+            let kind = entry.file_type()?;
+            let outcome = if kind.is_symlink() {
+                self.link(&entry.path(), true)
+            } else if !kind.is_dir() {
+                Ok(())
+            } else if depth > 0 {
+                self.directory(&entry.path(), depth - 1)
+            } else {
+                Err(io::Error::other("too many nested directories"))
+            };
+            self.check(outcome)?;
         }
         Ok(())
     }
 
-    fn entry(&mut self, entry: &DirEntry, depth: usize) -> io::Result<()> {
-        let kind = entry.file_type()?;
-        let directory = if kind.is_dir() {
-            entry.path()
-        } else if !kind.is_symlink() {
-            return Ok(());
-        } else {
-            match follow(&entry.path(), self.dir)? {
-                LinkTarget::StorePath(path) => {
-                    self.found.insert(path);
-                    return Ok(());
-                }
-                LinkTarget::Directory(directory) if self.denies => directory,
-                LinkTarget::Directory(_) | LinkTarget::Other => return Ok(()),
+    fn link(&mut self, link: &Path, follows_directory: bool) -> io::Result<()> {
+        match follow(link, self.dir)? {
+            LinkTarget::StorePath(path) => {
+                self.found.insert(path);
             }
-        };
-        match depth.checked_sub(1) {
-            Some(depth) => self.directory(&directory, depth),
-            None => Err(io::Error::other("too many nested directories")),
+            LinkTarget::Directory(directory) if self.denies && follows_directory => {
+                for entry in directory.read_dir()? {
+                    let entry = entry?;
+                    if entry.file_type()?.is_symlink() {
+                        let outcome = self.link(&entry.path(), false);
+                        self.check(outcome)?;
+                    }
+                }
+            }
+            LinkTarget::Directory(_) | LinkTarget::Other => {}
+        }
+        Ok(())
+    }
+
+    /// Ignores the errors that do not make a search incomplete.
+    fn check(&self, outcome: io::Result<()>) -> io::Result<()> {
+        match outcome {
+            // A dangling link, or an entry that was removed during the search.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            // Links may point into home directories, which the server may not read. A deny rule
+            // must not miss a store path.
+            Err(_) if !self.denies => Ok(()),
+            outcome => outcome,
         }
     }
 }

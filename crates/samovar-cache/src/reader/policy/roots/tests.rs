@@ -289,7 +289,7 @@ fn a_store_that_fails_at_any_look_up_leaves_the_last_closure_in_use() {
     fixture.store.fail_after(Some(4));
     let after = Some([true, true, true, false]);
     assert_eq!(fixture.check([&a, &b, &c, &other]), after);
-    assert_eq!(fixture.events.take(), ["store recovered"]);
+    assert_eq!(fixture.events.take(), ["denials ended", "store recovered"]);
 }
 
 #[test]
@@ -360,4 +360,62 @@ fn the_first_check_reports_errors_of_roots_and_of_the_store() {
         matches!(unavailable, RootsCheckError::Store(_)),
         "{unavailable}"
     );
+}
+
+#[test]
+fn a_deny_rule_keeps_what_the_store_has_collected() {
+    for (denies, expected) in [(false, [false; 3]), (true, [true; 3])] {
+        let mut fixture = Fixture::new(denies);
+        let [a, b, c] = chain(&fixture.store);
+        fixture.link("root", &a);
+        assert_eq!(fixture.check([&a, &b, &c]), Some([true; 3]));
+        for info in [&a, &b, &c] {
+            fixture.store.unregister(&info.path);
+        }
+        assert_eq!(fixture.check([&a, &b, &c]), Some(expected), "{denies}");
+    }
+}
+
+#[test]
+fn a_deny_rule_contains_a_target_that_the_store_never_had() {
+    for denies in [false, true] {
+        let mut fixture = Fixture::new(denies);
+        let [a, b, c] = chain(&fixture.store);
+        let absent = fixture.store.add_file("absent", b"absent");
+        fixture.store.unregister(&absent.path);
+        fixture.link("root", &absent);
+        assert_eq!(fixture.check([&absent, &a]), Some([denies, false]));
+        // It refers to a path of the store once it is there.
+        let again = fixture.store.add_file("absent", b"absent");
+        fixture
+            .store
+            .change(&again.path, |info| info.references = vec![b.path.clone()]);
+        assert_eq!(fixture.check([&absent, &b, &c]), Some([true; 3]));
+    }
+}
+
+#[test]
+fn a_deny_rule_that_loses_paths_says_so() {
+    let mut fixture = Fixture::new(true);
+    let [a, b, _] = chain(&fixture.store);
+    fixture.link("root", &a);
+    fixture.check([&a]);
+    fs::remove_file(fixture.at("root")).unwrap();
+    fixture.link("root", &b);
+    assert_eq!(fixture.check([&a, &b]), Some([false, true]));
+    assert_eq!(fixture.events.take(), ["denials ended"]);
+}
+
+#[test]
+fn a_link_to_a_folder_is_followed_under_a_deny_rule_only() {
+    for denies in [false, true] {
+        let mut fixture = Fixture::new(denies);
+        let [a, ..] = chain(&fixture.store);
+        fs::create_dir(fixture.at("root")).unwrap();
+        fs::create_dir(fixture.at("more")).unwrap();
+        fixture.link("more/a", &a);
+        symlink(fixture.at("more"), fixture.at("root/more")).unwrap();
+        symlink(fixture.at("root"), fixture.at("more/cycle")).unwrap();
+        assert_eq!(fixture.check([&a]), Some([denies]));
+    }
 }
