@@ -295,6 +295,6 @@ fn a_tls_key_that_all_users_can_read_causes_a_warning() {
     file.write(&format!(
         "admin.listen = []\ntls = {{ certificate = {certificate:?}, key = {key:?} }}\n"
     ));
-    let (server, _address) = serve(&file);
+    let server = file.serve();
     server.wait_for("key.pem\" is readable by all users");
 }

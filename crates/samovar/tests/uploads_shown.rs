@@ -149,6 +149,27 @@ fn a_browser_signs_in_to_see_pins() {
     );
 }
 
+/// Requests with a token count too, valid or forged, and a valid one counts alone.
+#[test]
+fn tokens_do_not_switch_the_rate_limit_off() {
+    let site = Site::new();
+    site.configure_empty("[access]\nrate = 1\nburst = 20\n");
+    let server = site.start();
+    let token = site.token(&[]);
+    let admitted = |token: &str| {
+        let statuses = (0..60).map(|_| server.request("GET", "/nix-cache-info", token).status);
+        statuses.take_while(|status| *status == 200).count()
+    };
+    // The server has seen the token once an upload was authorized.
+    let opened = server.request("POST", "/upload/push/1/open", &token);
+    assert_eq!(opened.status, 200, "{}", opened.text());
+    let valid = admitted(&token);
+    assert!((20..60).contains(&valid), "{valid}");
+    let forged = admitted("smv1_x");
+    assert!((19..60).contains(&forged), "{forged}");
+    assert!(admitted("") < 19);
+}
+
 /// A page of another site that a browser opens must not use the password that it remembers.
 #[test]
 fn a_page_of_another_origin_cannot_upload() {
