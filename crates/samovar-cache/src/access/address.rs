@@ -86,6 +86,14 @@ pub(crate) struct Proxies {
 }
 
 impl Proxies {
+    /// Whether these fields contain the header in which a proxy names the client.
+    pub(crate) fn is_told<'a>(
+        &self,
+        mut fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    ) -> bool {
+        fields.any(|(field, _)| field.eq_ignore_ascii_case(self.header.name()))
+    }
+
     /// Returns the client's address, or `None` if it is unknown.
     pub(crate) fn client<'a>(
         &self,

@@ -290,7 +290,14 @@ impl Access {
 
     /// Identifies the client of an admitted request, for logs.
     pub fn client(&self, head: Head<'_>, now: Instant) -> Client {
-        self.identify(head, now).0
+        let mut client = self.identify(head, now).0;
+        // Without the header, all that is known is the proxy.
+        if let Peer::Tcp(proxy) = head.peer()
+            && !self.proxies.is_told(head.headers())
+        {
+            client.address = Some(proxy.ip().to_canonical());
+        }
+        client
     }
 
     /// Answers a refused request on an I/O thread.
