@@ -366,8 +366,7 @@ fn an_expired_client_certificate_ends_its_connections_and_sessions() {
 
 #[test]
 fn connections_end_when_their_authority_is_trusted_no_more() {
-    let (authority, users) = (Authority::new("test"), Authority::new("users"));
-    let others = Authority::new("others");
+    let [authority, users, others] = ["test", "users", "others"].map(Authority::new);
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&file, users.pem()).unwrap();
     let builder = authority.sign(&["a.test"]).builder();
@@ -376,8 +375,7 @@ fn connections_end_when_their_authority_is_trusted_no_more() {
         .build()
         .unwrap();
     let (_server, addr) = start_with(config.clone(), |builder| builder);
-    let user = users.sign(&["user"]);
-    let mut known = Reader::new(authority.client().with(&user).open(addr));
+    let mut known = Reader::new(authority.client().with(&users.sign(&["user"])).open(addr));
     let mut without = Reader::new(authority.client().open(addr));
     assert_eq!([status_on(&mut known), status_on(&mut without)], [200; 2]);
     std::fs::write(&file, others.pem() + &users.pem()).unwrap();

@@ -104,9 +104,9 @@ fn text(status: Status, body: &str) -> Response {
     Response::text(status, body.to_owned()).header("Cache-Control", "no-store")
 }
 
-/// Refuses requests of browsers as [`only_by_own_names`] does. Monitoring systems may use any name of
-/// the server. A browser, unlike them, always sends `Accept-Language`, and no web page can prevent
-/// that.
+/// Refuses requests of browsers as [`only_by_own_names`] does. Monitoring systems may use any name
+/// of the server. A browser, unlike them, always sends `Accept-Language`, and no web page can
+/// prevent that.
 fn browsers_only_by_own_names(request: &mut Request, next: Next<'_>) -> Response {
     match request.head().header("Accept-Language") {
         Some(_) => only_by_own_names(request, next),

@@ -34,6 +34,7 @@ mod counters;
 mod doubt;
 mod error;
 pub mod fsck;
+mod hidden;
 pub mod import;
 mod inspect;
 mod keep;

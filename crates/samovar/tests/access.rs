@@ -196,8 +196,8 @@ fn browsers_find_caches_with_passwords() {
     }
 }
 
-/// A shared cache such as that of nginx stores answers to requests with credentials, unless they are
-/// private.
+/// A shared cache such as that of nginx stores answers to requests with credentials, unless they
+/// are private.
 #[test]
 fn a_proxy_does_not_give_a_private_answer_to_others() {
     let file = File::new("");

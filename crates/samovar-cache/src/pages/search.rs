@@ -10,8 +10,8 @@
 //!
 //! Only paths that the client may read count as found. So neither the results nor the statement
 //! that there are more depend on a path that a policy hides. Nor does the time: rules about names
-//! and roots are decided without a look-up, and for other rules the number of look-ups is rounded up
-//! to a multiple of [`LOOKUP_COUNT_STEP`].
+//! and roots are decided without a look-up, and for other rules the number of look-ups is rounded
+//! up to a multiple of [`LOOKUP_COUNT_STEP`].
 //!
 //! # Limits
 //!

@@ -22,8 +22,8 @@ const SIGN_IN: &str = "sign-in";
 const PIN_COUNT_MAX: usize = 200;
 
 impl View<'_> {
-    /// Renders the page of recent uploads and pins. With the parameter `sign-in`, asks a browser for
-    /// a token first, which it sends with later requests.
+    /// Renders the page of recent uploads and pins. With the parameter `sign-in`, asks a browser
+    /// for a token first, which it sends with later requests.
     pub(super) fn uploads(&self, head: Head<'_>) -> Response {
         let Some(stored) = self.cache.stored else {
             return self.nothing();

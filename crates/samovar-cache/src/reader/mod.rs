@@ -8,6 +8,8 @@ pub(crate) mod policy;
 
 use std::sync::Arc;
 
+use samovar_http::Response;
+use samovar_http::http::Status;
 use samovar_nix::{HashPart, NarHash, PathInfo, StorePath};
 use samovar_storage::metadata::StoredPath;
 use samovar_store::{Snapshot, Store, StoreError};
@@ -16,7 +18,7 @@ use crate::known::registration::Registration;
 use crate::known::row::Row;
 use crate::known::shared_store::SharedStore;
 use crate::reader::policy::{Decision, Policy, PolicyConfig};
-use crate::refusal::Refusal;
+use crate::refusal::{Fixed, Refusal};
 
 /// A store, and the read policy of one cache.
 #[derive(Debug)]
@@ -152,6 +154,20 @@ impl Reader {
             Decision::Allowed { .. } | Decision::NotAllowed => Ok(()),
             Decision::Denied => Err(Refusal::NotReadable),
             Decision::Unknown => Err(Refusal::Undecided),
+        }
+    }
+
+    /// Returns the response about uploaded paths, or 503 while it is unknown which paths the policy
+    /// hides. Checked before and after the response is made, so that a hidden path is never
+    /// answered as an absent one.
+    pub(crate) fn decided(&self, response: impl FnOnce() -> Response) -> Response {
+        if self.policy.is_unknown() {
+            return Fixed::Unavailable.response();
+        }
+        let response = response();
+        match response.status() == Status::NOT_FOUND && self.policy.is_unknown() {
+            true => Fixed::Unavailable.response(),
+            false => response,
         }
     }
 

@@ -26,7 +26,7 @@ impl Uploads {
             Kind::Realisation(id) => &|| self.realisation(context, id),
             _ => return None,
         };
-        Some(decided(context, response))
+        Some(context.narinfos.reader.decided(response))
     }
 
     /// Answers a GET or HEAD from uploaded paths alone, without the live Nix store.
@@ -34,7 +34,7 @@ impl Uploads {
         if target.kind == Kind::CacheInfo {
             return Response::new(Status::OK, context.cache_info.to_vec()).header(TEXT.0, TEXT.1);
         }
-        decided(context, || match &target.kind {
+        context.narinfos.reader.decided(|| match &target.kind {
             Kind::Narinfo(hash_part) => self.narinfo(context, *hash_part),
             Kind::Listing(hash_part) => self.listing(context, *hash_part),
             Kind::Nar(name) => self.nar(context, head, name),
@@ -129,22 +129,7 @@ impl Uploads {
 }
 
 /// Returns whether the policy hides an uploaded path from the client. While that is unknown, the
-/// path is hidden, and [`decided`] replaces the response.
+/// path is hidden, and [`Reader::decided`](crate::reader::Reader::decided) replaces the response.
 pub(super) fn is_denied(context: Context<'_>, path: &StoredPath) -> bool {
     context.narinfos.reader.admit_uploaded(path).is_err()
-}
-
-/// Returns the response about uploaded paths, or 503 while it is unknown which paths the policy
-/// hides. Checked before and after the response is made, so that a hidden path is never answered as
-/// an absent one.
-pub(super) fn decided(context: Context<'_>, response: impl FnOnce() -> Response) -> Response {
-    let policy = &context.narinfos.reader.policy;
-    if policy.is_unknown() {
-        return Fixed::Unavailable.response();
-    }
-    let response = response();
-    match response.status() == Status::NOT_FOUND && policy.is_unknown() {
-        true => Fixed::Unavailable.response(),
-        false => response,
-    }
 }

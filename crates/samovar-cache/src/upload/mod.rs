@@ -67,7 +67,6 @@ pub(crate) use self::pin::fuzzing;
 
 use self::authorize::{Right, with_token};
 use self::body::{SharedBody, encoding_of};
-use self::get::decided;
 use self::target::{Kind, Target};
 
 /// Maximum body length of a PUT, in bytes: a NAR may have 64 GiB, and a compressor may add to that.
@@ -224,11 +223,18 @@ impl Uploads {
             method if method == Method::Put || target.kind.has_own_methods() => {
                 let response = match target.kind {
                     Kind::Push(target) => self.push(context, request, target),
-                    Kind::Pins => decided(context, || self.pins(context, request)),
-                    Kind::PinEvents => decided(context, || self.pin_events(context, request)),
-                    Kind::Pin(name) => {
-                        decided(context, || self.pin(context, request, name.as_ref()))
-                    }
+                    Kind::Pins => context
+                        .narinfos
+                        .reader
+                        .decided(|| self.pins(context, request)),
+                    Kind::PinEvents => context
+                        .narinfos
+                        .reader
+                        .decided(|| self.pin_events(context, request)),
+                    Kind::Pin(name) => context
+                        .narinfos
+                        .reader
+                        .decided(|| self.pin(context, request, name.as_ref())),
                     _ => self.put(context, request, &target),
                 };
                 if response.status().code() >= 400 && request.head().version() == Version::Http2 {
@@ -243,7 +249,12 @@ impl Uploads {
                 Some(self.get(context, head, &target))
             }
             Method::Get | Method::Head => match &target.kind {
-                Kind::Nar(name) => Some(decided(context, || self.nar(context, head, name))),
+                Kind::Nar(name) => Some(
+                    context
+                        .narinfos
+                        .reader
+                        .decided(|| self.nar(context, head, name)),
+                ),
                 _ => None,
             },
             _ if target.is_below_upload => Some(

@@ -22,11 +22,11 @@ use std::io::{self, Read as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use rustls::ServerConfig;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, InsufficientSizeError};
-use rustls::{HandshakeKind, ServerConfig};
 
-use super::trust::{Trust, Verified};
+use super::trust::Trust;
 use crate::io::sys;
 
 /// Maximum length of plaintext that is encrypted and sent at once, in bytes: four records. A larger
@@ -178,41 +178,6 @@ impl Stream {
             State::Open(tls) => tls.alpn_protocol(),
             State::Fresh(_) | State::Over => None,
         }
-    }
-
-    /// Sets the authorities whose trust in the peer may end. `generation`: that of the
-    /// configuration of this connection.
-    pub(crate) fn trusting(mut self, trust: Arc<Trust>, generation: u64) -> Self {
-        (self.trust, self.generation) = (trust, generation);
-        self
-    }
-
-    /// Describes the verification of the peer's chain.
-    pub(crate) fn verified(&self, chain: &[Box<[u8]>]) -> Verified {
-        Verified::new(Arc::clone(&self.trust), self.generation, chain)
-    }
-
-    /// Verifies the certificate of a resumed session, which the handshake does not. Ends the
-    /// connection with an alert if it is not trusted.
-    ///
-    /// # Errors
-    ///
-    /// If the certificate has expired, or its authority is not trusted any more.
-    pub(crate) fn verify_resumed(&mut self) -> io::Result<()> {
-        let State::Open(tls) = &self.state else {
-            return Ok(());
-        };
-        let is_resumed = tls.handshake_kind() == Some(HandshakeKind::Resumed);
-        let chain = self.peer_certificates();
-        if !is_resumed || self.verified(&chain).verify(&chain) {
-            return Ok(());
-        }
-        drop(self.shutdown_write());
-        self.state = State::Over;
-        Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "the client certificate of the resumed session is not valid any more",
-        ))
     }
 
     /// Returns the verified certificate chain of the peer as DER, the peer's own certificate first.
@@ -619,5 +584,6 @@ fn limit_exceeded() -> io::Error {
     )
 }
 
+mod lasting;
 #[cfg(test)]
 mod tests;

@@ -87,8 +87,8 @@ impl Verified {
         chain.is_empty() || self.trust.trusts(chain)
     }
 
-    /// Whether the certificate has expired, or is not trusted any more. `chain`: the certificates of
-    /// the connection, not empty.
+    /// Whether the certificate has expired, or is not trusted any more. `chain`: the certificates
+    /// of the connection, not empty.
     pub(crate) fn has_lapsed(&self, chain: &[Box<[u8]>]) -> bool {
         if self.has_lapsed.load(Ordering::Relaxed)
             || self.not_after.is_some_and(|end| end < SystemTime::now())

@@ -45,21 +45,7 @@ pub(super) fn remarks(settings: &Settings, config: &Configuration) -> Vec<String
             ));
         }
     }
-    let is_any = |listener: &ListenSpec| match listener {
-        ListenSpec::Tcp { host, .. } => match host {
-            Host::Address(address) => address.is_unspecified(),
-            Host::Name(_) => false,
-            _ => true,
-        },
-        ListenSpec::Unix(_) => false,
-    };
-    if config.admin.listeners.iter().any(is_any) {
-        remarks.push(
-            "admin.listen is open on all interfaces: metrics and status page need no password, and \
-             show paths and clients. Name an address of an internal network"
-                .to_owned(),
-        );
-    }
+    remarks.extend(of_admin(config));
     let is_open = |cache: &CacheSettings| cache.access.lets_everybody_in();
     let clients = config.tls.as_ref().and_then(|tls| tls.clients.as_ref());
     if clients.is_some_and(|clients| !clients.required) && config.caches.iter().all(is_open) {
@@ -85,7 +71,8 @@ pub(super) fn remarks(settings: &Settings, config: &Configuration) -> Vec<String
     remarks
 }
 
-/// Returns the warnings about the options `access` of a cache. `of`: ` of the cache NAME`, or empty.
+/// Returns the warnings about the options `access` of a cache. `of`: ` of the cache NAME`, or
+/// empty.
 fn of_access(cache: &CacheSettings, of: &str, client_address: ClientAddress) -> Vec<String> {
     let access = &cache.access;
     let mut remarks = Vec::new();
@@ -124,4 +111,24 @@ fn of_access(cache: &CacheSettings, of: &str, client_address: ClientAddress) -> 
         }
     }
     remarks
+}
+
+/// Returns the warning about the admin listener, which asks for no password.
+fn of_admin(config: &Configuration) -> Option<String> {
+    let is_any = |listener: &ListenSpec| match listener {
+        ListenSpec::Tcp { host, .. } => match host {
+            Host::Address(address) => address.is_unspecified(),
+            Host::Name(_) => false,
+            _ => true,
+        },
+        ListenSpec::Unix(_) => false,
+    };
+    if config.admin.listeners.iter().any(is_any) {
+        return Some(
+            "admin.listen is open on all interfaces: metrics and status page need no password, and \
+             show paths and clients. Name an address of an internal network"
+                .to_owned(),
+        );
+    }
+    None
 }

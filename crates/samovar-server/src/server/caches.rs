@@ -105,9 +105,7 @@ pub fn root_faults(settings: &[CacheSettings], store: &dyn Store) -> Vec<PolicyR
                 // The references of the path are unknown, unless it was uploaded.
                 RootFault::NotInStore(_) => (
                     format!("{prefix}/ denies it, but its closure only if it was uploaded"),
-                    format!(
-                        "let {root:?} lead to a path in the store, or ignore this if uploads are meant"
-                    ),
+                    format!("let {root:?} lead to a path in the store, unless an upload is meant"),
                     false,
                 ),
             };

@@ -267,8 +267,8 @@ pub trait Metadata:
     /// Any [`StorageError`].
     fn users_of_nar(&self, cache: CacheId, nar_id: i64) -> Result<Vec<HashPart>, StorageError>;
 
-    /// Returns the hash parts of the paths of a cache that have this deriver. Reads all paths of the
-    /// cache.
+    /// Returns the hash parts of the paths of a cache that have this deriver. Reads all paths of
+    /// the cache.
     ///
     /// # Errors
     ///

@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
 
-use samovar_nix::PathInfo;
+use samovar_nix::{PathInfo, StoreDir};
 use tempfile::TempDir;
 
 use super::*;

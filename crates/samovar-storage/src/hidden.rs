@@ -1,0 +1,63 @@
+//! Paths that a policy hides, and NARs that only these use.
+
+use std::sync::Arc;
+
+use samovar_nix::{HashPart, StorePath};
+
+use crate::error::StorageError;
+use crate::metadata::StoredPath;
+use crate::stored_cache::{Hides, StoredCache};
+
+impl StoredCache {
+    /// Sets the function that returns whether a policy hides a path from clients. A NAR that only
+    /// hidden paths use exists only for the tokens that have sent it, and a push is told nothing
+    /// about a hidden path. Look-ups of paths are not affected: their caller applies the policy.
+    #[must_use]
+    pub fn hiding(mut self, hides: impl Fn(&StoredPath) -> bool + Send + Sync + 'static) -> Self {
+        self.hides = Some(Hides(Arc::new(hides)));
+        self
+    }
+
+    /// Returns whether the policy hides the path with this hash part.
+    pub(crate) fn hides(&self, hash_part: HashPart) -> Result<bool, StorageError> {
+        let Some(Hides(hides)) = &self.hides else {
+            return Ok(false);
+        };
+        let path = self.storage.metadata.peek(self.id, hash_part)?;
+        Ok(path.is_some_and(|path| hides(&path)))
+    }
+
+    /// Returns whether a client may use a NAR of the storage: it was sent with the client's token,
+    /// or a path that the policy does not hide uses it.
+    pub(crate) fn shows_nar(&self, token: Option<i64>, nar: i64) -> Result<bool, StorageError> {
+        let metadata = &self.storage.metadata;
+        if self.hides.is_none() {
+            return Ok(true);
+        }
+        if let Some(token) = token
+            && metadata.has_sent(token, nar)?
+        {
+            return Ok(true);
+        }
+        for user in metadata.users_of_nar(self.id, nar)? {
+            if !self.hides(user)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns the paths of the cache that have this deriver. Reads all paths of the cache.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn paths_of_deriver(&self, deriver: &StorePath) -> Result<Vec<StoredPath>, StorageError> {
+        let metadata = &self.storage.metadata;
+        let mut paths = Vec::new();
+        for hash_part in metadata.paths_of_deriver(self.id, deriver)? {
+            paths.extend(metadata.peek(self.id, hash_part)?);
+        }
+        Ok(paths)
+    }
+}
