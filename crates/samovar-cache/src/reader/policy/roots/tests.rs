@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::Path;
+use std::path::{Component, Path};
 
 use samovar_nix::{PathInfo, StoreDir};
 use tempfile::TempDir;
