@@ -121,6 +121,23 @@ impl Index {
         scanned.files_without_digest().collect()
     }
 
+    /// Returns for each entry of a scan whether the index has it, with the same metadata unless it
+    /// is a directory.
+    #[must_use]
+    pub fn unchanged(&self, scanned: &Scanned) -> Vec<bool> {
+        let mut found = vec![false; scanned.entries.list().len()];
+        for item in Walk::new([&self.entries, &scanned.entries]) {
+            let [Some(old), Some(new)] = item else {
+                continue;
+            };
+            let (old_entry, new_entry) = (&self.entries.list()[old], &scanned.entries.list()[new]);
+            let is_directory = matches!(new_entry.kind, Kind::Directory { .. });
+            found[new] = old_entry.has_same_type(new_entry)
+                && (is_directory || self.states[old].is_same(&scanned.states[new]));
+        }
+        found
+    }
+
     fn is_unchanged(&self, old: usize, new: &FileState) -> bool {
         let old = &self.states[old];
         old.is_same(new) && old.mtime < self.settled && old.ctime < self.settled

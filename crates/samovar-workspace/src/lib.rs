@@ -28,6 +28,7 @@
 
 #![forbid(unsafe_code)]
 
+mod carry;
 pub mod delta;
 pub mod diff;
 pub mod entries;

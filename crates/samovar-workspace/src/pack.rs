@@ -32,7 +32,7 @@ use crate::files::Files;
 use crate::index::Index;
 use crate::pipe::{Interrupt, PIECE_LEN, Pipe, Running, StopOnDrop, locked, panicked};
 use crate::read_error::ReadError;
-use crate::scan::Scanned;
+use crate::scan::{Options, Scanned};
 
 /// A function that is called with the number of bytes that were read since its last call: bytes of
 /// the NAR if its hash is computed, otherwise of files.
@@ -48,7 +48,7 @@ const RUN_COUNT_MAX: usize = 256;
 const STEP_COUNT: usize = 16;
 
 /// Number of times that a changing tree is read before that is an error.
-const ATTEMPTS_MAX: usize = 4;
+const ATTEMPTS_MAX: usize = 8;
 
 /// Maximum number of reading threads.
 const THREADS_MAX: usize = 8;
@@ -61,9 +61,12 @@ pub fn default_threads() -> usize {
     count.clamp(2, THREADS_MAX)
 }
 
+/// A function that scans a tree again.
+pub type Rescan<'a> = &'a dyn Fn(Options) -> Result<Scanned, ReadError>;
+
 /// Scans the directory `root` and computes the digests of all files, and the hash of the NAR if it
-/// is wanted. Takes the digests of unchanged files from the index. If the tree changes meanwhile,
-/// starts again, a few times.
+/// is wanted. Takes the digests of unchanged files from the index. The result is the state of the
+/// whole tree at one moment.
 ///
 /// # Errors
 ///
@@ -74,46 +77,86 @@ pub fn read_tree(
     needs_nar_hash: bool,
     threads: usize,
 ) -> Result<(Scanned, Option<NarHash>), ReadError> {
-    let mut scanned = scan_again(root)?;
+    let rescan = |options| Scanned::scan_with(root, options);
+    let mut scanned = scan_again(&rescan, Options::default())?;
     if let Some(index) = index {
         index.apply(&mut scanned);
     }
-    let nar_hash = hash_latest(&mut scanned, needs_nar_hash, threads, &|_| {})?;
+    let nar_hash = hash_steady(&mut scanned, needs_nar_hash, threads, &|_| {}, &rescan)?;
     Ok((scanned, nar_hash))
 }
 
-/// Like [`hash()`], but if the tree has changed since the scan, scans it again, a few times.
+/// Like [`hash()`], and scans the whole tree once more, to be sure that all entries, directories
+/// included, were in the scanned state at one moment: after the first scan, and before the second.
+/// If the tree has changed, or changed so shortly before the scan that a further change in the same
+/// tick of the clock would be invisible, starts again with a new scan, a few times. Only what
+/// differs is read again, unless the hash of the NAR is wanted.
 ///
 /// # Errors
 ///
 /// [`ReadError::Changed`] if the tree keeps changing; any other [`ReadError`].
-pub fn hash_latest(
+pub fn hash_steady(
     scanned: &mut Scanned,
     needs_nar_hash: bool,
     threads: usize,
     report: Report<'_>,
+    rescan: Rescan<'_>,
 ) -> Result<Option<NarHash>, ReadError> {
-    for _ in 1..ATTEMPTS_MAX {
-        match hash(scanned, needs_nar_hash, threads, report) {
-            Err(ReadError::Changed(_)) => {}
-            outcome => return outcome,
+    let mut attempt = 1;
+    loop {
+        let changed = match try_hash_steady(scanned, needs_nar_hash, threads, report, rescan) {
+            Ok(Steady::Yes(nar_hash)) => return Ok(nar_hash),
+            Ok(Steady::TooEarly) => ReadError::Changed(scanned.root.clone()),
+            Err(changed @ ReadError::Changed(_)) => changed,
+            Err(error) => return Err(error),
+        };
+        if attempt == ATTEMPTS_MAX {
+            return Err(changed);
         }
+        attempt += 1;
         let known = Index::of(scanned);
-        *scanned = scan_again(&scanned.root)?;
+        *scanned = scan_again(rescan, Options::WRITING)?;
         known.apply(scanned);
     }
-    hash(scanned, needs_nar_hash, threads, report)
 }
 
-/// Scans the directory `root`, again if it changes meanwhile.
-fn scan_again(root: &Path) -> Result<Scanned, ReadError> {
+/// Whether a tree was in the scanned state at one moment.
+enum Steady {
+    /// It was; with the hash of its NAR, if it was wanted.
+    Yes(Option<NarHash>),
+    /// Not known: an entry has changed in the same tick of the clock in which it was scanned. That
+    /// tick is over now.
+    TooEarly,
+}
+
+fn try_hash_steady(
+    scanned: &mut Scanned,
+    needs_nar_hash: bool,
+    threads: usize,
+    report: Report<'_>,
+    rescan: Rescan<'_>,
+) -> Result<Steady, ReadError> {
+    let unsettled = scanned.unsettled_time();
+    if !unsettled.is_zero() {
+        thread::sleep(unsettled);
+        return Ok(Steady::TooEarly);
+    }
+    let nar_hash = hash(scanned, needs_nar_hash, threads, report)?;
+    match scanned.difference(&rescan(Options::default())?) {
+        None => Ok(Steady::Yes(nar_hash)),
+        Some(path) => Err(ReadError::Changed(path)),
+    }
+}
+
+/// Scans a tree, again if it changes meanwhile.
+fn scan_again(rescan: Rescan<'_>, options: Options) -> Result<Scanned, ReadError> {
     for _ in 1..ATTEMPTS_MAX {
-        match Scanned::scan(root) {
+        match rescan(options) {
             Err(ReadError::Changed(_)) => {}
             outcome => return outcome,
         }
     }
-    Scanned::scan(root)
+    rescan(options)
 }
 
 /// Computes the missing digests, and the hash of the whole NAR if it is wanted, in one pass. With

@@ -3,8 +3,9 @@
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{CWD, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use rustix::io::Errno;
@@ -12,7 +13,7 @@ use samovar_store::{EntryType, Metadata, Scan, TreeError as WalkError, Visit};
 
 use crate::entries::{Builder, Entries, Kind, Mtime};
 use crate::read_error::ReadError;
-use crate::root::is_temporary;
+use crate::root::{Root, is_temporary};
 
 /// Name of the directory with the states of workspaces. Earlier versions kept the state of a
 /// workspace in its root under this name. No snapshot contains this name, at any depth: the state
@@ -22,6 +23,9 @@ pub const STATE_DIRECTORY: &str = ".samovar";
 /// File in the root of a workspace whose time stamp is the clock of the file system, where that has
 /// no unnamed files. Its name is that of a [temporary](is_temporary) entry.
 pub const CLOCK: &str = ".samovar-tmp-000000000000c10c";
+
+/// Permission bits of a file that everybody may read.
+const READABLE: u16 = 0o444;
 
 /// Maximum difference between the stamps of two changes at the same time: Linux takes them from a
 /// clock that advances every 1 to 10 ms.
@@ -37,8 +41,26 @@ const GRANULARITY_UNKNOWN: Mtime = Mtime {
     nanoseconds: 0,
 };
 
-/// Maximum length of [`Skipped::paths`].
-const SKIPPED_PATHS_MAX: usize = 5;
+/// Types of file systems (`f_type` of `statfs(2)`) that take the times of their files from the
+/// clock of this machine.
+///
+/// # Source
+///
+/// Linux, `include/uapi/linux/magic.h`; of ZFS and bcachefs their own sources.
+const LOCAL: [u64; 8] = [
+    0xef53,      // ext2, ext3, ext4
+    0x5846_5342, // XFS
+    0x9123_683e, // Btrfs
+    0xf2f5_2010, // F2FS
+    0x0102_1994, // tmpfs
+    0x794c_7630, // overlayfs
+    0x2fc1_2fc1, // ZFS
+    0xca45_1a4e, // bcachefs
+];
+
+/// How many of [`LOCAL`], from the first, give a file new times whenever a program stores to a page
+/// of it that is mapped and was written to the disk. Others, such as tmpfs, do not.
+const NOTIFIED_COUNT: usize = 4;
 
 /// The entries of a local directory, as a scan found them.
 #[derive(Debug, Clone)]
@@ -52,12 +74,28 @@ pub struct Scanned {
     /// What the snapshot leaves out.
     pub skipped: Skipped,
     /// Files with a stamp (mtime or ctime) before this time have got a later stamp with any change
-    /// since the scan. Files with another stamp may have changed without a visible sign.
+    /// since the scan. Files with another stamp may have changed without a visible sign. Stores to
+    /// mapped files count only if the scan has [written](Options::writes) the files.
     pub settled: Mtime,
+    /// Whether entries of an earlier tree were [added](Self::carry), whose files cannot be read.
+    pub is_carrying: bool,
+    /// Whether stores to files that are mapped change their times on this file system.
+    pub is_notified: bool,
+}
+
+/// What a scan does besides reading metadata.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Options {
+    /// Writes the file system of the tree to stable storage first (`syncfs`), because the kernel
+    /// gives a file new times only with the first store to a page that is mapped and unchanged:
+    /// further stores are not visible until the page was written.
+    pub writes: bool,
+    /// Leaves out what the user may not read; otherwise it is an error.
+    pub skips_unreadable: bool,
 }
 
 /// Metadata of a file that changes whenever its contents change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FileState {
     /// Length of the contents, in bytes.
     pub size: u64,
@@ -71,15 +109,23 @@ pub struct FileState {
     pub device: u64,
 }
 
+impl Options {
+    /// Writes the file system before the scan.
+    pub const WRITING: Self = Self {
+        writes: true,
+        skips_unreadable: false,
+    };
+}
+
 /// Entries that a snapshot leaves out.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Skipped {
-    /// Number of sockets, FIFOs and devices.
-    pub special: u64,
-    /// Number of mount points, bind mounts included.
-    pub mounts: u64,
-    /// The first few paths, relative to the root.
-    pub paths: Vec<PathBuf>,
+    /// Paths of sockets, FIFOs and devices, relative to the root.
+    pub special: Vec<PathBuf>,
+    /// Paths of mount points, bind mounts included.
+    pub mounts: Vec<PathBuf>,
+    /// Paths of files and directories that the user may not read.
+    pub unreadable: Vec<PathBuf>,
 }
 
 impl FileState {
@@ -98,6 +144,12 @@ impl FileState {
             inode,
             device,
         }
+    }
+
+    /// Returns whether any change after a scan gives the file other times.
+    #[must_use]
+    pub fn is_settled(&self, scanned: &Scanned) -> bool {
+        self.mtime < scanned.settled && self.ctime < scanned.settled
     }
 
     /// Returns whether the file is the same, with unchanged contents.
@@ -120,6 +172,15 @@ impl Scanned {
     /// [`ReadError::Io`] if an entry is unreadable; [`ReadError::Entry`] if a NAR cannot contain an
     /// entry; [`ReadError::Changed`].
     pub fn scan(root: &Path) -> Result<Self, ReadError> {
+        Self::scan_with(root, Options::default())
+    }
+
+    /// Like [`scan`](Self::scan), with options.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`scan`](Self::scan); [`ReadError::Io`] if the file system cannot be written.
+    pub fn scan_with(root: &Path, options: Options) -> Result<Self, ReadError> {
         let io_error = |reason| ReadError::Io {
             path: root.to_owned(),
             reason,
@@ -128,7 +189,13 @@ impl Scanned {
         if !root.is_dir() {
             return Err(io_error(std::io::ErrorKind::NotADirectory.into()));
         }
-        let settled = settled(&root);
+        let kind = file_system(&root);
+        let settled = settled(&root, kind);
+        if options.writes {
+            // After the clock was read: who stores to a page later sets its times.
+            let written = Root::open(&root).and_then(|root| root.sync());
+            written.map_err(io_error)?;
+        }
         let scan = Scan::open(&root, false).map_err(|error| walk_error(root.clone(), error))?;
         let top = FileState::of(scan.root());
         let mut scanner = Scanner {
@@ -138,6 +205,7 @@ impl Scanned {
             lens: Vec::new(),
             states: vec![top],
             skipped: Skipped::default(),
+            skips_unreadable: options.skips_unreadable,
         };
         scanner.run(scan)?;
         let Scanner {
@@ -154,6 +222,8 @@ impl Scanned {
                 states,
                 skipped,
                 settled,
+                is_carrying: false,
+                is_notified: LOCAL[..NOTIFIED_COUNT].contains(&kind),
             }),
             Err(reason) => Err(ReadError::Entry { path: root, reason }),
         }
@@ -166,6 +236,51 @@ impl Scanned {
             0 => self.root.clone(),
             _ => self.root.join(OsStr::from_bytes(&self.entries.path(index))),
         }
+    }
+
+    /// Returns the path of an entry that differs from that of another scan of the same directory in
+    /// anything but its contents. Returns `None` if all are the same.
+    #[must_use]
+    pub fn difference(&self, other: &Self) -> Option<PathBuf> {
+        let (list, others) = (self.entries.list(), other.entries.list());
+        let is_same = |index: usize| {
+            let (Some(a), Some(b)) = (list.get(index), others.get(index)) else {
+                return false;
+            };
+            let has_same_kind = match (&a.kind, &b.kind) {
+                (Kind::Directory { end }, Kind::Directory { end: other }) => end == other,
+                (Kind::File { .. }, Kind::File { .. }) => true,
+                (Kind::Symlink { target }, Kind::Symlink { target: other }) => target == other,
+                _ => false,
+            };
+            has_same_kind
+                && (&a.name, a.mode) == (&b.name, b.mode)
+                && self.states.get(index) == other.states.get(index)
+        };
+        match (0..list.len().max(others.len())).find(|index| !is_same(*index)) {
+            Some(index) if index < list.len() => Some(self.path(index)),
+            Some(index) => Some(other.path(index)),
+            None => (self.skipped != other.skipped).then(|| self.root.clone()),
+        }
+    }
+
+    /// Returns how long to wait until a further scan shows whatever happens after it: until the
+    /// clock of the file system is past the last change. Zero: this scan shows it already.
+    /// Entries whose last change is in the future do not count: nothing that happens now gets such
+    /// a time.
+    #[must_use]
+    pub fn unsettled_time(&self) -> Duration {
+        let now = self.settled.plus(GRANULARITY_UNKNOWN).plus(GRANULARITY);
+        let ctimes = self.states.iter().map(|state| state.ctime);
+        let last = ctimes.filter(|ctime| *ctime < now).max();
+        let Some(last) = last.filter(|last| *last >= self.settled) else {
+            return Duration::ZERO;
+        };
+        let granularity = match last.nanoseconds {
+            0 => GRANULARITY_UNKNOWN,
+            _ => GRANULARITY,
+        };
+        last.plus(granularity).duration_since(self.settled)
     }
 
     /// Returns the indices of the files without a digest.
@@ -185,6 +300,7 @@ struct Scanner {
     lens: Vec<usize>,
     states: Vec<FileState>,
     skipped: Skipped,
+    skips_unreadable: bool,
 }
 
 impl Scanner {
@@ -208,7 +324,8 @@ impl Scanner {
                     if ignored_depth > 0 || Self::is_left_out(name) {
                         continue;
                     }
-                    return Err(self.walk_error(name, error));
+                    self.unreadable(name, error)?;
+                    continue;
                 }
                 Ok(Some(Visit::Entry { name, metadata })) => (name, metadata, false),
                 Ok(Some(Visit::Enter { name, metadata })) => (name, metadata, true),
@@ -219,44 +336,53 @@ impl Scanner {
             }
             let state = FileState::of(&metadata);
             let mode = metadata.permissions();
-            let added = match metadata.entry_type() {
+            match metadata.entry_type() {
                 EntryType::Directory if is_entered => {
                     let entered = self.builder.enter(name, mode, state.mtime);
                     entered.map_err(|source| self.entry_error(name, source))?;
                     self.enter(name);
-                    true
                 }
                 EntryType::Directory => {
-                    self.skipped.mounts += 1;
-                    false
+                    self.skipped.mounts.push(self.relative_path(name));
+                    continue;
                 }
                 EntryType::Special => {
-                    self.skipped.special += 1;
-                    false
+                    self.skipped.special.push(self.relative_path(name));
+                    continue;
                 }
-                EntryType::File => {
-                    let size = state.size;
-                    let added = self.builder.file(name, mode, state.mtime, size, None);
-                    added.map_err(|source| self.entry_error(name, source))?;
-                    true
+                EntryType::File if self.skips_unreadable && mode & READABLE != READABLE => {
+                    let name = name.to_vec();
+                    if let Err(error) = scan.open_last() {
+                        self.unreadable(&name, error)?;
+                        continue;
+                    }
+                    self.file(&name, mode, &state)?;
                 }
+                EntryType::File => self.file(name, mode, &state)?,
                 EntryType::Symlink => {
                     let name = name.to_vec();
                     let target = scan.link_last();
                     let target = target.map_err(|error| self.walk_error(&name, error))?;
                     let added = self.builder.symlink(&name, state.mtime, &target);
                     added.map_err(|source| self.entry_error(&name, source))?;
-                    self.states.push(state);
-                    continue;
                 }
-            };
-            if added {
-                self.states.push(state);
-            } else if self.skipped.paths.len() < SKIPPED_PATHS_MAX {
-                let path = PathBuf::from(OsStr::from_bytes(&self.path));
-                self.skipped.paths.push(path.join(OsStr::from_bytes(name)));
             }
+            self.states.push(state);
         }
+    }
+
+    fn file(&mut self, name: &[u8], mode: u16, state: &FileState) -> Result<(), ReadError> {
+        let added = self.builder.file(name, mode, state.mtime, state.size, None);
+        added.map_err(|source| self.entry_error(name, source))
+    }
+
+    /// Leaves out an entry that the user may not read, if that is permitted.
+    fn unreadable(&mut self, name: &[u8], error: WalkError) -> Result<(), ReadError> {
+        if self.skips_unreadable && is_denied(&error) && !name.is_empty() {
+            self.skipped.unreadable.push(self.relative_path(name));
+            return Ok(());
+        }
+        Err(self.walk_error(name, error))
     }
 
     /// Returns whether an entry is left out because Samovar itself has written it.
@@ -277,6 +403,12 @@ impl Scanner {
         let left = self.builder.leave();
         left.map_err(|source| self.entry_error(b"", source))?;
         Ok(())
+    }
+
+    /// Returns the path of an entry of the current directory, relative to the root.
+    fn relative_path(&self, name: &[u8]) -> PathBuf {
+        let path = PathBuf::from(OsStr::from_bytes(&self.path));
+        path.join(OsStr::from_bytes(name))
     }
 
     /// Returns the full path of an entry of the current directory; that of the directory itself for
@@ -304,6 +436,11 @@ impl Scanner {
     }
 }
 
+/// Returns whether the user may not read an entry.
+fn is_denied(error: &WalkError) -> bool {
+    matches!(error, WalkError::Io(reason) if reason.kind() == std::io::ErrorKind::PermissionDenied)
+}
+
 fn walk_error(path: PathBuf, error: WalkError) -> ReadError {
     match error {
         WalkError::Vanished | WalkError::Changed => ReadError::Changed(path),
@@ -315,12 +452,31 @@ fn walk_error(path: PathBuf, error: WalkError) -> ReadError {
     }
 }
 
+/// Returns the type of the file system of a directory; 0 if it is not known.
+fn file_system(root: &Path) -> u64 {
+    let found = rustix::fs::statfs(root);
+    // The field has 32 significant bits; its width and its sign depend on the architecture.
+    found.map_or(0, |found| {
+        u64::try_from(found.f_type & 0xffff_ffff).unwrap_or_default()
+    })
+}
+
 /// Returns the value of [`Scanned::settled`] for a scan that begins now.
-fn settled(root: &Path) -> Mtime {
+fn settled(root: &Path, file_system: u64) -> Mtime {
     match file_system_clock(root) {
         Ok(time) => time.minus(GRANULARITY),
+        Err(_) if LOCAL.contains(&file_system) && has_fine_times(root) => {
+            local_clock().minus(GRANULARITY)
+        }
         Err(_) => local_clock().minus(GRANULARITY_UNKNOWN),
     }
+}
+
+/// Returns whether the times of a directory are finer than seconds. Old ext4 file systems, for
+/// example, store seconds only.
+fn has_fine_times(directory: &Path) -> bool {
+    let metadata = directory.metadata();
+    metadata.is_ok_and(|metadata| metadata.ctime_nsec() != 0)
 }
 
 /// Returns the time of the clock that stamps the files: that of the server on a network file
@@ -372,6 +528,24 @@ fn local_clock() -> Mtime {
 }
 
 impl Mtime {
+    /// Returns the time that has passed since an earlier time.
+    fn duration_since(self, earlier: Self) -> Duration {
+        let passed = self.minus(earlier);
+        let seconds = u64::try_from(passed.seconds).unwrap_or_default();
+        Duration::new(seconds, passed.nanoseconds)
+    }
+
+    fn plus(self, other: Self) -> Self {
+        let nanoseconds = self.nanoseconds + other.nanoseconds;
+        Self {
+            seconds: self
+                .seconds
+                .saturating_add(other.seconds)
+                .saturating_add((nanoseconds / 1_000_000_000).into()),
+            nanoseconds: nanoseconds % 1_000_000_000,
+        }
+    }
+
     pub(crate) fn minus(self, other: Self) -> Self {
         let borrow = self.nanoseconds < other.nanoseconds;
         let seconds = self.seconds.saturating_sub(other.seconds);

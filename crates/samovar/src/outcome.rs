@@ -16,6 +16,7 @@ use std::fmt;
 use std::process::ExitCode;
 
 use samovar_server::config::ConfigError;
+use samovar_workspace::ReadError;
 
 use crate::private::Private;
 
@@ -58,7 +59,7 @@ impl Failed {
         match error.downcast_ref::<WithReason>() {
             Some(error) => Some(error.failed),
             None if error.is::<ConfigError>() => Some(Self::Usage),
-            None if error.is::<Private>() => Some(Self::Refused),
+            None if error.is::<Private>() || error.is::<TreeChanges>() => Some(Self::Refused),
             None => None,
         }
     }
@@ -96,6 +97,11 @@ impl fmt::Display for WithReason {
 }
 
 impl std::error::Error for WithReason {}
+
+/// The error of a tree to which programs write. The exit code is that of a refusal.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}: run the command again when no program writes to the tree")]
+pub(crate) struct TreeChanges(pub(crate) ReadError);
 
 #[cfg(test)]
 mod tests {

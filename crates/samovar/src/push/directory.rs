@@ -1,13 +1,13 @@
 //! `samovar push DIR REF`: uploads a directory as the next generation of a ref.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{anyhow, bail, ensure};
 use clap::ArgMatches;
-use samovar_workspace::Scanned;
+use samovar_workspace::{Scanned, scan};
 use serde_json::json;
 
 use super::local_tree::LocalTree;
@@ -17,6 +17,9 @@ use crate::outcome::Failed;
 use crate::refs::{Expected, Generation, RefName, Update, Updated, check_snapshot, is_manifest};
 use crate::size::{counted, human};
 use crate::snapshot::{Downloaded, Snapshots};
+
+/// Maximum number of paths that a message names.
+const NAMED_COUNT: usize = 5;
 
 /// Default of `--keep` for refs.
 pub(crate) const KEEP: u32 = 10;
@@ -105,10 +108,11 @@ pub(super) fn run(
     let log = snapshots.refs().get(name)?.unwrap_or_default();
     let newest = log.generations.first();
     let base = base(options, &snapshots, newest)?;
-    let scanned =
-        Scanned::scan(options.directory).map_err(|error| Failed::Refused.because(error))?;
+    let rescan = |scan| Scanned::scan_with(options.directory, scan);
+    let scanned = rescan(scan::Options::WRITING);
+    let scanned = scanned.map_err(|error| Failed::Refused.because(error))?;
     report_skipped(&scanned);
-    let tree = LocalTree::new(scanned, base.is_none(), options.is_json);
+    let tree = LocalTree::new(scanned, base.is_none(), options.is_json, &rescan);
     let tree = tree.map_err(|error| Failed::Refused.because(error))?;
     let uploaded = snapshots.upload(name, &tree, base.as_ref(), options.is_json)?;
     let update = Update {
@@ -203,30 +207,30 @@ pub(crate) fn refuse_public(snapshots: &Snapshots) -> anyhow::Result<()> {
 /// Prints what a snapshot leaves out.
 pub(crate) fn report_skipped(scanned: &Scanned) {
     let skipped = &scanned.skipped;
-    let count = skipped.special + skipped.mounts;
-    if count > 0 {
-        let paths: Vec<String> = skipped
-            .paths
-            .iter()
-            .map(|path| format!("{path:?}"))
-            .collect();
-        let more = if count > paths.len() as u64 {
-            ", …"
-        } else {
-            ""
-        };
-        let kinds = [
-            (skipped.special, "special file"),
-            (skipped.mounts, "mounted file system"),
-        ];
-        let kinds = kinds.into_iter().filter(|(count, _)| *count > 0);
-        let kinds: Vec<String> = kinds.map(|(count, noun)| counted(count, noun)).collect();
-        notice(&format!(
-            "left out {}: {}{more}",
-            kinds.join(" and "),
-            paths.join(", ")
-        ));
+    let kinds = [
+        (&skipped.special, "special file"),
+        (&skipped.mounts, "mounted file system"),
+        (&skipped.unreadable, "unreadable path"),
+    ];
+    let kinds = kinds.into_iter().filter(|(paths, _)| !paths.is_empty());
+    let kinds: Vec<String> = kinds
+        .map(|(paths, noun)| format!("{}: {}", counted(paths.len() as u64, noun), named(paths)))
+        .collect();
+    if !kinds.is_empty() {
+        notice(&format!("left out {}", kinds.join(", and ")));
     }
+}
+
+/// Names the first few of some paths.
+pub(crate) fn named(paths: &[PathBuf]) -> String {
+    let first = paths.iter().take(NAMED_COUNT);
+    let first: Vec<String> = first.map(|path| format!("{path:?}")).collect();
+    let more = if paths.len() > NAMED_COUNT {
+        ", …"
+    } else {
+        ""
+    };
+    format!("{}{more}", first.join(", "))
 }
 
 /// Returns the name of this machine, for the log of a ref.

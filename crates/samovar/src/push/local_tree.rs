@@ -5,8 +5,8 @@ use std::io::{self, Read};
 use std::sync::Arc;
 
 use samovar_nix::NarHash;
-use samovar_workspace::pack::{self, Packer, default_threads};
-use samovar_workspace::{Entries, Files, Scanned};
+use samovar_workspace::pack::{self, Packer, Rescan, default_threads};
+use samovar_workspace::{Entries, Files, ReadError, Scanned};
 
 use super::snapshot::Tree;
 use crate::progress::Progress;
@@ -21,9 +21,10 @@ pub(crate) struct LocalTree {
 }
 
 impl LocalTree {
-    /// Computes the missing digests of a scanned directory. If it has changed since the scan, scans
-    /// it again. `needs_nar_hash`: whether to compute the hash of the NAR in the same pass;
-    /// otherwise it is computed if it is needed. `is_quiet`: no progress is shown.
+    /// Computes the missing digests of a scanned directory, and makes sure that this is its state
+    /// at one moment. If it has changed since the scan, scans it again by `rescan`.
+    /// `needs_nar_hash`: whether to compute the hash of the NAR in the same pass; otherwise it is
+    /// computed if it is needed. `is_quiet`: no progress is shown.
     ///
     /// # Errors
     ///
@@ -32,11 +33,12 @@ impl LocalTree {
         mut scanned: Scanned,
         needs_nar_hash: bool,
         is_quiet: bool,
-    ) -> anyhow::Result<Self> {
+        rescan: Rescan<'_>,
+    ) -> Result<Self, ReadError> {
         let progress = Progress::of_hashing(&scanned, needs_nar_hash, is_quiet);
         let report = |len| progress.add(len, 0);
         let threads = default_threads();
-        let nar_hash = pack::hash_latest(&mut scanned, needs_nar_hash, threads, &report);
+        let nar_hash = pack::hash_steady(&mut scanned, needs_nar_hash, threads, &report, rescan);
         progress.end();
         Ok(Self {
             scanned: Arc::new(scanned),
@@ -65,6 +67,10 @@ impl Tree for LocalTree {
         let nar_hash = pack::hash(&mut scanned, true, default_threads(), &report);
         progress.end();
         nar_hash?.ok_or_else(|| anyhow::anyhow!("the NAR has no hash"))
+    }
+
+    fn needs_base(&self) -> bool {
+        self.scanned.is_carrying
     }
 
     fn nar(&self) -> Result<Box<dyn Read + '_>, String> {

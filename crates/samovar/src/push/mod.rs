@@ -64,7 +64,7 @@ use session::{Opening, Session};
 use stock::Stock;
 use wire::Opened;
 
-pub(crate) use directory::{KEEP, host, refuse_public, report_skipped};
+pub(crate) use directory::{KEEP, host, named, refuse_public, report_skipped};
 pub(crate) use local_tree::LocalTree;
 pub(crate) use options::{command, message};
 

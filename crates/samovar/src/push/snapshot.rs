@@ -68,6 +68,9 @@ pub(crate) trait Tree: Sync {
     /// The reason why it cannot be read.
     fn nar(&self) -> Result<Box<dyn Read + '_>, String>;
 
+    /// Returns whether there are files that only the server has, in the base.
+    fn needs_base(&self) -> bool;
+
     /// Opens the contents of a file. The reader fails if the file has changed.
     ///
     /// # Errors
@@ -143,7 +146,7 @@ impl Upload<'_> {
         };
         let nar_hash = match assembled {
             Some(nar_hash) => nar_hash,
-            None => self.tree.nar_hash()?,
+            None => self.whole_hash()?,
         };
         let manifest = Manifest {
             tree: path_of_nar(&nar_hash, &[], &self.names.0, self.dir)?,
@@ -227,10 +230,23 @@ impl Upload<'_> {
         }
     }
 
+    /// Returns the hash of a NAR that is sent as a whole.
+    fn whole_hash(&self) -> anyhow::Result<NarHash> {
+        ensure!(
+            !self.tree.needs_base(),
+            Failed::Refused.because(anyhow!(
+                "the server cannot take files that are not readable here from the last \
+                 generation: unmount what is mounted in the tree, permit reading it, or remove it"
+            ))
+        );
+        self.tree.nar_hash()
+    }
+
     /// Opens a push for recipes. Returns `None` if the server does not know the protocol, or if a
     /// recipe is not worthwhile.
     fn open_recipes(&self, delta: &Delta, nar_size: u64) -> anyhow::Result<Option<Recipes>> {
-        if delta.literal_len() > nar_size / 100 * RECIPE_SHARE_MAX {
+        let is_long = delta.literal_len() > nar_size / 100 * RECIPE_SHARE_MAX;
+        if is_long && !self.tree.needs_base() {
             return Ok(None);
         }
         Ok(match session::open(&self.protocol, &[])? {

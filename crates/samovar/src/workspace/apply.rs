@@ -1,10 +1,12 @@
 //! [`Apply`]: changes the files of a workspace.
 //!
 //! Contents are received and verified before the first change. Each file is compared with the scan
-//! right before it is replaced or removed, and new files replace nothing: a file that a program has
+//! right before it is replaced or removed, by its metadata, and by its contents where a program may
+//! have stored to it without a new time; new files replace nothing: a file that a program has
 //! changed since the scan ends the command. What was changed until then is right, and the command
 //! can be repeated.
 
+use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
@@ -22,7 +24,9 @@ use samovar_workspace::{Entry, Kind, Manifest, Mtime, Root, Scanned};
 use super::fetch::{Staged, file};
 use super::open::set_root_mode;
 use super::state::{Workspace, shown_path};
+use super::unchanged::is_as_scanned;
 use crate::outcome::Failed;
+use crate::size::counted;
 use crate::snapshot::Snapshots;
 
 /// Changes of the files of a workspace.
@@ -32,15 +36,41 @@ pub(super) struct Apply<'a> {
     ours: &'a Scanned,
     theirs: &'a Manifest,
     staged: Staged,
+    counts: Counts,
+}
+
+/// Numbers of changes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Counts {
     /// Number of entries that were created, replaced or removed.
-    pub(super) changed_count: u64,
+    paths: u64,
+    /// Number of other entries that have got another mode.
+    modes: u64,
+    /// Number of other files that have got another time.
+    times: u64,
+}
+
+impl fmt::Display for Counts {
+    /// Names what was changed, as `2 paths and 1 mode`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts = [
+            (self.paths, "path"),
+            (self.modes, "mode"),
+            (self.times, "time"),
+        ];
+        let counts = counts.into_iter().filter(|(count, _)| *count > 0);
+        let counts: Vec<String> = counts.map(|(count, noun)| counted(count, noun)).collect();
+        match counts.is_empty() {
+            true => f.write_str("0 paths"),
+            false => f.write_str(&counts.join(" and ")),
+        }
+    }
 }
 
 /// The result of [`Apply::run`].
 #[derive(Debug)]
 pub(super) struct Applied {
-    /// Number of entries that were created, replaced or removed.
-    pub(super) changed_count: u64,
+    pub(super) counts: Counts,
     /// Number of bytes received.
     pub(super) received_len: u64,
 }
@@ -59,6 +89,7 @@ impl<'a> Apply<'a> {
         theirs: &'a Manifest,
         actions: &[Action],
     ) -> anyhow::Result<Applied> {
+        let actions = visible(ours, actions)?;
         let files = actions.iter().filter_map(|action| match action.kind {
             ActionKind::Create { theirs: index }
             | ActionKind::Conflict { theirs: index, .. }
@@ -74,9 +105,9 @@ impl<'a> Apply<'a> {
             ours,
             theirs,
             staged: Staged::download(workspace, snapshots, theirs, &files)?,
-            changed_count: 0,
+            counts: Counts::default(),
         };
-        for action in actions {
+        for action in &actions {
             let applied = apply.apply(&workspace.root, action);
             applied.with_context(|| format!("cannot update {}", shown_path(&action.path)))?;
         }
@@ -85,7 +116,7 @@ impl<'a> Apply<'a> {
         let received_len = apply.staged.received_len;
         apply.staged.remove();
         Ok(Applied {
-            changed_count: apply.changed_count,
+            counts: apply.counts,
             received_len,
         })
     }
@@ -94,18 +125,36 @@ impl<'a> Apply<'a> {
         let path = &action.path[..];
         match action.kind {
             ActionKind::Metadata { mode, .. } if path.is_empty() => set_root_mode(root, mode),
-            ActionKind::Metadata { mode, mtime } => self.set_attributes(path, mode, mtime)?,
+            ActionKind::Metadata { mode, mtime } => {
+                self.count_attributes(path, mode, mtime);
+                self.set_attributes(path, mode, mtime)?;
+            }
             ActionKind::Remove { ours } => self.remove(path, ours)?,
             ActionKind::Create { theirs } | ActionKind::Conflict { theirs, .. } => {
                 self.create(path, theirs)?;
-                self.changed_count += 1;
+                self.counts.paths += 1;
             }
             ActionKind::Replace { ours, theirs, mode } => {
                 self.replace(path, ours, theirs, mode)?;
-                self.changed_count += 1;
+                self.counts.paths += 1;
             }
         }
         Ok(())
+    }
+
+    /// Counts new attributes of an entry of ours. Links have none, and times of directories do not
+    /// count.
+    fn count_attributes(&mut self, path: &[u8], mode: u16, mtime: Mtime) {
+        let ours = self.ours.entries.find(path);
+        let Some(entry) = ours.and_then(|index| self.ours.entries.get(index)) else {
+            return;
+        };
+        let is_link = matches!(entry.kind, Kind::Symlink { .. });
+        if entry.mode != mode && !is_link {
+            self.counts.modes += 1;
+        } else if entry.mtime != mtime && matches!(entry.kind, Kind::File { .. }) {
+            self.counts.times += 1;
+        }
     }
 
     fn set_attributes(&self, path: &[u8], mode: u16, mtime: Mtime) -> anyhow::Result<()> {
@@ -155,7 +204,7 @@ impl<'a> Apply<'a> {
             self.permitted(path, &remove)
         };
         match removed {
-            Ok(()) => self.changed_count += 1,
+            Ok(()) => self.counts.paths += 1,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             // A program has created a file there, or the directory has files that are not in
             // snapshots.
@@ -269,24 +318,43 @@ impl<'a> Apply<'a> {
 
     /// Checks that a file or link is unchanged since the scan.
     fn check(&self, path: &[u8], ours: usize) -> anyhow::Result<()> {
-        let expected = self.ours.states.get(ours);
-        let found = self.root.stat(path);
-        let is_same = expected.zip(found.ok()).is_some_and(|(expected, found)| {
-            let time = |seconds, nanoseconds| Mtime {
-                seconds,
-                nanoseconds,
-            };
-            let nanoseconds = |number: u64| u32::try_from(number).unwrap_or_default();
-            u64::try_from(found.st_size).is_ok_and(|size| size == expected.size)
-                && found.st_ino == expected.inode
-                && time(found.st_mtime, nanoseconds(found.st_mtime_nsec)) == expected.mtime
-                && time(found.st_ctime, nanoseconds(found.st_ctime_nsec)) == expected.ctime
-        });
-        match is_same {
+        match is_as_scanned(&self.root, self.ours, ours) {
             true => Ok(()),
             false => Err(changed(path)),
         }
     }
+}
+
+/// Returns the changes without removals of entries that the scan could not see, below a mount point
+/// for example: they stay.
+///
+/// # Errors
+///
+/// Another change is below such a path: it would be lost, and then taken for a local one.
+fn visible(ours: &Scanned, actions: &[Action]) -> anyhow::Result<Vec<Action>> {
+    let mut visible = Vec::with_capacity(actions.len());
+    for action in actions {
+        let hidden = ours.skipped.hides(&action.path);
+        let is_directory = || {
+            let index = ours.entries.find(&action.path);
+            let entry = index.and_then(|index| ours.entries.get(index));
+            entry.is_some_and(|entry| matches!(entry.kind, Kind::Directory { .. }))
+        };
+        match (hidden, action.kind) {
+            (None, _) => visible.push(action.clone()),
+            (Some(_), ActionKind::Remove { .. }) => {}
+            (Some(_), ActionKind::Metadata { .. }) if is_directory() => {}
+            (Some(hidden), _) => {
+                return Err(Failed::Refused.because(anyhow!(
+                    "{} would be changed, but {hidden:?} is a mounted file system or unreadable: \
+                     unmount it, or permit reading it, then run the command again; nothing was \
+                     changed",
+                    shown_path(&action.path)
+                )));
+            }
+        }
+    }
+    Ok(visible)
 }
 
 /// Returns the error of an entry that was changed by a program.

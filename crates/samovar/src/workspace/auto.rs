@@ -9,16 +9,17 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, anyhow, ensure};
 use samovar_workspace::{ReadError, Scanned};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::delete::is_closing;
 use super::push::{Options, Pushed, conflict, push};
-use super::state::{Workspace, is_workspace};
+use super::state::{STATE, Workspace, is_workspace};
 use crate::credentials::Sources;
 use crate::notice::notice;
-use crate::outcome::Failed;
+use crate::outcome::{Failed, TreeChanges};
 use crate::size::human;
 
 /// Minimum time between two scans.
@@ -61,6 +62,7 @@ pub(super) fn auto(
         failure: None,
         pause: PAUSE_MIN,
         conflict_base: None,
+        is_disturbed: false,
     };
     let mut seen = None;
     let mut quiet_since = Instant::now();
@@ -69,8 +71,14 @@ pub(super) fn auto(
         let started_at = Instant::now();
         let found = fingerprint(workspace);
         if !is_workspace(&workspace.root) {
-            writeln!(out, "{:?} was closed: stopping", workspace.root)?;
-            return Ok(());
+            return auto.end(workspace, seen, out);
+        }
+        if is_closing(workspace) {
+            // Files are missing that were not removed.
+            match stop.recv_timeout(INTERVAL_MIN) {
+                Err(RecvTimeoutError::Timeout) => continue,
+                _ => return Ok(()),
+            }
         }
         let found = found?;
         let scan_time = started_at.elapsed();
@@ -83,6 +91,9 @@ pub(super) fn auto(
             let is_done = auto.push(workspace, seen, out)?;
             if !is_done {
                 retry_at = Instant::now() + auto.pause;
+            }
+            if auto.is_disturbed {
+                quiet_since = Instant::now();
             }
         }
         let interval = INTERVAL_MIN.max(scan_time * INTERVAL_SCANS);
@@ -106,6 +117,8 @@ struct Auto<'a> {
     pause: Duration,
     /// Generation of the base at the last conflict: pushing again is useless until a pull.
     conflict_base: Option<u64>,
+    /// Whether programs have changed the files during the last push.
+    is_disturbed: bool,
 }
 
 impl Auto<'_> {
@@ -127,7 +140,12 @@ impl Auto<'_> {
             }
             self.conflict_base = None;
         }
-        match self.try_push(workspace, out) {
+        let pushed = self.try_push(workspace, out);
+        self.is_disturbed = pushed
+            .as_ref()
+            .is_err_and(|error| error.is::<TreeChanges>());
+        match pushed {
+            Err(_) if self.is_disturbed => Ok(false),
             Ok(()) => {
                 self.pushed = seen;
                 self.failure = None;
@@ -168,6 +186,31 @@ impl Auto<'_> {
                 return Err(conflict(workspace, &newest));
             }
         }
+        Ok(())
+    }
+
+    /// Ends because the workspace is gone. `seen`: fingerprint of the last tree that was scanned.
+    fn end(
+        &self,
+        workspace: &Workspace,
+        seen: Option<u64>,
+        out: &mut dyn Write,
+    ) -> anyhow::Result<()> {
+        let root = &workspace.root;
+        // Close removes the state, after it has looked for unpushed changes.
+        let is_closed = !workspace.path(STATE).exists();
+        if is_closed {
+            writeln!(out, "{root:?} was closed: stopping")?;
+            return Ok(());
+        }
+        ensure!(
+            self.pushed.is_some() && self.pushed == seen,
+            Failed::Unavailable.because(anyhow!(
+                "{root:?} is not a workspace any more, and changes were not pushed: stopping; if \
+                 the files are there, run samovar workspace open --adopt"
+            ))
+        );
+        writeln!(out, "{root:?} is not a workspace any more: stopping")?;
         Ok(())
     }
 

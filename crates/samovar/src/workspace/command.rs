@@ -112,8 +112,13 @@ fn push() -> Command {
             switch("force")
                 .help("Set the ref even if it has newer generations, without merging them"),
         )
+        .arg(skip_unreadable())
         .arg(keep())
         .arg(json())
+}
+
+fn skip_unreadable() -> Arg {
+    switch("skip-unreadable").help("Leave out files that you may not read; the log names them")
 }
 
 fn keep() -> Arg {
@@ -188,7 +193,9 @@ fn discard() -> Command {
 fn close() -> Command {
     in_workspace("close", "Makes a workspace an ordinary directory")
         .after_help(
-            "Refuses while there are unpushed changes. The files stay. In overlay mode, the files \
+            "Refuses while there are unpushed changes. The files stay. --delete deletes what is \
+             on the server: files that programs create or change meanwhile stay, and the exit code \
+             is 1. If it was killed, the next close goes on. In overlay mode, the files \
              are unmounted, so that the directory is empty, and --discard keeps unpushed changes \
              in another directory, which it prints.",
         )
@@ -224,6 +231,13 @@ fn auto() -> Command {
                 .value_parser(idle)
                 .default_value("5s")
                 .help("Time without changes before a push, as 500ms, 5s or 2m"),
+        )
+        .arg(skip_unreadable())
+        .arg(
+            option("max-delete", "PERCENT")
+                .value_parser(value_parser!(u64).range(..=100))
+                .default_value("50")
+                .help("Wait for a push by hand if more of the files that were pushed are gone"),
         )
         .arg(keep())
         .arg(remembered_keys())

@@ -1,16 +1,21 @@
 //! The files of a workspace, and how they differ from a snapshot.
 
+use std::io;
+use std::path::Path;
+
 use anyhow::anyhow;
 use samovar_workspace::diff::{Change, ChangeKind, diff};
 use samovar_workspace::entries::Builder;
 use samovar_workspace::pack::{default_threads, hash};
+use samovar_workspace::scan::Options;
 use samovar_workspace::{Entries, Index, Kind, Mtime, ReadError, Scanned, prepare_clock};
 use serde_json::{Value, json};
 
 use super::overlay;
 use super::state::Workspace;
-use crate::outcome::Failed;
+use crate::outcome::{Failed, TreeChanges};
 use crate::progress::Progress;
+use crate::push::LocalTree;
 
 /// Number of attempts to read a tree that changes meanwhile.
 const ATTEMPT_COUNT: usize = 3;
@@ -22,9 +27,22 @@ const ATTEMPT_COUNT: usize = 3;
 ///
 /// A file cannot be read, or the tree changes all the time.
 pub(super) fn read(workspace: &Workspace, is_quiet: bool) -> anyhow::Result<Scanned> {
+    read_with(workspace, is_quiet, Options::default())
+}
+
+/// Like [`read`], with options.
+///
+/// # Errors
+///
+/// Those of [`read`].
+pub(super) fn read_with(
+    workspace: &Workspace,
+    is_quiet: bool,
+    options: Options,
+) -> anyhow::Result<Scanned> {
     let mut attempt = 1;
     loop {
-        match try_read(workspace, is_quiet).map_err(anyhow::Error::downcast) {
+        match try_read(workspace, is_quiet, options).map_err(anyhow::Error::downcast) {
             Ok(scanned) => return Ok(scanned),
             Err(Ok(ReadError::Changed(_))) if attempt < ATTEMPT_COUNT => attempt += 1,
             Err(Ok(error)) => return Err(read_error(error)),
@@ -33,19 +51,25 @@ pub(super) fn read(workspace: &Workspace, is_quiet: bool) -> anyhow::Result<Scan
     }
 }
 
-fn try_read(workspace: &Workspace, is_quiet: bool) -> anyhow::Result<Scanned> {
+fn try_read(workspace: &Workspace, is_quiet: bool, options: Options) -> anyhow::Result<Scanned> {
     // Ignore errors: without it, more files are hashed.
     prepare_clock(&workspace.root).unwrap_or_default();
-    let mut scanned = match workspace.overlay() {
-        None => Scanned::scan(&workspace.root)?,
-        Some(overlay) => overlay::scan(workspace, overlay)?,
-    };
+    let mut scanned = scan(workspace, options)?;
     // Without a usable index, all files are hashed.
     let index = Index::read(&workspace.path("")).ok().flatten();
     let missing_count = match index {
         Some(index) => index.apply(&mut scanned).len(),
         None => usize::MAX,
     };
+    if missing_count > 0 && !options.writes {
+        // The index must be right for what programs store to mapped files afterwards. Files that it
+        // has already were written before.
+        let options = Options {
+            writes: true,
+            ..options
+        };
+        return try_read(workspace, is_quiet, options);
+    }
     if missing_count > 0 {
         let progress = Progress::of_hashing(&scanned, false, is_quiet);
         let report = |len| progress.add(len, 0);
@@ -57,6 +81,50 @@ fn try_read(workspace: &Workspace, is_quiet: bool) -> anyhow::Result<Scanned> {
     Ok(scanned)
 }
 
+/// Scans the files of a workspace. Adds the entries of the base that cannot be scanned, because
+/// they are below a mount point or unreadable.
+///
+/// # Errors
+///
+/// An entry cannot be read, or the tree changes meanwhile.
+fn scan(workspace: &Workspace, options: Options) -> anyhow::Result<Scanned> {
+    let mut scanned = match workspace.overlay() {
+        None => Scanned::scan_with(&workspace.root, options)?,
+        Some(overlay) => overlay::scan(workspace, overlay, options)?,
+    };
+    if scanned.skipped.hidden().next().is_some()
+        && let Some(base) = workspace.base()?
+    {
+        scanned.carry(&base.manifest.entries)?;
+    }
+    Ok(scanned)
+}
+
+/// Makes sure that files were in the scanned state at one moment; if they have changed since, they
+/// are read again. `needs_nar_hash`: whether to compute the hash of the NAR in the same pass.
+/// `options`: those of the scan.
+///
+/// # Errors
+///
+/// A file cannot be read, or the tree changes all the time.
+pub(super) fn steady(
+    workspace: &Workspace,
+    scanned: Scanned,
+    needs_nar_hash: bool,
+    is_quiet: bool,
+    options: Options,
+) -> anyhow::Result<LocalTree> {
+    let rescan = |again: Options| {
+        let options = Options {
+            writes: again.writes,
+            ..options
+        };
+        let scanned = scan(workspace, options);
+        scanned.map_err(|error| as_read_error(error, &workspace.root))
+    };
+    LocalTree::new(scanned, needs_nar_hash, is_quiet, &rescan).map_err(read_error)
+}
+
 /// Stores the digests. Ignores errors: without them, the next command hashes the files again.
 pub(super) fn write_index(workspace: &Workspace, scanned: &Scanned) {
     Index::of(scanned)
@@ -66,11 +134,23 @@ pub(super) fn write_index(workspace: &Workspace, scanned: &Scanned) {
 
 /// Returns the error of a tree that cannot be read, with advice.
 pub(super) fn read_error(error: ReadError) -> anyhow::Error {
-    let is_change = matches!(error, ReadError::Changed(_));
-    let error = anyhow!(error);
-    Failed::Refused.because(match is_change {
-        true => anyhow!("{error:#}: run the command again when no program writes to the tree"),
-        false => error,
+    match error {
+        ReadError::Changed(_) => TreeChanges(error).into(),
+        ReadError::Io { ref reason, .. } if reason.kind() == io::ErrorKind::PermissionDenied => {
+            Failed::Refused.because(anyhow!(
+                "{error}: permit reading it by chmod u+r, or leave it out by samovar workspace \
+                 push --skip-unreadable"
+            ))
+        }
+        other => Failed::Refused.because(other),
+    }
+}
+
+/// Returns an error that contains a [`ReadError`] as such, others as errors of reading `root`.
+pub(super) fn as_read_error(error: anyhow::Error, root: &Path) -> ReadError {
+    error.downcast().unwrap_or_else(|error| ReadError::Io {
+        path: root.to_owned(),
+        reason: io::Error::other(format!("{error:#}")),
     })
 }
 

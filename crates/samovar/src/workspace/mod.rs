@@ -21,6 +21,7 @@ mod adopt;
 mod apply;
 mod auto;
 mod command;
+mod delete;
 mod fetch;
 mod local;
 mod mode;
@@ -36,6 +37,7 @@ mod repositories;
 mod restore;
 mod state;
 mod status;
+mod unchanged;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -127,6 +129,8 @@ fn run_in(
                 keep: matches.get_one("keep").copied().unwrap_or(KEEP),
                 is_forced: matches.get_flag("force"),
                 is_json: matches.get_flag("json"),
+                skips_unreadable: matches.get_flag("skip-unreadable"),
+                max_delete: None,
             };
             push::run(workspace, options, &Sources::of(matches), out)?;
         }
@@ -154,6 +158,8 @@ fn run_in(
                 keep: matches.get_one("keep").copied().unwrap_or(KEEP),
                 is_forced: false,
                 is_json: true,
+                skips_unreadable: matches.get_flag("skip-unreadable"),
+                max_delete: matches.get_one("max-delete").copied(),
             };
             let idle = matches.get_one("idle").copied().unwrap_or_default();
             auto::auto(workspace, idle, options, &Sources::of(matches), out)?;

@@ -12,10 +12,11 @@ use anyhow::{Context as _, anyhow, bail, ensure};
 use samovar_nix::PublicKey;
 use samovar_workspace::diff::Change;
 use samovar_workspace::root::is_temporary;
-use samovar_workspace::{Kind, Root, STATE_DIRECTORY};
+use samovar_workspace::{Kind, STATE_DIRECTORY, Scanned, scan};
 
 use super::adopt::adopt;
-use super::local::{changes, empty, local_changes, read, summary};
+use super::delete::{check_complete, delete, go_on, is_closing, kept_error};
+use super::local::{changes, empty, local_changes, read_error, read_with, steady, summary};
 use super::mode::Mode;
 use super::on_server::{OnServer, check_stored};
 use super::pull::pull;
@@ -249,6 +250,7 @@ fn reopen(
     out: &mut dyn Write,
 ) -> anyhow::Result<ExitCode> {
     let root = &workspace.root.clone();
+    check_complete(&workspace)?;
     let state = &workspace.state;
     let generation = options.name.generation;
     let is_same = state.url == options.name.remote.url() && state.name == options.name.name;
@@ -421,34 +423,67 @@ pub(super) fn close(
     }
     let _lock = workspace.lock()?;
     let root = workspace.root.clone();
-    // Before the files are read: a program may change them while the server is slow.
-    if deletes && !discards && workspace.state.base.is_some() {
-        let snapshots = workspace.snapshots(sources)?;
-        check_stored(workspace, snapshots.refs())?;
+    let kept = match is_closing(workspace) {
+        true => Some(go_on(workspace)?),
+        false if deletes => {
+            let scanned = scan_to_delete(workspace, discards, sources)?;
+            Some(delete(workspace, &scanned)?)
+        }
+        false => {
+            let changes = if discards {
+                Vec::new()
+            } else {
+                local_changes(workspace, false)?
+            };
+            ensure!(changes.is_empty(), unpushed(&root, &changes));
+            None
+        }
+    };
+    workspace.remove_state()?;
+    match kept {
+        None => writeln!(out, "closed {root:?}; its files stay")?,
+        Some(kept) if kept.is_empty() => {
+            // The current directory and mount points cannot be removed. They are empty.
+            fs::remove_dir(&root).unwrap_or_default();
+            writeln!(out, "closed and deleted {root:?}")?;
+        }
+        Some(kept) => return Err(kept_error(&root, &kept)),
     }
-    let mut mounts = 0;
-    if !discards || deletes {
-        let scanned = read(workspace, false)?;
-        mounts = scanned.skipped.mounts;
+    Ok(())
+}
+
+/// Scans the files of a workspace that are to be deleted. `discards`: also those that are not on
+/// the server.
+fn scan_to_delete(
+    workspace: &Workspace,
+    discards: bool,
+    sources: &Sources,
+) -> anyhow::Result<Scanned> {
+    let root = &workspace.root;
+    let scanned = if discards {
+        Scanned::scan(root).map_err(read_error)?
+    } else {
+        // Before the files are read: a program may change them while the server is slow.
+        if workspace.state.base.is_some() {
+            let snapshots = workspace.snapshots(sources)?;
+            check_stored(workspace, snapshots.refs())?;
+        }
+        let scanned = read_with(workspace, false, scan::Options::WRITING)?;
+        let tree = steady(workspace, scanned, false, false, scan::Options::WRITING)?;
+        let scanned = tree.scanned();
         let base = workspace.base()?;
         let base = base.map_or_else(empty, |base| base.manifest.entries);
         let changes = changes(&base, &scanned.entries);
-        ensure!(discards || changes.is_empty(), unpushed(&root, &changes));
-    }
+        ensure!(changes.is_empty(), unpushed(root, &changes));
+        scanned.clone()
+    };
     ensure!(
-        !deletes || mounts == 0,
+        scanned.skipped.mounts.is_empty(),
         Failed::Refused.because(anyhow!(
             "a file system is mounted in {root:?}: unmount it before its files are deleted"
         ))
     );
-    workspace.remove_state()?;
-    if deletes {
-        delete(&root).with_context(|| format!("cannot delete all files in {root:?}"))?;
-        writeln!(out, "closed and deleted {root:?}")?;
-    } else {
-        writeln!(out, "closed {root:?}; its files stay")?;
-    }
-    Ok(())
+    Ok(scanned)
 }
 
 /// Returns the error of a workspace with unpushed changes.
@@ -457,16 +492,6 @@ pub(super) fn unpushed(root: &Path, changes: &[Change]) -> anyhow::Error {
         "{root:?} has unpushed changes ({}): run samovar workspace push first, or use --discard",
         summary(changes)
     ))
-}
-
-fn delete(root: &Path) -> anyhow::Result<()> {
-    let directory = Root::open(root)?;
-    for entry in fs::read_dir(root)? {
-        directory.remove_all(entry?.file_name().as_bytes())?;
-    }
-    // The current directory and mount points cannot be removed. They are empty.
-    fs::remove_dir(root).unwrap_or_default();
-    Ok(())
 }
 
 /// Lists the workspaces of the user.

@@ -14,9 +14,11 @@ use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 use samovar_workspace::merge::ActionKind;
 use samovar_workspace::repository::Contents;
+use samovar_workspace::scan::Options;
 use samovar_workspace::{Action, Entries, Entry, Kind, Root, Scanned, Walk, merge_with};
 
 use super::apply::Apply;
+use super::delete::check_complete;
 use super::local::{empty, write_index};
 use super::on_server::{OnServer, missing};
 use super::open::{has_files, set_root_mode};
@@ -43,6 +45,7 @@ pub(super) fn run(
     out: &mut dyn Write,
 ) -> anyhow::Result<ExitCode> {
     let _lock = workspace.lock()?;
+    check_complete(workspace)?;
     let snapshots = workspace.snapshots(sources)?;
     let found = OnServer::of(snapshots.refs(), &workspace.state)?;
     // Files are merged by the snapshot of the base, whatever its number is.
@@ -79,7 +82,7 @@ pub(super) fn pull(
     let started_at = Instant::now();
     let snapshot = snapshots.manifest(&newest.manifest)?;
     let theirs = &snapshot.manifest;
-    let ours = repositories::read_settled(workspace, false)?;
+    let ours = repositories::read_settled(workspace, false, Options::default())?;
     let base = workspace.base()?;
     let base = base.map_or_else(empty, |base| base.manifest.entries);
     let host = newest.host.as_deref().unwrap_or("server");
@@ -106,7 +109,7 @@ pub(super) fn pull(
         out,
         "merged {}: {} changed, {} received in {:.1} s",
         workspace.title(),
-        counted(applied.changed_count, "path"),
+        applied.counts,
         human(applied.received_len),
         started_at.elapsed().as_secs_f64()
     )?;

@@ -1,22 +1,25 @@
 //! `samovar workspace push`.
 
+use std::collections::HashSet;
 use std::io::Write;
 use std::time::Instant;
 
-use anyhow::anyhow;
+use anyhow::{anyhow, ensure};
 use samovar_workspace::repository::Contents;
+use samovar_workspace::{Entries, Entry, Kind, Skipped, Walk, scan};
 use serde_json::json;
 
-use super::local::{changes, empty, summary, write_index};
+use super::delete::check_complete;
+use super::local::{changes, empty, read_error, steady, summary, write_index};
 use super::on_server::{OnServer, RECREATE, check_base};
 use super::repositories;
 use super::state::{Base, Lock, State, Workspace};
 use crate::credentials::Sources;
 use crate::http::printable;
 use crate::outcome::Failed;
-use crate::push::{LocalTree, host, refuse_public, report_skipped};
+use crate::push::{host, named, refuse_public, report_skipped};
 use crate::refs::{Expected, Generation, Update, Updated};
-use crate::size::human;
+use crate::size::{counted, human};
 use crate::snapshot::{Downloaded, Snapshots};
 
 /// Options of `samovar workspace push`.
@@ -27,6 +30,10 @@ pub(super) struct Options<'a> {
     /// Whether to set the ref even if it has a newer generation.
     pub(super) is_forced: bool,
     pub(super) is_json: bool,
+    /// Whether to leave out what the user may not read.
+    pub(super) skips_unreadable: bool,
+    /// Maximum share of the files of the base that may be gone, in percent. `None`: any.
+    pub(super) max_delete: Option<u64>,
 }
 
 /// The outcome of a push.
@@ -118,17 +125,25 @@ pub(super) fn push(
     options: Options<'_>,
     sources: &Sources,
 ) -> anyhow::Result<Pushed> {
+    check_complete(workspace)?;
     let snapshots = workspace.snapshots(sources)?;
     let on_server = match options.is_forced {
         true => OnServer::of(snapshots.refs(), &workspace.state)?,
         false => check_base(workspace, snapshots.refs())?,
     };
-    let scanned = repositories::read_settled(workspace, options.is_json)?;
+    let scan = scan::Options {
+        writes: true,
+        skips_unreadable: options.skips_unreadable,
+    };
+    let scanned = repositories::read_settled(workspace, options.is_json, scan)?;
     let base = workspace.base()?;
     let none = empty();
     let base_entries = base.as_ref().map_or(&none, |base| &base.manifest.entries);
     if base.is_some() && !options.is_forced && changes(base_entries, &scanned.entries).is_empty() {
         return Ok(Pushed::Unchanged);
+    }
+    if let Some(max_delete) = options.max_delete {
+        check_deleted(base_entries, &scanned.entries, max_delete)?;
     }
     report_skipped(&scanned);
     // A difference to a base that the server lacks would be useless.
@@ -137,11 +152,16 @@ pub(super) fn push(
     if !workspace.state.is_public {
         refuse_public(&snapshots)?;
     }
-    let tree = LocalTree::new(scanned, base.is_none(), options.is_json).map_err(changed)?;
+    let tree = steady(workspace, scanned, base.is_none(), options.is_json, scan)?;
     let uploaded = snapshots
         .upload(&workspace.state.name, &tree, base_there, options.is_json)
         .map_err(changed)?;
     let snapshot = uploaded.snapshot;
+    let message = message(options.message, &tree.scanned().skipped);
+    let options = Options {
+        message: message.as_deref(),
+        ..options
+    };
     let outcome = publish(workspace, &snapshots, &snapshot, options)?;
     let generation = match outcome {
         Ok(generation) => generation,
@@ -161,10 +181,54 @@ pub(super) fn push(
     })
 }
 
+/// Adds to the message of a generation what it lacks because the user could not read it.
+fn message(message: Option<&str>, skipped: &Skipped) -> Option<String> {
+    let unreadable = &skipped.unreadable;
+    if unreadable.is_empty() {
+        return message.map(str::to_owned);
+    }
+    let mut text = message.map_or_else(String::new, |message| format!("{message}; "));
+    let count = counted(unreadable.len() as u64, "unreadable path");
+    text.push_str(&format!("without {count}: {}", named(unreadable)));
+    Some(text)
+}
+
+/// Refuses a tree in which more than `max_delete` percent of the files of the base are gone: their
+/// path does not exist, and no other file has their contents.
+fn check_deleted(base: &Entries, new: &Entries, max_delete: u64) -> anyhow::Result<()> {
+    let digest = |entry: &Entry| match entry.kind {
+        Kind::File { digest, .. } => Some(digest.unwrap_or_default()),
+        _ => None,
+    };
+    let file_count = base.list().iter().filter_map(digest).count() as u64;
+    let removed = Walk::new([base, new]).filter_map(|pair| match pair {
+        [Some(old), None] => base.get(old).and_then(digest),
+        _ => None,
+    });
+    let removed: Vec<[u8; 32]> = removed.collect();
+    let is_too_many = |count: usize| count as u64 * 100 > file_count * max_delete;
+    if !is_too_many(removed.len()) {
+        return Ok(());
+    }
+    let there: HashSet<[u8; 32]> = new.list().iter().filter_map(digest).collect();
+    let gone = removed.iter().filter(|digest| !there.contains(*digest));
+    let gone_count = gone.count();
+    ensure!(
+        !is_too_many(gone_count),
+        Failed::Refused.because(anyhow!(
+            "{gone_count} of {} are gone, more than {max_delete} % (--max-delete): run samovar \
+             workspace push if they shall be removed everywhere, or samovar workspace discard to \
+             bring them back",
+            counted(file_count, "file")
+        ))
+    );
+    Ok(())
+}
+
 /// Adds advice to the error of a tree that changed.
 fn changed(error: anyhow::Error) -> anyhow::Error {
     match error.downcast::<samovar_workspace::ReadError>() {
-        Ok(error) => super::local::read_error(error),
+        Ok(error) => read_error(error),
         Err(error) => error,
     }
 }

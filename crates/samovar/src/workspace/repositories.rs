@@ -18,11 +18,12 @@ use anyhow::anyhow;
 use samovar_workspace::repository::{
     Contents, Names, READ_LEN_MAX, indexes, is_copy, lock, wanted,
 };
+use samovar_workspace::scan::Options;
 use samovar_workspace::{Entries, Kind, Manifest, Root, Scanned};
 use sha2::{Digest as _, Sha256};
 
 use super::fetch::{Staged, file};
-use super::local::read;
+use super::local::read_with;
 use super::state::{Workspace, shown_path};
 use crate::outcome::Failed;
 use crate::snapshot::Snapshots;
@@ -39,15 +40,19 @@ const NAMED_COUNT: usize = 8;
 /// Number of digits of a commit that are printed.
 const COMMIT_LEN: usize = 12;
 
-/// Reads the files of a workspace like [`read`], while no command changes a repository in it.
+/// Reads the files of a workspace like [`read_with`], while no command changes a repository in it.
 ///
 /// # Errors
 ///
-/// Those of [`read`], or a command is changing a repository all the time.
-pub(super) fn read_settled(workspace: &Workspace, is_quiet: bool) -> anyhow::Result<Scanned> {
+/// Those of [`read_with`], or a command is changing a repository all the time.
+pub(super) fn read_settled(
+    workspace: &Workspace,
+    is_quiet: bool,
+    options: Options,
+) -> anyhow::Result<Scanned> {
     let started_at = Instant::now();
     loop {
-        let scanned = read(workspace, is_quiet)?;
+        let scanned = read_with(workspace, is_quiet, options)?;
         let Some(found) = lock(&scanned.entries) else {
             return Ok(scanned);
         };

@@ -1,6 +1,7 @@
 //! `samovar workspace restore` and `discard`: bring files back from a generation.
 
 use std::collections::HashSet;
+use std::fs;
 use std::io::{self, BufRead as _, IsTerminal as _, Write};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
@@ -9,7 +10,8 @@ use anyhow::{Context as _, anyhow, ensure};
 use samovar_workspace::merge::{Action, ActionKind, merge};
 use samovar_workspace::{Entries, Walk};
 
-use super::apply::Apply;
+use super::apply::{Apply, Counts};
+use super::delete::{CLOSING, check_complete};
 use super::local::{changes, empty, read, summary};
 use super::on_server::check_base;
 use super::state::{Workspace, shown_path};
@@ -36,6 +38,7 @@ pub(super) fn restore(
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let _lock = workspace.lock()?;
+    check_complete(workspace)?;
     let path = path.map(|path| below(workspace, path)).transpose()?;
     let snapshots = workspace.snapshots(sources)?;
     if !is_forced {
@@ -90,7 +93,7 @@ pub(super) fn restore(
     writeln!(
         out,
         "restored {} from {name}@{generation}, {} received",
-        counted(applied.changed_count, "path"),
+        applied.counts,
         human(applied.received_len)
     )?;
     Ok(())
@@ -123,12 +126,19 @@ pub(super) fn discard(
     changes.retain(|change| is_selected(&change.path, &paths));
     let actions = actions(&ours.entries, &base.manifest.entries, &paths);
     if changes.is_empty() {
+        if paths.is_empty() {
+            fs::remove_file(workspace.path(CLOSING)).unwrap_or_default();
+        }
         writeln!(out, "nothing to discard")?;
         return Ok(());
     }
     confirm(&summary(&changes), workspace, is_confirmed)?;
     let applied = apply_base(workspace, &base, &ours, &actions, sources)?;
-    writeln!(out, "discarded changes of {}", counted(applied, "path"))?;
+    if paths.is_empty() {
+        // All files are there again.
+        fs::remove_file(workspace.path(CLOSING)).unwrap_or_default();
+    }
+    writeln!(out, "discarded changes of {applied}")?;
     Ok(())
 }
 
@@ -138,10 +148,10 @@ fn apply_base(
     ours: &samovar_workspace::Scanned,
     actions: &[Action],
     sources: &Sources,
-) -> anyhow::Result<u64> {
+) -> anyhow::Result<Counts> {
     let snapshots = workspace.snapshots(sources)?;
     let applied = Apply::run(workspace, &snapshots, ours, &base.manifest, actions)?;
-    Ok(applied.changed_count)
+    Ok(applied.counts)
 }
 
 /// Asks the user on a terminal whether to discard changes.

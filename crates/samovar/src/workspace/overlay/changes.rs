@@ -14,6 +14,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use samovar_workspace::entries::{Builder, MODE_MASK};
+use samovar_workspace::scan::Options;
 use samovar_workspace::{Entries, Entry, Kind, Mtime, STATE_DIRECTORY, Scanned};
 
 /// Attribute of a directory in the upper directory that hides the one of the snapshot, if its value
@@ -61,8 +62,9 @@ pub(crate) fn scan(
     upper: &Path,
     base: &Entries,
     added_mode: u16,
+    options: Options,
 ) -> anyhow::Result<Scanned> {
-    let scanned = Scanned::scan(tree)?;
+    let scanned = Scanned::scan_with(tree, options)?;
     let upper = read_upper(upper).with_context(|| format!("cannot read {upper:?}"))?;
     let entries = compare(&scanned.entries, &upper, base, added_mode);
     let entries = entries.context("the scanned entries are not a tree")?;
@@ -394,7 +396,14 @@ mod tests {
             fill(plain.path());
             work(plain.path());
             work(tree);
-            let scanned = scan(tree, &layers.upper(), base, DIRECTORY_MODE).unwrap();
+            let scanned = scan(
+                tree,
+                &layers.upper(),
+                base,
+                DIRECTORY_MODE,
+                Options::default(),
+            )
+            .unwrap();
             // Only files that were written are read, also below a renamed directory.
             let unread: Vec<PathBuf> = scanned
                 .entries
@@ -425,7 +434,14 @@ mod tests {
     fn a_tree_that_was_only_read_is_unchanged() {
         with_overlay(fill, |layers, tree, base| {
             assert_eq!(fs::read(tree.join("keep/same")).unwrap(), b"same");
-            let scanned = scan(tree, &layers.upper(), base, DIRECTORY_MODE).unwrap();
+            let scanned = scan(
+                tree,
+                &layers.upper(),
+                base,
+                DIRECTORY_MODE,
+                Options::default(),
+            )
+            .unwrap();
             assert_eq!(scanned.files_without_digest().count(), 0);
             // The root has the attributes of the upper directory.
             assert_eq!(lines(&scanned.entries)[1..], lines(base)[1..]);
@@ -440,7 +456,14 @@ mod tests {
             fs::write(&file, "SAME").unwrap();
             let file = fs::File::options().write(true).open(&file).unwrap();
             file.set_modified(time).unwrap();
-            let scanned = scan(tree, &layers.upper(), base, DIRECTORY_MODE).unwrap();
+            let scanned = scan(
+                tree,
+                &layers.upper(),
+                base,
+                DIRECTORY_MODE,
+                Options::default(),
+            )
+            .unwrap();
             assert_eq!(scanned.files_without_digest().count(), 1);
             assert_ne!(lines(&hashed(scanned)), lines(base));
         });
@@ -465,7 +488,14 @@ mod tests {
             let base = base.finish().unwrap();
             fs::write(tree.join("b/new"), "").unwrap();
             fs::set_permissions(tree.join("c"), Permissions::from_mode(0o750)).unwrap();
-            let scanned = scan(tree, &layers.upper(), &base, DIRECTORY_MODE).unwrap();
+            let scanned = scan(
+                tree,
+                &layers.upper(),
+                &base,
+                DIRECTORY_MODE,
+                Options::default(),
+            )
+            .unwrap();
             let modes: Vec<u16> = scanned.entries.list()[1..]
                 .iter()
                 .filter(|entry| matches!(entry.kind, Kind::Directory { .. }))

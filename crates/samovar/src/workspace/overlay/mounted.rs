@@ -8,6 +8,7 @@ use anyhow::{Context as _, anyhow, ensure};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use samovar_nix::StoreDir;
+use samovar_workspace::scan::Options;
 use samovar_workspace::{Entries, Scanned};
 
 use super::super::local::{empty, local_changes};
@@ -272,10 +273,14 @@ fn reach(workspace: &Workspace, sources: &Sources) -> anyhow::Result<()> {
 /// # Errors
 ///
 /// The overlay is not mounted, an entry is unreadable, or a NAR cannot contain it.
-pub(in super::super) fn scan(workspace: &Workspace, overlay: &Overlay) -> anyhow::Result<Scanned> {
+pub(in super::super) fn scan(
+    workspace: &Workspace,
+    overlay: &Overlay,
+    options: Options,
+) -> anyhow::Result<Scanned> {
     check_served(workspace, overlay)?;
     let lower = lower_entries(workspace, overlay)?;
-    let scanned = changes::scan(&workspace.root, &overlay.upper(), &lower, 0);
+    let scanned = changes::scan(&workspace.root, &overlay.upper(), &lower, 0, options);
     // Without the lower layer, files may seem to be missing.
     check_served(workspace, overlay)?;
     scanned

@@ -25,8 +25,9 @@ use std::time::Instant;
 use anyhow::{Context as _, anyhow, ensure};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use samovar_workspace::Entries;
+use samovar_workspace::scan::Options;
 
-use super::super::local::{changes, empty, summary};
+use super::super::local::{as_read_error, changes, empty, read_error, summary};
 use super::changes::scan;
 use super::first;
 use super::guard::{Guard, View};
@@ -425,11 +426,17 @@ impl Run {
         };
         let base_entries = entries(self.base.as_ref());
         let upper = self.layers.upper();
-        let scanned = scan(&self.target, &upper, &base_entries, DIRECTORY_MODE);
+        let target = self.target.clone();
+        let rescan = |options| {
+            let scanned = scan(&target, &upper, &base_entries, DIRECTORY_MODE, options);
+            scanned.map_err(|error| as_read_error(error, &target))
+        };
+        let scanned = rescan(Options::WRITING);
         self.check_view()?;
-        let scanned = scanned?;
+        let scanned = scanned.map_err(read_error)?;
         report_skipped(&scanned);
-        let tree = LocalTree::new(scanned, self.base.is_none(), false)?;
+        let tree = LocalTree::new(scanned, self.base.is_none(), false, &rescan);
+        let tree = tree.map_err(read_error)?;
         let changes = changes(&base_entries, &tree.scanned().entries);
         if changes.is_empty() && self.base.is_some() {
             notice(&format!("the command has changed nothing in {name}"));

@@ -1,0 +1,175 @@
+//! Deletion of the files of a workspace, by `samovar workspace close --delete`.
+//!
+//! Only entries that were scanned are deleted, each if it is still as it was scanned: what a
+//! program creates or changes meanwhile stays. Before the first one, the index of the scan is
+//! stored, and then the file [`CLOSING`] in the state directory. If the process is killed, the next
+//! `close` goes on: it deletes what is in the index and unchanged since. Until then, other commands
+//! would take the missing files for removals, so they are refused.
+
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, anyhow, ensure};
+use samovar_workspace::root::{Attributes, is_temporary};
+use samovar_workspace::{Index, Kind, Root, STATE_DIRECTORY, Scanned};
+
+use super::state::Workspace;
+use super::unchanged::is_as_scanned;
+use crate::outcome::Failed;
+use crate::push::named;
+
+/// File in the state directory that exists while the files are deleted.
+pub(super) const CLOSING: &str = "closing";
+
+/// Returns whether the files of a workspace are being deleted, or were until the command was
+/// killed.
+pub(super) fn is_closing(workspace: &Workspace) -> bool {
+    workspace.path(CLOSING).exists()
+}
+
+/// Refuses a workspace of which a `close --delete` that was killed has deleted files.
+///
+/// # Errors
+///
+/// Files were deleted.
+pub(super) fn check_complete(workspace: &Workspace) -> anyhow::Result<()> {
+    ensure!(
+        !is_closing(workspace),
+        Failed::Refused.because(anyhow!(
+            "files in {:?} are missing, because samovar workspace close --delete was interrupted: \
+             run samovar workspace close to delete the others, or samovar workspace discard to \
+             bring all back",
+            workspace.root
+        ))
+    );
+    Ok(())
+}
+
+/// Deletes the entries of a scan, which are those of the base, or may be lost. Returns the paths of
+/// the entries that stay, because they have appeared or changed since.
+///
+/// # Errors
+///
+/// An entry cannot be deleted, or the state cannot be written.
+pub(super) fn delete(workspace: &Workspace, scanned: &Scanned) -> anyhow::Result<Vec<PathBuf>> {
+    let marked = Index::of(scanned).write(&workspace.path(""));
+    let marked = marked.and_then(|()| fs::File::create(workspace.path(CLOSING))?.sync_all());
+    marked.with_context(|| format!("cannot write the state of {:?}", workspace.root))?;
+    delete_entries(scanned, |_| true)
+}
+
+/// Goes on with a deletion that was killed.
+///
+/// # Errors
+///
+/// An entry cannot be deleted, or the index is damaged.
+pub(super) fn go_on(workspace: &Workspace) -> anyhow::Result<Vec<PathBuf>> {
+    let index = Index::read(&workspace.path("")).ok().flatten();
+    let index = index.with_context(|| {
+        format!(
+            "the list of the files to delete in {:?} is damaged: delete the directory by rm -r",
+            workspace.root
+        )
+    })?;
+    let mut scanned = Scanned::scan(&workspace.root).map_err(super::local::read_error)?;
+    index.apply(&mut scanned);
+    let known = index.unchanged(&scanned);
+    delete_entries(&scanned, |entry| known[entry])
+}
+
+fn delete_entries(
+    scanned: &Scanned,
+    is_known: impl Fn(usize) -> bool,
+) -> anyhow::Result<Vec<PathBuf>> {
+    let root = Root::open(&scanned.root)?;
+    for (index, entry) in scanned.entries.list().iter().enumerate().rev() {
+        let path = scanned.entries.path(index);
+        let is_directory = matches!(entry.kind, Kind::Directory { .. });
+        let is_deleted = is_known(index) && (is_directory || is_as_scanned(&root, scanned, index));
+        if !is_deleted {
+            continue;
+        }
+        let deleted = match is_directory {
+            true => delete_directory(&root, &scanned.root, &path),
+            false => permitted(&root, &path, || root.remove_file(&path)),
+        };
+        match deleted {
+            Err(error) if !is_expected(&error) => {
+                return Err(error)
+                    .with_context(|| format!("cannot delete {:?}", scanned.path(index)));
+            }
+            _ => {}
+        }
+    }
+    let rest = Scanned::scan(&scanned.root).map_err(super::local::read_error)?;
+    let entries = rest.entries.list().iter().enumerate();
+    let kept = entries.filter(|(_, entry)| !matches!(entry.kind, Kind::Directory { .. }));
+    Ok(kept.map(|(index, _)| rest.path(index)).collect())
+}
+
+/// Returns whether another process has removed the entry, or created one in a directory.
+fn is_expected(error: &io::Error) -> bool {
+    use io::ErrorKind::{DirectoryNotEmpty, NotFound};
+    matches!(error.kind(), DirectoryNotEmpty | NotFound)
+}
+
+/// Deletes a directory without scanned entries, with what no scan shows: special files, and what
+/// killed processes of Samovar have left. The root itself stays.
+fn delete_directory(root: &Root, top: &Path, path: &[u8]) -> io::Result<()> {
+    let is_root = path.is_empty();
+    if !is_root {
+        match permitted(root, path, || root.remove_directory(path)) {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+            removed => return removed,
+        }
+    }
+    let full = top.join(std::ffi::OsStr::from_bytes(path));
+    for entry in fs::read_dir(full)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let below = match path {
+            b"" => name.as_bytes().to_vec(),
+            path => [path, b"/", name.as_bytes()].concat(),
+        };
+        let kind = entry.file_type()?;
+        let is_special =
+            kind.is_socket() || kind.is_fifo() || kind.is_char_device() || kind.is_block_device();
+        if is_special {
+            permitted(root, &below, || root.remove_file(&below))?;
+        } else if is_temporary(name.as_bytes()) || name == STATE_DIRECTORY && !is_root {
+            permitted(root, &below, || root.remove_all(&below))?;
+        }
+    }
+    match is_root {
+        true => Ok(()),
+        false => permitted(root, path, || root.remove_directory(path)),
+    }
+}
+
+/// Calls an operation on an entry; if its directory does not permit it, permits it first.
+fn permitted(root: &Root, path: &[u8], operation: impl Fn() -> io::Result<()>) -> io::Result<()> {
+    match (operation(), path.iter().rposition(|byte| *byte == b'/')) {
+        (Err(error), Some(at)) if error.kind() == io::ErrorKind::PermissionDenied => {
+            let attributes = Attributes {
+                mode: 0o700,
+                mtime: None,
+            };
+            root.set_attributes(&path[..at], attributes)?;
+            operation()
+        }
+        (done, _) => done,
+    }
+}
+
+/// Returns the error of a workspace that was closed, but of which some entries stay.
+pub(super) fn kept_error(root: &Path, kept: &[PathBuf]) -> anyhow::Error {
+    Failed::Refused.because(anyhow!(
+        "closed {root:?}, and deleted what was pushed; {} stay, which programs have created or \
+         changed meanwhile: {}",
+        crate::size::counted(kept.len() as u64, "file"),
+        named(kept)
+    ))
+}

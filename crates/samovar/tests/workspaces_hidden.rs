@@ -1,0 +1,101 @@
+//! Files that a scan cannot see, below a mounted file system or without the permission to read
+//! them, are neither pushed nor taken for removed.
+
+mod support;
+mod support_uploads;
+mod support_users;
+mod support_workspaces;
+
+use std::fs;
+
+use rustix::mount::{UnmountFlags, mount_bind, unmount};
+use support_users::{as_user, has_users};
+use support_workspaces::{Home, assert_has, read, tree, write};
+use testkit::process::output;
+
+#[test]
+fn a_mounted_file_system_is_a_boundary() {
+    let home = Home::new();
+    let one = home.open("app", "one");
+    write(&one, "kept", "kept");
+    write(&one, "n/sub/file", "same");
+    write(&one, "z", "z");
+    home.push(&one);
+    let two = home.open("app", "two");
+    let elsewhere = home.dir("elsewhere");
+    write(&elsewhere, "other", "other");
+    if let Err(error) = mount_bind(&elsewhere, one.join("n")) {
+        println!("not tested: no directory can be mounted here: {error}");
+        return;
+    }
+    home.assert_clean(&one);
+    // More than half of the tree changes, so that a whole upload would be shorter.
+    let numbers = (0..40_000_u64).map(|number| number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let content: Vec<u8> = numbers.flat_map(u64::to_le_bytes).collect();
+    write(&one, "kept", &content);
+    fs::remove_file(one.join("z")).unwrap();
+    assert_has(&home.exits(&one, &["push"], 0), "left out 1 mounted");
+    home.run(&two, &["pull"]);
+    assert_eq!(read(&two, "n/sub/file"), "same");
+    assert_eq!(fs::read(two.join("kept")).unwrap(), content);
+    let names: Vec<Vec<u8>> = tree(&two).into_keys().collect();
+    let expected = ["kept", "n", "n/sub", "n/sub/file"].map(|name| name.as_bytes().to_vec());
+    assert_eq!(names, expected);
+    // A pull that would have to change what is below the mount changes nothing.
+    write(&two, "n/sub/file", "new");
+    write(&two, "kept", "of two");
+    home.push(&two);
+    let text = home.exits(&one, &["pull"], 1);
+    assert_has(&text, "\"n\" is a mounted file system");
+    assert_eq!(fs::read(one.join("kept")).unwrap(), content);
+    assert_eq!(read(&elsewhere, "other"), "other");
+    unmount(one.join("n"), UnmountFlags::DETACH).unwrap();
+    home.run(&one, &["pull"]);
+    assert_eq!(tree(&one), tree(&two));
+    home.assert_clean(&one);
+}
+
+/// Root may read all files, other users may not.
+#[test]
+fn an_unreadable_file_is_refused_or_left_out_by_choice() {
+    if !has_users() {
+        return;
+    }
+    let home = Home::new();
+    let dir = tempfile::tempdir().unwrap();
+    let user = |script: &str| {
+        let mut command = as_user(dir.path());
+        command.args(["sh", "-ec", script]);
+        command.env("SAMOVAR_CACHE", home.server.url());
+        command.env("SAMOVAR_TOKEN", &home.token);
+        command.env("XDG_STATE_HOME", dir.path().join("state"));
+        output(&mut command)
+    };
+    user(
+        "mkdir -p one/locked; cd one; echo a >a; echo s >secret; echo l >locked/l; \
+         \"$SAMOVAR\" ws open app .; \"$SAMOVAR\" ws push",
+    );
+    let text = user(
+        "cd one; echo b >b; echo n >new; chmod 000 secret new; \
+         ! \"$SAMOVAR\" ws push 2>&1; ! \"$SAMOVAR\" ws status 2>&1",
+    );
+    assert_has(&text, "one/new: Permission denied");
+    assert_has(&text, "--skip-unreadable");
+    let text = user("cd one; chmod 000 locked; ! \"$SAMOVAR\" ws push 2>&1");
+    assert_has(&text, "one/locked: Permission denied");
+    let text = user(
+        "cd one; \"$SAMOVAR\" ws push --skip-unreadable --message mine 2>&1; \
+         \"$SAMOVAR\" ws log",
+    );
+    assert_has(&text, "left out 3 unreadable paths: \"locked\", \"new\"");
+    assert_has(&text, "mine; without 3 unreadable paths: \"locked\"");
+    let two = home.open("app", "two");
+    let names: Vec<Vec<u8>> = tree(&two).into_keys().collect();
+    let expected = ["a", "b", "locked", "locked/l", "secret"];
+    assert_eq!(names, expected.map(|name| name.as_bytes().to_vec()));
+    assert_eq!(read(&two, "secret"), "s\n");
+    // All is pushed when it can be read again.
+    user("cd one; chmod 700 locked; chmod 600 secret new; \"$SAMOVAR\" ws push");
+    home.run(&two, &["pull"]);
+    assert_eq!(read(&two, "new"), "n\n");
+}
