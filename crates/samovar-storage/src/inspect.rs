@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _};
 use samovar_nix::{HashPart, StorePath};
@@ -14,8 +15,12 @@ use crate::error::StorageError;
 use crate::metadata::{CacheSummary, SCHEMA, all_caches, all_tokens};
 use crate::mirror::narinfo_key;
 use crate::objects::{PART_PREFIX, TMP};
+use crate::root;
 use crate::storage::{DATABASE, STORE_ID};
 use crate::token::{Token, now};
+
+/// Maximum time for looking for files of other users.
+const WALK_TIME: Duration = Duration::from_secs(10);
 
 /// Maximum time for checking the integrity of the database. The check is then interrupted.
 const CHECK_TIME: Duration = Duration::from_secs(10);
@@ -61,6 +66,24 @@ pub struct Inspection {
     pub left_over_count: usize,
     /// Total length of these unfinished files, in bytes.
     pub left_over_bytes: u64,
+    /// The files that the owner of the storage cannot use. `None`: none was found.
+    pub foreign: Option<Foreign>,
+}
+
+/// Files and directories of a storage that belong to another user than the storage, and that its
+/// owner cannot use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Foreign {
+    /// Number of them that were found.
+    pub count: usize,
+    /// One of them, relative to the storage directory.
+    pub path: PathBuf,
+    /// User ID of the owner of `path`.
+    pub owner: u32,
+    /// User ID of the owner of the storage.
+    pub user: u32,
+    /// Group ID of the storage.
+    pub group: u32,
 }
 
 /// Inspects a storage directory. Returns `None` if it has no database.
@@ -91,6 +114,7 @@ pub fn inspect(root: &Path) -> Result<Option<Inspection>, StorageError> {
     }
     (found.damage, found.is_check_complete) = check(&connection)?;
     (found.left_over_count, found.left_over_bytes) = left_over(root)?;
+    found.foreign = foreign(root)?;
     if schema < 1 || !found.damage.is_empty() {
         return Ok(Some(found));
     }
@@ -249,6 +273,47 @@ fn missing_narinfos(
         count += usize::from(!file.is_ok_and(|file| file.len() > 0));
     }
     Ok(count)
+}
+
+/// Finds files that the owner of the storage cannot use, for a limited time. Uploaded files of
+/// another user are usable if the owner may read them, such as those of `import --link`.
+fn foreign(root: &Path) -> Result<Option<Foreign>, StorageError> {
+    let storage = root::owned(root)?;
+    let start = Instant::now();
+    let mut found: Option<Foreign> = None;
+    let mut pending = vec![PathBuf::new()];
+    while let Some(directory) = pending.pop() {
+        // Skip what was deleted meanwhile, and what cannot be listed, which was found before.
+        let Ok(entries) = fs::read_dir(root.join(&directory)) else {
+            continue;
+        };
+        for entry in entries.flatten() {
+            let Ok(file) = entry.metadata() else { continue };
+            let path = directory.join(entry.file_name());
+            let is_readable = file.mode() & 0o004 != 0
+                || (file.mode() & 0o040 != 0 && file.gid() == storage.gid());
+            // A new file system has lost+found, which is of no use to the storage.
+            let is_usable = (file.is_file() && is_readable && !path.starts_with(root::PRIVATE))
+                || path == Path::new("lost+found");
+            if file.uid() != storage.uid() && !is_usable {
+                let first = found.get_or_insert_with(|| Foreign {
+                    count: 0,
+                    path: path.clone(),
+                    owner: file.uid(),
+                    user: storage.uid(),
+                    group: storage.gid(),
+                });
+                first.count += 1;
+            }
+            if file.is_dir() {
+                pending.push(path);
+            }
+        }
+        if start.elapsed() > WALK_TIME {
+            break;
+        }
+    }
+    Ok(found)
 }
 
 /// Returns the number and the total length of the left-over unfinished files.

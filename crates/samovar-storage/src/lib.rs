@@ -65,7 +65,7 @@ pub use content_address::path_of_nar;
 pub use counters::CollectorStatistics;
 pub use doubt::Doubt;
 pub use error::{PutError, StorageError};
-pub use inspect::{Inspection, inspect};
+pub use inspect::{Foreign, Inspection, inspect};
 pub use lost::LostFile;
 pub use metadata::{
     PIN_NAME_LEN_MAX, PIN_TEXT_LEN_MAX, PinName, PinNameError, PinPartError, PinText,
@@ -75,7 +75,7 @@ pub use objects::Space;
 pub use pins::{PinError, PinOptions};
 pub use publish::{NARINFO_LEN_MAX, REALISATION_LEN_MAX, Refusal};
 pub use purge::purge_step;
-pub use root::RootKind;
+pub use root::{RootKind, owned};
 pub use size::{counted, human as human_size};
 pub use statistics::Statistics;
 pub use storage::{DATABASE, Render, Storage, open_database};

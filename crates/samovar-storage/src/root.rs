@@ -12,7 +12,7 @@ use crate::error::StorageError;
 use crate::objects::create_directory;
 use crate::storage::{DATABASE, STORE_ID};
 
-const PRIVATE: &str = ".samovar";
+pub(crate) const PRIVATE: &str = ".samovar";
 
 /// Access rights of the directory of the database.
 const PRIVATE_MODE: u32 = 0o700;
@@ -85,6 +85,34 @@ fn has_file(
         }
     }
     Ok(false)
+}
+
+/// Returns the metadata of the file whose owner owns a storage: of its private directory, or of the
+/// nearest directory that exists if the storage is new.
+///
+/// # Errors
+///
+/// [`StorageError::File`] if no such directory can be read.
+pub fn owned(root: &Path) -> Result<fs::Metadata, StorageError> {
+    let root = &std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
+    let mut found = fs::metadata(root.join(PRIVATE));
+    for directory in root.ancestors() {
+        match found {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) =>
+            {
+                found = fs::metadata(directory);
+            }
+            other => {
+                found = other;
+                break;
+            }
+        }
+    }
+    found.map_err(|error| StorageError::file("cannot read", PRIVATE, error))
 }
 
 /// Prepares a directory for opening its database, which is created if the directory is new. Only

@@ -18,7 +18,7 @@ use crate::roots;
 use crate::serve;
 use crate::size::{counted, human};
 use crate::storage::{copy, directory, renderer, signing};
-use crate::token::open;
+use crate::token::open_as_caller;
 
 /// Number of paths that one database query reads.
 const BATCH_COUNT: u32 = 500;
@@ -76,7 +76,8 @@ pub(crate) fn command() -> Command {
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<Outcome> {
     let config = serve::configuration(&serve::settings(matches)?)?;
     let root = directory(&config)?;
-    let metadata: &dyn Metadata = &open(&root, false)?;
+    // Root stays root: the target is root's, and nothing is created in the storage.
+    let metadata: &dyn Metadata = &open_as_caller(&root, false)?;
     let first = config.caches.first().context("a server has a cache")?;
     let named: Option<&String> = matches.get_one("cache");
     let name = named.map_or(first.storage_name(), String::as_str);

@@ -1,12 +1,13 @@
 //! Functions that the commands on a storage directory share.
 
 use std::io::{self, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::anyhow;
+use anyhow::{Context as _, anyhow};
 use samovar_cache::{Signing, render_uploaded};
 use samovar_nix::StoreDir;
 use samovar_server::config::{CacheSettings, Configuration};
+use samovar_server::daemon::Identity;
 use samovar_server::server;
 use samovar_storage::metadata::StoredPath;
 use sha2::{Digest as _, Sha256};
@@ -20,6 +21,19 @@ pub(crate) fn directory(config: &Configuration) -> anyhow::Result<PathBuf> {
     let none = "no storage is configured: name its directory with --storage, or use --config";
     let directory = config.storage.clone();
     directory.ok_or_else(|| Failed::Usage.because(anyhow!(none)))
+}
+
+/// Makes root the owner of a storage, who runs the server: files of root could not be used by the
+/// server. Call it before anything in the directory is opened.
+pub(crate) fn become_owner(directory: &Path) -> anyhow::Result<()> {
+    let failed = || {
+        format!(
+            "cannot become the owner of the storage {directory:?}: run the command as the user of \
+             the server"
+        )
+    };
+    let owned = samovar_storage::owned(directory).with_context(failed)?;
+    Identity::assume_owner(&owned).with_context(failed)
 }
 
 /// Reads and checks the signing keys of a cache.

@@ -19,6 +19,7 @@ use samovar_storage::{RootKind, open_database};
 use time::OffsetDateTime;
 
 use crate::arguments::option;
+use crate::storage::become_owner;
 
 /// Adds the subcommands to `samovar token`.
 pub(crate) fn with_subcommands(command: Command) -> Command {
@@ -103,7 +104,15 @@ pub(crate) fn run(name: &str, matches: &ArgMatches, out: &mut dyn Write) -> anyh
     }
 }
 
+/// Opens the database of a storage, as its owner if root runs the command. Creates it if
+/// `may_create` is true and the directory is new.
 pub(crate) fn open(directory: &Path, may_create: bool) -> anyhow::Result<Sqlite> {
+    become_owner(directory)?;
+    open_as_caller(directory, may_create)
+}
+
+/// Like [`open`], but root stays root.
+pub(crate) fn open_as_caller(directory: &Path, may_create: bool) -> anyhow::Result<Sqlite> {
     let failed = || format!("cannot use the storage {directory:?}");
     if RootKind::of(directory).with_context(failed)? == RootKind::New {
         ensure!(

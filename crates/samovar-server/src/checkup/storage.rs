@@ -7,7 +7,7 @@ use rustix::fs::{StatFs, statfs, statvfs};
 use samovar_nix::StorePath;
 use samovar_storage::metadata::CacheSummary;
 use samovar_storage::token::{Token, now};
-use samovar_storage::{Inspection, RootKind, StorageError, counted, human_size, inspect};
+use samovar_storage::{Foreign, Inspection, RootKind, StorageError, counted, human_size, inspect};
 
 use super::{Findings, tempfile_in};
 use crate::config::Configuration;
@@ -78,6 +78,7 @@ pub(super) fn examine(
             ),
         ),
         Ok(Some(found)) => {
+            owners(directory, found.foreign.as_ref(), findings);
             database(directory, &found, findings);
             caches(config, directory, found.caches, findings);
             return found.newest;
@@ -185,6 +186,29 @@ fn failed(directory: &Path, error: &StorageError, findings: &mut Findings) {
         _ => fix,
     };
     findings.error(SUBJECT, format!("{directory:?}: {fault}"), fix);
+}
+
+/// Reports files that the owner of the storage cannot use.
+fn owners(directory: &Path, found: Option<&Foreign>, findings: &mut Findings) {
+    let Some(first) = found else {
+        return findings.ok(SUBJECT, "its owner can use all files");
+    };
+    findings.error(
+        SUBJECT,
+        format!(
+            "{} of {directory:?} cannot be used by its owner, user {}: {:?} belongs to user {}",
+            counted(first.count, "file"),
+            first.user,
+            first.path,
+            first.owner
+        ),
+        format!(
+            "chown -R {}:{} {}",
+            first.user,
+            first.group,
+            directory.display()
+        ),
+    );
 }
 
 fn database(directory: &Path, found: &Inspection, findings: &mut Findings) {

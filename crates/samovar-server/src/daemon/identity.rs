@@ -1,13 +1,23 @@
-//! Switches user and group after the sockets are bound.
+//! Switches user and group: of a server, after the sockets are bound; of a command that root runs, to
+//! the owner of the files that it changes.
 
 use std::ffi::CString;
 use std::fmt;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt as _;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use nix::unistd::{
     Gid, Group, Uid, User, getresgid, getresuid, initgroups, setegid, seteuid, setgroups,
     setresgid, setresuid,
 };
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_keep_capabilities,
+};
+
+/// The rights over files that a command keeps when it becomes the owner of a file. It reads keys
+/// that only root may read, and directories below those of root, such as `/var/lib/private`.
+const KEPT: CapabilitySet = CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::DAC_READ_SEARCH);
 
 /// A user and a group to switch to, looked up while the process is still privileged.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,6 +67,38 @@ impl Identity {
             user: Some(account),
             gid,
         }))
+    }
+
+    /// Makes root the owner of a file, with the owner's group, so that this user owns all files
+    /// that the process creates from now on. The process keeps the right to read and write the
+    /// files of all users. Does nothing if the process is not root, or root owns the file. Call it
+    /// before a thread is started: the calling thread alone keeps the rights, and gives them to
+    /// the threads that it starts.
+    ///
+    /// # Errors
+    ///
+    /// A system call failed. The process may then be partly switched, and must exit.
+    pub fn assume_owner(file: &Metadata) -> anyhow::Result<()> {
+        if !Uid::effective().is_root() || file.uid() == 0 {
+            return Ok(());
+        }
+        let account = Account {
+            uid: Uid::from_raw(file.uid()),
+            name: None,
+        };
+        let owner = Self {
+            user: Some(account),
+            gid: Gid::from_raw(file.gid()),
+        };
+        set_keep_capabilities(true)?;
+        owner.assume()?;
+        let kept = capabilities(None)?.permitted & KEPT;
+        let sets = CapabilitySets {
+            effective: kept,
+            permitted: kept,
+            inheritable: CapabilitySet::empty(),
+        };
+        set_capabilities(None, sets).with_context(|| format!("cannot become {owner} (capset)"))
     }
 
     /// Switches all threads to this user and group permanently, with the user's supplementary

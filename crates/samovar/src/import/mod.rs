@@ -24,7 +24,7 @@ use samovar_store::{Settings, Store};
 use crate::outcome::{Failed, Outcome};
 use crate::serve;
 use crate::size::counted;
-use crate::storage::{directory, renderer, signing};
+use crate::storage::{become_owner, directory, renderer, signing};
 use crate::trust::{is_signed, keys};
 use source::Source;
 
@@ -111,6 +111,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     let from: Vec<&String> = matches.get_many("from").into_iter().flatten().collect();
     let paths = matches.get_many("paths").into_iter().flatten();
     let paths: Vec<String> = paths.cloned().collect();
+    become_owner(&root)?;
     let source = Source::open(&from, &root, matches.get_flag("link"))?;
     let failed = || format!("cannot use the storage {root:?}");
     if from.is_empty() {

@@ -17,7 +17,7 @@ use std::process::Command;
 use crate::support::bare;
 
 /// The user and the group.
-const NOBODY: u32 = 65534;
+pub(crate) const NOBODY: u32 = 65534;
 
 /// Returns whether the tests can run commands of another user. Prints the reason if they cannot.
 pub(crate) fn has_users() -> bool {
