@@ -32,13 +32,15 @@ pub enum Class {
     Closure,
     /// A request for a page of the web interface.
     Page,
+    /// A request below `/upload`, or a PUT: a client pushes.
+    Upload,
     /// A request for any other URL.
     Other,
 }
 
 impl Class {
     /// The names of the classes, in the order of declaration.
-    pub(crate) const NAMES: [&'static str; 10] = [
+    pub(crate) const NAMES: [&'static str; 11] = [
         "cache_info",
         "narinfo",
         "nar",
@@ -48,6 +50,7 @@ impl Class {
         "narinfos",
         "closure",
         "page",
+        "upload",
         "other",
     ];
 

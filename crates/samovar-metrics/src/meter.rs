@@ -124,9 +124,17 @@ impl Meter {
         let head = exchange.head;
         let (class, hash_part) = (self.classify)(head.path(), head.query());
         let status = StatusClass::of(exchange.status.code());
+        let method = MethodClass::of(head.method());
+        // What a client uploads says nothing about what clients look for.
+        let class = match (method, class) {
+            (MethodClass::Put, Class::Narinfo | Class::Nar | Class::Realisation | Class::Log) => {
+                Class::Upload
+            }
+            _ => class,
+        };
         let counted = Counted {
             class,
-            method: MethodClass::of(head.method()),
+            method,
             status,
             outcome: Outcome::of(exchange.end),
             body_len: exchange.body_len,

@@ -193,6 +193,34 @@ fn the_paths_of_a_push_are_counted_like_single_uploads() {
     assert!(samples["samovar_upload_verified_bytes_total"] > 0.0);
 }
 
+/// Hits and misses are those of clients that look for paths. A client that pushes asks for each path
+/// before it uploads it, and is not one of them.
+#[test]
+fn pushes_are_no_hits_and_no_misses() {
+    let site = Site::new();
+    let watched = Watched::start(&site);
+    let (token, path) = (site.token(&[]), MadePath::new("pushed"));
+    let below = |target: String| format!("/upload{target}");
+    let head = |target: &str| watched.server.request("HEAD", target, &token).status;
+    assert_eq!(head(&below(path.target())), 404);
+    let file = watched
+        .server
+        .put(&token, &below(path.file_target()), &path.file);
+    assert_eq!(file.status, 200, "{}", file.text());
+    let target = below(path.target());
+    let narinfo = watched.server.put(&token, &target, path.narinfo());
+    assert_eq!(narinfo.status, 200, "{}", narinfo.text());
+    assert_eq!(head(&below(path.target())), 200);
+    // The same without the prefix, and two requests of clients that look for paths.
+    watched.server.publish(&token, &MadePath::new("at-the-root"));
+    watched.server.assert_serves(&path);
+    watched.server.assert_lacks(&MadePath::new("absent"));
+    watched.await_sample("samovar_narinfo_hits_total{cache=\"default\"}", 1.0);
+    watched.await_sample("samovar_narinfo_misses_total{cache=\"default\"}", 1.0);
+    let status: Value = serde_json::from_str(&watched.get("/status.json")).expect("is JSON");
+    assert!(!status["top_missing"].to_string().contains(path.hash_part()));
+}
+
 #[test]
 fn the_collector_and_lost_nars_are_reported() {
     let site = Site::new();

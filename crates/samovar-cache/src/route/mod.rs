@@ -162,7 +162,7 @@ fn decoded(path: &[u8], query: Option<&[u8]>) -> Route {
         Class::Realisation => text(name).and_then(realisation).map(Route::Realisation),
         Class::Narinfos => Some(Route::Narinfos),
         Class::Closure => Some(of_hash_part(name, Route::Closure)),
-        Class::Page | Class::Other => None,
+        Class::Page | Class::Upload | Class::Other => None,
     };
     route.unwrap_or(Route::Unknown)
 }
@@ -210,6 +210,7 @@ pub fn classify<'a>(path: &'a [u8], query: Option<&'a [u8]>) -> (Class, Option<&
     for (start, _) in starts {
         let end = &path[start..];
         let class = match form(end) {
+            Some((Class::Narinfo | Class::Listing, name)) if has_upload(name) => Class::Upload,
             Some((Class::Narinfo, name)) => return (Class::Narinfo, name.last_chunk()),
             Some((Class::Nar, name)) => {
                 let (hash_part, _) = split_nar_name(name, query);
@@ -223,12 +224,26 @@ pub fn classify<'a>(path: &'a [u8], query: Option<&'a [u8]>) -> (Class, Option<&
                     return (Class::Page, name.and_then(<[u8]>::first_chunk));
                 }
                 Some(_) => Class::Page,
+                None if is_below_upload(end) => Class::Upload,
                 None => continue,
             },
         };
         return (class, None);
     }
     (Class::Other, None)
+}
+
+/// Returns whether a name with the segments before it, which no slash begins, is below `upload/`.
+fn has_upload(name: &[u8]) -> bool {
+    name.len() > HASH_PART_LEN
+        && (name.starts_with(b"upload/")
+            || name.windows(8).any(|segment| segment == b"/upload/"))
+}
+
+/// Returns whether a path is `/upload` or below it.
+fn is_below_upload(path: &[u8]) -> bool {
+    let rest = path.strip_prefix(b"/upload");
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
 /// Parses a hash part. nix-serve's pattern for hash parts is `[0-9a-z]+`: a name that matches it
@@ -386,6 +401,13 @@ mod tests {
             ("/serve/x/bin/sh", Class::Page),
             ("/team-a/serve/x/log/y", Class::Page),
             ("/-/assets/x.css", Class::Page),
+            ("/upload", Class::Upload),
+            ("/upload/nix-cache-info", Class::Upload),
+            ("/upload/00000000000000000000000000000000.narinfo", Class::Upload),
+            ("/a/b/upload/00000000000000000000000000000000.ls", Class::Upload),
+            ("/a/upload/nar/x.nar.zst", Class::Upload),
+            ("/upload/push/1/x/part/y/1", Class::Upload),
+            ("/uploads", Class::Page),
             ("/favicon.ico", Class::Other),
             ("/version", Class::Other),
             ("", Class::Other),
