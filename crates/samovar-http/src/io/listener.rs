@@ -198,6 +198,22 @@ impl Listener {
         SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()
     }
 
+    /// Returns whether this is a TCP socket for IPv6 that does not accept IPv4 connections.
+    pub fn is_v6_only(&self) -> bool {
+        let socket = self.sockets.first();
+        socket.is_some_and(|socket| sockopt::ipv6_v6only(socket).unwrap_or(false))
+    }
+
+    /// Changes the maximum number of connections that wait to be accepted, for each socket.
+    ///
+    /// # Errors
+    ///
+    /// System errors.
+    pub fn set_backlog(&self, backlog: u32) -> io::Result<()> {
+        let listen = |socket| rustix::net::listen(socket, backlog_number(backlog));
+        Ok(self.sockets.iter().try_for_each(listen)?)
+    }
+
     /// Returns the path of the listener's unix socket; `None` for a TCP socket, or for a unix
     /// socket without a path.
     pub fn path(&self) -> Option<PathBuf> {

@@ -13,24 +13,194 @@ use crate::config::{Configuration, Tls};
 use crate::listener::{Bind, ListenSpec, TcpAddress, family_missing, inherited, is_within};
 use crate::log::ErrorLog;
 
+/// The listeners of a server.
+#[derive(Debug, Default)]
+pub(super) struct Bound {
+    pub(super) listeners: Vec<Listener>,
+    pub(super) files: SocketFiles,
+    /// Whether the service manager has bound the sockets.
+    pub(super) is_managed: bool,
+    /// Listeners of the predecessor on addresses that are no longer configured. They are closed
+    /// once this process serves.
+    pub(super) retired: Vec<(Listener, Kind)>,
+}
+
 /// Binds the configured listeners, or uses the sockets passed by the service manager.
 pub(super) fn listeners(
     config: &Configuration,
     tls: Option<&Secure<'_>>,
     errors: &ErrorLog,
-) -> anyhow::Result<(Vec<Listener>, SocketFiles)> {
+) -> anyhow::Result<Bound> {
     let inherited = inherited()?;
     if !inherited.is_empty() {
-        check_inherited(config, &inherited, errors)?;
-        let listeners = inherited.into_iter().map(|listener| match tls {
-            // Sockets of the service manager replace all configured listeners: if any listener
-            // uses TLS, all TCP sockets of the manager do.
-            Some(tls) if listener.local_addr().is_some() => listener.tls(tls.config.clone()),
-            _ => listener,
-        });
-        return Ok((listeners.collect(), SocketFiles::default()));
+        return managed(inherited, config, tls, errors);
     }
-    bind_all(&config.listeners, "listen", config, tls, errors)
+    let (listeners, files) = bind_all(&config.listeners, "listen", config, tls, errors)?;
+    Ok(Bound {
+        listeners,
+        files,
+        ..Bound::default()
+    })
+}
+
+/// Uses the sockets that the service manager has bound.
+fn managed(
+    sockets: Vec<Listener>,
+    config: &Configuration,
+    tls: Option<&Secure<'_>>,
+    errors: &ErrorLog,
+) -> anyhow::Result<Bound> {
+    check_inherited(config, &sockets, errors)?;
+    let listeners = sockets.into_iter().map(|listener| match tls {
+        // Sockets of the service manager replace all configured listeners: if any listener uses
+        // TLS, all TCP sockets of the manager do.
+        Some(tls) if listener.local_addr().is_some() => listener.tls(tls.config.clone()),
+        _ => listener,
+    });
+    Ok(Bound {
+        listeners: listeners.collect(),
+        is_managed: true,
+        ..Bound::default()
+    })
+}
+
+/// Uses the sockets that a predecessor has passed, as far as they are configured, and binds the
+/// other configured addresses.
+pub(super) fn taken(
+    sockets: Vec<(Listener, Kind)>,
+    is_managed: bool,
+    config: &Configuration,
+    tls: Option<&Secure<'_>>,
+    errors: &ErrorLog,
+) -> anyhow::Result<Bound> {
+    if is_managed {
+        let sockets = sockets.into_iter().map(|(listener, _)| listener);
+        return managed(sockets.collect(), config, tls, errors);
+    }
+    let mut bound = Bound {
+        retired: sockets,
+        ..Bound::default()
+    };
+    let option = config.names.option("listen");
+    // The system has chosen the port of a socket for port 0: it must not be the one of another
+    // configured address.
+    let mut planned = plan(&config.listeners, &option, tls, errors)?;
+    planned.sort_by_key(|(spec, _)| matches!(spec, ListenSpec::Tcp { port: 0, .. }));
+    for (spec, bind) in planned {
+        match bind {
+            Bind::Unix(path) => match bound.take(|socket| is_at(socket, &path)) {
+                Some((listener, kind)) => {
+                    if kind == Kind::OwnFile {
+                        bound.files.add(path);
+                    }
+                    bound.listeners.push(listener);
+                }
+                None => {
+                    bound.listeners.push(unix(&path, config.backlog)?);
+                    bound.files.add(path);
+                }
+            },
+            Bind::FirstOf(addresses) => {
+                let is_one = |socket: &Listener| addresses.iter().any(|one| is_on(socket, one));
+                let listener = match bound.take(is_one) {
+                    Some((listener, _)) => listener,
+                    None => beside(&addresses, config, &option, &bound)?,
+                };
+                bound.listeners.push(secured(listener, spec, tls));
+            }
+            Bind::EachOf(addresses) => {
+                let mut missing = Vec::new();
+                for address in addresses {
+                    match bound.take(|socket| is_on(socket, &address)) {
+                        Some((listener, _)) => {
+                            bound.listeners.push(secured(listener, spec, tls));
+                        }
+                        None => missing.push(address),
+                    }
+                }
+                for address in missing {
+                    match beside(&[address], config, &option, &bound) {
+                        Ok(listener) => bound.listeners.push(secured(listener, spec, tls)),
+                        // As at the start, one address of a name is enough.
+                        Err(error) if bound.listeners.is_empty() => return Err(error),
+                        Err(error) => errors.warning(format_args!("{error:#}")),
+                    }
+                }
+            }
+        }
+    }
+    for listener in &bound.listeners {
+        // An error leaves the old length, which is harmless.
+        listener.set_backlog(config.backlog).ok();
+    }
+    Ok(bound)
+}
+
+impl Bound {
+    /// Takes the first socket of the predecessor that passes the test.
+    fn take(&mut self, test: impl Fn(&Listener) -> bool) -> Option<(Listener, Kind)> {
+        let at = self.retired.iter().position(|(socket, _)| test(socket))?;
+        Some(self.retired.remove(at))
+    }
+
+    /// Closes the listeners of the predecessor that are no longer configured.
+    pub(super) fn retire(&mut self, config: &Configuration, errors: &ErrorLog) {
+        for (listener, kind) in self.retired.drain(..) {
+            errors.info(format_args!(
+                "not listening on {} any more, which {} does not name",
+                name(&listener),
+                config.names.option("listen")
+            ));
+            if let (Kind::OwnFile, Some(path)) = (kind, listener.path()) {
+                // Ignore an error, as at the end of a server.
+                std::fs::remove_file(path).ok();
+            }
+        }
+    }
+}
+
+fn is_at(socket: &Listener, path: &Path) -> bool {
+    let absolute = std::path::absolute(path).ok();
+    let bound = socket.path().and_then(|path| std::path::absolute(path).ok());
+    bound.is_some() && bound == absolute
+}
+
+/// Returns whether a socket is bound to this address; port 0 stands for any.
+fn is_on(socket: &Listener, address: &TcpAddress) -> bool {
+    socket.local_addr().is_some_and(|bound| {
+        let port = address.address.port();
+        bound.ip() == address.address.ip()
+            && (port == 0 || port == bound.port())
+            && (bound.is_ipv4() || socket.is_v6_only() == address.v6_only)
+    })
+}
+
+/// Binds the first of the addresses that can be bound, although a socket of the predecessor may
+/// listen on a wider or narrower address with the same port until this process serves.
+fn beside(
+    addresses: &[TcpAddress],
+    config: &Configuration,
+    option: &str,
+    bound: &Bound,
+) -> anyhow::Result<Listener> {
+    let error = match first_of(addresses, config.backlog, option) {
+        Ok(listener) => return Ok(listener),
+        Err(error) => error,
+    };
+    let is_old = |address: &&TcpAddress| {
+        let mut ports = bound.retired.iter().filter_map(|(old, _)| old.local_addr());
+        ports.any(|old| old.port() == address.address.port())
+    };
+    let shared = addresses.iter().filter(|address| !address.v6_only).find(is_old);
+    let shared = shared.map(|address| Listener::tcp_shared(address.address, config.backlog));
+    match shared {
+        Some(Ok(listener)) => Ok(listener),
+        Some(Err(_)) => Err(error.context(format!(
+            "the running server listens on the same port, and its address cannot be changed while \
+             it runs: restart the server for the new value of {option}"
+        ))),
+        None => Err(error),
+    }
 }
 
 /// Binds the listeners of the admin server.
@@ -206,20 +376,6 @@ fn name(listener: &Listener) -> String {
         (None, Some(path)) => path.display().to_string(),
         (None, None) => "a unix socket without a path".to_owned(),
     }
-}
-
-/// Converts the listeners that a predecessor has passed.
-pub(super) fn taken(listeners: Vec<(Listener, Kind)>) -> (Vec<Listener>, SocketFiles) {
-    let mut files = SocketFiles::default();
-    let take = |(listener, kind): (Listener, Kind)| {
-        if kind == Kind::OwnFile
-            && let Some(path) = listener.path()
-        {
-            files.add(path);
-        }
-        listener
-    };
-    (listeners.into_iter().map(take).collect(), files)
 }
 
 /// TLS settings: the listeners that use it, and the certificate.

@@ -101,7 +101,9 @@ pub(super) fn wait(serving: &Serving<'_>, again: &Again<'_>) -> Ended {
 }
 
 fn begin_upgrade(serving: &Serving<'_>, errors: &ErrorLog) -> Option<Successor> {
-    match Successor::start(&serving.server, &serving.kinds, serving.sender.clone()) {
+    let sender = serving.sender.clone();
+    let is_managed = serving.bound.bound.is_managed;
+    match Successor::start(&serving.server, &serving.kinds, is_managed, sender) {
         Ok(new) => {
             errors.info(format_args!("upgrade: starting process {}", new.pid()));
             Some(new)

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use samovar_cache::{CacheConfig, LeaseConfig, NarCoding, Program, Site, SiteConfig, Trust};
-use samovar_http::{Listener, Server, handover};
+use samovar_http::{Server, handover};
 use samovar_metrics::{Metrics, Observer};
 use samovar_nix::StoreDir;
 use samovar_storage::collect::Summary;
@@ -19,7 +19,7 @@ use samovar_storage::{Storage, StorageError};
 use samovar_store::{Settings, Store, StoreUri};
 
 use super::admin::{Admin, Planned};
-use super::bind::{self, Secure, SocketFiles};
+use super::bind::{self, Secure};
 use super::observer::Logs;
 use super::reload::{self, Again};
 use super::upgrade::{Event, Kind, Predecessor};
@@ -48,8 +48,7 @@ pub(super) struct Prepared<'a> {
 /// The second stage: the sockets are bound, and the PID file is written.
 pub(super) struct Bound<'a> {
     pub(super) prepared: Prepared<'a>,
-    listeners: Vec<Listener>,
-    socket_files: SocketFiles,
+    pub(super) bound: bind::Bound,
     admin: Option<Planned>,
     /// The PID file, still under its temporary name if there is a predecessor; `None` if none is
     /// configured.
@@ -112,19 +111,17 @@ impl<'a> Prepared<'a> {
         let (config, errors) = (self.config, &self.logs.errors);
         let pid = predecessor.as_ref().map(Predecessor::pid);
         let are_sockets_inherited = notify::passes_sockets();
-        let (mut listeners, socket_files, predecessor) = match predecessor {
+        let tls = self.tls.as_ref();
+        let (mut bound, predecessor) = match predecessor {
             Some(predecessor) => {
-                let tls = self.tls.as_ref().map(|tls| &tls.config);
-                let (taken, release) = predecessor.take(tls)?;
-                let (listeners, files) = bind::taken(taken);
-                (listeners, files, Some(release))
+                let is_managed = predecessor.is_managed;
+                let (sockets, release) = predecessor.take(tls.is_some())?;
+                let bound = bind::taken(sockets, is_managed, config, tls, errors)?;
+                (bound, Some(release))
             }
-            None => {
-                let (listeners, files) = bind::listeners(config, self.tls.as_ref(), errors)?;
-                (listeners, files, None)
-            }
+            None => (bind::listeners(config, tls, errors)?, None),
         };
-        for listener in &mut listeners {
+        for listener in &mut bound.listeners {
             let spread = listener.spread(cores());
             spread.context("cannot open a socket for each I/O thread")?;
         }
@@ -140,8 +137,7 @@ impl<'a> Prepared<'a> {
         };
         Ok(Bound {
             prepared: self,
-            listeners,
-            socket_files,
+            bound,
             admin,
             pid_file,
             are_sockets_inherited,
@@ -164,8 +160,8 @@ impl<'a> Bound<'a> {
             .io_threads(cores())
             .workers(config.worker_count());
         let (mut kinds, mut urls) = (Vec::new(), Vec::new());
-        for listener in std::mem::take(&mut self.listeners) {
-            kinds.push(self.socket_files.kind(&listener));
+        for listener in std::mem::take(&mut self.bound.listeners) {
+            kinds.push(self.bound.files.kind(&listener));
             let scheme = if listener.is_secure() {
                 "https"
             } else {
@@ -175,7 +171,7 @@ impl<'a> Bound<'a> {
             urls.extend(address.map(|address| format!("{scheme}://{address}")));
             builder = builder.listen(listener);
         }
-        let paths = self.socket_files.paths();
+        let paths = self.bound.files.paths();
         urls.extend(paths.map(|path| format!("unix:{}", path.display())));
         let (sender, events) = channel();
         let signals = sender.clone();
@@ -284,6 +280,7 @@ impl Serving<'_> {
             Some(release) => release.release().context("the running server has ended")?,
             None => notify::ready(),
         }
+        bound.bound.retire(config, errors);
         if let Some(planned) = bound.admin.take() {
             self.admin = Some(planned.start(&self.server, config, &self.urls, errors)?);
         }
@@ -316,7 +313,7 @@ impl Serving<'_> {
 
     /// Leaves the files of Unix sockets to the successor.
     pub(super) fn leave_socket_files(&mut self) {
-        self.bound.socket_files.leave();
+        self.bound.bound.files.leave();
     }
 
     pub(super) fn exit(self) {
@@ -333,7 +330,7 @@ impl Serving<'_> {
         std::mem::forget(self.server);
         let logs = self.bound.prepared.logs;
         logs.flush(FLUSH_TIME);
-        drop(self.bound.socket_files);
+        drop(self.bound.bound);
         if let Some(pid_file) = self.bound.pid_file
             && let Err(error) = pid_file.remove()
         {

@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use samovar_cache::Site;
-use samovar_http::tls::TlsConfig;
 use samovar_http::{Listener, Server, handover};
 
 use crate::signals::Signal;
@@ -33,8 +32,18 @@ const LAST_WORDS_TIME: Duration = Duration::from_secs(1);
 /// PID shows whether the variable was inherited from elsewhere, and must be ignored.
 const VARIABLE: &str = "NIX_SERVE_PREDECESSOR";
 
+/// Environment variable of the new process: the PID of its parent, if the service manager has passed
+/// the sockets to that one.
+const MANAGED: &str = "NIX_SERVE_MANAGED_SOCKETS";
+
 /// Variables that are not passed on: they apply to one process only, by its PID or its open files.
-const NOT_INHERITED: [&str; 4] = ["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_PID"];
+const NOT_INHERITED: [&str; 5] = [
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "LISTEN_FDNAMES",
+    "WATCHDOG_PID",
+    MANAGED,
+];
 
 /// An event that the main thread waits for.
 #[derive(Debug)]
@@ -77,6 +86,8 @@ pub struct Predecessor {
     pid: u32,
     kinds: String,
     stream: UnixStream,
+    /// Whether the service manager has bound its sockets.
+    pub(super) is_managed: bool,
 }
 
 impl Predecessor {
@@ -97,6 +108,7 @@ impl Predecessor {
             pid: parent,
             kinds: kinds.to_owned(),
             stream,
+            is_managed: env::var(MANAGED).is_ok_and(|pid| pid.parse() == Ok(parent)),
         }))
     }
 
@@ -104,11 +116,11 @@ impl Predecessor {
         self.pid
     }
 
-    /// Receives the predecessor's sockets, and sets `tls` on those that use TLS.
+    /// Receives the predecessor's sockets, without TLS. `is_secure`: whether this process uses TLS.
     /// The predecessor continues to serve until it is released.
     pub(super) fn take(
         self,
-        tls: Option<&TlsConfig>,
+        is_secure: bool,
     ) -> anyhow::Result<(Vec<(Listener, Kind)>, handover::Predecessor)> {
         let (listeners, release) = handover::take(self.stream)
             .context("cannot receive the sockets of the running server")?;
@@ -117,18 +129,10 @@ impl Predecessor {
         let kinds = kinds.context(
             "the running server is of an incompatible version: stop it and start this one",
         )?;
-        let mut secured = Vec::new();
-        for (listener, kind) in listeners.into_iter().zip(kinds) {
-            let listener = match (kind, tls) {
-                (Kind::Secure, Some(tls)) => listener.tls(tls.clone()),
-                (Kind::Secure, None) => {
-                    bail!("the running server uses TLS, and this one has no certificate")
-                }
-                _ => listener,
-            };
-            secured.push((listener, kind));
+        if kinds.contains(&Kind::Secure) && !is_secure {
+            bail!("the running server uses TLS, and this one has no certificate")
         }
-        Ok((secured, release))
+        Ok((listeners.into_iter().zip(kinds).collect(), release))
     }
 }
 
@@ -148,6 +152,7 @@ impl Successor {
     pub(super) fn start(
         server: &Arc<Server<Site>>,
         kinds: &[Kind],
+        is_managed: bool,
         events: Sender<Event>,
     ) -> anyhow::Result<Self> {
         let own_pid = std::process::id();
@@ -165,6 +170,9 @@ impl Successor {
             .args(env::args_os().skip(1))
             .env(VARIABLE, format!("{own_pid} {letters}"))
             .stdin(Stdio::from(OwnedFd::from(theirs)));
+        if is_managed {
+            command.env(MANAGED, own_pid.to_string());
+        }
         let child = command
             .spawn()
             .with_context(|| format!("cannot start {:?}", command.get_program()))?;
