@@ -138,7 +138,11 @@ impl Storage {
             let text = mirror::cache_info(store_dir);
             directory.write_mirror(mirror::CACHE_INFO, text.as_bytes())?;
         }
-        let lock = File::create(root.join(LOCK))
+        let lock = File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(root.join(LOCK))
             .map_err(|error| StorageError::file("cannot create", LOCK, error))?;
         let storage = Arc::new(Self {
             root: root.to_owned(),
@@ -197,6 +201,15 @@ impl Storage {
     #[must_use]
     pub fn is_alone(&self) -> bool {
         self.index().lock.is_some()
+    }
+
+    /// Returns the process that has written its ID into the lock file: one that used the storage
+    /// alone, and still uses it if [`is_alone`](Self::is_alone) is false. Returns `None` if it is
+    /// unknown.
+    #[must_use]
+    pub fn user(&self) -> Option<u32> {
+        let text = fs::read_to_string(self.root.join(LOCK)).ok()?;
+        text.trim().parse().ok()
     }
 
     /// Returns the cache with this name. Creates it if it does not exist. `is_mirrored`: whether
@@ -316,6 +329,10 @@ impl Storage {
     }
 
     fn load_index(&self, lock: File) -> Result<(), StorageError> {
+        // The ID of the process is for messages only.
+        let pid = format!("{}\n", std::process::id());
+        let written = lock.set_len(0).and_then(|()| (&lock).write_all(pid.as_bytes()));
+        written.ok();
         // If a path is published after this read, its own commit adds it to the index.
         let paths = self.metadata.hash_parts()?;
         let mut index = self.index_mut();

@@ -198,6 +198,25 @@ fn a_storage_of_another_user_is_reported_with_both_users() {
     assert!(text.contains("chown -R"), "{text}");
 }
 
+/// A mistyped `storage` is a new one, in which all uploaded paths are missing.
+#[test]
+fn a_new_storage_is_logged_and_one_in_use_is_refused() {
+    let site = Site::new();
+    let server = site.start();
+    let part = format!("{:?} is a new storage; if you meant another", site.storage());
+    assert_eq!(server.process.count(&part), 1);
+    assert_eq!(server.process.count("correct `storage`"), 1);
+    let text = fails(samovar().args(site.arguments()));
+    let part = format!(
+        "another process uses the storage {:?} (process {}): stop it first",
+        site.storage(),
+        server.process.pid()
+    );
+    assert!(text.contains(&part), "{text}");
+    server.process.terminate();
+    assert_eq!(site.start().process.count("is a new storage"), 0);
+}
+
 #[test]
 fn options_are_refused_with_their_form() {
     let site = Site::new();

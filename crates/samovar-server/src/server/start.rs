@@ -15,7 +15,7 @@ use samovar_http::{Server, handover};
 use samovar_metrics::{Metrics, Observer};
 use samovar_nix::StoreDir;
 use samovar_storage::collect::Summary;
-use samovar_storage::{Storage, StorageError};
+use samovar_storage::{RootKind, Storage, StorageError};
 use samovar_store::{Settings, Store, StoreUri};
 
 use super::admin::{Admin, Planned};
@@ -203,12 +203,14 @@ impl<'a> Bound<'a> {
             logs.errors.warning(warning);
         }
         let mut caches = std::mem::take(&mut self.prepared.caches);
-        let storage = open_storage(config, store.store_dir())?;
+        let storage = open_storage(config, store.store_dir(), &logs.errors)?;
         if let Some(storage) = &storage {
             anyhow::ensure!(
                 storage.is_alone() || self.predecessor.is_some(),
-                "another process uses the storage: stop it first, or send it USR2 to replace it \
-                 without downtime"
+                "another process uses the storage {:?}{}: stop it first, or send it USR2 to \
+                 replace it without downtime",
+                storage.directory(),
+                storage.user().map_or_else(String::new, |pid| format!(" (process {pid})"))
             );
             caches::add_uploads(&mut caches, &config.caches, storage)?;
             for warning in caches::upload_warnings(&config.caches, storage)? {
@@ -363,12 +365,20 @@ fn gc_lease(config: &Configuration) -> Option<LeaseConfig> {
 fn open_storage(
     config: &Configuration,
     store_dir: &StoreDir,
+    errors: &ErrorLog,
 ) -> anyhow::Result<Option<Arc<Storage>>> {
     let Some(directory) = &config.storage else {
         return Ok(None);
     };
-    let storage = Storage::open(directory, store_dir);
-    let storage = storage.with_context(|| format!("cannot use the storage {directory:?}"))?;
+    let failed = || format!("cannot use the storage {directory:?}");
+    let is_new = RootKind::of(directory).with_context(failed)? == RootKind::New;
+    let storage = Storage::open(directory, store_dir).with_context(failed)?;
+    if is_new {
+        errors.info(format_args!(
+            "{directory:?} is a new storage; if you meant another directory, correct {}",
+            config.names.option("storage")
+        ));
+    }
     Ok(Some(storage))
 }
 
