@@ -347,3 +347,79 @@ fn a_cache_that_is_opened_is_reported() {
         assert_eq!(connection.status("/a/nix-cache-info"), status, "{opened}");
     }
 }
+
+/// Naming the first cache takes the cache at the root off the air.
+#[test]
+fn a_cache_that_is_no_longer_served_is_reported() {
+    let file = File::new("");
+    let (server, address) = serve(&file);
+    let mut connection = Connection::new(&address);
+    let warning = "warning: the cache at / is no longer served: as soon as a cache is named, all \
+                   must be; to serve it again, add [caches.default] with prefix = \"/\"";
+    for (text, status, is_reported, changed) in [
+        (
+            "[caches.team]\npriority = 20\n",
+            404,
+            true,
+            "; changed: caches.team (new)",
+        ),
+        (
+            "[caches.team]\npriority = 20\n[caches.default]\nprefix = \"/\"\n",
+            200,
+            false,
+            "; changed: caches.default (new)",
+        ),
+        (
+            "[caches.default]\nprefix = \"/\"\n",
+            200,
+            false,
+            "; changed: caches.team (no longer served)",
+        ),
+        (
+            "[caches.default]\nprefix = \"/cache\"\n",
+            404,
+            true,
+            "; changed: caches.default.prefix",
+        ),
+        (
+            "",
+            200,
+            false,
+            "; changed: caches.default (no longer served)",
+        ),
+    ] {
+        file.write(text);
+        server.signal("HUP");
+        let lines = server.lines_to(DONE);
+        let is_found = lines.iter().any(|line| line.contains(warning));
+        assert_eq!(is_found, is_reported, "{text}: {lines:?}");
+        let done = lines.last().unwrap();
+        assert!(done.ends_with(changed), "{done}");
+        assert_eq!(connection.status("/nix-cache-info"), status, "{text}");
+    }
+}
+
+/// A start that serves nothing at the root because the only cache is named says so.
+#[test]
+fn a_start_without_a_cache_at_the_root_is_reported() {
+    let start = |text: &str| {
+        let file = File::new(text);
+        let server = file.serve();
+        server.lines_to("on http://")
+    };
+    let told = |lines: &[String]| {
+        let part = "warning: nothing is served at /: the only cache is at /team/";
+        lines.iter().any(|line| line.contains(part))
+    };
+    let lines = start("[caches.team]\n");
+    assert!(told(&lines), "{lines:?}");
+    for text in [
+        "",
+        "[caches.team]\nprefix = \"/\"\n",
+        "[caches.team]\nprefix = \"/team\"\n",
+        "[caches.a]\n[caches.b]\n",
+    ] {
+        let lines = start(text);
+        assert!(!told(&lines), "{text}: {lines:?}");
+    }
+}

@@ -51,6 +51,11 @@ impl Site {
         Ok(())
     }
 
+    /// Returns whether a cache has this URL path, without a trailing slash; empty for the root.
+    pub fn has_prefix(&self, path_prefix: &str) -> bool {
+        self.caches().at(path_prefix).is_some()
+    }
+
     /// Makes the access rules for a new cache at this prefix. Also returns warnings; the change
     /// from a restricted cache to an open one is one of them. Verified passwords and rate limits of
     /// the present cache at the prefix are kept.

@@ -45,6 +45,18 @@ pub(super) fn remarks(settings: &Settings, config: &Configuration) -> Vec<String
             ));
         }
     }
+    // Of several caches, it is usual that none is at the root.
+    if let [only] = &*config.caches
+        && !only.name.is_empty()
+        && settings.find(Some(&only.name), "prefix").is_none()
+    {
+        remarks.push(format!(
+            "nothing is served at /: the only cache is at {}/; to serve it at /, set \
+             caches.{}.prefix = \"/\"; to serve another one there, add [caches.default] with \
+             prefix = \"/\"",
+            only.prefix, only.name
+        ));
+    }
     remarks.extend(of_admin(config));
     let is_open = |cache: &CacheSettings| cache.access.lets_everybody_in();
     let clients = config.tls.as_ref().and_then(|tls| tls.clients.as_ref());

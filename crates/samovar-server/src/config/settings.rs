@@ -198,14 +198,17 @@ impl Settings {
         self.values.get(name)
     }
 
-    /// Returns the full names of the options of this scope whose value differs in `other`, and
-    /// `caches.NAME` for an added or removed cache without options of its own.
+    /// Returns the full names of the options of this scope whose value differs in `other`. For a
+    /// cache that `other` lacks, or that only `other` has, returns `caches.NAME` with a remark
+    /// instead of the names of its options.
     pub fn changed(&self, other: &Self, scope: Scope) -> Vec<String> {
         let value = |settings: &Self, name| settings.exactly(name).map(|it| it.value.clone());
         let names: BTreeSet<&String> = self.values.keys().chain(other.values.keys()).collect();
+        let is_in_both = |cache: &str| self.caches.contains(cache) && other.caches.contains(cache);
         let is_of_scope = |name: &str| {
-            let spec = OptionSpec::find(split(name).1);
-            spec.is_some_and(|spec| spec.scope == scope)
+            let (cache, option) = split(name);
+            let spec = OptionSpec::find(option);
+            cache.is_none_or(is_in_both) && spec.is_some_and(|spec| spec.scope == scope)
         };
         let mut changed: Vec<String> = names
             .into_iter()
@@ -214,10 +217,11 @@ impl Settings {
             .collect();
         if scope == Scope::Cache {
             for cache in self.caches.symmetric_difference(&other.caches) {
-                let has_options = |name: &String| split(name).0 == Some(cache);
-                if !changed.iter().any(has_options) {
-                    changed.push(format!("{CACHES}.{cache}"));
-                }
+                let what = match self.caches.contains(cache) {
+                    true => "new",
+                    false => "no longer served",
+                };
+                changed.push(format!("{CACHES}.{cache} ({what})"));
             }
         }
         changed

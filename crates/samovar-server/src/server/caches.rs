@@ -50,10 +50,18 @@ pub(super) fn replace(
         storage.refresh()?;
         warnings.extend(upload_warnings(&config.caches, storage)?);
     }
+    let had_root = site.has_prefix("");
     site.reconfigure(caches)?;
     if let Some(storage) = site.storage() {
         // The directory may have become the mirror of another cache.
         storage.check_mirror();
+    }
+    if had_root && !site.has_prefix("") {
+        warnings.push(
+            "the cache at / is no longer served: as soon as a cache is named, all must be; to \
+             serve it again, add [caches.default] with prefix = \"/\""
+                .to_owned(),
+        );
     }
     warnings.extend(root_warnings(&config.caches, site.store()));
     Ok(warnings)
