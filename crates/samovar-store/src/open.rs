@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::database::{SCHEMA_KNOWN, read_schema};
+use crate::empty::EmptyStore;
 use crate::error::{StoreError, Unavailable};
 use crate::local::LocalStore;
 use crate::location::Location;
@@ -87,6 +88,7 @@ pub fn open(uri: Option<&str>, settings: &Settings) -> Result<Box<dyn Store>, Op
         }
         StoreKind::Daemon(Some(socket)) => location.socket.clone_from(socket),
         StoreKind::Daemon(None) => {}
+        StoreKind::None => return Ok(Box::new(EmptyStore::new(location.store_dir))),
         StoreKind::Auto => auto(&mut location, &uri, settings),
     }
     let store = LocalStore::new(location.clone()).map_err(OpenError::Start)?;
@@ -103,6 +105,17 @@ pub fn open(uri: Option<&str>, settings: &Settings) -> Result<Box<dyn Store>, Op
         });
     }
     Ok(Box::new(store))
+}
+
+/// Returns whether this machine has any part of the store that the settings name: its directory,
+/// its database or its daemon.
+#[must_use]
+pub fn has_default_store(settings: &Settings) -> bool {
+    let mut location = Location::new(&Parameters::default(), settings);
+    auto(&mut location, &StoreUri::default(), settings);
+    // If it is unknown whether a part exists, opening the store reports the reason.
+    let parts = [&location.real_dir, &location.database(), &location.socket];
+    parts.iter().any(|part| part.try_exists().unwrap_or(true))
 }
 
 /// Selects the location for `auto`: that of a user with a store of their own, if there is neither a

@@ -30,6 +30,7 @@ pub use caches::{PolicyRootFault, root_faults, signing, unserved};
 use events::Ended;
 pub use events::STOP_TIME;
 pub use reload::{Again, Applied};
+pub(crate) use start::store_uri;
 use start::{FLUSH_TIME, Prepared, open_store};
 pub use upgrade::{Predecessor, START_TIME};
 

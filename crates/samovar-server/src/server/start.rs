@@ -16,7 +16,7 @@ use samovar_metrics::{Metrics, Observer};
 use samovar_nix::StoreDir;
 use samovar_storage::collect::Summary;
 use samovar_storage::{RootKind, Storage, StorageError};
-use samovar_store::{Settings, Store, StoreUri};
+use samovar_store::{Settings, Store, StoreUri, has_default_store};
 
 use super::admin::{Admin, Planned};
 use super::bind::{self, Secure};
@@ -32,6 +32,9 @@ use crate::signals::{SignalThread, listen};
 
 /// Maximum time for writing the last log lines.
 pub(super) const FLUSH_TIME: Duration = Duration::from_secs(2);
+
+/// URI of a store without paths.
+const NO_STORE: &str = "none";
 
 /// Time in which each I/O thread must answer the watchdog. A thread that does not counts as stuck.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
@@ -382,6 +385,15 @@ fn open_storage(
     Ok(Some(storage))
 }
 
+/// Returns the URI of the store to serve; `None` for the one that the environment names. A server
+/// for uploads needs no store, and has none on a machine without one.
+pub(crate) fn store_uri<'a>(config: &'a Configuration, settings: &Settings) -> Option<&'a str> {
+    let is_configured = config.store.is_some() || settings.remote.is_some();
+    let is_missing =
+        || !is_configured && config.storage.is_some() && !has_default_store(settings);
+    config.store.as_deref().or_else(|| is_missing().then_some(NO_STORE))
+}
+
 /// Opens the configured store, and logs warnings about its URI and schema.
 pub(super) fn open_store(
     config: &Configuration,
@@ -403,7 +415,14 @@ pub(super) fn open_store(
             ));
         }
     }
-    let store = samovar_store::open(config.store.as_deref(), &settings)?;
+    let uri = store_uri(config, &settings);
+    if uri == Some(NO_STORE) && config.store.is_none() {
+        errors.info(
+            "this machine has no Nix store: only uploaded paths are served, as with store = \
+             \"none\"",
+        );
+    }
+    let store = samovar_store::open(uri, &settings)?;
     if let Some(remark) = store.take_schema_warning() {
         errors.warning(remark);
     }

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! uri        = base [ "?" parameter *( "&" parameter ) ]
-//! base       = "" / "auto" / "local" / "local://" [path] / "daemon" / "unix://" [path] / path
+//! base       = "" / "auto" / "local" / "local://" [path] / "daemon" / "unix://" [path] / path / "none"
 //! path       = text that contains "/" and no "://"
 //! parameter  = name "=" value          ; value is percent-decoded
 //! ```
@@ -69,6 +69,8 @@ pub enum StoreKind {
     Local,
     /// The daemon at this socket, or at the default one.
     Daemon(Option<PathBuf>),
+    /// No store: it has no paths. Nix has no such URI.
+    None,
 }
 
 /// The directories that a URI names. The settings determine the others.
@@ -99,8 +101,8 @@ pub enum UriError {
     /// The URI names a kind of store that is not supported. Contains the text before `://`, or the
     /// whole text without one.
     #[error(
-        "store type {0:?} is not supported: use auto, daemon, local, unix://SOCKET or the path of \
-         a directory that holds nix/store"
+        "store type {0:?} is not supported: use auto, daemon, local, unix://SOCKET, none or the \
+         path of a directory that holds nix/store"
     )]
     Unsupported(String),
     /// The value of this parameter has an invalid percent-encoding.
@@ -162,6 +164,7 @@ impl StoreUri {
             "" | "auto" => StoreKind::Auto,
             "local" | "local://" => StoreKind::Local,
             "daemon" | "unix://" => StoreKind::Daemon(None),
+            "none" => StoreKind::None,
             _ => return self.set_path(base),
         };
         Ok(())

@@ -101,9 +101,12 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
     server(
         "store",
         Text(|draft, text| draft.config.store = Some(text)),
-        "Nix store to serve, as a Nix store URI: a directory, local?root=…, or daemon.",
+        "Nix store to serve, as a Nix store URI: a directory, local?root=…, or daemon; none for a \
+         server of uploaded paths only.",
     )
-    .defaults_to(Words("$NIX_REMOTE, or the store of this machine"))
+    .defaults_to(Words(
+        "$NIX_REMOTE, or the store of this machine; none if there is no store, but a storage",
+    ))
     .nix_serve(&[]),
     server(
         "queue",
