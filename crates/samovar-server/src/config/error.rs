@@ -19,6 +19,22 @@ pub enum Origin {
     Option(String),
 }
 
+impl Origin {
+    /// Resolves the path of a file or directory that was set at this place: a relative path in a
+    /// configuration file is relative to the directory of that file, so that it does not depend on
+    /// who starts the program where. `-` stands for standard output.
+    pub(super) fn resolve(&self, path: PathBuf) -> PathBuf {
+        match self {
+            Self::File(file, _) if path.as_os_str() != "-" => {
+                let directory = file.parent().unwrap_or(Path::new(""));
+                let resolved = directory.join(&path);
+                std::path::absolute(&resolved).unwrap_or(resolved)
+            }
+            _ => path,
+        }
+    }
+}
+
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use samovar_cache::is_own_segment;
 
 use super::draft::{CacheDraft, ServerDraft};
-use super::error::ConfigError;
+use super::error::{ConfigError, Origin};
 use super::options::{self, CACHES, FindCredential, OptionSpec, Row, Scope};
 use super::remarks::remarks;
 use super::settings::{Setting, Settings};
 use super::toml::Value;
 use super::{CacheSettings, ClientAddress, Configuration};
+use crate::listener::ListenSpec;
 
 /// Prefix of a path that names a credential of the service manager.
 const CREDENTIAL: &str = "credential:";
@@ -41,6 +42,23 @@ pub fn read(
     let find = |option: &str| settings.find(None, option);
     set_all(options::server::OPTIONS, &mut draft, find, &credential)?;
     let mut config = draft.finish()?;
+    if let (Some(store), Some((_, setting))) = (&mut config.store, settings.find(None, "store")) {
+        *store = resolve_store(store, &setting.origin);
+    }
+    let sockets = [
+        ("listen", &mut config.listeners),
+        ("admin.listen", &mut config.admin.listeners),
+    ];
+    for (option, specs) in sockets {
+        let Some((_, setting)) = settings.find(None, option) else {
+            continue;
+        };
+        for spec in specs {
+            if let ListenSpec::Unix(path) = spec {
+                *path = setting.origin.resolve(std::mem::take(path));
+            }
+        }
+    }
     let first_directory = |name: &str| {
         let names = variable(name)?;
         let first = names.split(':').next().unwrap_or_default();
@@ -64,6 +82,16 @@ pub fn read(
     Ok(config)
 }
 
+/// Resolves the directory of a store as [`Origin::resolve`] does, if the URI is that of a directory.
+fn resolve_store(uri: &str, origin: &Origin) -> String {
+    let at = uri.find('?').unwrap_or(uri.len());
+    let (base, query) = uri.split_at(at);
+    match base.contains('/') && !base.contains("://") {
+        true => format!("{}{query}", origin.resolve(base.into()).display()),
+        false => uri.to_owned(),
+    }
+}
+
 /// Sets all options of a draft for which `find` returns a setting, with its full name.
 fn set_all<'a, D>(
     rows: &[Row<D>],
@@ -73,8 +101,9 @@ fn set_all<'a, D>(
 ) -> Result<(), ConfigError> {
     for row in rows {
         if let Some((name, setting)) = find(row.spec.name) {
+            let resolve = |text: &str| Ok(setting.origin.resolve(credential(text)?));
             row.set
-                .apply(draft, &setting.value, credential)
+                .apply(draft, &setting.value, &resolve)
                 .map_err(|expected| invalid(name, setting, expected))?;
         }
     }

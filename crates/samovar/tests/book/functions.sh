@@ -86,12 +86,13 @@ show() {
     printf '\n\001\n'
 }
 
-# Checks a TOML block: LINE TEXT.
+# Checks a TOML block: LINE TEXT. Relative paths are those of the page's directory.
 config() {
     at=$1
-    printf '%s\n' "$2" >/tmp/block.toml
-    samovar serve --config /tmp/block.toml --check-config >"$output" 2>&1 ||
+    printf '%s\n' "$2" >.block.toml
+    samovar serve --config .block.toml --check-config >"$output" 2>&1 ||
         complain 'the configuration is refused:'
+    rm .block.toml
 }
 
 # Starts a server in the place of the one that runs, and waits until it serves.

@@ -153,8 +153,8 @@ pub(super) enum Set<D> {
     Rules(fn(&mut D, Vec<Rule>)),
 }
 
-/// Returns the path of the service manager's credential `NAME`, for a value `credential:NAME`, or
-/// an error message.
+/// Resolves the path in a value. For a value `credential:NAME`, returns the path of the service
+/// manager's credential `NAME`, or an error message.
 pub(super) type FindCredential<'a> = &'a dyn Fn(&str) -> Result<PathBuf, String>;
 
 impl<D> Set<D> {
