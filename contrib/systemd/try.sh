@@ -151,11 +151,16 @@ for _ in 1 2 3; do
     # The old process ends after it has sent its responses.
     soon test ! -e "/proc/$before"
 done
+before=$(main)
+dpkg -i /out/package.deb > /tmp/upgraded 2>&1 || fails "the package is upgraded: $(cat /tmp/upgraded)"
+grep -q "replacing the running server" /tmp/upgraded || fails "the upgrade says so: $(cat /tmp/upgraded)"
+soon is_other "$before"
+soon test ! -e "/proc/$before"
 systemctl restart samovar.service
 touch /tmp/stop
 wait $load
 read -r count bad < /tmp/count
-echo "three upgrades in place and a restart: $count requests, $bad failed"
+echo "three upgrades in place, one of the package and a restart: $count requests, $bad failed"
 [ "$bad" = 0 ] || fails "a request under upgrades and a restart"
 
 before=$(main)

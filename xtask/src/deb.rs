@@ -140,6 +140,9 @@ fn service(unit: &str) -> String {
             Some(_) => {
                 "ExecStart=/usr/bin/samovar serve --config /etc/samovar/samovar.toml".to_owned()
             }
+            None if line.starts_with("Documentation=") => {
+                "Documentation=man:samovar-serve(1)".to_owned()
+            }
             None => line.replace("nix-serve", "samovar"),
         };
         text.push_str(&line);

@@ -41,10 +41,13 @@ pub(crate) fn serve(port: u16) -> Result<()> {
     let netrc = netrc(&server, &storage)?;
     check_port(port)?;
     let admin = format!("127.0.0.1:{}", admin_port(ADMIN_PORT, port)?);
-    println!("\nServing {} on port {port}.", served.description);
+    println!(
+        "\nServing {} on port {port}, to every machine that reaches this one (0.0.0.0).",
+        served.description
+    );
     println!(
         "{}",
-        client_lines(port, &admin, &key.public, &served.example)
+        client_lines(port, &admin, &hostname(), &key.public, &served.example)
     );
     println!("{}", push_lines(port, &served, &netrc));
     let error = Command::new(&server)
@@ -139,6 +142,15 @@ struct Key {
     public: String,
 }
 
+/// Returns the name of this machine.
+fn hostname() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match name.trim() {
+        "" => "127.0.0.1".to_owned(),
+        name => name.to_owned(),
+    }
+}
+
 /// Returns this machine's signing key, generated on first use.
 fn signing_key() -> Result<Key> {
     let folder = repository().join(".samovar");
@@ -147,8 +159,7 @@ fn signing_key() -> Result<Key> {
         ["signing-key.secret", "signing-key.public"].map(|file| folder.join(file));
     if !secret_file.exists() || !public_file.exists() {
         progress("making a signing key");
-        let hostname = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let name = format!("{}-1", key_name(hostname.trim()));
+        let name = format!("{}-1", key_name(&hostname()));
         let nix_store = find("nix-store").context("nix-store is missing: run `make setup`")?;
         output(
             // Nix opens a store even to generate a key, and creates a missing one, so this uses the
@@ -215,7 +226,13 @@ fn push_lines(port: u16, served: &Served, netrc: &Path) -> String {
     )
 }
 
-fn client_lines(port: u16, admin: &str, public_key: &str, example: &str) -> String {
+fn client_lines(
+    port: u16,
+    admin: &str,
+    hostname: &str,
+    public_key: &str,
+    example: &str,
+) -> String {
     format!(
         "
 Open http://127.0.0.1:{port}/ in a browser, and http://{admin}/ for the status of the server.
@@ -230,9 +247,9 @@ Try it from another terminal, into a store of its own:
     --option trusted-public-keys '{public_key}' \\
     {example}
 
-For good, on each client, in /etc/nix/nix.conf (with this machine's name in the URL):
+For good, on each client, in /etc/nix/nix.conf:
 
-  extra-substituters = http://127.0.0.1:{port}
+  extra-substituters = http://{hostname}:{port}
   extra-trusted-public-keys = {public_key}
 "
     )
@@ -251,11 +268,12 @@ mod tests {
 
     #[test]
     fn the_lines_name_everything_a_client_needs() {
-        let lines = client_lines(8080, "127.0.0.1:9090", "box-1:AAAA", "/nix/store/x-y");
+        let lines = client_lines(8080, "127.0.0.1:9090", "box", "box-1:AAAA", "/nix/store/x-y");
         for part in [
             "http://127.0.0.1:8080/ in a browser",
             "http://127.0.0.1:9090/",
             "--from http://127.0.0.1:8080 ",
+            "extra-substituters = http://box:8080\n",
             "box-1:AAAA",
             "/nix/store/x-y",
             "nix.conf",
