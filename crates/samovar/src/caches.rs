@@ -82,6 +82,13 @@ pub(crate) fn run(name: &str, matches: &ArgMatches, out: &mut dyn Write) -> anyh
         let mut configured = configured.unwrap_or_default().iter();
         configured.find(|settings| settings.storage_name() == cache.name)
     };
+    if configured.is_some() {
+        // Such as the cache of a trial, which nobody uses any more.
+        let is_used = |cache: &CacheSummary| {
+            cache.path_count + cache.pin_count + cache.token_count > 0 || cache.is_hidden
+        };
+        caches.retain(|cache| is_used(cache) || settings(cache).is_some());
+    }
     if matches.get_flag("json") {
         let caches = caches.iter();
         let caches = caches.map(|cache| document(cache, configured.is_some(), settings(cache)));

@@ -141,6 +141,13 @@ fn status() -> Command {
             "The server's admin listener [default: {}]",
             status::URL_DEFAULT
         )))
+        // Other commands have an option for their URL.
+        .arg(
+            Arg::new("url-option")
+                .long("url")
+                .hide(true)
+                .conflicts_with("url"),
+        )
 }
 
 fn config() -> Command {

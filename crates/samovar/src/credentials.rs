@@ -40,7 +40,7 @@ pub(crate) fn options() -> [Arg; 2] {
             .help(what)
     };
     [
-        file("token-file", "File with a token in its first line"),
+        file("token-file", "File with a token in its first line; - for standard input"),
         file(
             "netrc-file",
             "File with the token as the password for the host of the URL",
@@ -76,9 +76,12 @@ impl Sources {
     fn find(&self, remote: &Remote) -> anyhow::Result<Option<(String, String)>> {
         let host = remote.host();
         if let Some(file) = &self.token_file {
-            let text = read(file)?;
-            let token = token_in(&text, &format!("{file:?}"))?;
-            return Ok(Some((bearer(token), format!("the token in {file:?}"))));
+            let (text, source) = match file == Path::new("-") {
+                true => (io::read_to_string(io::stdin())?, "standard input".to_owned()),
+                false => (read(file)?, format!("{file:?}")),
+            };
+            let token = token_in(&text, &source)?;
+            return Ok(Some((bearer(token), format!("the token in {source}"))));
         }
         if let Some(file) = &self.netrc_file {
             let login = login(&read(file)?, host)

@@ -419,6 +419,10 @@ impl Http {
         };
         match first_line(response) {
             Some(line) => format!("{status}{login}: {line}"),
+            None if status == 413 => format!(
+                "{status}{login}: the answer is not Samovar's: a proxy limits the size of \
+                 requests, such as nginx by client_max_body_size"
+            ),
             None => format!("{status}{login}"),
         }
     }

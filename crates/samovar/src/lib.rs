@@ -178,8 +178,12 @@ fn run_other(name: &str, one: &ArgMatches, out: &mut dyn Write) -> anyhow::Resul
         "config" => config(one, out),
         "password" => secrets::hash(one, out),
         "token" => match one.subcommand() {
+            Some(("line", matches)) => secrets::make(matches, out),
             Some((name, matches)) => token::run(name, matches, out),
-            None => secrets::make(one, out),
+            None => {
+                check_token_name(one)?;
+                secrets::make(one, out)
+            }
         },
         "pin" => match one.subcommand() {
             Some((name, matches)) => pin::run(name, matches, out),
@@ -195,6 +199,26 @@ fn run_other(name: &str, one: &ArgMatches, out: &mut dyn Write) -> anyhow::Resul
     }
 }
 
+/// Refuses a misspelled subcommand as the name of a token.
+fn check_token_name(matches: &ArgMatches) -> anyhow::Result<()> {
+    let name = matches.get_one::<String>("name").map_or("", String::as_str);
+    let command = cli::command();
+    let token = command.find_subcommand("token");
+    match token.and_then(|token| misspelled(name, token)) {
+        Some(text) => Err(Failed::Usage.because(anyhow::anyhow!(
+            "{text} For a token of this name: samovar token line {name}"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Returns a message about a word that is nearly a subcommand of a command.
+fn misspelled(word: &str, command: &Command) -> Option<String> {
+    let known = command.get_subcommands().map(Command::get_name);
+    let near = nearest(word, known).filter(|near| *near != word)?;
+    Some(format!("unknown command {word:?}; did you mean {near}?"))
+}
+
 /// Returns whether the command of `samovar push --exec` is not separated from the options. The
 /// advice of the command-line parser is wrong in this case.
 fn is_exec_without_dashes(words: &[OsString]) -> bool {
@@ -205,21 +229,25 @@ fn is_exec_without_dashes(words: &[OsString]) -> bool {
 /// Formats an error of the command-line parser in one line, which names the help of the command.
 fn one_line(error: &clap::Error, words: &[OsString]) -> String {
     let (mut command, mut name) = (&cli::command(), "samovar".to_owned());
+    let mut is_misspelled = None;
     for word in words.iter().skip(1) {
         let Some(subcommand) = command.find_subcommand(word) else {
+            // The name of a token may stand in the place of a subcommand.
+            let word = word.to_str().filter(|_| command.get_name() == "token");
+            is_misspelled = word.and_then(|word| misspelled(word, command));
             break;
         };
         command = subcommand;
         name = format!("{name} {}", command.get_name());
     }
-    let text = unknown(error, command).unwrap_or_else(|| {
+    let text = is_misspelled.or_else(|| unknown(error, command)).unwrap_or_else(|| {
         let text = error.render().to_string();
         let text = text.strip_prefix("error: ").unwrap_or(&text);
-        let is_shown = |line: &&str| {
-            let is_usage = line.starts_with("Usage:") || line.starts_with("For more information");
-            !line.is_empty() && !is_usage
-        };
-        let lines: Vec<&str> = text.lines().map(str::trim).filter(is_shown).collect();
+        let is_usage =
+            |line: &&str| line.starts_with("Usage:") || line.starts_with("For more information");
+        // The usage may have several lines.
+        let lines = text.lines().map(str::trim).take_while(|line| !is_usage(line));
+        let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
         lines.join(" ").replace(" tip: ", "; ")
     });
     let see = if text.ends_with('?') { " See" } else { "; see" };
@@ -266,9 +294,18 @@ fn unknown(error: &clap::Error, command: &Command) -> Option<String> {
     let of_nix_serve = of_nix_serve.filter(|name| known.contains(&&**name));
     let hint = match of_nix_serve {
         Some(name) => format!("; did you mean --{name}?"),
-        None => hint(option, &mut known.iter().copied(), "--"),
+        None => match known.iter().find(|name| begins(name, option)) {
+            Some(longer) => format!("; did you mean --{longer}?"),
+            None => hint(option, &mut known.iter().copied(), "--"),
+        },
     };
     Some(format!("unknown option --{option}{hint}"))
+}
+
+/// Returns whether the first words of an option are this text.
+fn begins(option: &str, text: &str) -> bool {
+    let rest = option.strip_prefix(text);
+    rest.is_some_and(|rest| rest.starts_with('-'))
 }
 
 fn config(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {

@@ -5,7 +5,6 @@
 //! returned, the path and its closure are not deleted.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use clap::{Arg, ArgMatches, Command, value_parser};
@@ -18,7 +17,7 @@ use samovar_storage::token::now;
 use crate::arguments::switch;
 use crate::refs::check_successor;
 use crate::roots::{self, Root};
-use crate::token::{date, lifetime, open, storage};
+use crate::token::{date, directory, lifetime, open, storage};
 
 /// Defines the command `samovar pin`.
 pub(crate) fn command() -> Command {
@@ -28,7 +27,7 @@ pub(crate) fn command() -> Command {
             "A path under the name of an existing pin is a new generation of that pin. Example: \
              samovar pin add --storage /srv/samovar app-main --keep 5 --expires 90d ./result",
         )
-        .arg(storage())
+        .args(storage())
         .arg(cache())
         .arg(name())
         .arg(
@@ -60,12 +59,12 @@ pub(crate) fn command() -> Command {
         .subcommand(
             Command::new("list")
                 .about("Lists the pins of a storage, with all generations")
-                .arg(storage()),
+                .args(storage()),
         )
         .subcommand(
             Command::new("remove")
                 .about("Removes all generations of a pin; the collector deletes unused paths later")
-                .arg(storage())
+                .args(storage())
                 .arg(cache())
                 .arg(name()),
         )
@@ -92,8 +91,7 @@ fn name() -> Arg {
 ///
 /// There is no such storage, path or pin, or the database cannot be used.
 pub(crate) fn run(name: &str, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
-    let directory: &PathBuf = matches.get_one("storage").context("a storage is missing")?;
-    let metadata = open(directory, false)?;
+    let metadata = open(&directory(matches)?, false)?;
     match name {
         "add" => add(&metadata, matches, out),
         "remove" => remove(&metadata, matches, out),

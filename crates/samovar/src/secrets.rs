@@ -24,9 +24,9 @@ pub(crate) fn token() -> Command {
     Command::new("token")
         .about("Makes tokens: for a storage (see create), or as a line for access.tokens-file")
         .after_help(
-            "With a NAME alone: generates a token that may read, prints its line for \
-             access.tokens-file, and writes the token itself to standard error only. Example: \
-             samovar token ci >> tokens",
+            "There are two sorts. The tokens of create are in a storage, begin with smv1_, and may \
+             read, push and pin. Those of line are in access.tokens-file, and may read only. A \
+             NAME without a command is short for line NAME.",
         )
         .arg(name().help("Name of the token"))
 }

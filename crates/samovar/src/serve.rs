@@ -61,19 +61,10 @@ pub(crate) fn command() -> Command {
 pub(crate) fn with_options(command: Command, is_shown: impl Fn(&str) -> bool) -> Command {
     let is_complete = OptionSpec::all().all(|spec| is_shown(spec.name));
     let set = "Set any option by its name in the file, such as caches.team-a.priority=20";
+    // A repeated option with one value is refused: whoever keeps `access` in a second file would
+    // otherwise start an open cache.
     let command = command
-        // If an option is repeated on the command line, its last value is used.
-        .args_override_self(true)
-        .arg(
-            Arg::new("config")
-                .long("config")
-                .value_name("FILE")
-                .value_parser(value_parser!(PathBuf))
-                .help(
-                    "Configuration file in TOML [default: $SAMOVAR_CONFIG, \
-                     /etc/samovar/samovar.toml if it exists]",
-                ),
-        )
+        .arg(config())
         .arg(
             Arg::new("set")
                 .long("set")
@@ -92,8 +83,25 @@ pub(crate) fn with_options(command: Command, is_shown: impl Fn(&str) -> bool) ->
         .filter(|(_, spec)| own.iter().all(|name| name != spec.name))
         .fold(command, |command, (heading, spec)| {
             let option = option(spec).help_heading(heading);
+            let option = match (spec.name, command.get_name()) {
+                // Other commands do not create it.
+                ("storage", name) if !["serve", "import", "doctor"].contains(&name) => option.help("Directory of the storage [default: none]"),
+                _ => option,
+            };
             command.arg(option.hide(!is_shown(spec.name)))
         })
+}
+
+/// Defines `--config`.
+pub(crate) fn config() -> Arg {
+    Arg::new("config")
+        .long("config")
+        .value_name("FILE")
+        .value_parser(value_parser!(PathBuf))
+        .help(
+            "Configuration file in TOML [default: $SAMOVAR_CONFIG, /etc/samovar/samovar.toml if \
+             it exists]",
+        )
 }
 
 fn option(spec: &OptionSpec) -> Arg {
@@ -109,6 +117,8 @@ fn option(spec: &OptionSpec) -> Arg {
             .require_equals(true)
             .default_missing_value("true"),
         Kind::List => arg.action(ArgAction::Append),
+        // So that the message about a negative number names the bounds.
+        Kind::Count(..) => arg.allow_negative_numbers(true),
         _ => arg,
     }
 }
@@ -189,7 +199,9 @@ pub(crate) fn settings(matches: &ArgMatches) -> anyhow::Result<Settings> {
             }
         }
     }
-    for text in matches.get_many::<String>("set").into_iter().flatten() {
+    // Commands that work on a storage alone lack the option.
+    let set = matches.try_get_many::<String>("set").unwrap_or_default();
+    for text in set.into_iter().flatten() {
         let pair = text.split_once('=');
         let (name, value) =
             pair.ok_or_else(|| Failed::Usage.because(anyhow!("--set {text} is not NAME=VALUE")))?;

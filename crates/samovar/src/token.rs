@@ -18,7 +18,8 @@ use samovar_storage::token::{PREFIX, Rights, Token, TokenHash, now};
 use samovar_storage::{RootKind, open_database};
 use time::OffsetDateTime;
 
-use crate::arguments::option;
+use crate::arguments::{option, required};
+use crate::serve;
 use crate::storage::become_owner;
 
 /// Adds the subcommands to `samovar token`.
@@ -28,11 +29,11 @@ pub(crate) fn with_subcommands(command: Command) -> Command {
         .after_help(
             "The token is printed once; the storage has its hash. Clients use it as the password \
              of any login, in netrc. If the directory is missing or empty, it becomes a new \
-             storage. In a GLOB, * matches any characters and ? matches one. Example: samovar \
+             storage. Several tokens may have the same name. In a GLOB, * matches any characters and ? matches one. Example: samovar \
              token create --storage /srv/samovar --name ci --rights read,push --expires 90d",
         )
-        .arg(storage())
-        .arg(name().help("Name for people: who or what uses the token"))
+        .args(storage())
+        .arg(name().help("Name for people, without blanks: who or what uses the token"))
         .arg(
             option("cache", "GLOB")
                 .value_parser(cache_pattern)
@@ -56,30 +57,49 @@ pub(crate) fn with_subcommands(command: Command) -> Command {
                 .value_parser(lifetime)
                 .help("Time until it expires, as 12h, 90d or 52w [default: never]"),
         );
+    let line = Command::new("line")
+        .about("Makes a token that may read, and prints its line for access.tokens-file")
+        .after_help(
+            "The token itself is written to standard error only. It works without a storage, and \
+             cannot push. Example: samovar token line ci >> tokens",
+        )
+        .arg(required("name", "NAME").help("Name of the token"));
     command
         .args_conflicts_with_subcommands(true)
         .subcommand_negates_reqs(true)
+        .subcommand(line)
         .subcommand(create)
         .subcommand(
             Command::new("list")
                 .about("Lists the tokens of a storage, the newest first")
-                .arg(storage()),
+                .args(storage()),
         )
         .subcommand(
             Command::new("revoke")
                 .about("Revokes all tokens of a name; uploads in progress are not published")
-                .arg(storage())
+                .args(storage())
                 .arg(name().help("Name of the tokens")),
         )
 }
 
-pub(crate) fn storage() -> Arg {
-    Arg::new("storage")
-        .long("storage")
-        .value_name("DIRECTORY")
-        .required(true)
-        .value_parser(value_parser!(PathBuf))
-        .help("Directory of the storage, as in samovar serve --storage")
+/// Defines the options that name a storage.
+pub(crate) fn storage() -> [Arg; 2] {
+    [
+        Arg::new("storage")
+            .long("storage")
+            .value_name("DIRECTORY")
+            .value_parser(value_parser!(PathBuf))
+            .help("Directory of the storage [default: that of the configuration]"),
+        serve::config(),
+    ]
+}
+
+/// Returns the directory of `--storage`, or of the configuration of the server.
+pub(crate) fn directory(matches: &ArgMatches) -> anyhow::Result<PathBuf> {
+    match matches.get_one::<PathBuf>("storage") {
+        Some(directory) => Ok(directory.clone()),
+        None => crate::storage::directory(&serve::configuration(&serve::settings(matches)?)?),
+    }
 }
 
 fn name() -> Arg {
@@ -95,8 +115,7 @@ fn name() -> Arg {
 ///
 /// There is no such storage or no such token, or the database cannot be used.
 pub(crate) fn run(name: &str, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
-    let directory: &PathBuf = matches.get_one("storage").context("a storage is missing")?;
-    let metadata = open(directory, name == "create")?;
+    let metadata = open(&directory(matches)?, name == "create")?;
     match name {
         "create" => create(&metadata, matches, out),
         "revoke" => revoke(&metadata, matches, out),
@@ -157,8 +176,9 @@ fn note(text: &str) {
 fn create(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
     let name: &String = matches.get_one("name").context("a name is missing")?;
     ensure!(
-        !name.is_empty() && !name.chars().any(char::is_control),
-        "the name must not be empty or contain a control character"
+        !name.is_empty() && !name.chars().any(|c| c.is_control() || c.is_whitespace()),
+        "the name must not be empty, or contain a blank or a control character: it may become the \
+         login in a netrc file"
     );
     let pattern = |id| matches.get_one::<Glob>(id).cloned();
     let rights = matches.get_one::<Rights>("rights").copied();
@@ -185,6 +205,15 @@ fn create(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyho
          samovar use --token-file FILE URL\nOr, for nix copy without samovar, put it into the \
          client's netrc file:\n  machine HOST login {name} password TOKEN"
     ));
+    let tokens = metadata.tokens()?;
+    let of_name = tokens.iter().filter(|token| token.name == *name);
+    let count = of_name.filter(|token| token.is_valid(now())).count();
+    if count > 1 {
+        note(&format!(
+            "There are {count} valid tokens named {name:?} now; samovar token revoke --name {name} \
+             revokes all of them."
+        ));
+    }
     if let Some(cache) = &new.cache
         && !metadata
             .cache_names()?

@@ -44,9 +44,48 @@ fn invalid_arguments_have_exit_code_2() {
         (&["serve", "--set", "priority"], "is not NAME=VALUE"),
         (&["serve", "--priority", "high"], "must be a whole number"),
         (&["gc"], "no storage is configured"),
+        (&["token", "list"], "no storage is configured"),
+        (&["pin", "list"], "no storage is configured"),
+        (&["token", "lst"], "\"lst\"; did you mean list? For a token"),
+        (
+            &["token", "revok", "--storage", "st", "--name", "a"],
+            "unknown command \"revok\"; did you mean revoke?",
+        ),
+        (
+            &["push", &url, "x", "--token", "y"],
+            "unknown option --token; did you mean --token-file?",
+        ),
+        (&["push", &url], "--watch>; see samovar push --help"),
+        (
+            &["serve", "--priority", "-1"],
+            "--priority: priority must be a whole number from 0 to",
+        ),
+        (
+            &["serve", "--set", "policy.allow=[{ roots = [\"nope\"] }]"],
+            "policy.allow must be a list of tables in which the roots are absolute paths, got",
+        ),
     ] {
         refused(words, part);
     }
+}
+
+/// A repeated option with one value is refused: the values of the first one would be lost.
+#[test]
+fn repeated_options_are_refused() {
+    let (first, second) = (File::new(""), File::new(""));
+    let [first, second] = [&first, &second].map(|file| file.path.to_str().unwrap());
+    let twice = "cannot be used multiple times";
+    for command in ["serve", "doctor", "gc"] {
+        refused(&[command, "--config", first, "--config", second], twice);
+    }
+    refused(&["serve", "--store", "/a", "--store", "/b"], twice);
+    // Lists are added up.
+    let words = ["serve", "--check-config", "--config", first];
+    let mut check = samovar();
+    check.args(words).args(["--listen", ":1", "--listen", ":2"]);
+    let output = check.output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("listen = [\":1\", \":2\"]"), "{text}");
 }
 
 /// Invalid values in a file are reported with their place.

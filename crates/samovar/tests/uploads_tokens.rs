@@ -357,3 +357,52 @@ fn a_directory_with_other_files_does_not_become_a_storage() {
     );
     assert!(!dir.path().join(".samovar").exists());
 }
+
+/// Without `--storage`, the commands use the storage of the server's configuration.
+#[test]
+fn tokens_and_pins_are_those_of_the_configured_storage() {
+    let site = Site::new();
+    let mut create = samovar();
+    create.args(["token", "create", "--name", "by-option", "--config"]);
+    output(create.arg(site.config()));
+    let mut create = samovar();
+    create.args(["token", "create", "--name", "by-file"]);
+    output(create.env("SAMOVAR_CONFIG", site.config()));
+    for words in [["token", "list"], ["pin", "list"]] {
+        let mut list = samovar();
+        let list = output(list.args(words).env("SAMOVAR_STORAGE", site.storage()));
+        if words[0] == "token" {
+            assert!(list.contains("by-option") && list.contains("by-file"), "{list}");
+        }
+    }
+    // The configuration is not read if the storage is named.
+    let mut list = samovar();
+    list.args(["token", "list", "--storage"]).arg(site.storage());
+    output(list.env("SAMOVAR_CONFIG", "/missing"));
+}
+
+/// A second token of a name is reported, because both are revoked together. A name with a blank
+/// would break the line for netrc.
+#[test]
+fn names_of_tokens_are_checked() {
+    let site = Site::new();
+    let create = |name: &str| {
+        let mut command = samovar();
+        command.args(["token", "create", "--name", name, "--storage"]);
+        command.arg(site.storage()).output().expect("runs")
+    };
+    let told = |output: &std::process::Output| {
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        text.contains("There are 2 valid tokens named \"ci\" now")
+    };
+    let first = create("ci");
+    assert!(first.status.success() && !told(&first), "{first:?}");
+    let second = create("ci");
+    assert!(second.status.success() && told(&second), "{second:?}");
+    site.revoke("ci");
+    let third = create("ci");
+    assert!(third.status.success() && !told(&third), "{third:?}");
+    for name in ["bad name", "tab\there", ""] {
+        assert!(!create(name).status.success(), "{name:?}");
+    }
+}

@@ -106,6 +106,6 @@ pub enum LineProblem {
     #[error("duplicate user: delete one of the lines")]
     Again,
     /// A line that is not a hashed token.
-    #[error("expected NAME:SHA256 with 64 hex digits, as `samovar token NAME` prints")]
+    #[error("expected NAME:SHA256 with 64 hex digits, as `samovar token line NAME` prints")]
     NoToken,
 }

@@ -89,8 +89,8 @@ impl Uploads {
             Some(Ok(Err(denied))) => unauthorized(&denied.to_string()),
             Some(Err(error)) => return Err(unavailable(context, &error)),
             None if Credentials::of(head.headers()).is_some() => unauthorized(&format!(
-                "the password is not a token, which begins with {PREFIX}: ask the operator of the \
-                 cache for one"
+                "the password is not a token of the storage, which begins with {PREFIX}: ask the \
+                 operator of the cache for one, who makes it with `samovar token create`"
             )),
             None => unauthorized(&format!(
                 "{} needs a token as the password for this host in netrc: ask the operator of the \

@@ -82,13 +82,14 @@ fn root(text: &str) -> Result<PathBuf, String> {
     let path = Path::new(text);
     match path.is_absolute() {
         true => Ok(path.to_owned()),
-        false => Err(format!("an absolute path instead of {text:?}")),
+        false => Err("a list of tables in which the roots are absolute paths".to_owned()),
     }
 }
 
 fn public_key(text: &str) -> Result<PublicKey, String> {
-    PublicKey::parse(text)
-        .map_err(|_error| format!("a public key, NAME:BASE64, instead of {text:?}"))
+    PublicKey::parse(text).map_err(|_error| {
+        "a list of tables in which signed-by has public keys, NAME:BASE64".to_owned()
+    })
 }
 
 fn age(name: &str, value: &Value) -> Result<std::time::Duration, String> {

@@ -61,7 +61,7 @@ pub(super) fn make(
 fn fault_and_fix(text: &str, is_private: bool) -> (&str, &str) {
     if is_private {
         let fix = "use the login of a user or token of this cache: `samovar password NAME` and \
-                   `samovar token NAME` make new ones";
+                   `samovar token line NAME` make new ones";
         return (text, fix);
     }
     match text.rsplit_once(": ") {

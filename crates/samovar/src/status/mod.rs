@@ -31,6 +31,7 @@ pub(crate) const URL_DEFAULT: &str = "http://127.0.0.1:5001";
 /// requests nothing: a build machine need not run a server.
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
     let url = matches.get_one::<String>("url");
+    let url = url.or_else(|| matches.get_one("url-option"));
     let spool: Option<&PathBuf> = matches.get_one("spool");
     let spool = spool.map(|dir| Spool::read(dir)).transpose()?;
     let is_json = matches.get_flag("json");
