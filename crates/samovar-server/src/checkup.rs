@@ -23,7 +23,7 @@ use samovar_store::{Settings, Store};
 use crate::config::{CacheSettings, Configuration};
 use crate::daemon::Identity;
 use crate::listener::Bind;
-use crate::server::root_faults;
+use crate::server::{root_faults, store_uri};
 
 /// Minimum limit of file descriptors: each connection and each file being sent needs one
 /// descriptor.
@@ -98,12 +98,16 @@ impl Findings {
     }
 
     fn add(&mut self, subject: &'static str, severity: Severity, text: String, fix: String) {
-        self.0.push(Finding {
+        let finding = Finding {
             subject,
             severity,
             text,
             fix,
-        });
+        };
+        // The caches of a server may have the same fault.
+        if !self.0.contains(&finding) {
+            self.0.push(finding);
+        }
     }
 }
 
@@ -191,7 +195,7 @@ fn access(config: &Configuration, findings: &mut Findings) {
                 "access",
                 format!("{:#}", anyhow::Error::new(error)),
                 "correct the file or the entry in access.…; `samovar password NAME` and `samovar \
-                 token NAME` print lines for these files",
+                 token line NAME` print lines for these files",
             ),
         }
     }
@@ -423,16 +427,21 @@ fn store(config: &Configuration, findings: &mut Findings) -> Option<Box<dyn Stor
     let opened = Settings::from_process()
         .map_err(anyhow::Error::new)
         .and_then(|settings| {
-            let store = samovar_store::open(config.store.as_deref(), &settings)?;
-            Ok((store, settings.use_sqlite_wal))
+            let uri = store_uri(config, &settings);
+            let store = samovar_store::open(uri, &settings)?;
+            Ok((store, settings.use_sqlite_wal, uri == Some("none")))
         });
-    let (store, expects_wal) = match opened {
+    let (store, expects_wal, is_none) = match opened {
         Ok(opened) => opened,
         Err(error) => {
             findings.error("store", format!("{error:#}"), STORE_FIX);
             return None;
         }
     };
+    if is_none {
+        findings.ok("store", "there is none: only uploaded paths are served");
+        return Some(store);
+    }
     if let Some(remark) = store.take_schema_warning() {
         findings.warning(
             "store",

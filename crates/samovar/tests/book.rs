@@ -321,6 +321,7 @@ pages! {
     keys: "docs/book/keys.md",
     migrating: "docs/book/migrating.md",
     monitoring: "docs/book/monitoring.md",
+    maintenance: "docs/book/maintenance.md",
     mount: "docs/book/mount.md",
     moving: "docs/book/moving.md",
     nginx: "docs/book/nginx.md",
@@ -332,8 +333,10 @@ pages! {
     snapshots: "docs/book/snapshots.md",
     tls: "docs/book/tls.md",
     troubleshooting: "docs/book/troubleshooting.md",
+    upgrading: "docs/book/upgrading.md",
     uploads: "docs/book/uploads.md",
     web_interface: "docs/book/web-interface.md",
+    workspace_server: "docs/book/workspace-server.md",
     workspaces: "docs/book/workspaces.md",
 }
 

@@ -21,18 +21,17 @@ const SAME: [(&str, &str); 5] = [
 ];
 
 /// Options of harmonia that have no counterpart, and why Samovar needs none.
-const NEEDLESS: [(&str, &str); 4] = [
+const NEEDLESS: [(&str, &str); 3] = [
     ("max_connection_rate", "connections are not limited by rate"),
     (
         "max_connections",
         "the limit of open files also limits connections",
     ),
-    (
-        "enable_compression",
-        "NARs are sent uncompressed, so that downloads can be resumed",
-    ),
-    ("zstd", "NARs are sent uncompressed"),
+    ("zstd", "the level is fixed"),
 ];
+
+/// Option of harmonia that has NARs compressed with zstd for clients that accept it.
+const COMPRESSION: &str = "enable_compression";
 
 /// Options that together locate the store.
 const STORE: [&str; 3] = ["virtual_nix_store", "real_nix_store", "nix_db_path"];
@@ -61,13 +60,19 @@ fn translate(path: &Path, text: &str) -> Result<String, ConfigError> {
             out.push_str(&format!("# {name}: not needed; {why}\n"));
         } else if let Some(at) = STORE.iter().position(|theirs| *theirs == name) {
             stores[at] = Some(expect_path(name, value, origin)?);
+        } else if name == COMPRESSION {
+            match value {
+                Value::Switch(true) => out.push_str("compression = \"zstd\"\n"),
+                Value::Switch(false) => out.push_str("compression = \"none\"\n"),
+                other => return Err(not(name, "true or false", &other, origin)),
+            }
         } else if name == "bind" {
             check(name, "listen", &value, &origin)?;
             let bind = expect(name, value, origin, "a text", |_| true)?;
             out.push_str(&format!("listen = [{}]\n", Value::Text(bind)));
         } else {
             let known = SAME.iter().chain(&NEEDLESS).map(|(theirs, _)| *theirs);
-            let known = known.chain(STORE).chain(["bind"]);
+            let known = known.chain(STORE).chain(["bind", COMPRESSION]);
             return Err(ConfigError::Unknown {
                 origin,
                 name: name.to_owned(),
@@ -123,12 +128,16 @@ fn expect(
 ) -> Result<String, ConfigError> {
     match value {
         Value::Text(text) if is_valid(Path::new(&text)) => Ok(text),
-        other => Err(ConfigError::Value {
-            origin,
-            option: name.to_owned(),
-            expected: expected.to_owned(),
-            found: other.to_string(),
-        }),
+        other => Err(not(name, expected, &other, origin)),
+    }
+}
+
+fn not(name: &str, expected: &str, found: &Value, origin: Origin) -> ConfigError {
+    ConfigError::Value {
+        origin,
+        option: name.to_owned(),
+        expected: expected.to_owned(),
+        found: found.to_string(),
     }
 }
 
@@ -166,6 +175,7 @@ mod tests {
 bind = "unix:/run/harmonia/socket"
 workers = 8
 max_connection_rate = 256
+enable_compression = true
 priority = 50
 virtual_nix_store = "/nix/store"
 real_nix_store = "/mnt/store"
@@ -180,9 +190,9 @@ level = 3
         assert_eq!(
             ours,
             "listen = [\"unix:/run/harmonia/socket\"]\nworkers = 8\n# max_connection_rate: not \
-             needed; connections are not limited by rate\npriority = 50\nsecret-key-files = \
+             needed; connections are not limited by rate\ncompression = \"zstd\"\npriority = 50\nsecret-key-files = \
              [\"/a\", \"/b\"]\ntls.certificate = \"/c\"\ntls.key = \"/k\"\n# zstd: not needed; \
-             NARs are sent uncompressed\nstore = \
+             the level is fixed\nstore = \
              \"local?store=/nix/store&real=/mnt/store&state=/mnt/var/nix\"\n"
         );
         let mut settings = super::super::Settings::default();
@@ -215,6 +225,7 @@ level = 3
             ("workers = 0", 1, "workers", "0"),
             ("priority = -1", 1, "priority", "-1"),
             ("\n\nbind = \"\"", 3, "bind", "\"\""),
+            ("enable_compression = 1", 1, "enable_compression", "1"),
             ("sign_key_paths = [1]", 1, "sign_key_paths", "[1]"),
             ("tls_key_path = true", 1, "tls_key_path", "true"),
             ("real_nix_store = \"mnt\"", 1, "real_nix_store", "\"mnt\""),

@@ -1,10 +1,10 @@
 //! Reloads caches and certificate, without effect on open connections.
 
 use std::fs;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt as _;
 use std::time::SystemTime;
 
-use anyhow::Context as _;
 use samovar_cache::Site;
 use samovar_http::tls::{ClientCertificates, TlsConfig};
 
@@ -78,12 +78,26 @@ pub(super) fn read_certificate(
         };
         builder = builder.client_authorities_file(&clients.authorities, needed);
     }
-    let config = builder.build().with_context(|| {
+    let config = builder.build().map_err(|error| {
+        let error = anyhow::Error::new(error);
         let (certificate, key) = (names.option("tls.certificate"), names.option("tls.key"));
-        format!("cannot use TLS: set {certificate} and {key} to other files")
+        let fix = match io_error_kind(&error) {
+            Some(ErrorKind::PermissionDenied) => {
+                "change its owner or mode, so that the user of the server can read it".to_owned()
+            }
+            Some(ErrorKind::NotFound) => format!("correct its path in {certificate} or {key}"),
+            _ => format!("set {certificate} and {key} to the files of one certificate"),
+        };
+        anyhow::anyhow!("cannot use TLS: {error:#}; {fix}")
     })?;
     warn_of_files(tls, &config, errors);
     Ok(config)
+}
+
+/// Returns the kind of the system error that caused an error, if one did.
+fn io_error_kind(error: &anyhow::Error) -> Option<ErrorKind> {
+    let mut causes = error.chain();
+    causes.find_map(|cause| Some(cause.downcast_ref::<io::Error>()?.kind()))
 }
 
 /// Reloads the certificate. After an error the current one stays in use.

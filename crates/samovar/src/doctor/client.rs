@@ -6,7 +6,7 @@
 //! `trusted-public-keys`, `require-sigs` and their `extra-` forms, with the defaults of that
 //! version.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use samovar_nix::PublicKey;
 use samovar_server::checkup::Findings;
@@ -21,12 +21,30 @@ const SUBJECT: &str = "client";
 #[derive(Debug)]
 pub(super) struct Client(Conf);
 
+/// Returns the files that `include` lines of a `nix.conf` name, and that do not exist.
+fn missing_includes(path: &Path) -> Vec<PathBuf> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let directory = path.parent().unwrap_or(Path::new(""));
+    let included = text.lines().filter_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        (words.next() == Some("include")).then(|| words.next().map(|name| directory.join(name)))?
+    });
+    included.filter(|file| !file.exists()).collect()
+}
+
 impl Client {
     pub(super) fn read(path: &Path, findings: &mut Findings) -> Option<Self> {
         if let Err(error) = std::fs::File::open(path) {
             let text = format!("cannot read {path:?}: {error}");
             findings.error(SUBJECT, text, "give the path of the client's nix.conf");
             return None;
+        }
+        for missing in missing_includes(path) {
+            findings.error(
+                SUBJECT,
+                format!("{path:?} includes {missing:?}, which does not exist: Nix fails"),
+                "create the file, or write !include",
+            );
         }
         Some(Self(Conf::read(path)))
     }

@@ -29,6 +29,13 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     let given: Option<&String> = matches.get_one("url");
     given.map(|url| Remote::parse(url)).transpose()?;
     let mut findings = Findings::default();
+    findings.ok(
+        "configuration",
+        match serve::file(matches) {
+            Some(file) => file.display().to_string(),
+            None => "no file; only options and environment variables".to_owned(),
+        },
+    );
     // Read the client's configuration first: `examine` switches to the server's user, who may not
     // be permitted to read it.
     let client: Option<&PathBuf> = matches.get_one("client-config");
