@@ -132,7 +132,10 @@ fn health(status: &Status) -> Markup {
 
 fn now(status: &Status) -> Markup {
     let now = &status.now;
-    let chart = |of: fn(&Moment) -> u64, show| line(status.history.iter().map(of), show);
+    let chart = |of: fn(&Moment) -> u64, show| {
+        let values = || status.history.iter().map(of);
+        html! { (peak(values(), show)) (line(values())) }
+    };
     let count = |count| Count(count).grouped();
     let percent = |percent: u64| format!("{percent} %");
     let time = |us: u64| match us {
@@ -155,13 +158,21 @@ fn now(status: &Status) -> Markup {
                         Some(ratio) => { (format!("{:.0} %", ratio * 100.0)) },
                         None => "–",
                     }
-                } dd { (line(hit_percents(&status.history), percent)) } }
+                } dd {
+                    @if let Some(lowest) = lowest_hit_percent(&status.history) {
+                        span.scale { "lowest " (percent(lowest)) }
+                    }
+                    (line(hit_percents(&status.history)))
+                } }
                 div { dt { "Latency, 99th percentile" } dd {
                     @match last.filter(|latency| latency.count > 0) {
                         Some(latency) => (seconds(latency.p99_s)),
                         None => "–",
                     }
-                } dd { (line(p99s_us(&status.history), time)) } }
+                } dd {
+                    (peak(p99s_us(&status.history), time))
+                    (line(p99s_us(&status.history)))
+                } }
                 div { dt { "Connections" } dd { (Count(status.load.connection_count)) }
                     dd { (chart(|moment| moment.connection_count, count)) } }
                 div { dt { "Errors per second" } dd { (rate(now.errors_per_s)) }
@@ -169,6 +180,15 @@ fn now(status: &Status) -> Markup {
             }
         }
     }
+}
+
+/// Returns the lowest hit ratio of a second with requests for narinfos, in percent.
+fn lowest_hit_percent(history: &[Moment]) -> Option<u64> {
+    let percents = history.iter().filter_map(|moment| {
+        let asked = moment.hit_count.saturating_add(moment.miss_count);
+        moment.hit_count.saturating_mul(100).checked_div(asked)
+    });
+    percents.min()
 }
 
 /// Returns the hit ratio of each second in percent. A second without requests repeats the previous
@@ -191,10 +211,20 @@ fn p99s_us(history: &[Moment]) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Draws a line chart of one value per second, with its scale. Screen readers skip the line,
-/// because the text beside it has the value.
+/// Renders the highest of the values, which are one per second.
+fn peak(values: impl Iterator<Item = u64>, show: fn(u64) -> String) -> Markup {
+    let values: Vec<u64> = values.collect();
+    html! {
+        @if let Some(most) = values.iter().copied().max() {
+            span.scale { "peak " (show(most)) " in " (duration(values.len() as f64)) }
+        }
+    }
+}
+
+/// Draws a line chart of one value per second. Screen readers skip the line, because the text beside
+/// it has the value.
 #[expect(clippy::cast_precision_loss, reason = "a pixel is coarser")]
-fn line(values: impl Iterator<Item = u64>, show: fn(u64) -> String) -> Markup {
+fn line(values: impl Iterator<Item = u64>) -> Markup {
     let values: Vec<u64> = values.collect();
     let most = values.iter().copied().max().unwrap_or_default().max(1) as f64;
     let step = CHART.0 / (values.len().max(2) - 1) as f64;
@@ -206,10 +236,6 @@ fn line(values: impl Iterator<Item = u64>, show: fn(u64) -> String) -> Markup {
     }
     let view = format!("0 0 {} {}", CHART.0, CHART.1);
     html! {
-        @if !values.is_empty() {
-            span.scale { "peak " (show(values.iter().copied().max().unwrap_or_default()))
-                " in " (duration(values.len() as f64)) }
-        }
         svg.chart viewBox=(view) preserveAspectRatio="none" aria-hidden="true" {
             polyline points=(points.trim_end()) fill="none" stroke="currentColor"
                 stroke-width="2" vector-effect="non-scaling-stroke" {}

@@ -45,7 +45,7 @@ fn uploads(storage: &StorageStatus) -> Markup {
             @for one in counted { ", " (Count(one.count)) " " (one.kind) " " (one.result) }
         } }
         @if uploads.refused.iter().any(|one| one.count > 0) {
-            div { dt { "Refused" } dd {
+            div { dt { "Refused, by reason" } dd {
                 @for (index, one) in refused.enumerate() {
                     @if index > 0 { ", " }
                     (Count(one.count)) " " (one.name.replace('_', " "))

@@ -126,7 +126,7 @@ impl View<'_> {
                         (Day(details.path.used_on))
                         @if details.is_condemned { ", " strong { "will be deleted unless used" } }
                     } }
-                    div { dt { "Uploaded closure" } dd {
+                    div { dt { "Closure, if uploaded" } dd {
                         @match details.closure {
                             Some(size) => {
                                 (Size(size.nar_size)) " in " (Count(size.path_count).of("path"))
@@ -140,7 +140,7 @@ impl View<'_> {
                             li { (Name(name.as_bytes())) ", generation " (generation) }
                         } } }
                     } } }
-                    div { dt { "Referrers" } dd { (self.referrers(&referrers, details)) } }
+                    div { dt { "Used by uploaded paths" } dd { (self.referrers(&referrers, details)) } }
                 }
             }
         })

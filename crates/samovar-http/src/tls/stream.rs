@@ -55,10 +55,10 @@ const HANDSHAKE_RECORD: u8 = 22;
 /// Response to a client that sends plain HTTP to a TLS port.
 const IN_CLEAR: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
     Content-Type: text/plain\r\n\
-    Content-Length: 30\r\n\
+    Content-Length: 29\r\n\
     Connection: close\r\n\
     \r\n\
-    this port speaks HTTPS, only.\n";
+    This port speaks HTTPS only.\n";
 
 thread_local! {
     /// Buffers of a thread for reading, decryption and encryption. Pages that were never used take
