@@ -226,13 +226,7 @@ fn push_lines(port: u16, served: &Served, netrc: &Path) -> String {
     )
 }
 
-fn client_lines(
-    port: u16,
-    admin: &str,
-    hostname: &str,
-    public_key: &str,
-    example: &str,
-) -> String {
+fn client_lines(port: u16, admin: &str, hostname: &str, public_key: &str, example: &str) -> String {
     format!(
         "
 Open http://127.0.0.1:{port}/ in a browser, and http://{admin}/ for the status of the server.
@@ -268,7 +262,13 @@ mod tests {
 
     #[test]
     fn the_lines_name_everything_a_client_needs() {
-        let lines = client_lines(8080, "127.0.0.1:9090", "box", "box-1:AAAA", "/nix/store/x-y");
+        let lines = client_lines(
+            8080,
+            "127.0.0.1:9090",
+            "box",
+            "box-1:AAAA",
+            "/nix/store/x-y",
+        );
         for part in [
             "http://127.0.0.1:8080/ in a browser",
             "http://127.0.0.1:9090/",

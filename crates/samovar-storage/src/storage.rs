@@ -331,7 +331,9 @@ impl Storage {
     fn load_index(&self, lock: File) -> Result<(), StorageError> {
         // The ID of the process is for messages only.
         let pid = format!("{}\n", std::process::id());
-        let written = lock.set_len(0).and_then(|()| (&lock).write_all(pid.as_bytes()));
+        let written = lock
+            .set_len(0)
+            .and_then(|()| (&lock).write_all(pid.as_bytes()));
         written.ok();
         // If a path is published after this read, its own commit adds it to the index.
         let paths = self.metadata.hash_parts()?;

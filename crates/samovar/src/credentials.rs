@@ -40,7 +40,10 @@ pub(crate) fn options() -> [Arg; 2] {
             .help(what)
     };
     [
-        file("token-file", "File with a token in its first line; - for standard input"),
+        file(
+            "token-file",
+            "File with a token in its first line; - for standard input",
+        ),
         file(
             "netrc-file",
             "File with the token as the password for the host of the URL",
@@ -77,7 +80,10 @@ impl Sources {
         let host = remote.host();
         if let Some(file) = &self.token_file {
             let (text, source) = match file == Path::new("-") {
-                true => (io::read_to_string(io::stdin())?, "standard input".to_owned()),
+                true => (
+                    io::read_to_string(io::stdin())?,
+                    "standard input".to_owned(),
+                ),
                 false => (read(file)?, format!("{file:?}")),
             };
             let token = token_in(&text, &source)?;

@@ -240,16 +240,22 @@ fn one_line(error: &clap::Error, words: &[OsString]) -> String {
         command = subcommand;
         name = format!("{name} {}", command.get_name());
     }
-    let text = is_misspelled.or_else(|| unknown(error, command)).unwrap_or_else(|| {
-        let text = error.render().to_string();
-        let text = text.strip_prefix("error: ").unwrap_or(&text);
-        let is_usage =
-            |line: &&str| line.starts_with("Usage:") || line.starts_with("For more information");
-        // The usage may have several lines.
-        let lines = text.lines().map(str::trim).take_while(|line| !is_usage(line));
-        let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
-        lines.join(" ").replace(" tip: ", "; ")
-    });
+    let text = is_misspelled
+        .or_else(|| unknown(error, command))
+        .unwrap_or_else(|| {
+            let text = error.render().to_string();
+            let text = text.strip_prefix("error: ").unwrap_or(&text);
+            let is_usage = |line: &&str| {
+                line.starts_with("Usage:") || line.starts_with("For more information")
+            };
+            // The usage may have several lines.
+            let lines = text
+                .lines()
+                .map(str::trim)
+                .take_while(|line| !is_usage(line));
+            let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
+            lines.join(" ").replace(" tip: ", "; ")
+        });
     let see = if text.ends_with('?') { " See" } else { "; see" };
     format!("{text}{see} {name} --help")
 }

@@ -63,18 +63,16 @@ pub(crate) fn with_options(command: Command, is_shown: impl Fn(&str) -> bool) ->
     let set = "Set any option by its name in the file, such as caches.team-a.priority=20";
     // A repeated option with one value is refused: whoever keeps `access` in a second file would
     // otherwise start an open cache.
-    let command = command
-        .arg(config())
-        .arg(
-            Arg::new("set")
-                .long("set")
-                .value_name("NAME=VALUE")
-                .action(ArgAction::Append)
-                .help(match is_complete {
-                    true => set.to_owned(),
-                    false => format!("{set}; every option of samovar serve is accepted"),
-                }),
-        );
+    let command = command.arg(config()).arg(
+        Arg::new("set")
+            .long("set")
+            .value_name("NAME=VALUE")
+            .action(ArgAction::Append)
+            .help(match is_complete {
+                true => set.to_owned(),
+                false => format!("{set}; every option of samovar serve is accepted"),
+            }),
+    );
     let own: Vec<String> = command
         .get_arguments()
         .map(|arg| arg.get_id().to_string())
@@ -85,7 +83,9 @@ pub(crate) fn with_options(command: Command, is_shown: impl Fn(&str) -> bool) ->
             let option = option(spec).help_heading(heading);
             let option = match (spec.name, command.get_name()) {
                 // Other commands do not create it.
-                ("storage", name) if !["serve", "import", "doctor"].contains(&name) => option.help("Directory of the storage [default: none]"),
+                ("storage", name) if !["serve", "import", "doctor"].contains(&name) => {
+                    option.help("Directory of the storage [default: none]")
+                }
                 _ => option,
             };
             command.arg(option.hide(!is_shown(spec.name)))

@@ -44,13 +44,10 @@ impl Place {
 fn doctor(words: &[&str]) -> (String, bool) {
     let mut command = samovar();
     // Without a port, the server's URL is not known, and only --url makes requests.
-    command.args([
-        "doctor",
-        "--listen",
-        "127.0.0.1:0",
-        "--store",
-        &sample_store(),
-    ]);
+    command.args(["doctor", "--listen", "127.0.0.1:0"]);
+    if !words.contains(&"--store") {
+        command.args(["--store", &sample_store()]);
+    }
     let output = command.args(words).output().unwrap();
     let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     let lines: Vec<&str> = text.lines().collect();

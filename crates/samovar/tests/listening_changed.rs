@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
-use support::{Server, sample_store, samovar, status};
+use support::{Server, samovar, sample_store, status};
 use testkit::eventually;
 use testkit::process::signal_if_alive;
 

@@ -72,7 +72,13 @@ fn maintenance_by_root_leaves_the_storage_to_its_owner() {
     let imported = output(import.arg("--from").arg(&from));
     assert!(imported.contains("1 path imported"), "{imported}");
     assert_owned(&site, "import");
-    for words in ["gc", "gc --dry-run", "fsck --repair", "fsck --deep", "doctor"] {
+    for words in [
+        "gc",
+        "gc --dry-run",
+        "fsck --repair",
+        "fsck --deep",
+        "doctor",
+    ] {
         let done = command(&site, words).output().unwrap();
         let text = String::from_utf8_lossy(&done.stdout);
         assert!(!text.contains("error   storage"), "{words}: {text}");
@@ -101,7 +107,9 @@ fn maintenance_by_root_leaves_the_storage_to_its_owner() {
 /// Asserts that a server that the owner of the storage runs can use it.
 fn assert_served_by_owner(site: &Site, path: &MadePath, token: &str) {
     let mut serve = samovar();
-    serve.args(site.arguments()).args(["--user", "65534", "--group", "65534"]);
+    serve
+        .args(site.arguments())
+        .args(["--user", "65534", "--group", "65534"]);
     // Root has started the server, and the directories above the storage are closed to its user.
     for directory in [site.dir(), &live_root(site)] {
         fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).unwrap();
@@ -120,7 +128,9 @@ fn assert_served_by_owner(site: &Site, path: &MadePath, token: &str) {
 /// Returns the directory of the site's Nix store.
 fn live_root(site: &Site) -> PathBuf {
     let text = fs::read_to_string(site.config()).unwrap();
-    let key = text.lines().find_map(|line| line.strip_prefix("secret-key-files = \""));
+    let key = text
+        .lines()
+        .find_map(|line| line.strip_prefix("secret-key-files = \""));
     Path::new(key.unwrap()).parent().unwrap().to_owned()
 }
 

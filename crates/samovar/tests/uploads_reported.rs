@@ -212,7 +212,9 @@ fn pushes_are_no_hits_and_no_misses() {
     assert_eq!(narinfo.status, 200, "{}", narinfo.text());
     assert_eq!(head(&below(path.target())), 200);
     // The same without the prefix, and two requests of clients that look for paths.
-    watched.server.publish(&token, &MadePath::new("at-the-root"));
+    watched
+        .server
+        .publish(&token, &MadePath::new("at-the-root"));
     watched.server.assert_serves(&path);
     watched.server.assert_lacks(&MadePath::new("absent"));
     watched.await_sample("samovar_narinfo_hits_total{cache=\"default\"}", 1.0);

@@ -372,12 +372,16 @@ fn tokens_and_pins_are_those_of_the_configured_storage() {
         let mut list = samovar();
         let list = output(list.args(words).env("SAMOVAR_STORAGE", site.storage()));
         if words[0] == "token" {
-            assert!(list.contains("by-option") && list.contains("by-file"), "{list}");
+            assert!(
+                list.contains("by-option") && list.contains("by-file"),
+                "{list}"
+            );
         }
     }
     // The configuration is not read if the storage is named.
     let mut list = samovar();
-    list.args(["token", "list", "--storage"]).arg(site.storage());
+    list.args(["token", "list", "--storage"])
+        .arg(site.storage());
     output(list.env("SAMOVAR_CONFIG", "/missing"));
 }
 

@@ -203,7 +203,10 @@ fn a_storage_of_another_user_is_reported_with_both_users() {
 fn a_new_storage_is_logged_and_one_in_use_is_refused() {
     let site = Site::new();
     let server = site.start();
-    let part = format!("{:?} is a new storage; if you meant another", site.storage());
+    let part = format!(
+        "{:?} is a new storage; if you meant another",
+        site.storage()
+    );
     assert_eq!(server.process.count(&part), 1);
     assert_eq!(server.process.count("correct `storage`"), 1);
     let text = fails(samovar().args(site.arguments()));

@@ -236,8 +236,7 @@ pub fn classify<'a>(path: &'a [u8], query: Option<&'a [u8]>) -> (Class, Option<&
 /// Returns whether a name with the segments before it, which no slash begins, is below `upload/`.
 fn has_upload(name: &[u8]) -> bool {
     name.len() > HASH_PART_LEN
-        && (name.starts_with(b"upload/")
-            || name.windows(8).any(|segment| segment == b"/upload/"))
+        && (name.starts_with(b"upload/") || name.windows(8).any(|segment| segment == b"/upload/"))
 }
 
 /// Returns whether a path is `/upload` or below it.
@@ -403,8 +402,14 @@ mod tests {
             ("/-/assets/x.css", Class::Page),
             ("/upload", Class::Upload),
             ("/upload/nix-cache-info", Class::Upload),
-            ("/upload/00000000000000000000000000000000.narinfo", Class::Upload),
-            ("/a/b/upload/00000000000000000000000000000000.ls", Class::Upload),
+            (
+                "/upload/00000000000000000000000000000000.narinfo",
+                Class::Upload,
+            ),
+            (
+                "/a/b/upload/00000000000000000000000000000000.ls",
+                Class::Upload,
+            ),
             ("/a/upload/nar/x.nar.zst", Class::Upload),
             ("/upload/push/1/x/part/y/1", Class::Upload),
             ("/uploads", Class::Page),

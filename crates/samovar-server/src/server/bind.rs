@@ -161,7 +161,9 @@ impl Bound {
 
 fn is_at(socket: &Listener, path: &Path) -> bool {
     let absolute = std::path::absolute(path).ok();
-    let bound = socket.path().and_then(|path| std::path::absolute(path).ok());
+    let bound = socket
+        .path()
+        .and_then(|path| std::path::absolute(path).ok());
     bound.is_some() && bound == absolute
 }
 
@@ -191,7 +193,10 @@ fn beside(
         let mut ports = bound.retired.iter().filter_map(|(old, _)| old.local_addr());
         ports.any(|old| old.port() == address.address.port())
     };
-    let shared = addresses.iter().filter(|address| !address.v6_only).find(is_old);
+    let shared = addresses
+        .iter()
+        .filter(|address| !address.v6_only)
+        .find(is_old);
     let shared = shared.map(|address| Listener::tcp_shared(address.address, config.backlog));
     match shared {
         Some(Ok(listener)) => Ok(listener),

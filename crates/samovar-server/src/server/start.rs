@@ -213,7 +213,9 @@ impl<'a> Bound<'a> {
                 "another process uses the storage {:?}{}: stop it first, or send it USR2 to \
                  replace it without downtime",
                 storage.directory(),
-                storage.user().map_or_else(String::new, |pid| format!(" (process {pid})"))
+                storage
+                    .user()
+                    .map_or_else(String::new, |pid| format!(" (process {pid})"))
             );
             caches::add_uploads(&mut caches, &config.caches, storage)?;
             for warning in caches::upload_warnings(&config.caches, storage)? {
@@ -389,9 +391,11 @@ fn open_storage(
 /// for uploads needs no store, and has none on a machine without one.
 pub(crate) fn store_uri<'a>(config: &'a Configuration, settings: &Settings) -> Option<&'a str> {
     let is_configured = config.store.is_some() || settings.remote.is_some();
-    let is_missing =
-        || !is_configured && config.storage.is_some() && !has_default_store(settings);
-    config.store.as_deref().or_else(|| is_missing().then_some(NO_STORE))
+    let is_missing = || !is_configured && config.storage.is_some() && !has_default_store(settings);
+    config
+        .store
+        .as_deref()
+        .or_else(|| is_missing().then_some(NO_STORE))
 }
 
 /// Opens the configured store, and logs warnings about its URI and schema.

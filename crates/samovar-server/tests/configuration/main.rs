@@ -441,7 +441,10 @@ fn changed_options_are_named() {
     assert_eq!(before.changed(&after, Scope::Cache), expected);
     // The options of a cache that came or went are not named.
     let with = settings(&format!("{text}priority = 3\n")).unwrap();
-    assert_eq!(with.changed(&before, Scope::Cache), ["caches.a.pages", "caches.b (new)"]);
+    assert_eq!(
+        with.changed(&before, Scope::Cache),
+        ["caches.a.pages", "caches.b (new)"]
+    );
     assert_eq!(after.changed(&after, Scope::Cache), [""; 0]);
 }
 
@@ -452,9 +455,14 @@ fn relative_paths_are_relative_to_the_file() {
     let text = "storage = \"st\"\nsecret-key-files = [\"../k\", \"/abs\"]\n\
                 listen = [\"run/socket\", \":1\"]\nlog.access = \"-\"\n[access]\nusers-file = \"users\"\n";
     let mut settings = Settings::default();
-    settings.add_text(Path::new("/etc/samovar/samovar.toml"), text).unwrap();
+    settings
+        .add_text(Path::new("/etc/samovar/samovar.toml"), text)
+        .unwrap();
     let config = read(&settings, |_| None).unwrap();
-    assert_eq!(config.storage.as_deref(), Some(Path::new("/etc/samovar/st")));
+    assert_eq!(
+        config.storage.as_deref(),
+        Some(Path::new("/etc/samovar/st"))
+    );
     assert_eq!(config.access_log, Some(LogTarget::StandardOutput));
     let cache = &config.caches[0];
     let keys = [Path::new("/etc/samovar/../k"), Path::new("/abs")];
