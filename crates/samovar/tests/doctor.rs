@@ -45,7 +45,10 @@ impl Scene {
     fn doctor(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
         let mut command = samovar();
         let uri = format!("local?root={}", self.dir.path().join("root").display());
-        command.args(["doctor", "--verify", "--store", &uri]);
+        command.args(["doctor", "--verify"]);
+        if !arguments.contains(&"--store") {
+            command.args(["--store", &uri]);
+        }
         let output = command.args(arguments).output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         (

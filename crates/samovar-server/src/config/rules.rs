@@ -142,8 +142,8 @@ mod tests {
             ("[{ names = \"\" }]", "texts in names"),
             ("[{ ultimate = false }]", "or without it"),
             ("[{ root = \"/x\" }]", "roots instead of \"root\""),
-            ("[{ roots = \"x\" }]", "an absolute path"),
-            ("[{ signed-by = \"x\" }]", "a public key"),
+            ("[{ roots = \"x\" }]", "are absolute paths"),
+            ("[{ signed-by = \"x\" }]", "has public keys"),
             ("[{ max-age = true }]", "seconds"),
         ] {
             let error = read(text).unwrap_err();

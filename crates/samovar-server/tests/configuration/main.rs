@@ -528,7 +528,10 @@ fn every_option_can_be_set_everywhere() {
             Kind::Text if spec.name == "uploads.retention" => "1d",
             Kind::List if spec.name == "uploads.retention-rules" => "*-debug=1d",
             Kind::Text if spec.name == "public-url" => "https://x",
-            Kind::Text | Kind::Path | Kind::List => "x",
+            // A relative path depends on where it was set.
+            Kind::Path => "/x",
+            Kind::List if spec.name == "secret-key-files" => "/x",
+            Kind::Text | Kind::List => "x",
         };
         let mut by_variable = Settings::default();
         let variables = [(spec.variable(), text.to_owned())];

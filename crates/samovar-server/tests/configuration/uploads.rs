@@ -62,7 +62,7 @@ fn a_retention_size_that_the_quota_hides_is_remarked() {
 #[test]
 fn options_of_uploads_without_a_storage_are_remarked() {
     let remarks = |file: &str| configuration(file).unwrap().remarks;
-    let found = remarks("[caches.a]\nuploads.quota = \"1 GiB\"\n");
+    let found = remarks("[caches.a]\nprefix = \"/\"\nuploads.quota = \"1 GiB\"\n");
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(
         found[0].starts_with("caches.a.uploads.quota has no effect without storage"),

@@ -119,6 +119,7 @@ pub(crate) const LOCAL: &[&str] = &[
     "password",
     "token",
     "token create",
+    "token line",
     "token list",
     "token revoke",
     "pin add",
