@@ -120,6 +120,17 @@ fn an_address_is_narrowed_and_others_are_opened_and_closed() {
     // An unchanged configuration keeps the port that the system has chosen.
     server.upgrade();
     assert_serves(&third);
+    // Addresses of IPv6, of which the first accepts IPv4 as well.
+    server.upgrade_to(&format!("[{third:?}, \"./socket\", \"[::]:0\", \"[::1]:0\"]"));
+    let on = |host: &str| {
+        let part = format!("on http://{host}:");
+        testkit::process::address_in(&server.wait_for_any(|line| line.contains(&part))).port()
+    };
+    let (dual, single) = (on("[::]"), on("[::1]"));
+    server.upgrade();
+    for address in [format!("127.0.0.1:{dual}"), format!("[::1]:{single}")] {
+        assert_serves(&address);
+    }
     // The file of a socket that is no longer named goes.
     server.upgrade_to(&format!("[{third:?}]"));
     eventually("the socket is gone", || !server.socket().exists());

@@ -173,7 +173,10 @@ fn is_on(socket: &Listener, address: &TcpAddress) -> bool {
         let port = address.address.port();
         bound.ip() == address.address.ip()
             && (port == 0 || port == bound.port())
-            && (bound.is_ipv4() || socket.is_v6_only() == address.v6_only)
+            // Only a socket on all addresses of IPv6 may accept IPv4 as well.
+            && (bound.is_ipv4()
+                || !bound.ip().is_unspecified()
+                || socket.is_v6_only() == address.v6_only)
     })
 }
 
