@@ -29,8 +29,9 @@ pub(crate) fn with_subcommands(command: Command) -> Command {
         .after_help(
             "The token is printed once; the storage has its hash. Clients use it as the password \
              of any login, in netrc. If the directory is missing or empty, it becomes a new \
-             storage. Several tokens may have the same name. In a GLOB, * matches any characters and ? matches one. Example: samovar \
-             token create --storage /srv/samovar --name ci --rights read,push --expires 90d",
+             storage. Several tokens may have the same name. In a GLOB, * matches any characters \
+             and ? matches one. Example: samovar token create --storage /srv/samovar --name ci \
+             --rights read,push --expires 90d",
         )
         .args(storage())
         .arg(name().help("Name for people, without blanks: who or what uses the token"))

@@ -121,7 +121,9 @@ fn an_address_is_narrowed_and_others_are_opened_and_closed() {
     server.upgrade();
     assert_serves(&third);
     // Addresses of IPv6, of which the first accepts IPv4 as well.
-    server.upgrade_to(&format!("[{third:?}, \"./socket\", \"[::]:0\", \"[::1]:0\"]"));
+    server.upgrade_to(&format!(
+        "[{third:?}, \"./socket\", \"[::]:0\", \"[::1]:0\"]"
+    ));
     let on = |host: &str| {
         let part = format!("on http://{host}:");
         testkit::process::address_in(&server.wait_for_any(|line| line.contains(&part))).port()

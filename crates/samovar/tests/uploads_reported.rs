@@ -193,8 +193,8 @@ fn the_paths_of_a_push_are_counted_like_single_uploads() {
     assert!(samples["samovar_upload_verified_bytes_total"] > 0.0);
 }
 
-/// Hits and misses are those of clients that look for paths. A client that pushes asks for each path
-/// before it uploads it, and is not one of them.
+/// Hits and misses are those of clients that look for paths. A client that pushes asks for each
+/// path before it uploads it, and is not one of them.
 #[test]
 fn pushes_are_no_hits_and_no_misses() {
     let site = Site::new();

@@ -221,8 +221,8 @@ fn peak(values: impl Iterator<Item = u64>, show: fn(u64) -> String) -> Markup {
     }
 }
 
-/// Draws a line chart of one value per second. Screen readers skip the line, because the text beside
-/// it has the value.
+/// Draws a line chart of one value per second. Screen readers skip the line, because the text
+/// beside it has the value.
 #[expect(clippy::cast_precision_loss, reason = "a pixel is coarser")]
 fn line(values: impl Iterator<Item = u64>) -> Markup {
     let values: Vec<u64> = values.collect();

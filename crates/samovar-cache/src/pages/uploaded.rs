@@ -140,7 +140,9 @@ impl View<'_> {
                             li { (Name(name.as_bytes())) ", generation " (generation) }
                         } } }
                     } } }
-                    div { dt { "Used by uploaded paths" } dd { (self.referrers(&referrers, details)) } }
+                    div { dt { "Used by uploaded paths" } dd {
+                        (self.referrers(&referrers, details))
+                    } }
                 }
             }
         })

@@ -82,7 +82,8 @@ pub fn read(
     Ok(config)
 }
 
-/// Resolves the directory of a store as [`Origin::resolve`] does, if the URI is that of a directory.
+/// Resolves the directory of a store as [`Origin::resolve`] does, if the URI is that of a
+/// directory.
 fn resolve_store(uri: &str, origin: &Origin) -> String {
     let at = uri.find('?').unwrap_or(uri.len());
     let (base, query) = uri.split_at(at);

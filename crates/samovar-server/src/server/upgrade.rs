@@ -32,8 +32,8 @@ const LAST_WORDS_TIME: Duration = Duration::from_secs(1);
 /// PID shows whether the variable was inherited from elsewhere, and must be ignored.
 const VARIABLE: &str = "NIX_SERVE_PREDECESSOR";
 
-/// Environment variable of the new process: the PID of its parent, if the service manager has passed
-/// the sockets to that one.
+/// Environment variable of the new process: the PID of its parent, if the service manager has
+/// passed the sockets to that one.
 const MANAGED: &str = "NIX_SERVE_MANAGED_SOCKETS";
 
 /// Variables that are not passed on: they apply to one process only, by its PID or its open files.

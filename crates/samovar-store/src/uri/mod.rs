@@ -4,7 +4,8 @@
 //!
 //! ```text
 //! uri        = base [ "?" parameter *( "&" parameter ) ]
-//! base       = "" / "auto" / "local" / "local://" [path] / "daemon" / "unix://" [path] / path / "none"
+//! base       = "" / "auto" / "local" / "local://" [path] / "daemon" / "unix://" [path]
+//!            / path / "none"
 //! path       = text that contains "/" and no "://"
 //! parameter  = name "=" value          ; value is percent-decoded
 //! ```
