@@ -191,7 +191,8 @@ level = 3
             ours,
             "listen = [\"unix:/run/harmonia/socket\"]\nworkers = 8\n# max_connection_rate: not \
              needed; connections are not limited by rate\ncompression = \"zstd\"\npriority = \
-             50\nsecret-key-files = [\"/a\", \"/b\"]\ntls.certificate = \"/c\"\ntls.key = \"/k\"\n# zstd: not needed; \
+             50\nsecret-key-files = [\"/a\", \"/b\"]\n\
+             tls.certificate = \"/c\"\ntls.key = \"/k\"\n# zstd: not needed; \
              the level is fixed\nstore = \
              \"local?store=/nix/store&real=/mnt/store&state=/mnt/var/nix\"\n"
         );

@@ -60,8 +60,9 @@ pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
     cache(
         "access.tokens-file",
         Path(|draft, path| draft.cache.access.tokens_file = Some(path)),
-        "File of access tokens, one NAME:SHA256 a line, as samovar token line prints it. Clients send \
-         a token as Authorization: Bearer, or as the password of any user. Read again on reload.",
+        "File of access tokens, one NAME:SHA256 a line, as samovar token line prints it. Clients \
+         send a token as Authorization: Bearer, or as the password of any user. Read again on \
+         reload.",
     ),
     cache(
         "access.networks",
