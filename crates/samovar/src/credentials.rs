@@ -10,6 +10,7 @@
 //! | `$SAMOVAR_TOKEN` | bearer token |
 //! | the file that Nix's setting `netrc-file` names | HTTP Basic |
 
+use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
