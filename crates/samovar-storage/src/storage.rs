@@ -138,12 +138,7 @@ impl Storage {
             let text = mirror::cache_info(store_dir);
             directory.write_mirror(mirror::CACHE_INFO, text.as_bytes())?;
         }
-        let lock = File::options()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(root.join(LOCK))
-            .map_err(|error| StorageError::file("cannot create", LOCK, error))?;
+        let lock = open_lock(root)?;
         let storage = Arc::new(Self {
             root: root.to_owned(),
             objects: Box::new(directory),
@@ -464,6 +459,15 @@ impl Index {
     pub(crate) fn may_contain(&self, cache: CacheId, hash_part: HashPart) -> bool {
         self.lock.is_none() || self.is_shared || self.paths.contains(&(cache, hash_part))
     }
+}
+
+/// Opens the lock file. Keeps its text, which names the process that holds the lock.
+fn open_lock(root: &Path) -> Result<File, StorageError> {
+    let mut options = File::options();
+    let options = options.write(true).create(true).truncate(false);
+    options
+        .open(root.join(LOCK))
+        .map_err(|error| StorageError::file("cannot create", LOCK, error))
 }
 
 /// Opens the database of a storage directory. Creates it if the directory is new. Only the owner
