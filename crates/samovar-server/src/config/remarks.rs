@@ -45,18 +45,7 @@ pub(super) fn remarks(settings: &Settings, config: &Configuration) -> Vec<String
             ));
         }
     }
-    // Of several caches, it is usual that none is at the root.
-    if let [only] = &*config.caches
-        && !only.name.is_empty()
-        && settings.find(Some(&only.name), "prefix").is_none()
-    {
-        remarks.push(format!(
-            "nothing is served at /: the only cache is at {}/; to serve it at /, set \
-             caches.{}.prefix = \"/\"; to serve another one there, add [caches.default] with \
-             prefix = \"/\"",
-            only.prefix, only.name
-        ));
-    }
+    remarks.extend(of_root(settings, config));
     remarks.extend(of_admin(config));
     let is_open = |cache: &CacheSettings| cache.access.lets_everybody_in();
     let clients = config.tls.as_ref().and_then(|tls| tls.clients.as_ref());
@@ -123,6 +112,21 @@ fn of_access(cache: &CacheSettings, of: &str, client_address: ClientAddress) -> 
         }
     }
     remarks
+}
+
+/// Returns a remark if the only cache is not at the root because it has a name. Of several caches,
+/// it is usual that none is there.
+fn of_root(settings: &Settings, config: &Configuration) -> Option<String> {
+    let [only] = &*config.caches else { return None };
+    let (name, prefix) = (&only.name, &only.prefix);
+    let is_default = !name.is_empty() && settings.find(Some(name), "prefix").is_none();
+    is_default.then(|| {
+        format!(
+            "nothing is served at /: the only cache is at {prefix}/; to serve it at /, set \
+             caches.{name}.prefix = \"/\"; to serve another one there, add [caches.default] with \
+             prefix = \"/\""
+        )
+    })
 }
 
 /// Returns the warning about the admin listener, which asks for no password.
