@@ -1,8 +1,5 @@
 //! A mounted workspace is not closed under programs that use it in another mount namespace.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::print_stdout, reason = "a test says what it has not tested")]
-
 mod support;
 mod support_mount;
 mod support_uploads;
