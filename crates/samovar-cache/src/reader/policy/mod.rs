@@ -191,12 +191,11 @@ impl Policy {
             }
         };
         let any = |rules: &[Ready]| {
-            let matches = rules.iter().map(matches);
-            matches.fold(Some(false), |any, one| match (any, one) {
-                (Some(true), _) | (_, Some(true)) => Some(true),
-                (None, _) | (_, None) => None,
-                _ => Some(false),
-            })
+            let are_known = rules.iter().all(|rule| matches(rule).is_some());
+            match rules.iter().any(|rule| matches(rule) == Some(true)) {
+                true => Some(true),
+                false => are_known.then_some(false),
+            }
         };
         let is_allowed = match uploaded || self.allow.is_empty() {
             true => Some(true),
