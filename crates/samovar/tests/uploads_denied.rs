@@ -35,7 +35,7 @@ impl Scene {
         let twin = MadePath::new("twin").containing(b"same");
         let other = MadePath::new("other").containing(b"same");
         // The root leads to a path that the Nix store never had.
-        symlink(&app.store_path, &root).unwrap();
+        symlink(&app.store_path, &root).expect("the directory is writable");
         let server = site.start();
         let token = site.token(&[]);
         for path in [&lib, &app, &twin, &other] {
