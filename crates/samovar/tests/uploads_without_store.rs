@@ -1,7 +1,5 @@
 //! A server for uploads needs no Nix store on its machine.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod support;
 mod support_uploads;
 
