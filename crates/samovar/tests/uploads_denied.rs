@@ -1,8 +1,6 @@
 //! A deny rule by roots hides uploaded paths as it hides those of the Nix store: their narinfos,
 //! listings, NARs and logs. While a root cannot be followed, nothing is told about any path.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod support;
 mod support_protocol;
 mod support_uploads;
