@@ -12,7 +12,7 @@ use crate::admission::{Admitted, PATIENCE, Wait};
 use crate::counters::{Kind, Reason, Received};
 use crate::error::{PutError, StorageError};
 use crate::metadata::{
-    CacheId, DAY, NewNar, NewPath, NewReference, Published, StoredNar, StoredPath,
+    CacheId, Client, DAY, NewNar, NewPath, NewReference, Published, StoredNar, StoredPath,
 };
 use crate::mirror::{LOGS, log_prefix};
 use crate::objects::NewObject;
@@ -127,29 +127,27 @@ impl StoredCache {
     }
 
     /// Returns the NAR with this file name if the client may use it, else `None`.
-    fn file(&self, token: Option<i64>, name: &FileName) -> Result<Option<StoredNar>, StorageError> {
+    fn file(&self, client: Client, name: &FileName) -> Result<Option<StoredNar>, StorageError> {
         let metadata = &self.storage.metadata;
-        match metadata.file(self.id, token, name.file_hash())? {
-            Some(nar) if self.shows_nar(token, nar.id)? => Ok(Some(nar)),
+        match metadata.file(self.id, client, name.file_hash())? {
+            Some(nar) if self.shows_nar(client.token, nar.id)? => Ok(Some(nar)),
             _ => Ok(None),
         }
     }
 
-    /// Opens a NAR file that a path of this cache uses, or that was uploaded with `token`. Returns
-    /// `None` if there is no such file, or if it is lost or has a wrong length; then the next
-    /// upload replaces it.
+    /// Opens a NAR file that the client may use. Returns `None` if there is no such file, or if it
+    /// is lost or has a wrong length; then the next upload replaces it.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     pub fn open_file(
         &self,
-        token: Option<&Token>,
+        client: Client,
         name: &FileName,
     ) -> Result<Option<(StoredNar, File)>, StorageError> {
         let storage = &*self.storage;
-        let token = token.map(|token| token.id);
-        let Some(nar) = self.file(token, name)? else {
+        let Some(nar) = self.file(client, name)? else {
             return Ok(None);
         };
         let file = storage.open_whole(&nar)?;
@@ -239,7 +237,7 @@ impl StoredCache {
     }
 
     /// Receives a NAR file and verifies it in one pass. When this returns, the file is stored
-    /// durably. Until a published narinfo refers to it, only clients with the same token can read
+    /// durably. Until a published narinfo refers to it, only clients with the same token can use
     /// it.
     ///
     /// # Errors
@@ -266,7 +264,7 @@ impl StoredCache {
         memory: &mut dyn Memory,
     ) -> Result<(), PutError> {
         let storage = &*self.storage;
-        if let Some((nar, _file)) = self.open_file(Some(token), name)? {
+        if let Some((nar, _file)) = self.open_file(token.into(), name)? {
             // The file is stored already, so discard the body.
             io::copy(source, &mut io::sink()).map_err(PutError::Source)?;
             self.renew_file(token, &nar)?;
@@ -384,7 +382,7 @@ impl StoredCache {
     ) -> Result<(StorePath, Published), PutError> {
         let storage = &*self.storage;
         let (info, name) = publish::parse(&storage.store_dir, hash_part, text)?;
-        let file = self.file(Some(token.id), &name)?;
+        let file = self.file(token.into(), &name)?;
         let file = file.ok_or(Refusal::UnknownFile(name))?;
         if !storage.seems_whole(&file)? {
             return Err(Refusal::UnknownFile(name).into());

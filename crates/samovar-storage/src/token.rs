@@ -118,7 +118,8 @@ pub struct Token {
     /// of pins. The name of a path is the part after the hash part and its dash. `None`: the token
     /// may push and pin all names.
     pub names: Option<Glob>,
-    /// The rights that the token gives.
+    /// The rights that the token gives. The rights of a client may be more: it may also read if
+    /// the cache admits it without the token.
     pub rights: Rights,
     /// Time of creation, in seconds since 1970.
     pub created_at: i64,

@@ -407,8 +407,12 @@ impl Cache {
         {
             return response;
         }
+        let context = Context {
+            is_reader: self.lets_read(head),
+            ..self.context()
+        };
         if let Some(uploads) = uploads
-            && let Some(response) = uploads.handle(self.context(), request, self.path_prefix.len())
+            && let Some(response) = uploads.handle(context, request, self.path_prefix.len())
         {
             return Some(response);
         }
@@ -564,6 +568,15 @@ impl Cache {
             narinfos: &self.narinfos,
             store_dir: self.shared.store.store_dir(),
             cache_info: self.cache_info.body(),
+            is_reader: false,
         }
+    }
+
+    /// Whether the client may read without the rights of a token for uploads.
+    fn lets_read(&self, head: Head<'_>) -> bool {
+        let verdict = self
+            .guard()
+            .map(|access| access.evaluate(head, Instant::now()));
+        matches!(verdict, None | Some(Verdict::Granted))
     }
 }

@@ -75,7 +75,8 @@ impl Uploads {
         matches!(token, Some(Ok(Ok(token))) if Right::ReadPins.is_in(token.rights))
     }
 
-    /// Returns the client's token if it has the right, otherwise the refusal.
+    /// Returns the client's token if it has the right, otherwise the refusal. Adds the right to
+    /// read to those of the token if the client may read without it.
     pub(super) fn client(
         &self,
         context: Context<'_>,
@@ -84,7 +85,10 @@ impl Uploads {
     ) -> Result<Token, Response> {
         let token = with_token(head, |text| self.stored.authorize(text, now()));
         let refusal = match token {
-            Some(Ok(Ok(token))) if right.is_in(token.rights) => return Ok(token),
+            Some(Ok(Ok(mut token))) if right.is_in(token.rights) => {
+                token.rights.read |= context.is_reader;
+                return Ok(token);
+            }
             Some(Ok(Ok(token))) => refused(Status::FORBIDDEN, &right.refusal(&token)),
             Some(Ok(Err(denied))) => unauthorized(&denied.to_string()),
             Some(Err(error)) => return Err(unavailable(context, &error)),

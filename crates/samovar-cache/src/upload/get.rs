@@ -3,7 +3,7 @@
 use samovar_http::http::{Method, Status};
 use samovar_http::{Body, Head, Response};
 use samovar_nix::{HashPart, StorePath};
-use samovar_storage::metadata::StoredPath;
+use samovar_storage::metadata::{Client, StoredPath};
 use samovar_storage::token::now;
 use samovar_storage::verify::FileName;
 
@@ -105,7 +105,12 @@ impl Uploads {
         let token = with_token(head, |text| self.stored.authorize(text, now()));
         let opened = token.transpose().and_then(|token| {
             let token = token.and_then(Result::ok);
-            let opened = self.stored.open_file(token.as_ref(), name)?;
+            let client = Client {
+                token: token.as_ref().map(|token| token.id),
+                is_reader: context.is_reader
+                    || token.as_ref().is_some_and(|token| token.rights.read),
+            };
+            let opened = self.stored.open_file(client, name)?;
             if let Some((nar, _file)) = &opened
                 && let Some(token) = &token
                 && head.method() == Method::Head

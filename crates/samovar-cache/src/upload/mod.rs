@@ -26,6 +26,10 @@
 //! bearer tokens or as the password of any user name. A token with the right to read also grants
 //! access to a cache that is not public.
 //!
+//! A client that may not read the cache never gets to use a NAR that was not sent with its token: it
+//! cannot publish a path with it, copy from it, or learn that it is stored. It would otherwise learn
+//! the contents.
+//!
 //! # Errors
 //!
 //! A refusal has a 4xx status and one sentence as its body. Nix before 2.33 sends an empty body
@@ -95,6 +99,8 @@ pub(crate) struct Context<'a> {
     pub(crate) narinfos: &'a Arc<Narinfos>,
     pub(crate) store_dir: &'a StoreDir,
     pub(crate) cache_info: &'a [u8],
+    /// Whether the cache lets the client read without the rights of a token for uploads.
+    pub(crate) is_reader: bool,
 }
 
 /// The kind of work that a request about uploads causes on a worker.

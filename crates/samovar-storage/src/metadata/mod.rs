@@ -50,6 +50,25 @@ pub type Clock = fn() -> i64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CacheId(pub(crate) i64);
 
+/// The client of a request about NARs. It may use a NAR that was sent with its token, and if it may
+/// read the cache, each NAR that a path of the cache uses.
+#[derive(Debug, Clone, Copy)]
+pub struct Client {
+    /// Row number of the token. `None`: the client has none.
+    pub token: Option<i64>,
+    /// Whether the client may read the cache.
+    pub is_reader: bool,
+}
+
+impl From<&Token> for Client {
+    fn from(token: &Token) -> Self {
+        Self {
+            token: Some(token.id),
+            is_reader: token.rights.read,
+        }
+    }
+}
+
 /// A verified NAR and its file, which is stored once for all paths and caches that use the NAR.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredNar {
@@ -293,9 +312,9 @@ pub trait Metadata:
     /// Any [`StorageError`].
     fn listing(&self, nar_id: i64) -> Result<Option<Vec<u8>>, StorageError>;
 
-    /// Returns the NAR whose file has this hash, if a path of the cache uses it or `token` has
-    /// uploaded it. Returns `None` otherwise, and if the NAR is lost. Revives the NAR and the paths
-    /// of the cache that use it, if they are condemned.
+    /// Returns the NAR whose file has this hash, if the client may use it. Returns `None` otherwise,
+    /// and if the NAR is lost. Revives the NAR and the paths of the cache that use it, if they are
+    /// condemned.
     ///
     /// # Errors
     ///
@@ -303,7 +322,7 @@ pub trait Metadata:
     fn file(
         &self,
         cache: CacheId,
-        token: Option<i64>,
+        client: Client,
         file_hash: &[u8; 32],
     ) -> Result<Option<StoredNar>, StorageError>;
 

@@ -2,7 +2,7 @@
 
 use samovar_nix::NarHash;
 
-use super::{CacheId, StoredNar};
+use super::{CacheId, Client, StoredNar};
 use crate::error::StorageError;
 use crate::push::wire::OpenLine;
 
@@ -31,7 +31,7 @@ pub struct PushLimits {
 
 /// The queries and changes of the database for the push protocol.
 pub trait PushMetadata {
-    /// Returns, for each of these paths in their order, what the holder of `token` must send.
+    /// Returns, for each of these paths in their order, what the client must send.
     /// Records a use of each path that exists, and revives it if it is condemned.
     ///
     /// # Errors
@@ -40,7 +40,7 @@ pub trait PushMetadata {
     fn needs(
         &self,
         cache: CacheId,
-        token: i64,
+        client: Client,
         lines: &[OpenLine],
     ) -> Result<Vec<Need>, StorageError>;
 
@@ -52,9 +52,9 @@ pub trait PushMetadata {
     /// Any [`StorageError`].
     fn renew_nar(&self, token: i64, nar: i64, is_reader: bool) -> Result<(), StorageError>;
 
-    /// Returns the stored NAR with this hash if a path of the cache uses it or `token` has uploaded
-    /// it. Returns `None` otherwise, and if the NAR is lost. The collector may delete the NAR until
-    /// [`hold_nars`](Self::hold_nars) is called.
+    /// Returns the stored NAR with this hash if the client may use it. Returns `None` otherwise, and
+    /// if the NAR is lost. The collector may delete the NAR until [`hold_nars`](Self::hold_nars) is
+    /// called.
     ///
     /// # Errors
     ///
@@ -62,7 +62,7 @@ pub trait PushMetadata {
     fn nar(
         &self,
         cache: CacheId,
-        token: i64,
+        client: Client,
         nar_hash: &NarHash,
     ) -> Result<Option<StoredNar>, StorageError>;
 

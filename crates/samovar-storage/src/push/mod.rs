@@ -191,7 +191,7 @@ impl StoredCache {
     /// send are there.
     fn needs(&self, token: &Token, lines: &[OpenLine]) -> Result<Vec<Need>, StorageError> {
         let storage = &*self.storage;
-        let mut needs = storage.metadata.needs(self.id, token.id, lines)?;
+        let mut needs = storage.metadata.needs(self.id, token.into(), lines)?;
         for (need, line) in needs.iter_mut().zip(lines) {
             while let Need::Nothing(nar) | Need::Narinfo(nar) = need
                 && !storage.is_whole(nar)?
@@ -199,7 +199,7 @@ impl StoredCache {
                 // The NAR is recorded as lost now, but it may have another file.
                 let again = storage
                     .metadata
-                    .needs(self.id, token.id, slice::from_ref(line))?
+                    .needs(self.id, token.into(), slice::from_ref(line))?
                     .pop();
                 *need = again.unwrap_or(Need::All);
             }
@@ -261,7 +261,7 @@ impl StoredCache {
     ) -> Result<Option<StoredNar>, StorageError> {
         let storage = &*self.storage;
         // The NAR may have several files. Each that is missing is recorded as lost.
-        while let Some(nar) = storage.metadata.nar(self.id, token.id, nar_hash)? {
+        while let Some(nar) = storage.metadata.nar(self.id, token.into(), nar_hash)? {
             if storage.is_whole(&nar)? {
                 let is_shown = self.shows_nar(Some(token.id), nar.id)?;
                 return Ok(is_shown.then_some(nar));

@@ -95,6 +95,7 @@ fn context_of(narinfos: &Arc<Narinfos>) -> Context<'_> {
         narinfos,
         store_dir: narinfos.reader.shared.store.store_dir(),
         cache_info: &[],
+        is_reader: false,
     }
 }
 

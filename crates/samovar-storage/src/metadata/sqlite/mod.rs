@@ -36,8 +36,8 @@ use samovar_nix::{HashPart, StorePath};
 
 use self::writer::{Taken, Writer};
 use super::{
-    CacheId, Clock, Days, Graph, LookupResult, Metadata, NewNar, NewPath, NewRealisation, NewToken,
-    Published, Recorded, StoredNar, StoredPath, StoredRealisation, Uses,
+    CacheId, Client, Clock, Days, Graph, LookupResult, Metadata, NewNar, NewPath, NewRealisation,
+    NewToken, Published, Recorded, StoredNar, StoredPath, StoredRealisation, Uses,
 };
 use crate::admission::PATIENCE;
 use crate::error::StorageError;
@@ -262,10 +262,10 @@ impl Metadata for Sqlite {
     fn file(
         &self,
         cache: CacheId,
-        token: Option<i64>,
+        client: Client,
         file_hash: &[u8; 32],
     ) -> Result<Option<StoredNar>, StorageError> {
-        let file = |connection: &Connection| paths::file(connection, cache, token, file_hash);
+        let file = |connection: &Connection| paths::file(connection, cache, client, file_hash);
         let found = self.read(file)?;
         let Some((nar, true)) = found else {
             return Ok(found.map(|(nar, _)| nar));

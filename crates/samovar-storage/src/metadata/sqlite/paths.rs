@@ -5,10 +5,12 @@ use samovar_nix::{ContentAddress, Glob, HashPart, Signature, StorePath};
 
 use super::caches;
 use super::collect::{self, day};
-use super::rows::{base_name, damaged, is_shown, nar_columns, nar_of, path_of, signed, unsigned};
+use super::rows::{
+    base_name, damaged, is_shown, is_usable, nar_columns, nar_of, path_of, signed, unsigned,
+};
 use super::tokens::{self, Permit};
 use crate::error::StorageError;
-use crate::metadata::{CacheId, NewNar, NewPath, Published, StoredNar, StoredPath};
+use crate::metadata::{CacheId, Client, NewNar, NewPath, Published, StoredNar, StoredPath};
 use crate::publish::SIGNATURE_COUNT_MAX;
 
 pub(super) fn cache(
@@ -59,12 +61,11 @@ pub(super) fn listing(
     Ok(listing.flatten())
 }
 
-/// Returns the NAR whose file has this hash, if a path of the cache uses it or the token has sent
-/// it. Also returns whether the NAR, or a path of the cache that uses it, is condemned.
+/// Returns the NAR whose file has this hash, if the client may use it. Also returns whether the NAR, or a path of the cache that uses it, is condemned.
 pub(super) fn file(
     connection: &Connection,
     cache: CacheId,
-    token: Option<i64>,
+    client: Client,
     file_hash: &[u8; 32],
 ) -> Result<Option<(StoredNar, bool)>, StorageError> {
     let mut statement = connection.prepare_cached(concat!(
@@ -73,12 +74,11 @@ pub(super) fn file(
         ", state = 2 or exists ( \
              select 1 from path \
              where nar_id = nar.id and cache_id = ?2 and condemned_at is not null) \
-         from nar where file_hash = ?1 and state <> 3 and ( \
-             exists (select 1 from path where nar_id = nar.id and cache_id = ?2) and ",
-        is_shown!("?2"),
-        " or exists (select 1 from sent where nar_id = nar.id and token_id = ?3))"
+         from nar where file_hash = ?1 and state <> 3 and ",
+        is_usable!()
     ))?;
-    let mut rows = statement.query(params![file_hash, cache.0, token])?;
+    let parameters = params![file_hash, cache.0, client.token, client.is_reader];
+    let mut rows = statement.query(parameters)?;
     let Some(row) = rows.next()? else {
         return Ok(None);
     };

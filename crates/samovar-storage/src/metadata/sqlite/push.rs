@@ -4,10 +4,10 @@ use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use samovar_nix::NarHash;
 
 use super::collect::day;
-use super::rows::{is_shown, nar_columns, nar_of, signed};
+use super::rows::{is_shown, is_usable, nar_columns, nar_of, signed};
 use super::{Sqlite, paths};
 use crate::error::StorageError;
-use crate::metadata::{CacheId, Metadata as _, Need, PushLimits, PushMetadata, StoredNar};
+use crate::metadata::{CacheId, Client, Metadata as _, Need, PushLimits, PushMetadata, StoredNar};
 use crate::push::wire::OpenLine;
 
 /// Minimum age in seconds at which the time is renewed at which a NAR was sent.
@@ -17,13 +17,13 @@ impl PushMetadata for Sqlite {
     fn needs(
         &self,
         cache: CacheId,
-        token: i64,
+        client: Client,
         lines: &[OpenLine],
     ) -> Result<Vec<Need>, StorageError> {
         let now = self.now();
         let found = self.read(|connection| {
             let lines = lines.iter();
-            let needs = lines.map(|line| need(connection, cache, token, line, now));
+            let needs = lines.map(|line| need(connection, cache, client, line, now));
             needs.collect::<Result<Vec<_>, _>>()
         })?;
         if found.iter().all(Result::is_ok) {
@@ -33,7 +33,7 @@ impl PushMetadata for Sqlite {
             let found = found.into_iter().zip(lines);
             let needs = found.map(|(need, line)| match need {
                 Ok(need) => Ok(need),
-                Err(Unrecorded) => need_and_record(transaction, cache, token, line, now),
+                Err(Unrecorded) => need_and_record(transaction, cache, client, line, now),
             });
             needs.collect()
         })
@@ -42,10 +42,10 @@ impl PushMetadata for Sqlite {
     fn nar(
         &self,
         cache: CacheId,
-        token: i64,
+        client: Client,
         nar_hash: &NarHash,
     ) -> Result<Option<StoredNar>, StorageError> {
-        self.read(|connection| nar(connection, cache, token, nar_hash))
+        self.read(|connection| nar(connection, cache, client, nar_hash))
     }
 
     fn renew_nar(&self, token: i64, nar: i64, is_reader: bool) -> Result<(), StorageError> {
@@ -116,7 +116,7 @@ struct Unrecorded;
 fn need(
     connection: &Connection,
     cache: CacheId,
-    token: i64,
+    client: Client,
     line: &OpenLine,
     now: i64,
 ) -> Result<Result<Need, Unrecorded>, StorageError> {
@@ -125,7 +125,7 @@ fn need(
         Some((_, _, true)) => Err(Unrecorded),
         Some((nar, _, false)) => Ok(Need::Nothing(nar)),
         None => {
-            let nar = nar(connection, cache, token, &line.nar_hash)?;
+            let nar = nar(connection, cache, client, &line.nar_hash)?;
             let nar = nar.filter(|nar| nar.nar_size == line.nar_size);
             Ok(nar.map_or(Need::All, Need::Narinfo))
         }
@@ -136,7 +136,7 @@ fn need(
 fn need_and_record(
     transaction: &Transaction<'_>,
     cache: CacheId,
-    token: i64,
+    client: Client,
     line: &OpenLine,
     now: i64,
 ) -> Result<Need, StorageError> {
@@ -144,7 +144,7 @@ fn need_and_record(
         paths::record_use(transaction, id, now)?;
         return Ok(Need::Nothing(nar));
     }
-    let need = need(transaction, cache, token, line, now)?;
+    let need = need(transaction, cache, client, line, now)?;
     Ok(need.unwrap_or(Need::All))
 }
 
@@ -172,23 +172,22 @@ fn path(
     }
 }
 
-/// Returns the stored NAR with this hash, if a path of the cache uses it or the token has sent it.
+/// Returns the stored NAR with this hash, if the client may use it.
 fn nar(
     connection: &Connection,
     cache: CacheId,
-    token: i64,
+    client: Client,
     nar_hash: &NarHash,
 ) -> Result<Option<StoredNar>, StorageError> {
     let mut statement = connection.prepare_cached(concat!(
         "select ",
         nar_columns!(),
-        " from nar where nar_hash = ?1 and state <> 3 and ( \
-             exists (select 1 from path where nar_id = nar.id and cache_id = ?2) and ",
-        is_shown!("?2"),
-        " or exists (select 1 from sent where nar_id = nar.id and token_id = ?3)) \
-         order by id limit 1"
+        " from nar where nar_hash = ?1 and state <> 3 and ",
+        is_usable!(),
+        " order by id limit 1"
     ))?;
-    let mut rows = statement.query(params![nar_hash.as_bytes(), cache.0, token])?;
+    let nar_hash = nar_hash.as_bytes();
+    let mut rows = statement.query(params![nar_hash, cache.0, client.token, client.is_reader])?;
     rows.next()?.map(nar_of).transpose()
 }
 
