@@ -65,9 +65,10 @@ impl<'a> Content<'a> {
     ///
     /// [`Refusal::Ratio`] if the NAR is too long.
     pub(super) fn check_ratio(&self, received: u64) -> Result<(), Refusal> {
-        let ratio = self.limits.ratio_max;
-        if self.len > self.limits.ratio_free_len && self.len > received.saturating_mul(ratio) {
-            return Err(Refusal::Ratio { ratio });
+        let (ratio, free_len) = (self.limits.ratio_max, self.limits.ratio_free_len);
+        let len_max = received.saturating_mul(ratio).saturating_add(free_len);
+        if self.len > len_max {
+            return Err(Refusal::Ratio { ratio, free_len });
         }
         Ok(())
     }

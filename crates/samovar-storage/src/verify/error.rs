@@ -7,6 +7,7 @@ use samovar_nix::nar::DecodeError;
 use samovar_nix::{NarHash, nixbase32};
 
 use super::MemoryError;
+use crate::size::human;
 
 /// Reason why the verification of an upload has failed.
 #[derive(Debug, thiserror::Error)]
@@ -82,6 +83,8 @@ pub enum Refusal {
     Ratio {
         /// The maximum ratio.
         ratio: u64,
+        /// Number of bytes by which the NAR may exceed the ratio.
+        free_len: u64,
     },
     /// The file is more than twice as long as the NAR, so it contains something else.
     Oversized {
@@ -140,9 +143,10 @@ impl Refusal {
             Self::TooLarge { limit } => {
                 format!("the NAR is larger than {limit} bytes, the limit of this cache")
             }
-            Self::Ratio { ratio } => {
-                format!("the file expands to more than {ratio} times its length")
-            }
+            Self::Ratio { ratio, free_len } => format!(
+                "the file expands to more than {ratio} times its length and {}",
+                human(*free_len)
+            ),
             Self::Oversized {
                 file_size,
                 nar_size,
@@ -176,7 +180,7 @@ impl Refusal {
                 "check with nix-store --verify-path that the path is intact, and upload it again"
             }
             Self::TooLarge { .. } => "split the path",
-            Self::Ratio { .. } => "upload the NAR with compression=none",
+            Self::Ratio { .. } => "upload it with samovar push, or with compression=none",
             Self::Oversized { .. } => "upload the compressed NAR alone",
             Self::Window { .. } => "compress with a smaller window",
             Self::UnsupportedCompression { .. } => "use zstd",

@@ -62,9 +62,11 @@ const MAGIC_LEN: usize = 4;
 pub struct Limits {
     /// Maximum length of the NAR, in bytes; 64 GiB by default.
     pub nar_size_max: u64,
-    /// Maximum ratio of the NAR's length to the number of bytes received so far; 1000 by default.
+    /// Maximum ratio of the NAR's length to the number of bytes received so far, not counting
+    /// `ratio_free_len`; 1000 by default.
     pub ratio_max: u64,
-    /// Length of the NAR in bytes up to which `ratio_max` does not apply; 16 MiB by default.
+    /// Number of bytes by which the NAR may exceed `ratio_max`; 1 GiB by default, which takes about a
+    /// second.
     pub ratio_free_len: u64,
     /// Maximum window of a zstd frame, as a power of two; 27 (128 MiB) by default, the maximum that
     /// Nix decodes.
@@ -78,7 +80,7 @@ impl Default for Limits {
         Self {
             nar_size_max: 64 << 30,
             ratio_max: 1000,
-            ratio_free_len: 16 << 20,
+            ratio_free_len: 1 << 30,
             zstd_window_log_max: 27,
             lzma_dictionary_max: 64 << 20,
         }

@@ -116,10 +116,15 @@ fn ratio_is_limited() {
         run_within(&limits, compression, &body).unwrap();
         limits.ratio_max = ratio - 1;
         let refusal = run_within(&limits, compression, &body).unwrap_err();
-        assert_eq!(refusal, Refusal::Ratio { ratio: ratio - 1 });
-        limits.ratio_free_len = nar.len() as u64 - 1;
+        let expected = Refusal::Ratio {
+            ratio: ratio - 1,
+            free_len: 0,
+        };
+        assert_eq!(refusal, expected);
+        let excess = nar.len() as u64 - body_len * (ratio - 1);
+        limits.ratio_free_len = excess - 1;
         run_within(&limits, compression, &body).unwrap_err();
-        limits.ratio_free_len = nar.len() as u64;
+        limits.ratio_free_len = excess;
         run_within(&limits, compression, &body).unwrap();
     }
 }
@@ -141,7 +146,23 @@ fn a_bomb_is_refused() {
         ..Limits::default()
     };
     let refusal = run_within(&limits, Compression::Zstd, &body).unwrap_err();
-    assert_eq!(refusal, Refusal::Ratio { ratio: 1000 });
+    let expected = Refusal::Ratio {
+        ratio: 1000,
+        free_len: 32 << 20,
+    };
+    assert_eq!(refusal, expected);
+}
+
+#[test]
+fn contents_that_compress_well_at_their_start_are_accepted() {
+    let mut content = vec![0; 48 << 20];
+    content
+        .extend((0..1 << 20).map(|number: u32| number.wrapping_mul(0x9e37_79b9).to_le_bytes()[3]));
+    let nar = file_nar(&content);
+    for compression in [Compression::Xz, Compression::Zstd] {
+        let body = compress(compression, &nar);
+        run_within(&Limits::default(), compression, &body).unwrap();
+    }
 }
 
 /// Makes a zstd stream of one frame with this window.
