@@ -24,6 +24,9 @@ pub enum StorageError {
         /// Cause of the failure.
         error: io::Error,
     },
+    /// The token of an upload was revoked or has expired since the upload began.
+    #[error("the token of the upload is not valid any more")]
+    TokenInvalid,
     /// SQLite returned an error. Contains its message.
     #[error("database: {0}")]
     Database(String),
@@ -191,7 +194,16 @@ pub enum PutError {
     Busy,
     /// The storage failed.
     #[error(transparent)]
-    Storage(#[from] StorageError),
+    Storage(StorageError),
+}
+
+impl From<StorageError> for PutError {
+    fn from(error: StorageError) -> Self {
+        match error {
+            StorageError::TokenInvalid => crate::publish::Refusal::TokenInvalid.into(),
+            error => Self::Storage(error),
+        }
+    }
 }
 
 impl PutError {

@@ -128,6 +128,13 @@ pub enum Refusal {
         /// The pattern.
         names: Glob,
     },
+    /// The cache has another path with the same hash part.
+    OtherPathExists {
+        /// The path of the upload.
+        path: StorePath,
+        /// The path that the cache has. `None`: a policy hides it.
+        found: Option<StorePath>,
+    },
     /// The token was revoked or has expired.
     TokenInvalid,
     /// The paths of the cache are being deleted.
@@ -211,6 +218,13 @@ impl Refusal {
                     derivation.unwrap_or("is known only by a hash")
                 )
             }
+            Self::OtherPathExists { path, found } => {
+                let found = found.as_ref().map_or("another path", StorePath::base_name);
+                format!(
+                    "the cache has {found}, whose hash part is that of {path}, so one of the two \
+                     names is wrong"
+                )
+            }
             Self::TokenInvalid => {
                 "the token was revoked or has expired since the upload began".to_owned()
             }
@@ -259,6 +273,9 @@ impl Refusal {
             }
             Self::OtherName { .. } => "push the path with another token, or leave it out",
             Self::OtherRealisation { .. } => "use a token for all names",
+            Self::OtherPathExists { .. } => {
+                "push the path under its right name, or to another cache"
+            }
             Self::TokenInvalid => "ask the operator of the cache for a new token",
             Self::CacheDeleted => "to push to it anew, wait until samovar cache delete has ended",
         }

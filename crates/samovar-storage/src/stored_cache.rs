@@ -267,6 +267,7 @@ impl StoredCache {
         if let Some((nar, _file)) = self.open_file(token.into(), name)? {
             // The file is stored already, so discard the body.
             io::copy(source, &mut io::sink()).map_err(PutError::Source)?;
+            self.check_token(token)?;
             self.renew_file(token, &nar)?;
             return Ok(());
         }
@@ -328,6 +329,9 @@ impl StoredCache {
         let name = name(&verified)?;
         self.check_quota(*used, verified.file_size)?;
         storage.check_loose(token, verified.file_size)?;
+        // The transaction that records the NAR checks the token, too, but then the file has its
+        // name already.
+        self.check_token(token)?;
         *used = used.saturating_add(verified.file_size);
         let new = NewNar::new(verified, storage.object_key(&name)?);
         Ok((new, object))
@@ -408,11 +412,22 @@ impl StoredCache {
                 let name = path.name().to_owned();
                 Err(Refusal::OtherName { name, names }.into())
             }
+            Published::OtherPath(found) => Err(self.other_path(path, found)?.into()),
             outcome @ (Published::New | Published::Known | Published::Conflict) => {
                 self.follow(hash_part, render);
                 Ok((path, outcome))
             }
         }
+    }
+
+    /// Returns the refusal of a path whose hash part is that of another one.
+    pub(crate) fn other_path(
+        &self,
+        path: StorePath,
+        found: StorePath,
+    ) -> Result<Refusal, StorageError> {
+        let found = (!self.hides(path.hash_part())?).then_some(found);
+        Ok(Refusal::OtherPathExists { path, found })
     }
 
     /// Publishes all paths of a group, or none of them.
@@ -534,10 +549,16 @@ impl StoredCache {
                 .write_all(&piece[..read])
                 .map_err(|error| StorageError::file("cannot write", &key, error))?;
         }
-        if !self.storage.metadata.is_token_valid(token.id)? {
-            return Err(Refusal::TokenInvalid.into());
-        }
+        self.check_token(token)?;
         Ok(object.publish(&key)?)
+    }
+
+    /// Refuses an upload whose token was revoked or has expired since the upload began.
+    fn check_token(&self, token: &Token) -> Result<(), PutError> {
+        match self.storage.metadata.is_token_valid(token.id)? {
+            true => Ok(()),
+            false => Err(Refusal::TokenInvalid.into()),
+        }
     }
 
     /// Opens an uploaded build log, or returns `None` if it does not exist.

@@ -10,13 +10,19 @@ use std::time::{Duration, Instant};
 use samovar_nix::nar::Encoder;
 use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
 use samovar_storage::collect::Rules;
-use samovar_storage::metadata::{Metadata, NewToken, Published, StoredPath};
+use samovar_storage::metadata::{Client, Metadata, NewToken, Published, StoredPath};
 use samovar_storage::token::{Denied, Rights, Token, TokenHash, now};
 use samovar_storage::verify::{FileName, Unlimited};
 use samovar_storage::{PutError, Refusal, Storage, StoredCache, narinfo, open_database};
 use sha2::{Digest, Sha256};
 
 const NOW: i64 = 1_800_000_000;
+
+/// A client without a token, of a public cache.
+const EVERYBODY: Client = Client {
+    token: None,
+    is_reader: true,
+};
 
 /// A storage with one cache and two tokens that may push.
 struct Fixture {
@@ -197,7 +203,8 @@ fn a_file_that_another_token_has_sent_is_as_if_absent() {
     let upload = upload("secret");
     fixture.send(0, &upload);
     let visible = |token: Option<&Token>| {
-        let opened = fixture.cache.open_file(token, &upload.name);
+        let client = token.map_or(EVERYBODY, Client::from);
+        let opened = fixture.cache.open_file(client, &upload.name);
         opened.unwrap().is_some()
     };
     assert!(visible(Some(&fixture.tokens[0])));
@@ -279,7 +286,7 @@ fn a_lost_file_is_replaced_by_the_next_upload() {
     std::fs::remove_file(&file).unwrap();
     let opened = fixture
         .cache
-        .open_file(Some(&fixture.tokens[0]), &upload.name);
+        .open_file((&fixture.tokens[0]).into(), &upload.name);
     assert!(opened.unwrap().is_none());
     fixture.send(0, &upload);
     assert_eq!(std::fs::read(file).unwrap(), upload.nar);

@@ -70,6 +70,7 @@ impl Made {
             hash_part: self.path.hash_part(),
             nar_hash: self.nar_hash(),
             nar_size: self.nar.len() as u64,
+            path: None,
         }
     }
 
@@ -128,7 +129,7 @@ impl Fixture {
 
     fn open(&self, made: &Made) -> (PushId, Answer) {
         let (id, answers) = self.cache.open_push(&self.token, &[made.line()]).unwrap();
-        (id, answers[0])
+        (id, answers[0].clone())
     }
 
     fn send(&self, id: PushId, made: &Made) {

@@ -140,6 +140,23 @@ fn paths_that_a_command_adds_are_pushed() {
 }
 
 #[test]
+fn a_command_does_not_run_if_its_paths_could_not_be_pushed() {
+    let (site, server, _) = Site::serving();
+    let store = OwnStore::new();
+    let revoked = site.token(&["--name", "revoked"]);
+    site.revoke("revoked");
+    let reader = site.token(&["--rights", "read"]);
+    for (token, reason) in [(&revoked, "was revoked"), (&reader, "may not push")] {
+        let pusher = Pusher::new(&local(store.root()), token);
+        let made = pusher.home().join("made");
+        let touch = ["--exec", "--", "touch", made.to_str().unwrap()];
+        let text = exits_with(&mut pusher.push(&server.url(), &touch), 1);
+        assert!(text.contains(reason), "{text}");
+        assert!(!made.exists(), "{text}");
+    }
+}
+
+#[test]
 fn registered_paths_are_pushed_by_a_watcher_and_after_its_restart() {
     let site = Site::new();
     let server = site.start();

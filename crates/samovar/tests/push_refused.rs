@@ -157,7 +157,7 @@ fn bodies_need_a_length_within_the_limit_and_no_encoding() {
     let (id, _) = push.open(&[]);
     let part = format!("{id}/part/{}/1?sha256={}", hash(b""), "0".repeat(64));
     for (method, target, limit) in [
-        ("POST", "open".to_owned(), 10_700_000),
+        ("POST", "open".to_owned(), 31_900_000),
         ("PUT", format!("{id}/pack"), BODY_LEN_MAX),
         ("PUT", part, BODY_LEN_MAX),
         ("POST", format!("{id}/publish"), PUBLISH_LEN_MAX),

@@ -104,12 +104,15 @@ impl Uploads {
     pub(super) fn nar(&self, context: Context<'_>, head: Head<'_>, name: &FileName) -> Response {
         let token = with_token(head, |text| self.stored.authorize(text, now()));
         let opened = token.transpose().and_then(|token| {
-            let token = token.and_then(Result::ok);
-            let client = Client {
-                token: token.as_ref().map(|token| token.id),
-                is_reader: context.is_reader
-                    || token.as_ref().is_some_and(|token| token.rights.read),
+            let token = token.and_then(Result::ok).map(|mut token| {
+                token.rights.read |= context.is_reader;
+                token
+            });
+            let everybody = Client {
+                token: None,
+                is_reader: context.is_reader,
             };
+            let client = token.as_ref().map_or(everybody, Client::from);
             let opened = self.stored.open_file(client, name)?;
             if let Some((nar, _file)) = &opened
                 && let Some(token) = &token

@@ -26,9 +26,9 @@
 //! bearer tokens or as the password of any user name. A token with the right to read also grants
 //! access to a cache that is not public.
 //!
-//! A client that may not read the cache never gets to use a NAR that was not sent with its token: it
-//! cannot publish a path with it, copy from it, or learn that it is stored. It would otherwise learn
-//! the contents.
+//! A client that may not read the cache never gets to use a NAR that was not sent with its token:
+//! it cannot publish a path with it, copy from it, or learn that it is stored. It would otherwise
+//! learn the contents.
 //!
 //! # Errors
 //!
@@ -481,6 +481,7 @@ fn failed(head: Head<'_>, error: &PutError) -> Response {
             Refusal::MissingReference { .. }
             | Refusal::MissingOutput(_)
             | Refusal::UnknownFile(_)
+            | Refusal::OtherPathExists { .. }
             | Refusal::CacheDeleted => Status::CONFLICT,
             _ => Status::UNPROCESSABLE_CONTENT,
         },

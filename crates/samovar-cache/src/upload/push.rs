@@ -147,18 +147,24 @@ impl Uploads {
             "push 1 {id} {} {BODY_LEN_MAX} {BODY_LEN_MAX}\n",
             lines.len()
         );
-        let mut counts = [0_usize; 3];
+        let mut counts = [0_usize; 4];
         for (line, answer) in lines.iter().zip(answers) {
-            let (word, count) = match answer {
-                Answer::Have => ("have", 0),
-                Answer::Link => ("link", 1),
-                Answer::Need => ("need", 2),
+            let (word, count, reason) = match answer {
+                Answer::Have => ("have", 0, String::new()),
+                Answer::Link => ("link", 1, String::new()),
+                Answer::Need => ("need", 2, String::new()),
+                Answer::Refused(refusal) => ("refused", 3, in_one_line(&format!(" {refusal}"))),
             };
             counts[count] += 1;
-            write_line(&mut text, format_args!("{word} {}", line.hash_part));
+            write_line(&mut text, format_args!("{word} {}{reason}", line.hash_part));
         }
-        let [have, link, need] = counts;
-        write_line(&mut text, format_args!("end {have} {link} {need}"));
+        let [have, link, need, refused] = counts;
+        // Clients that state no names do not know this number.
+        let refused = match refused {
+            0 => String::new(),
+            count => format!(" {count}"),
+        };
+        write_line(&mut text, format_args!("end {have} {link} {need}{refused}"));
         Ok(Response::text(Status::OK, text))
     }
 
@@ -182,8 +188,7 @@ impl Uploads {
                 None => write_line(&mut text, format_args!("kept {nar_hash}")),
                 Some(reason) => {
                     refused += 1;
-                    // Replace line ends: the message of a decompressor may have several lines.
-                    let reason = reason.replace(char::is_control, " ");
+                    let reason = in_one_line(reason);
                     write_line(&mut text, format_args!("refused {nar_hash} {reason}"));
                 }
             }
@@ -399,6 +404,12 @@ fn parameter<'a>(head: Head<'a>, name: &str) -> Option<&'a str> {
 
 fn nixbase32(nar_hash: &NarHash) -> String {
     samovar_nix::nixbase32::encode(nar_hash.as_bytes())
+}
+
+/// Replaces line ends: the message of a decompressor, or the pattern of a token, may have several
+/// lines.
+fn in_one_line(reason: &str) -> String {
+    reason.replace(char::is_control, " ")
 }
 
 fn write_line(text: &mut String, line: std::fmt::Arguments<'_>) {

@@ -6,6 +6,7 @@
 
 mod caches;
 mod check;
+mod client;
 mod collect;
 mod extra;
 mod overview;
@@ -26,6 +27,7 @@ use crate::waiting::Waits;
 
 pub use caches::{CacheSummary, Caches, DeletedCache, Freed};
 pub use check::{CacheRow, ListedNar, ListedPath, Rows};
+pub use client::Client;
 pub use collect::{Days, Graph, GraphPath, Uses};
 pub use extra::{NewRealisation, Recorded, StoredRealisation};
 pub use overview::{
@@ -49,25 +51,6 @@ pub type Clock = fn() -> i64;
 /// Number that identifies a cache in the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CacheId(pub(crate) i64);
-
-/// The client of a request about NARs. It may use a NAR that was sent with its token, and if it may
-/// read the cache, each NAR that a path of the cache uses.
-#[derive(Debug, Clone, Copy)]
-pub struct Client {
-    /// Row number of the token. `None`: the client has none.
-    pub token: Option<i64>,
-    /// Whether the client may read the cache.
-    pub is_reader: bool,
-}
-
-impl From<&Token> for Client {
-    fn from(token: &Token) -> Self {
-        Self {
-            token: Some(token.id),
-            is_reader: token.rights.read,
-        }
-    }
-}
 
 /// A verified NAR and its file, which is stored once for all paths and caches that use the NAR.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -184,9 +167,11 @@ pub struct NewReference {
 pub enum Published {
     /// The path is new and was published.
     New,
-    /// The path existed already with the same NAR. Missing signatures were added.
+    /// The path existed already with the same NAR, maybe in a file of another compression. Missing
+    /// signatures were added.
     Known,
-    /// The path already existed with another NAR, which stays: the build is not reproducible.
+    /// The path already existed with a NAR of another hash, which stays: the build is not
+    /// reproducible.
     Conflict,
     /// These references are missing in the cache. Nothing was changed.
     MissingReferences(Vec<StorePath>),
@@ -203,6 +188,8 @@ pub enum Published {
     CacheDeleted,
     /// The token may push only names that match this pattern. Nothing was changed.
     OtherName(Glob),
+    /// The cache has this path with the same hash part and another name. Nothing was changed.
+    OtherPath(StorePath),
 }
 
 impl Published {
@@ -312,9 +299,9 @@ pub trait Metadata:
     /// Any [`StorageError`].
     fn listing(&self, nar_id: i64) -> Result<Option<Vec<u8>>, StorageError>;
 
-    /// Returns the NAR whose file has this hash, if the client may use it. Returns `None` otherwise,
-    /// and if the NAR is lost. Revives the NAR and the paths of the cache that use it, if they are
-    /// condemned.
+    /// Returns the NAR whose file has this hash, if the client may use it. Returns `None`
+    /// otherwise, and if the NAR is lost. Revives the NAR and the paths of the cache that use it,
+    /// if they are condemned.
     ///
     /// # Errors
     ///
@@ -347,13 +334,14 @@ pub trait Metadata:
     ///
     /// # Errors
     ///
-    /// [`StorageError::KeyInUse`] if the key of a NAR [is garbage](Self::is_garbage). Other errors.
-    /// Nothing is recorded then.
+    /// [`StorageError::KeyInUse`] if the key of a NAR [is garbage](Self::is_garbage);
+    /// [`StorageError::TokenInvalid`]. Other errors. Nothing is recorded then.
     fn add_nars(&self, token: i64, new: &[NewNar]) -> Result<(), StorageError>;
 
     /// Records NARs of several tokens in one transaction, each with the id of its token. Waits at
     /// most `patience` for the database. Returns an outcome for each NAR:
-    /// [`StorageError::KeyInUse`] if its key [is garbage](Self::is_garbage).
+    /// [`StorageError::KeyInUse`] if its key [is garbage](Self::is_garbage), or
+    /// [`StorageError::TokenInvalid`].
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
 //! [`PushMetadata`]: the part of the database that only the push protocol uses.
 
-use samovar_nix::NarHash;
+use samovar_nix::{NarHash, StorePath};
 
 use super::{CacheId, Client, StoredNar};
 use crate::error::StorageError;
@@ -15,6 +15,8 @@ pub enum Need {
     Narinfo(StoredNar),
     /// Both the NAR and the narinfo.
     All,
+    /// The cache has this path, which has the same hash part and another name than the line states.
+    OtherPath(StorePath),
 }
 
 /// Limits of the pushes of a token.
@@ -52,9 +54,9 @@ pub trait PushMetadata {
     /// Any [`StorageError`].
     fn renew_nar(&self, token: i64, nar: i64, is_reader: bool) -> Result<(), StorageError>;
 
-    /// Returns the stored NAR with this hash if the client may use it. Returns `None` otherwise, and
-    /// if the NAR is lost. The collector may delete the NAR until [`hold_nars`](Self::hold_nars) is
-    /// called.
+    /// Returns the stored NAR with this hash if the client may use it. Returns `None` otherwise,
+    /// and if the NAR is lost. The collector may delete the NAR until
+    /// [`hold_nars`](Self::hold_nars) is called.
     ///
     /// # Errors
     ///
@@ -71,7 +73,7 @@ pub trait PushMetadata {
     ///
     /// # Errors
     ///
-    /// Any [`StorageError`].
+    /// [`StorageError::TokenInvalid`]. Other errors. Nothing is recorded then.
     fn hold_nars(&self, token: i64, ids: &[i64]) -> Result<Vec<bool>, StorageError>;
 
     /// Opens a push and returns its identifier: 32 hexadecimal digits. Returns `None` if the token

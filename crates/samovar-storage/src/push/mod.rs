@@ -34,6 +34,7 @@ use samovar_nix::{NarHash, StorePath};
 use crate::error::{PutError, StorageError};
 use crate::metadata::{DAY, Need, PushLimits, StoredNar};
 use crate::objects::{PART_PREFIX, list_if_any};
+use crate::publish::Refusal;
 use crate::storage::Storage;
 use crate::stored_cache::StoredCache;
 use crate::token::Token;
@@ -106,7 +107,7 @@ pub enum PushError {
         /// The store path, unless it could not be parsed.
         path: Option<StorePath>,
         /// The reason why the narinfo is refused.
-        refusal: Box<crate::publish::Refusal>,
+        refusal: Box<Refusal>,
     },
     /// These references or NARs are missing. The list is not empty.
     #[error("references or NARs are missing")]
@@ -127,7 +128,7 @@ impl From<StorageError> for PushError {
 }
 
 /// What a client must send to push a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// Nothing: the cache has the path.
     Have,
@@ -135,6 +136,8 @@ pub enum Answer {
     Link,
     /// Both the NAR and the narinfo.
     Need,
+    /// Nothing: the path would be refused, because of its name.
+    Refused(Box<Refusal>),
 }
 
 /// An open push, which belongs to a cache and a token.
@@ -164,7 +167,11 @@ impl StoredCache {
         for lines in lines.chunks(OPEN_BATCH_LEN) {
             let start = answers.len();
             let mut links = (Vec::new(), Vec::new());
-            for need in self.needs(token, lines)? {
+            for (line, need) in lines.iter().zip(self.needs(token, lines)?) {
+                if let Some(refusal) = refusal(token, line, &need) {
+                    answers.push(Answer::Refused(Box::new(refusal)));
+                    continue;
+                }
                 answers.push(match need {
                     Need::Nothing(_) => Answer::Have,
                     Need::Narinfo(nar) => {
@@ -172,7 +179,7 @@ impl StoredCache {
                         links.1.push(nar.id);
                         Answer::Link
                     }
-                    Need::All => Answer::Need,
+                    Need::All | Need::OtherPath(_) => Answer::Need,
                 });
             }
             debug_assert_eq!(answers.len(), start + lines.len());
@@ -205,7 +212,7 @@ impl StoredCache {
             }
             // Clients may not know of hidden paths, nor of NARs that only these use.
             let is_shown = match need {
-                Need::Nothing(_) => !self.hides(line.hash_part)?,
+                Need::Nothing(_) | Need::OtherPath(_) => !self.hides(line.hash_part)?,
                 Need::Narinfo(nar) => self.shows_nar(Some(token.id), nar.id)?,
                 Need::All => true,
             };
@@ -268,6 +275,20 @@ impl StoredCache {
             }
         }
         Ok(None)
+    }
+}
+
+/// Returns the reason why a path whose name the client states would be refused. Returns `None` if
+/// the cache has the path.
+fn refusal(token: &Token, line: &OpenLine, need: &Need) -> Option<Refusal> {
+    let path = line.path.as_ref()?;
+    match need {
+        Need::Nothing(_) => None,
+        Need::OtherPath(found) => Some(Refusal::OtherPathExists {
+            path: path.clone(),
+            found: Some(found.clone()),
+        }),
+        Need::Narinfo(_) | Need::All => token.check_name(path.name()).err(),
     }
 }
 

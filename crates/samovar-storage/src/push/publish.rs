@@ -132,6 +132,13 @@ impl Push<'_> {
         let mut missing = Vec::new();
         for (number, (new, outcome)) in (1..).zip(group.iter().zip(outcomes)) {
             let path = new.path.hash_part();
+            let refused = |refusal| {
+                Err(PushError::Narinfo {
+                    number,
+                    path: Some(new.path.clone()),
+                    refusal: Box::new(refusal),
+                })
+            };
             match outcome {
                 Published::New | Published::Known | Published::Conflict => {}
                 Published::MissingReferences(references) => {
@@ -153,11 +160,11 @@ impl Push<'_> {
                 }
                 Published::OtherName(names) => {
                     let (name, names) = (new.path.name().to_owned(), names.clone());
-                    return Err(PushError::Narinfo {
-                        number,
-                        path: Some(new.path.clone()),
-                        refusal: Box::new(Refusal::OtherName { name, names }),
-                    });
+                    return refused(Refusal::OtherName { name, names });
+                }
+                Published::OtherPath(found) => {
+                    let refusal = self.cache.other_path(new.path.clone(), found.clone())?;
+                    return refused(refusal);
                 }
             }
         }

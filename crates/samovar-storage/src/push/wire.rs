@@ -17,7 +17,7 @@ use std::io::{self, BufRead, Read};
 use std::marker::PhantomData;
 
 use samovar_nix::narinfo::Compression;
-use samovar_nix::{HashPart, NarHash};
+use samovar_nix::{HashPart, NarHash, StorePath};
 
 use super::framed::Framed;
 use crate::publish::NARINFO_LEN_MAX;
@@ -26,7 +26,7 @@ use crate::publish::NARINFO_LEN_MAX;
 pub const OPEN_COUNT_MAX: usize = 100_000;
 
 /// Maximum length of the body of `open`, in bytes: [`OPEN_COUNT_MAX`] lines of maximum length.
-pub const OPEN_LEN_MAX: u64 = OPEN_COUNT_MAX as u64 * (32 + 1 + 52 + 1 + 20 + 1);
+pub const OPEN_LEN_MAX: u64 = (OPEN_COUNT_MAX * OPEN_LINE_LEN_MAX) as u64;
 
 /// Maximum length of a pack and of a part of a NAR, in bytes.
 pub const BODY_LEN_MAX: u64 = 32 << 20;
@@ -43,11 +43,17 @@ pub const PACK_COUNT_MAX: usize = 16_384;
 /// Maximum length of a line, in bytes, without its LF.
 const LINE_LEN_MAX: usize = 128;
 
+/// Maximum length of a line of the body of `open`, in bytes: one with the longest name of a path.
+const OPEN_LINE_LEN_MAX: usize = 32 + 1 + 52 + 1 + 20 + 1 + 211 + 1;
+
 /// Reason why a body does not follow the grammar, or exceeds a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// A line of the body of `open` is malformed.
-    #[error("line {0} is not a hash part, a NAR hash and a NAR size, separated by one space")]
+    #[error(
+        "line {0} is not a hash part, a NAR hash, a NAR size and maybe a name, separated by one \
+         space"
+    )]
     OpenLine(usize),
     /// The line before a record is malformed.
     #[error("record {number} does not start with the line {form:?}, or with \"end {count}\"")]
@@ -103,7 +109,7 @@ impl From<WireError> for io::Error {
 }
 
 /// A path that a client wants to push: a line of the body of `open`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenLine {
     /// Hash part of the path to push.
     pub hash_part: HashPart,
@@ -111,6 +117,8 @@ pub struct OpenLine {
     pub nar_hash: NarHash,
     /// Length of the path's NAR, in bytes.
     pub nar_size: u64,
+    /// The path. `None`: the client does not state its name.
+    pub path: Option<StorePath>,
 }
 
 /// Reads the body of `open`, with at most `count_max` lines.
@@ -123,7 +131,7 @@ pub fn read_open(mut source: impl BufRead, count_max: usize) -> io::Result<Vec<O
     let mut line = Vec::new();
     loop {
         line.clear();
-        let mut start = source.by_ref().take(LINE_LEN_MAX as u64);
+        let mut start = source.by_ref().take(OPEN_LINE_LEN_MAX as u64);
         if start.read_until(b'\n', &mut line)? == 0 {
             return Ok(lines);
         }
@@ -136,11 +144,21 @@ pub fn read_open(mut source: impl BufRead, count_max: usize) -> io::Result<Vec<O
 }
 
 fn open_line(line: &[u8]) -> Option<OpenLine> {
-    let [hash_part, nar_hash, nar_size] = words(line)?;
+    let mut words = line.splitn(4, |byte| *byte == b' ');
+    let mut word = || words.next();
+    let hash_part = word()?;
     Some(OpenLine {
         hash_part: HashPart::parse(hash_part).ok()?,
-        nar_hash: NarHash::parse_nixbase32(nar_hash).ok()?,
-        nar_size: number(nar_size)?,
+        nar_hash: NarHash::parse_nixbase32(word()?).ok()?,
+        nar_size: number(word()?)?,
+        path: match word() {
+            None => None,
+            Some(name) => {
+                let base_name = [hash_part, b"-", name].concat();
+                let base_name = std::str::from_utf8(&base_name).ok()?;
+                Some(StorePath::from_base_name(base_name).ok()?)
+            }
+        },
     })
 }
 

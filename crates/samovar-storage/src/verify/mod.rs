@@ -65,8 +65,8 @@ pub struct Limits {
     /// Maximum ratio of the NAR's length to the number of bytes received so far, not counting
     /// `ratio_free_len`; 1000 by default.
     pub ratio_max: u64,
-    /// Number of bytes by which the NAR may exceed `ratio_max`; 1 GiB by default, which takes about a
-    /// second.
+    /// Number of bytes by which the NAR may exceed `ratio_max`; 1 GiB by default, which takes about
+    /// a second.
     pub ratio_free_len: u64,
     /// Maximum window of a zstd frame, as a power of two; 27 (128 MiB) by default, the maximum that
     /// Nix decodes.

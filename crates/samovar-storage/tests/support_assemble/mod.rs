@@ -256,8 +256,10 @@ impl Fixture {
             hash_part: HashPart::from_bytes([1; 20]),
             nar_hash: hash_of(nar),
             nar_size: nar.len() as u64,
+            path: None,
         };
-        self.cache.open_push(&self.token, &[line]).unwrap().1[0]
+        let (_, answers) = self.cache.open_push(&self.token, &[line]).unwrap();
+        answers[0].clone()
     }
 
     /// Returns the contents of all NAR files, by name.

@@ -19,7 +19,8 @@ const LIST_COUNT: usize = 500;
 ///
 /// # Errors
 ///
-/// The command cannot be started, or the store or the cache is unavailable.
+/// The cache refuses the login, the command cannot be started, or the store or the cache is
+/// unavailable.
 pub(super) fn run(
     pusher: &mut Pusher,
     words: &[String],
@@ -27,6 +28,7 @@ pub(super) fn run(
 ) -> anyhow::Result<(Option<ExitCode>, Report)> {
     let (program, arguments) = words.split_first().context("a command is missing")?;
     let before = newest(&*pusher.store)?;
+    pusher.check_login()?;
     let status = Command::new(program)
         .args(arguments)
         // The command, such as a build with scripts of others, needs no token.

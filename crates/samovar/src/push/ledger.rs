@@ -92,6 +92,22 @@ impl<'a> Ledger<'a> {
         ledger
     }
 
+    /// Fails the paths that the cache refuses, given by their indices and the reasons, and all
+    /// paths that refer to them.
+    pub(super) fn refuse(&mut self, refused: &[(usize, String)]) {
+        for (path, reason) in refused {
+            self.failed(*path, reason.clone());
+        }
+        if refused.is_empty() {
+            return;
+        }
+        for path in 0..self.infos.len() {
+            if self.is_open(path) {
+                self.fails_by_reference(path);
+            }
+        }
+    }
+
     pub(super) fn info(&self, path: usize) -> Option<&'a PathInfo> {
         self.infos.get(path)
     }
@@ -186,6 +202,11 @@ impl<'a> Ledger<'a> {
         self.has_lost_nar = true;
     }
 
+    /// Whether a path is neither present nor published, and has not failed.
+    fn is_open(&self, path: usize) -> bool {
+        matches!(self.states.get(path), Some(State::Waiting | State::Stored))
+    }
+
     pub(super) fn is_failed(&self, path: usize) -> bool {
         matches!(self.states.get(path), Some(State::Failed(_)))
     }
@@ -212,6 +233,16 @@ impl<'a> Ledger<'a> {
         }
     }
 
+    /// Returns the result of the push if nothing fails from here on.
+    pub(super) fn into_prediction(mut self, dir: &StoreDir) -> Summary {
+        for path in 0..self.infos.len() {
+            if self.is_open(path) {
+                self.published(path);
+            }
+        }
+        self.into_result(dir)
+    }
+
     /// Ends the push and returns its result. A path that is neither present nor published fails.
     pub(super) fn into_result(mut self, dir: &StoreDir) -> Summary {
         let mut summary = Summary {
@@ -219,8 +250,7 @@ impl<'a> Ledger<'a> {
             ..Summary::default()
         };
         for (index, info) in self.infos.iter().enumerate() {
-            let is_open = matches!(self.states.get(index), Some(State::Waiting | State::Stored));
-            if is_open && !self.fails_by_reference(index) {
+            if self.is_open(index) && !self.fails_by_reference(index) {
                 self.failed(index, "it was not published".to_owned());
             }
             let path = info.path.full(dir);

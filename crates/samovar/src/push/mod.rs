@@ -55,7 +55,7 @@ use crate::progress::Progress;
 use crate::roots::{self, Root};
 use closure::{Paths, Selection};
 use compress::{Compressing, StoreNars};
-use ledger::{Lack, Summary};
+use ledger::{Lack, Ledger, Summary};
 use options::{Options, Source};
 use pin::{PinOptions, PinReport};
 use report::Report;
@@ -128,6 +128,17 @@ pub(crate) fn may_push(http: &Http) -> anyhow::Result<Option<bool>> {
         Opening::NotPermitted(_) => Some(false),
         Opening::Unsupported => None,
     })
+}
+
+/// Fails if the login gives no right to push. `below`: client for the URL below which uploads are.
+fn may_push_below(below: &Http) -> anyhow::Result<()> {
+    let http = below.at(format!("{}{}", below.remote(), wire::PREFIX));
+    match session::open(&http, &[])? {
+        Opening::Opened(opened) => session::end(&http, &opened),
+        Opening::NotPermitted(error) => return Err(error),
+        Opening::Unsupported => {}
+    }
+    Ok(())
 }
 
 /// Refuses several paths for one pin: a generation of a pin has one path.
@@ -326,7 +337,8 @@ impl Pusher {
         });
         let lacks: Vec<Lack> = lacks.collect();
         if self.is_dry {
-            return Ok(self.would_push(infos, &lacks));
+            let ledger = Ledger::new(infos, &lacks);
+            return Ok(ledger.into_prediction(self.store.store_dir()));
         }
         let progress = progress_of(infos, &lacks);
         let stock = Stock {
@@ -382,7 +394,9 @@ impl Pusher {
         let lacks = &session.opened.lacks;
         if self.is_dry {
             session::end(http, &session.opened);
-            return Ok(self.would_push(infos, lacks));
+            let mut ledger = Ledger::new(infos, lacks);
+            ledger.refuse(&session.opened.refused);
+            return Ok(ledger.into_prediction(self.store.store_dir()));
         }
         let progress = progress_of(infos, lacks);
         let nars = StoreNars(&*self.store);
@@ -390,6 +404,32 @@ impl Pusher {
         let summary = session.push(&nars, dir, infos, self.compressing, &progress);
         progress.end();
         summary
+    }
+
+    /// Checks that the cache accepts the login for pushes, so that a command does not run in vain.
+    /// A cache that cannot be reached now may answer after the command, and so may one without the
+    /// push protocol.
+    ///
+    /// # Errors
+    ///
+    /// The cache refuses the login.
+    fn check_login(&self) -> anyhow::Result<()> {
+        let below = self
+            .http
+            .at(format!("{}/upload", self.http.remote()))
+            .once();
+        let opened = match below.get(INFO_PATH) {
+            Ok(response) => match response.status().as_u16() {
+                200 => may_push_below(&below),
+                401 => Err(below.refused("the push", response)),
+                _ => return Ok(()),
+            },
+            Err(error) => Err(error),
+        };
+        match opened {
+            Err(error) if Failed::of(&error) == Some(Failed::Refused) => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Opens the cache. On Samovar its URL ends in `/upload`, where only uploaded paths exist.
@@ -435,22 +475,6 @@ impl Pusher {
             protocol,
             pins,
         })
-    }
-
-    /// Returns the result of a dry run, in which the paths that a real push would send count as
-    /// pushed.
-    fn would_push(&self, infos: &[PathInfo], lacks: &[Lack]) -> Summary {
-        let mut summary = Summary::default();
-        for (info, lack) in infos.iter().zip(lacks) {
-            let path = info.path.full(self.store.store_dir());
-            if *lack == Lack::Nothing {
-                summary.present.push(path);
-            } else {
-                summary.pushed.push(path);
-                summary.nar_len += info.nar_size;
-            }
-        }
-        summary
     }
 }
 

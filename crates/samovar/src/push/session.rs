@@ -55,8 +55,9 @@ const SENDER_COUNT: usize = 3;
 /// Number of NARs that the server joins at once.
 const JOINER_COUNT: usize = 2;
 
-/// Maximum length of a response, in bytes. The response to `open` has 38 bytes for each path.
-const ANSWER_LEN_MAX: u64 = 16 << 20;
+/// Maximum length of a response, in bytes. The response to `open` has 38 bytes for each path, or
+/// about 400 for one that is refused.
+const ANSWER_LEN_MAX: u64 = 64 << 20;
 
 /// Maximum number of attempts if the body of the response is truncated.
 const ANSWER_COUNT_MAX: u32 = 3;
@@ -96,8 +97,14 @@ pub(super) enum Opening {
 ///
 /// The server cannot be reached, refuses the token, or sends an invalid response.
 pub(super) fn open(http: &Http, infos: &[PathInfo]) -> anyhow::Result<Opening> {
-    let body = wire::open_body(infos);
-    let (response, text) = answer(|| http.post("/open", body.as_bytes()))?;
+    let send = |with_names| {
+        let body = wire::open_body(infos, with_names);
+        answer(|| http.post("/open", body.as_bytes()))
+    };
+    let (mut response, mut text) = send(true)?;
+    if response.status() == 400 && !infos.is_empty() {
+        (response, text) = send(false)?;
+    }
     let Some(text) = text else {
         let error = |response| http.refused("the push", response);
         return match (response.status().as_u16(), http.remote().authorization()) {
@@ -190,7 +197,8 @@ impl Session<'_> {
         settings: Compressing,
         progress: &Progress,
     ) -> anyhow::Result<Summary> {
-        let ledger = Ledger::new(infos, &self.opened.lacks);
+        let mut ledger = Ledger::new(infos, &self.opened.lacks);
+        ledger.refuse(&self.opened.refused);
         let missing = ledger.nars(SMALL_LEN_MAX);
         let shared = Shared {
             session: self,

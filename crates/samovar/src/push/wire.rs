@@ -9,6 +9,7 @@ use samovar_storage::NARINFO_LEN_MAX;
 use samovar_storage::push::PushId;
 
 use super::ledger::Lack;
+use crate::http::printable;
 
 /// Prefix of the protocol's URL paths, appended to the URL that stock Nix clients push to.
 pub(super) const PREFIX: &str = "/push/1";
@@ -26,6 +27,8 @@ pub(super) struct Opened {
     pub(super) part_len_max: u64,
     /// For each path of the request, the files that the cache lacks.
     pub(super) lacks: Vec<Lack>,
+    /// The paths that the server refuses: their indices, each with the reason.
+    pub(super) refused: Vec<(usize, String)>,
 }
 
 /// Returns a NAR hash in the protocol's notation: base-32 without the prefix `sha256:`.
@@ -33,14 +36,19 @@ pub(super) fn nar_hash_text(hash: &NarHash) -> String {
     hash.nixbase32().iter().copied().map(char::from).collect()
 }
 
-/// Returns the body of an `open` request for these paths.
-pub(super) fn open_body(infos: &[PathInfo]) -> String {
+/// Returns the body of an `open` request for these paths. `with_names`: whether to state their
+/// names, which the first servers with the protocol do not know.
+pub(super) fn open_body(infos: &[PathInfo], with_names: bool) -> String {
     let mut body = String::with_capacity(infos.len() * 96);
     for info in infos {
         let hash_part = info.path.hash_part();
         let nar_hash = nar_hash_text(&info.nar_hash);
+        let name = match with_names {
+            true => format!(" {}", info.path.name()),
+            false => String::new(),
+        };
         // Writing to a `String` never fails.
-        writeln!(body, "{hash_part} {nar_hash} {}", info.nar_size).ok();
+        writeln!(body, "{hash_part} {nar_hash} {}{name}", info.nar_size).ok();
     }
     body
 }
@@ -72,8 +80,13 @@ pub(super) fn parse_opened(text: &str, infos: &[PathInfo]) -> anyhow::Result<Opt
         infos.len()
     );
     let mut lacks = Vec::with_capacity(infos.len());
-    for (line, info) in answers.iter().zip(infos) {
-        let (word, hash_part) = line.split_once(' ').unwrap_or_default();
+    let mut refused = Vec::new();
+    for (index, (line, info)) in answers.iter().zip(infos).enumerate() {
+        let (word, rest) = line.split_once(' ').unwrap_or_default();
+        let (hash_part, reason) = match (word, rest.split_once(' ')) {
+            ("refused", Some((hash_part, reason))) => (hash_part, Some(printable(reason))),
+            _ => (rest, None),
+        };
         ensure!(
             hash_part == info.path.hash_part().to_string(),
             "the answer {line:?} is not about the path that was asked for"
@@ -82,17 +95,28 @@ pub(super) fn parse_opened(text: &str, infos: &[PathInfo]) -> anyhow::Result<Opt
             "have" => Lack::Nothing,
             "link" => Lack::Narinfo,
             "need" => Lack::Nar,
+            "refused" => {
+                let reason = reason.context("the reason of a refusal is missing")?;
+                refused.push((index, format!("the cache refused it: {reason}")));
+                Lack::Nar
+            }
             _ => anyhow::bail!("the answer {line:?} is unknown"),
         });
     }
     let count = |lack| lacks.iter().filter(|other| **other == lack).count();
-    let counts = [Lack::Nothing, Lack::Narinfo, Lack::Nar].map(count);
+    let [have, link, need] = [Lack::Nothing, Lack::Narinfo, Lack::Nar].map(count);
+    let counts = [have, link, need - refused.len(), refused.len()];
+    let counts = match refused.is_empty() {
+        true => &counts[..3],
+        false => &counts,
+    };
     ensure!(end == counts, "the last line does not match the answers");
     Ok(Some(Opened {
         push_id: push_id.to_owned(),
         pack_len_max: pack_len_max.parse().context("malformed length of packs")?,
         part_len_max: part_len_max.parse().context("malformed length of parts")?,
         lacks,
+        refused,
     }))
 }
 
@@ -272,10 +296,12 @@ mod tests {
     #[test]
     fn open_has_a_line_for_each_path() {
         assert_eq!(
-            open_body(&[info(), info()]),
+            open_body(&[info(), info()], false),
             format!("{H} {NAR} 120\n").repeat(2)
         );
-        assert_eq!(open_body(&[]), "");
+        let with_name = format!("{H} {NAR} 120 app-2.0\n");
+        assert_eq!(open_body(&[info()], true), with_name);
+        assert_eq!(open_body(&[], true), "");
     }
 
     #[test]
@@ -286,9 +312,18 @@ mod tests {
             pack_len_max: 32 << 20,
             part_len_max: 1024,
             lacks: vec![Lack::Nothing, Lack::Nar],
+            refused: Vec::new(),
         };
         let both = [info(), info()];
         assert_eq!(parse_opened(&text, &both).unwrap(), Some(expected));
+        let refused = format!("push 1 {ID} 1 1 1\nrefused {H} a name; leave it out\nend 0 0 0 1\n");
+        let opened = parse_opened(&refused, &[info()]).unwrap().unwrap();
+        let reason = "the cache refused it: a name; leave it out".to_owned();
+        assert_eq!(opened.refused, [(0, reason)]);
+        for wrong in ["refused {H}\nend 0 0 0 1\n", "refused {H} a\nend 0 0 1\n"] {
+            let wrong = format!("push 1 {ID} 1 1 1\n{}", wrong.replace("{H}", H));
+            assert!(parse_opened(&wrong, &[info()]).is_err(), "{wrong}");
+        }
         // Every shorter text is invalid, and so are other deviations from the grammar.
         for len in "push 1 ".len()..text.len() {
             assert!(parse_opened(&text[..len], &both).is_err(), "{len}");

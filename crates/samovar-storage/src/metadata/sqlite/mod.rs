@@ -309,7 +309,9 @@ impl Metadata for Sqlite {
             let outcomes = new.iter().map(|(token, new)| {
                 match paths::add_nar(transaction, *token, new, self.now()) {
                     // Found before the first statement that writes.
-                    Err(error @ StorageError::KeyInUse(_)) => Ok(Err(error)),
+                    Err(error @ (StorageError::KeyInUse(_) | StorageError::TokenInvalid)) => {
+                        Ok(Err(error))
+                    }
                     outcome => outcome.map(Ok),
                 }
             });

@@ -61,7 +61,8 @@ pub(super) fn listing(
     Ok(listing.flatten())
 }
 
-/// Returns the NAR whose file has this hash, if the client may use it. Also returns whether the NAR, or a path of the cache that uses it, is condemned.
+/// Returns the NAR whose file has this hash, if the client may use it. Also returns whether the
+/// NAR, or a path of the cache that uses it, is condemned.
 pub(super) fn file(
     connection: &Connection,
     cache: CacheId,
@@ -214,6 +215,7 @@ pub(super) fn add_nar(
     new: &NewNar,
     now: i64,
 ) -> Result<(), StorageError> {
+    tokens::check(transaction, token, now)?;
     let nar = &new.nar;
     if collect::is_garbage(transaction, &nar.object_key)? {
         return Err(StorageError::KeyInUse(nar.object_key.clone()));
@@ -288,43 +290,72 @@ fn publish_one(
         return Ok(Published::MissingNar);
     };
     let file_size = unsigned(file_size)?;
-    revive_nar(transaction, new.nar_id, now)?;
     let known = transaction
         .prepare_cached(
-            "select path.id, nar_id, sigs, state from path join nar on nar.id = nar_id \
-             where cache_id = ?1 and hash_part = ?2",
+            "select path.id, path.name, sigs, state, nar_id <> ?3, \
+             nar_hash <> (select nar_hash from nar where id = ?3) \
+             from path join nar on nar.id = nar_id where cache_id = ?1 and hash_part = ?2",
         )?
         .query_row(
-            params![new.cache.0, new.path.hash_part().as_bytes()],
-            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)),
+            params![new.cache.0, new.path.hash_part().as_bytes(), new.nar_id],
+            |row| {
+                Ok(Known {
+                    id: row.get(0)?,
+                    name: row.get(1)?,
+                    sigs: row.get(2)?,
+                    is_lost: row.get::<_, i64>(3)? == 3,
+                    is_other_file: row.get(4)?,
+                    is_other_nar: row.get(5)?,
+                })
+            },
         )
         .optional()?;
+    if let Some(known) = &known
+        && known.name != new.path.name()
+    {
+        let path = path_of(new.path.hash_part(), &known.name)?;
+        return Ok(Published::OtherPath(path));
+    }
+    revive_nar(transaction, new.nar_id, now)?;
     match known {
-        Some(known) => publish_again(transaction, new, known, now),
+        Some(known) => publish_again(transaction, new, &known, now),
         None => insert_path(transaction, new, file_size, now),
     }
 }
 
-/// Publishes a path that already exists. The tuple contains the path's row number, the row number
-/// of its NAR, its signatures, and the state of that NAR.
+/// A published path with the hash part of one that a client publishes.
+struct Known {
+    id: i64,
+    name: String,
+    sigs: String,
+    /// Whether its NAR is lost.
+    is_lost: bool,
+    /// Whether its NAR is another row than that of the client.
+    is_other_file: bool,
+    /// Whether its NAR has another hash than that of the client.
+    is_other_nar: bool,
+}
+
+/// Publishes a path that already exists.
 fn publish_again(
     transaction: &Transaction<'_>,
     new: &NewPath,
-    (id, nar, sigs, state): (i64, i64, String, i64),
+    known: &Known,
     now: i64,
 ) -> Result<Published, StorageError> {
-    record_use(transaction, id, now)?;
-    if nar != new.nar_id {
-        if state != 3 {
-            return Ok(Published::Conflict);
-        }
+    let Known { id, sigs, .. } = known;
+    record_use(transaction, *id, now)?;
+    if known.is_other_nar && !known.is_lost {
+        return Ok(Published::Conflict);
+    }
+    if known.is_other_file && known.is_lost {
         // The path's first NAR is lost, so the new one replaces it.
         transaction
             .prepare_cached("update path set nar_id = ?2 where id = ?1")?
-            .execute([id, new.nar_id])?;
+            .execute([*id, new.nar_id])?;
     }
-    let added = joined(&sigs, &new.signatures);
-    if added != sigs {
+    let added = joined(sigs, &new.signatures);
+    if added != *sigs {
         transaction
             .prepare_cached("update path set sigs = ?2 where id = ?1")?
             .execute(params![id, added])?;

@@ -1,11 +1,11 @@
 //! Statements about pushes, and about the NARs and paths that clients push.
 
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
-use samovar_nix::NarHash;
+use samovar_nix::{NarHash, StorePath};
 
 use super::collect::day;
-use super::rows::{is_shown, is_usable, nar_columns, nar_of, signed};
-use super::{Sqlite, paths};
+use super::rows::{is_shown, is_usable, nar_columns, nar_of, path_of, signed};
+use super::{Sqlite, paths, tokens};
 use crate::error::StorageError;
 use crate::metadata::{CacheId, Client, Metadata as _, Need, PushLimits, PushMetadata, StoredNar};
 use crate::push::wire::OpenLine;
@@ -33,7 +33,7 @@ impl PushMetadata for Sqlite {
             let found = found.into_iter().zip(lines);
             let needs = found.map(|(need, line)| match need {
                 Ok(need) => Ok(need),
-                Err(Unrecorded) => need_and_record(transaction, cache, client, line, now),
+                Err(Unrecorded(_)) => need_and_record(transaction, cache, client, line, now),
             });
             needs.collect()
         })
@@ -63,6 +63,7 @@ impl PushMetadata for Sqlite {
 
     fn hold_nars(&self, token: i64, ids: &[i64]) -> Result<Vec<bool>, StorageError> {
         self.write(|transaction| {
+            tokens::check(transaction, token, self.now())?;
             let ids = ids.iter();
             let held = ids.map(|id| hold_nar(transaction, token, *id, self.now()));
             held.collect()
@@ -108,8 +109,8 @@ impl PushMetadata for Sqlite {
     }
 }
 
-/// A path was used today, but the database has no record of that yet.
-struct Unrecorded;
+/// This path was used today, but the database has no record of that yet.
+struct Unrecorded(Found);
 
 /// Returns what a client must send to push a path. Returns [`Unrecorded`] if the path exists but
 /// its use must first be [recorded](need_and_record).
@@ -120,10 +121,13 @@ fn need(
     line: &OpenLine,
     now: i64,
 ) -> Result<Result<Need, Unrecorded>, StorageError> {
-    let path = path(connection, cache, line, now)?;
-    Ok(match path {
-        Some((_, _, true)) => Err(Unrecorded),
-        Some((nar, _, false)) => Ok(Need::Nothing(nar)),
+    let found = path(connection, cache, line, now)?;
+    Ok(match found {
+        Some(found) if line.path.as_ref().is_some_and(|path| *path != found.path) => {
+            Ok(Need::OtherPath(found.path))
+        }
+        Some(found) if found.is_unrecorded => Err(Unrecorded(found)),
+        Some(found) => Ok(Need::Nothing(found.nar)),
         None => {
             let nar = nar(connection, cache, client, &line.nar_hash)?;
             let nar = nar.filter(|nar| nar.nar_size == line.nar_size);
@@ -140,36 +144,50 @@ fn need_and_record(
     line: &OpenLine,
     now: i64,
 ) -> Result<Need, StorageError> {
-    if let Some((nar, id, _)) = path(transaction, cache, line, now)? {
-        paths::record_use(transaction, id, now)?;
-        return Ok(Need::Nothing(nar));
+    match need(transaction, cache, client, line, now)? {
+        Ok(need) => Ok(need),
+        Err(Unrecorded(found)) => {
+            paths::record_use(transaction, found.id, now)?;
+            Ok(Need::Nothing(found.nar))
+        }
     }
-    let need = need(transaction, cache, client, line, now)?;
-    Ok(need.unwrap_or(Need::All))
 }
 
-/// Returns the NAR and the row number of a path that is not lost, and whether its use must be
-/// recorded.
+/// A path that is not lost.
+struct Found {
+    id: i64,
+    path: StorePath,
+    nar: StoredNar,
+    /// Whether its use today must be recorded.
+    is_unrecorded: bool,
+}
+
+/// Returns the path with the hash part of a line, unless it is lost.
 fn path(
     connection: &Connection,
     cache: CacheId,
     line: &OpenLine,
     now: i64,
-) -> Result<Option<(StoredNar, i64, bool)>, StorageError> {
+) -> Result<Option<Found>, StorageError> {
     let mut statement = connection.prepare_cached(concat!(
         "select ",
         nar_columns!(),
-        ", path.id, used_on < ?3 or condemned_at is not null \
+        ", path.id, used_on < ?3 or condemned_at is not null, name \
          from path join nar on nar.id = nar_id \
          where cache_id = ?1 and hash_part = ?2 and state <> 3 and ",
         is_shown!("?1")
     ))?;
     let parameters = params![cache.0, line.hash_part.as_bytes(), day(now)];
     let mut rows = statement.query(parameters)?;
-    match rows.next()? {
-        Some(row) => Ok(Some((nar_of(row)?, row.get(7)?, row.get(8)?))),
-        None => Ok(None),
-    }
+    let Some(row) = rows.next()? else {
+        return Ok(None);
+    };
+    Ok(Some(Found {
+        id: row.get(7)?,
+        path: path_of(line.hash_part, &row.get::<_, String>(9)?)?,
+        nar: nar_of(row)?,
+        is_unrecorded: row.get(8)?,
+    }))
 }
 
 /// Returns the stored NAR with this hash, if the client may use it.

@@ -83,6 +83,18 @@ pub(super) fn is_valid(
     Ok(permit(connection, token, now, |_names| true)? == Permit::Granted)
 }
 
+/// Checks that a token is valid now.
+///
+/// # Errors
+///
+/// [`StorageError::TokenInvalid`]. Other errors.
+pub(super) fn check(connection: &Connection, token: i64, now: i64) -> Result<(), StorageError> {
+    match is_valid(connection, token, now)? {
+        true => Ok(()),
+        false => Err(StorageError::TokenInvalid),
+    }
+}
+
 /// Decides whether a token permits a change now. `matches` returns whether the names of the change
 /// match the token's pattern; it is not called if the token has none.
 pub(super) fn permit(

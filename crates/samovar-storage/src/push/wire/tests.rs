@@ -45,8 +45,15 @@ fn lines_of_open() {
     let lines = parse_open(line.as_bytes(), 1).unwrap();
     assert_eq!(lines[0].hash_part.to_string(), HASH_PART);
     assert_eq!(&lines[0].nar_hash.nixbase32()[..], NAR_HASH.as_bytes());
-    assert_eq!(lines[0].nar_size, 120);
+    assert_eq!((lines[0].nar_size, &lines[0].path), (120, &None));
+    let longest = "n".repeat(211);
+    let with_name = line.replace(" 120", &format!(" 18446744073709551615 {longest}"));
+    let lines = parse_open(with_name.as_bytes(), 1).unwrap();
+    assert_eq!(lines[0].path.as_ref().unwrap().name(), longest);
     for wrong in [
+        with_name.replace("\n", "n\n"),
+        line.replace(" 120", " 120 a b"),
+        line.replace(" 120", " 120 a/b"),
         "\n".to_owned(),
         line.trim_end().to_owned(),
         line.replace(' ', "  "),
@@ -73,7 +80,9 @@ fn lines_of_open() {
 
 #[test]
 fn open_has_a_maximum_number_of_lines() {
-    let lines = format!("{HASH_PART} {NAR_HASH} {}\n", u64::MAX).repeat(OPEN_COUNT_MAX);
+    let name = "n".repeat(211);
+    let line = format!("{HASH_PART} {NAR_HASH} {} {name}\n", u64::MAX);
+    let lines = line.repeat(OPEN_COUNT_MAX);
     assert_eq!(lines.len() as u64, OPEN_LEN_MAX);
     let parsed = parse_open(lines.as_bytes(), OPEN_COUNT_MAX);
     assert_eq!(parsed.map(|lines| lines.len()), Ok(OPEN_COUNT_MAX));
