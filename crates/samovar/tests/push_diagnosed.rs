@@ -160,7 +160,9 @@ fn a_wrong_scheme_or_certificate_ends_the_command_at_once() {
 fn a_host_name_that_cannot_be_resolved_is_named() {
     let pusher = Pusher::new(&sample_store(), "smv1_x");
     let url = "http://samovar.invalid";
-    let push = Process::try_spawn(&mut pusher.push(url, &[&sample("text")])).unwrap();
+    let mut push = pusher.push(url, &[&sample("text")]);
+    push.env("SAMOVAR_PLAIN_HTTP", "samovar.invalid");
+    let push = Process::try_spawn(&mut push).unwrap();
     // Without a network, the name server cannot say that the name does not exist.
     let line = push.wait_for("cannot be reached");
     let reasons = ["there is no host \"samovar.invalid\"", "cannot be resolved"];

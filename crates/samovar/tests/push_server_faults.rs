@@ -21,6 +21,7 @@ use support_mount::noise;
 use support_push::proxy::{Action, Proxy};
 use support_uploads::{Running, Site, can_trace, files_below, on_small_disk};
 use support_workspaces::{assert_has, exits, tree, write};
+use testkit::eventually;
 use testkit::http1::exchange;
 use testkit::process::{Process, output, signal};
 
@@ -132,31 +133,41 @@ fn stored(storage: &Path) -> BTreeSet<String> {
     files.filter(is_kept).collect()
 }
 
+/// Waits until the server writes no file, and returns what it has stored.
+fn settled(storage: &Path) -> BTreeSet<String> {
+    let mut files = BTreeSet::new();
+    eventually("no file is unfinished", || {
+        files = stored(storage);
+        !files.iter().any(|file| file.contains("tmp/"))
+    });
+    files
+}
+
 #[test]
 fn a_full_disk_of_the_server_publishes_nothing() {
     let pushed = Pushed::new();
     let (server, storage) = on_small_disk(&pushed.site, "12m");
     // The whole tree is uploaded.
-    let before = stored(&storage);
+    let before = settled(&storage);
     let filler = fill(&storage);
     let text = exits(&mut pushed.push(&server, "app"), 3);
     assert_has(&text, "507");
     assert_eq!(text.lines().count(), 1, "{text}");
     exits(&mut pushed.command(&server, &["ref", "log", "app"]), 1);
-    assert_eq!(stored(&storage), before);
+    assert_eq!(settled(&storage), before);
     fs::remove_file(filler).unwrap();
     assert_eq!(pushed.pushes(&server, "app"), 1);
     pushed.assert_newest(&server, "app", 1, &pushed.source);
     // The server assembles the tree from the one before, and a small change.
     let old = pushed.copied();
     write(&pushed.source, "d0/0", "changed");
-    let before = stored(&storage);
+    let before = settled(&storage);
     let filler = fill(&storage);
     let text = exits(&mut pushed.push(&server, "app"), 3);
     assert_has(&text, "507");
     assert_eq!(text.lines().count(), 1, "{text}");
     pushed.assert_newest(&server, "app", 1, &old);
-    assert_eq!(stored(&storage), before);
+    assert_eq!(settled(&storage), before);
     fs::remove_file(filler).unwrap();
     assert_eq!(pushed.pushes(&server, "app"), 2);
     pushed.assert_newest(&server, "app", 2, &pushed.source);
