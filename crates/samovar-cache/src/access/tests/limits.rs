@@ -150,23 +150,32 @@ fn ten_wrong_passwords_are_verified_and_then_one_every_six_seconds() {
 #[test]
 fn a_right_password_is_remembered_for_an_hour_and_a_wrong_one_for_a_minute() {
     let dir = tempfile::tempdir().unwrap();
-    let house = House::new(AccessConfig {
-        users_file: Some(file(dir.path(), "users", &user("ada", "x"))),
-        ..AccessConfig::default()
-    });
+    let file = file(dir.path(), "users", &user("ada", "x"));
+    let new = || {
+        House::new(AccessConfig {
+            users_file: Some(file.clone()),
+            ..AccessConfig::default()
+        })
+    };
+    let house = new();
     assert_eq!(house.basic("ada", "x"), "200 ada verified");
     house.pass(3600 * SECOND - Duration::from_nanos(1));
     assert_eq!(house.basic("ada", "x"), "200 ada at once");
     house.pass(Duration::from_nanos(1));
     assert_eq!(house.basic("ada", "x"), "200 ada verified");
-    // A remembered wrong password is refused without being verified. So only the first of these
-    // requests counts as a guess.
-    for _ in 0..2 * ATTEMPTS_BURST {
-        assert_eq!(house.basic("ada", "wrong"), REFUSED);
-    }
-    for number in 1..ATTEMPTS_BURST {
-        assert_eq!(house.basic("ada", &number.to_string()), REFUSED);
-    }
-    assert!(house.basic("ada", "one more").starts_with("429 "));
-    assert_eq!(house.basic("ada", "wrong"), REFUSED);
+    // Rarely, a later wrong password takes the place of the remembered one, by chance.
+    let is_remembered = (0..4).any(|_| {
+        let house = new();
+        // A remembered wrong password is refused without being verified. So only the first of
+        // these requests counts as a guess.
+        for _ in 0..2 * ATTEMPTS_BURST {
+            assert_eq!(house.basic("ada", "wrong"), REFUSED);
+        }
+        for number in 1..ATTEMPTS_BURST {
+            assert_eq!(house.basic("ada", &number.to_string()), REFUSED);
+        }
+        assert!(house.basic("ada", "one more").starts_with("429 "));
+        house.basic("ada", "wrong") == REFUSED
+    });
+    assert!(is_remembered);
 }
