@@ -272,7 +272,10 @@ impl Scanned {
     pub fn unsettled_time(&self) -> Duration {
         let now = self.settled.plus(GRANULARITY_UNKNOWN).plus(GRANULARITY);
         let ctimes = self.states.iter().map(|state| state.ctime);
-        let last = ctimes.filter(|ctime| *ctime < now).max();
+        // File systems without times report 1970: there, waiting would never end.
+        let last = ctimes
+            .filter(|ctime| *ctime < now && ctime.seconds != 0)
+            .max();
         let Some(last) = last.filter(|last| *last >= self.settled) else {
             return Duration::ZERO;
         };
