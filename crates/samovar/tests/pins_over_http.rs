@@ -361,10 +361,10 @@ fn changes_of_pins_are_logged() {
     let paths = &pins.paths;
     pins.put("main", "", &paths[0]);
     let process = &pins.server.process;
-    process.wait_for("-one was pinned as \"main\" with the token \"ci 1\"");
+    process.wait_for("-one was pinned as \"main\" with the token \"ci-1\"");
     pins.put("main", "", &paths[1]);
     assert_eq!(pins.request("DELETE", "main", "", "").status, 200);
-    process.wait_for("2 generations of the pin \"main\" were removed with the token \"ci 1\"");
+    process.wait_for("2 generations of the pin \"main\" were removed with the token \"ci-1\"");
 }
 
 #[test]

@@ -72,7 +72,7 @@ fn many_uploads_with_the_largest_window_use_bounded_memory() {
     // Each upload fills 100 MiB of its window, then its client sends nothing.
     let mut uploads = Vec::new();
     for at in 0..8 {
-        let token = site.token(&["--name", &format!("of {}", at / 2)]);
+        let token = site.token(&["--name", &format!("of-{}", at / 2)]);
         let target = format!("/nar/{}.nar.zst", hash(&[at]));
         let len = file.len() + 1;
         uploads.push(start(server.address, &token, "curl", &target, len, &file));

@@ -27,7 +27,7 @@ impl Pins {
     /// Starts the server of a site, and uploads paths with these names.
     pub(crate) fn of(site: Site, names: &[&str]) -> Self {
         let server = site.start();
-        let token = site.token(&["--rights", "read,push,pin", "--name", "ci 1"]);
+        let token = site.token(&["--rights", "read,push,pin", "--name", "ci-1"]);
         let publish = |name: &&str| {
             let path = MadePath::new(name);
             server.publish(&token, &path);
