@@ -74,7 +74,7 @@ fn a_closure_is_pushed_in_three_requests() {
     for path in &paths {
         server.assert_serves(path);
     }
-    assert_eq!(unfinished(&site), 0);
+    eventually("0 files are unfinished", || unfinished(&site) == 0);
     let (_, needs) = push.open(&paths);
     assert_eq!(needs, ["have"; 3]);
     let (_, needs) = push.open(&[]);
@@ -192,7 +192,7 @@ fn a_large_file_is_sent_in_parts_and_continues_after_kills() {
     for _ in 0..2 {
         let response = push.join(&id, nar, 5);
         assert_eq!((response.status, response.text()), (200, String::new()));
-        assert_eq!(unfinished(&site), 0);
+        eventually("0 files are unfinished", || unfinished(&site) == 0);
     }
     assert_eq!(push.open(&[&path]).1, ["link"]);
     push.published(&id, &[&path]);
@@ -226,7 +226,7 @@ fn a_pack_that_a_kill_cuts_off_leaves_nothing_behind_that_hinders() {
         });
         server = restart(&site, server);
         // The server may just be writing a backup.
-        eventually("no file is unfinished", || unfinished(&site) == 0);
+        eventually("0 files are unfinished", || unfinished(&site) == 0);
         for path in &paths {
             server.assert_lacks(path);
         }
@@ -274,9 +274,9 @@ fn the_end_of_a_push_removes_its_parts_only() {
     for id in [&first, &second] {
         assert_eq!(push.part(id, nar, 1, &path.file).status, 200);
     }
-    assert_eq!(unfinished(&site), 2);
+    eventually("2 files are unfinished", || unfinished(&site) == 2);
     assert_eq!(push.send("DELETE", &first, "").status, 200);
-    assert_eq!(unfinished(&site), 1);
+    eventually("1 files are unfinished", || unfinished(&site) == 1);
     assert_eq!(push.parts(&second, nar), [(1, path.file.len())]);
 }
 

@@ -138,7 +138,8 @@ fn a_server_killed_at_any_point_keeps_what_it_acknowledged() {
         });
         others.push(killed_at.unwrap_or_else(|| panic!("no kill at {call} {when}")));
         traced.kill();
-        assert!(unfinished(&site) <= 1, "{:?}", site.files());
+        // One of the upload, and one of a backup or a narinfo that the server writes by itself.
+        assert!(unfinished(&site) <= 2, "{:?}", site.files());
     }
     println!(
         "{} kills, {} of them during uploads; {} paths were acknowledged before",
@@ -148,7 +149,7 @@ fn a_server_killed_at_any_point_keeps_what_it_acknowledged() {
     );
     assert!(!acknowledged.is_empty() && others.len() * 2 > kills.len());
     let server = site.start();
-    assert_eq!(unfinished(&site), 0, "{:?}", site.files());
+    eventually("0 files are unfinished", || unfinished(&site) == 0);
     for path in &acknowledged {
         server.assert_serves(path);
     }
@@ -255,7 +256,7 @@ fn calls_that_fail_are_refused_and_can_be_repeated() {
             }
         }
         assert!(refusal_count > 0 || failed_count == 0, "{call} {error}");
-        assert_eq!(unfinished(&site), 0, "{call} {error}: {:?}", site.files());
+        eventually("0 files are unfinished", || unfinished(&site) == 0);
         traced.kill();
         let server = site.start();
         for path in &paths {
@@ -413,7 +414,7 @@ fn an_upgrade_loses_no_upload() {
         server.assert_serves(path);
     }
     assert_mirrors(&site, &acknowledged);
-    assert_eq!(unfinished(&site), 0);
+    eventually("0 files are unfinished", || unfinished(&site) == 0);
 }
 
 /// After the upgrade, the old process either knows the paths that the new process has published, or
