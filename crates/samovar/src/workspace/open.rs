@@ -383,8 +383,8 @@ fn check_place(options: &Opening<'_>, root: &Path) -> anyhow::Result<()> {
     }
     if root.file_name().is_some_and(|name| name == "node_modules") {
         notice(
-            "npm ci removes everything in node_modules, also the state of a workspace there: the \
-             directory that contains node_modules is a better workspace",
+            "npm ci removes everything in node_modules, which counts as a change: the directory \
+             that contains node_modules is a better workspace",
         );
     }
     Ok(())
