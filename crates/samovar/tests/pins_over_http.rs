@@ -176,12 +176,12 @@ fn a_log_has_all_generations_and_signatures() {
     let log = pins.log(name);
     let expires = log[0][3].clone();
     assert!(expires.parse::<u64>().is_ok(), "{expires}");
-    let stated = "ci%201 box-1 two%0Alines%1B%5Bm";
+    let stated = "ci-1 box-1 two%0Alines%1B%5Bm";
     assert_eq!(
         log,
         [
             line(2, &paths[1], &format!("{expires} {stated}")),
-            line(1, &paths[0], "- ci%201 - -"),
+            line(1, &paths[0], "- ci-1 - -"),
         ]
     );
 
@@ -283,7 +283,7 @@ fn the_list_has_the_newest_generation_of_each_pin() {
     assert_eq!((list.status, list.text()), (200, expected));
     assert_eq!(list.header("cache-control"), Some("no-store"));
     assert_eq!(pins.get("gone").status, 404);
-    assert_eq!(pins.log("short"), [line(1, one, "- ci%201 - -")]);
+    assert_eq!(pins.log("short"), [line(1, one, "- ci-1 - -")]);
     // The number of an expired generation is not used again.
     assert_eq!(pins.put("gone", "If-None-Match: *\r\n", two), 2);
     assert_eq!(pins.put("short", "If-Match: \"1\"\r\n", two), 3);
@@ -523,7 +523,7 @@ fn bodies_have_limits() {
     let decoded = "a".repeat(1024);
     assert_eq!(
         pins.log("main"),
-        [line(1, &paths[0], &format!("- ci%201 {decoded} {decoded}"))]
+        [line(1, &paths[0], &format!("- ci-1 {decoded} {decoded}"))]
     );
     for (rest, part) in [
         (format!("\nhost {longest}a"), "1 to 1024 bytes"),
