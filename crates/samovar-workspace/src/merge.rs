@@ -30,7 +30,7 @@
 //! * **Time**: that of the side whose contents are taken. If neither side changed the contents:
 //!   theirs, unless ours has another time than the base. A changed time does not count as a change.
 //! * Files whose digest is not known count as changed.
-//! * **Repositories** such as `.git` are merged as a whole, by the rules of [`mod@repositories`].
+//! * **Repositories** such as `.git` are merged as a whole, by the rules of `repositories`.
 
 use std::collections::{HashMap, HashSet};
 

@@ -318,7 +318,7 @@ proptest! {
     #[test]
     fn nothing_is_lost_and_units_stay_whole((base, ours, theirs) in edited_twice()) {
         let [base, ours, theirs] = [base, ours, theirs].map(|tree| with_units(&tree));
-        // A link to a repository that is new in a conflict stays out: its repository is in the copy.
+        // A new link stays out of a conflict: its repository is in the copy.
         let is_new_link = |(path, node): (&Path, &test_tree::Node)| {
             path.last().is_some_and(|name| name == GIT)
                 && node.data != Data::Directory
