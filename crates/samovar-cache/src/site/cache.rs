@@ -434,13 +434,20 @@ impl Cache {
             Route::Closure(hash_part) => Some(hash_part),
             _ => None,
         };
+        // No store path has this URL, but the file of an uploaded NAR may have it.
+        if matches!(route, Route::NoPath | Route::Unknown)
+            && let Some(uploads) = uploads.filter(|_| upload::is_file(path))
+            && let Some(response) = uploads.find(context, head, path)
+        {
+            return Some(response);
+        }
         Some(self.respond(head, path, route).unwrap_or_else(|refusal| {
             if refusal.is_absence()
                 && let Some(uploads) = uploads
             {
                 let response = match closure_of {
                     Some(hash_part) => self.uploaded().map(|all| all.closure(hash_part)),
-                    None => uploads.find(self.context(), path),
+                    None => uploads.find(context, head, path),
                 };
                 if let Some(response) = response {
                     return response;
@@ -479,7 +486,7 @@ impl Cache {
             Route::Log(path) => build_log::respond(self.reader(), head, &path),
             Route::Realisation(id) => {
                 let found = realisation::respond(self.reader(), &self.narinfos.signing, &id)?;
-                let uploaded = || self.uploads.as_ref()?.find(self.context(), path);
+                let uploaded = || self.uploads.as_ref()?.find(self.context(), head, path);
                 let response = found.or_else(uploaded);
                 Ok(response.unwrap_or_else(|| Fixed::NotFound.response()))
             }

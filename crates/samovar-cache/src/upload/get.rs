@@ -16,17 +16,25 @@ use crate::refusal::{Fixed, TEXT};
 
 impl Uploads {
     /// Answers a GET or HEAD from uploaded paths, after the live Nix store had no such path.
-    /// Returns `None` unless the URL names a narinfo, a listing, a log or a realisation.
-    pub(crate) fn find(&self, context: Context<'_>, path: &[u8]) -> Option<Response> {
+    /// Returns `None` if there is nothing uploaded with this URL: then the store's answer says why
+    /// there is none.
+    pub(crate) fn find(
+        &self,
+        context: Context<'_>,
+        head: Head<'_>,
+        path: &[u8],
+    ) -> Option<Response> {
         let kind = Target::of(path).kind;
         let response: &dyn Fn() -> Response = match &kind {
             Kind::Narinfo(hash_part) => &|| self.narinfo(context, *hash_part),
             Kind::Listing(hash_part) => &|| self.listing(context, *hash_part),
+            Kind::Nar(name) => &|| self.nar(context, head, name),
             Kind::Log(path) => &|| self.log(context, path),
             Kind::Realisation(id) => &|| self.realisation(context, id),
             _ => return None,
         };
-        Some(context.narinfos.reader.decided(response))
+        let response = context.narinfos.reader.decided(response);
+        (response.status() != Status::NOT_FOUND).then_some(response)
     }
 
     /// Answers a GET or HEAD from uploaded paths alone, without the live Nix store.
@@ -101,7 +109,7 @@ impl Uploads {
     }
 
     /// Responds with the file of an uploaded NAR, or with a range of it.
-    pub(super) fn nar(&self, context: Context<'_>, head: Head<'_>, name: &FileName) -> Response {
+    fn nar(&self, context: Context<'_>, head: Head<'_>, name: &FileName) -> Response {
         let token = with_token(head, |text| self.stored.authorize(text, now()));
         let opened = token.transpose().and_then(|token| {
             let token = token.and_then(Result::ok).map(|mut token| {

@@ -112,9 +112,9 @@ pub(crate) enum Cost {
     Computation,
 }
 
-/// Returns the kind of work for a request that only this module answers: a PUT, a URL below
-/// `upload/`, or the file of a NAR. Returns `None` for other requests. `path`: the URL's path
-/// without the cache's prefix.
+/// Returns the kind of work for a request that an I/O thread never answers, because it may be about
+/// uploads: a PUT, a URL below `upload/`, or one that may be that of the file of a NAR. Returns
+/// `None` for other requests. `path`: the URL's path without the cache's prefix.
 pub(crate) fn cost(method: Method, path: &[u8]) -> Option<Cost> {
     let target = Target::of(path);
     match (method, &target.kind) {
@@ -127,6 +127,12 @@ pub(crate) fn cost(method: Method, path: &[u8]) -> Option<Cost> {
 /// Returns whether a URL belongs to the push protocol. `path`: its path without the cache's prefix.
 pub(crate) fn is_push(path: &[u8]) -> bool {
     matches!(Target::of(path).kind, Kind::Push(_))
+}
+
+/// Returns whether a URL may be that of the file of an uploaded NAR. `path`: its path without the
+/// cache's prefix.
+pub(crate) fn is_file(path: &[u8]) -> bool {
+    matches!(Target::of(path).kind, Kind::Nar(_))
 }
 
 /// Returns whether a request needs a token also in a public cache. `path`: the URL's path without
@@ -214,8 +220,9 @@ impl Uploads {
         })
     }
 
-    /// Answers a request on a worker. Returns `None` for requests for which [`cost`] returns
-    /// `None`. `prefix_len`: length of the cache's URL prefix.
+    /// Answers a request on a worker. Returns `None` unless it is a PUT, or a URL that is below
+    /// `upload/`: others are those of the live Nix store first, and of [`find`](Self::find) then.
+    /// `prefix_len`: length of the cache's URL prefix.
     pub(crate) fn handle(
         &self,
         context: Context<'_>,
@@ -254,15 +261,6 @@ impl Uploads {
             Method::Get | Method::Head if target.is_below_upload => {
                 Some(self.get(context, head, &target))
             }
-            Method::Get | Method::Head => match &target.kind {
-                Kind::Nar(name) => Some(
-                    context
-                        .narinfos
-                        .reader
-                        .decided(|| self.nar(context, head, name)),
-                ),
-                _ => None,
-            },
             _ if target.is_below_upload => Some(
                 refused(Status::METHOD_NOT_ALLOWED, "use GET, HEAD or PUT")
                     .header("Allow", "GET, HEAD, PUT"),
