@@ -1,6 +1,7 @@
 //! Events of a cache, for logs and metrics.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -141,15 +142,15 @@ pub enum Event<'a> {
     PathUploaded {
         /// The path that was published.
         path: &'a dyn fmt::Display,
-        /// The name of the client's token.
-        token: &'a str,
+        /// The client.
+        by: Uploader<'a>,
     },
     /// A client uploaded a path again with another NAR. The first NAR stays.
     UploadConflict {
         /// The path that exists already.
         path: &'a dyn fmt::Display,
-        /// The name of the client's token.
-        token: &'a str,
+        /// The client.
+        by: Uploader<'a>,
     },
     /// A client has pinned an uploaded path.
     PathPinned {
@@ -157,8 +158,8 @@ pub enum Event<'a> {
         path: &'a dyn fmt::Display,
         /// The name of the pin.
         pin: &'a str,
-        /// The name of the client's token.
-        token: &'a str,
+        /// The client.
+        by: Uploader<'a>,
     },
     /// A client has removed generations of a pin.
     PinRemoved {
@@ -166,13 +167,17 @@ pub enum Event<'a> {
         pin: &'a str,
         /// Number of generations that were removed.
         count: usize,
-        /// The name of the client's token.
-        token: &'a str,
+        /// The client.
+        by: Uploader<'a>,
     },
     /// An upload was refused.
     UploadRefused {
         /// The path in the URL of the upload.
         url: &'a dyn fmt::Display,
+        /// The store path or the NAR, if the request names it outside the URL.
+        path: Option<&'a dyn fmt::Display>,
+        /// The client.
+        by: Uploader<'a>,
         /// The reason, as it was sent to the client.
         reason: &'a dyn fmt::Display,
     },
@@ -189,6 +194,30 @@ pub enum Unleased {
     Narinfo,
     /// A NAR read from the files of the store.
     Nar,
+}
+
+/// A client that uploads or pins. [`Display`](fmt::Display) formats it as a part of a log line.
+#[derive(Debug, Clone, Copy)]
+pub struct Uploader<'a> {
+    /// The name of the client's token.
+    pub token: &'a str,
+    /// The client's address; `None` if it is unknown.
+    pub address: Option<IpAddr>,
+    /// The name of the cache; `None` if the server has only one.
+    pub cache: Option<&'a str>,
+}
+
+impl fmt::Display for Uploader<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "with the token {:?}", self.token)?;
+        if let Some(address) = self.address {
+            write!(f, " from {address}")?;
+        }
+        match self.cache {
+            Some(cache) => write!(f, " in the cache {cache:?}"),
+            None => Ok(()),
+        }
+    }
 }
 
 impl fmt::Debug for Event<'_> {
@@ -272,20 +301,18 @@ impl fmt::Display for Event<'_> {
             Self::AccessDenied => f.write_str("a request was denied access"),
             Self::AccessLimited => f.write_str("a request exceeded a rate limit"),
             Self::PasswordVerified => f.write_str("a password was verified"),
-            Self::PathUploaded { path, token } => {
-                write!(f, "{path} was uploaded with the token {token:?}")
-            }
-            Self::UploadConflict { path, token } => write!(
+            Self::PathUploaded { path, by } => write!(f, "{path} was uploaded {by}"),
+            Self::UploadConflict { path, by } => write!(
                 f,
-                "{path} was uploaded again with the token {token:?}, with another NAR; the first \
-                 one stays: its build is not reproducible"
+                "{path} was uploaded again {by}, with another NAR; the first one stays: its build \
+                 is not reproducible"
             ),
-            Self::PathPinned { path, pin, token } => {
-                write!(f, "{path} was pinned as {pin:?} with the token {token:?}")
+            Self::PathPinned { path, pin, by } => {
+                write!(f, "{path} was pinned as {pin:?} {by}")
             }
-            Self::PinRemoved { pin, count, token } => write!(
+            Self::PinRemoved { pin, count, by } => write!(
                 f,
-                "{count} {} of the pin {pin:?} {} removed with the token {token:?}",
+                "{count} {} of the pin {pin:?} {} removed {by}",
                 if *count == 1 {
                     "generation"
                 } else {
@@ -293,8 +320,17 @@ impl fmt::Display for Event<'_> {
                 },
                 if *count == 1 { "was" } else { "were" },
             ),
-            Self::UploadRefused { url, reason } => {
-                write!(f, "the upload to {url} was refused: {reason}")
+            Self::UploadRefused {
+                url,
+                path,
+                by,
+                reason,
+            } => {
+                f.write_str("the upload ")?;
+                if let Some(path) = path {
+                    write!(f, "of {path} ")?;
+                }
+                write!(f, "to {url} {by} was refused: {reason}")
             }
             Self::FileLost(file) => write!(f, "the uploaded file {file}"),
             Self::StorageFailed(error) => write!(f, "the storage cannot be used: {error}"),

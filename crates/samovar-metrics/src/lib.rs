@@ -37,7 +37,7 @@ mod transfers;
 
 pub use admin::{admin, json, only_by_own_names};
 pub use class::{Class, Classify, RawHashPart};
-pub use event::{Event, Observer, ServedCache, Unleased};
+pub use event::{Event, Observer, ServedCache, Unleased, Uploader};
 pub use probe::{Monitored, SiteStatus};
 pub use registry::{Metrics, MetricsConfig};
 pub use sampler::Sampler;

@@ -92,6 +92,43 @@ fn each_upload_is_logged() {
     }
 }
 
+/// A line about a refusal names the path, the token, the client and the cache, so that its operator
+/// can tell whose build has failed.
+#[test]
+fn a_refusal_is_logged_with_path_token_client_and_cache() {
+    let site = Site::new();
+    let caches = "[caches.default]\nprefix = \"/\"\n[caches.team]\n";
+    site.configure_empty(caches);
+    let server = site.start();
+    let token = site.token(&["--name", "ci", "--names", "mr-*"]);
+    let path = MadePath::new("other");
+    let by = "with the token \"ci\" from 127.0.0.1 in the cache";
+    for (prefix, cache) in [("", "default"), ("/team", "team")] {
+        let put = |target: &str, body: &[u8]| {
+            let target = format!("{prefix}{target}");
+            server.put(&token, &target, body).status
+        };
+        assert_eq!(put(&path.file_target(), &path.file), 200);
+        assert_eq!(put(&path.target(), path.narinfo().as_bytes()), 422);
+        let line = server
+            .process
+            .wait_for(&format!("{by} {cache:?} was refused: "));
+        let (name, url) = (&path.store_path, path.target());
+        let what = format!("the upload of {name} to {prefix}{url} ");
+        assert!(line.contains(&what), "{line}");
+    }
+    // A token that may only pin.
+    let pins = site.token(&["--name", "pinner", "--rights", "pin"]);
+    assert_eq!(
+        server.put(&pins, &path.file_target(), &path.file).status,
+        403
+    );
+    let line = server
+        .process
+        .wait_for("with the token \"pinner\" from 127.0.0.1");
+    assert!(line.contains("may not push"), "{line}");
+}
+
 fn refused(reason: &str) -> String {
     format!("samovar_uploads_refused_total{{reason=\"{reason}\"}}")
 }

@@ -90,16 +90,19 @@ pub(crate) struct Cache {
     priority: u32,
     pub(crate) pages: Option<PagesConfig>,
     uploads: Option<Uploads>,
+    /// Whether the server has no other cache.
+    is_only: bool,
 }
 
 impl Cache {
     /// Creates a cache. `before` is the cache that it replaces; narinfos of that one are kept if
-    /// they would be the same.
+    /// they would be the same. `is_only`: the server has no other cache.
     pub(crate) fn new(
         shared: &Arc<SharedStore>,
         config: CacheConfig,
         memory: NarinfoMemory,
         before: Option<&Self>,
+        is_only: bool,
     ) -> Self {
         // The closures of deny rules contain uploaded paths.
         let name = |stored: &StoredCache| stored.name().to_owned();
@@ -146,6 +149,7 @@ impl Cache {
             priority: config.priority,
             pages: config.pages,
             uploads,
+            is_only,
         }
     }
 
@@ -409,6 +413,7 @@ impl Cache {
         }
         let context = Context {
             is_reader: self.lets_read(head),
+            address: upload::address(self.access.as_ref(), head),
             ..self.context()
         };
         if let Some(uploads) = uploads
@@ -576,6 +581,8 @@ impl Cache {
             store_dir: self.shared.store.store_dir(),
             cache_info: self.cache_info.body(),
             is_reader: false,
+            address: None,
+            cache: (!self.is_only).then_some(&*self.name),
         }
     }
 

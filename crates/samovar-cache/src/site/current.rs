@@ -35,9 +35,10 @@ impl Caches {
         before: Option<&Self>,
     ) -> Self {
         let share = NarinfoMemory::share(narinfo_memory_len, configs.len());
+        let is_only = configs.len() == 1;
         let cache = |config: CacheConfig| {
             let before = before.and_then(|before| before.at(&config.path_prefix));
-            Cache::new(shared, config, share, before)
+            Cache::new(shared, config, share, before, is_only)
         };
         let mut caches: Box<[Cache]> = configs.into_iter().map(cache).collect();
         caches.sort_by_key(|cache| std::cmp::Reverse(cache.path_prefix.len()));

@@ -89,7 +89,11 @@ impl Uploads {
                 token.rights.read |= context.is_reader;
                 return Ok(token);
             }
-            Some(Ok(Ok(token))) => refused(Status::FORBIDDEN, &right.refusal(&token)),
+            Some(Ok(Ok(token))) => {
+                let reason = right.refusal(&token);
+                context.refuse(head, &token, None, &reason);
+                refused(Status::FORBIDDEN, &reason)
+            }
             Some(Ok(Err(denied))) => unauthorized(&denied.to_string()),
             Some(Err(error)) => return Err(unavailable(context, &error)),
             None if Credentials::of(head.headers()).is_some() => unauthorized(&format!(

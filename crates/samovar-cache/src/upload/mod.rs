@@ -46,20 +46,23 @@ mod realisation;
 mod target;
 
 use std::cell::Cell;
+use std::fmt::Display;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{self, Read};
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use samovar_http::http::{Method, Status, Version};
-use samovar_http::{BodyError, Head, Intake, Request, Response};
-use samovar_metrics::Event;
+use samovar_http::{BodyError, Head, Intake, Peer, Request, Response};
+use samovar_metrics::{Event, Uploader};
 use samovar_nix::{HashPart, StoreDir, StorePath};
 use samovar_storage::metadata::{Published, StoredPath};
 use samovar_storage::token::{Token, now};
 use samovar_storage::verify::{FileName, decoded};
 use samovar_storage::{NARINFO_LEN_MAX, PATIENCE, PutError, Refusal, StorageError, StoredCache};
 
-use crate::access::TokenFault;
+use crate::access::{Access, TokenFault};
 use crate::narinfo::narinfos::Narinfos;
 use crate::narinfo::signing::Signing;
 use crate::reader::uploaded_info;
@@ -84,6 +87,9 @@ const BUFFERED_LEN_MAX: u64 = 64 << 10;
 /// is read, clients with libcurl 7.88 report a broken stream instead of the response.
 const DRAINED_LEN_MAX: u64 = 16 << 20;
 
+/// Maximum length of a stated store path in a log line, in bytes. Longer ones are not store paths.
+const STATED_LEN_MAX: usize = 512;
+
 /// Maximum length of a build log, in bytes.
 const LOG_LEN_MAX: u64 = 64 << 20;
 
@@ -101,6 +107,42 @@ pub(crate) struct Context<'a> {
     pub(crate) cache_info: &'a [u8],
     /// Whether the cache lets the client read without the rights of a token for uploads.
     pub(crate) is_reader: bool,
+    /// The client's address, if it is known and the request changes something.
+    pub(crate) address: Option<IpAddr>,
+    /// The name of the cache; `None` if the server has only one.
+    pub(crate) cache: Option<&'a str>,
+}
+
+impl<'a> Context<'a> {
+    /// Returns the client of the request, for log lines.
+    fn uploader<'t>(self, token: &'t Token) -> Uploader<'t>
+    where
+        'a: 't,
+    {
+        Uploader {
+            token: &token.name,
+            address: self.address,
+            cache: self.cache,
+        }
+    }
+
+    /// Reports that an upload was refused. `path`: the store path or the NAR, if it is known and
+    /// not in the URL.
+    fn refuse(
+        self,
+        head: Head<'_>,
+        token: &Token,
+        path: Option<&dyn Display>,
+        reason: &dyn Display,
+    ) {
+        let observer = &self.narinfos.reader.shared.observer;
+        observer.event(&Event::UploadRefused {
+            url: &head.path().escape_ascii(),
+            path,
+            by: self.uploader(token),
+            reason,
+        });
+    }
 }
 
 /// The kind of work that a request about uploads causes on a worker.
@@ -144,6 +186,17 @@ pub(crate) fn needs_token(method: Method, path: &[u8]) -> bool {
 /// Returns whether the request carries a token. Only a worker can check the token, in the database.
 pub(crate) fn has_token(head: Head<'_>) -> bool {
     with_token(head, |_| ()).is_some()
+}
+
+/// Returns the client's address for log lines about uploads and pins; `None` if it is unknown, or
+/// the request only reads.
+pub(crate) fn address(access: Option<&Access>, head: Head<'_>) -> Option<IpAddr> {
+    match (access, head.method(), head.peer()) {
+        (_, Method::Get | Method::Head, _) => None,
+        (Some(access), ..) => access.client(head, Instant::now()).address,
+        (None, _, Peer::Tcp(address)) => Some(address.ip().to_canonical()),
+        (None, _, Peer::Unix(_)) => None,
+    }
 }
 
 impl Uploads {
@@ -285,15 +338,16 @@ impl Uploads {
             Err(response) => return response,
         };
         let body = SharedBody::new(request.reader());
+        let stated = Cell::new(None);
         let outcome = match &target.kind {
             Kind::Nar(name) => self.put_nar(&body, &token, name),
             kind => match encoding {
-                None => self.put_metadata(context, &mut &body, &token, kind),
+                None => self.put_metadata(context, &mut &body, &token, kind, &stated),
                 Some(encoding) => {
                     let admitted = self.stored.admit(&token, &body, PATIENCE);
                     admitted.and_then(|mut memory| {
                         decoded(&mut &body, encoding, &mut memory, |source| {
-                            self.put_metadata(context, source, &token, kind)
+                            self.put_metadata(context, source, &token, kind, &stated)
                         })
                     })
                 }
@@ -301,12 +355,14 @@ impl Uploads {
         };
         outcome.unwrap_or_else(|error| {
             let head = request.head();
-            let url = &head.path().escape_ascii();
-            let event = match &error {
-                PutError::Storage(error) => Event::StorageFailed(error),
-                reason => Event::UploadRefused { url, reason },
-            };
-            context.narinfos.reader.shared.observer.event(&event);
+            match &error {
+                PutError::Storage(error) => report(context, error),
+                reason => {
+                    let path = stated.take();
+                    let path = path.as_ref().map(|path| path as &dyn Display);
+                    context.refuse(head, &token, path, reason);
+                }
+            }
             failed(head, &error)
         })
     }
@@ -323,16 +379,19 @@ impl Uploads {
     }
 
     /// Receives an upload other than a NAR. `source`: the body after the removal of its
-    /// `Content-Encoding`.
+    /// `Content-Encoding`. Sets `stated` to the store path that a narinfo states.
     fn put_metadata(
         &self,
         context: Context<'_>,
         source: &mut dyn Read,
         token: &Token,
         kind: &Kind,
+        stated: &Cell<Option<String>>,
     ) -> Result<Response, PutError> {
         match kind {
-            Kind::Narinfo(hash_part) => self.put_narinfo(context, source, token, *hash_part),
+            Kind::Narinfo(hash_part) => {
+                self.put_narinfo(context, source, token, *hash_part, stated)
+            }
             Kind::CacheInfo => put_cache_info(context, source),
             Kind::Log(path) => {
                 self.stored.put_log(token, path, source, LOG_LEN_MAX)?;
@@ -359,11 +418,13 @@ impl Uploads {
         source: &mut dyn Read,
         token: &Token,
         hash_part: HashPart,
+        stated: &Cell<Option<String>>,
     ) -> Result<Response, PutError> {
         let mut text = Vec::new();
         // Read one byte more than allowed, to detect a text that is too long.
         let mut source = source.take(NARINFO_LEN_MAX as u64 + 1);
         source.read_to_end(&mut text).map_err(PutError::of_source)?;
+        stated.set(stated_path(&text));
         let reader = &context.narinfos.reader;
         let undecided = Cell::new(false);
         let is_elsewhere = |path: &StorePath| match reader.may_read(path) {
@@ -389,20 +450,28 @@ impl Uploads {
             }
             other => other?,
         };
-        let (path, token) = (&path.display(context.store_dir), &*token.name);
+        let (path, by) = (&path.display(context.store_dir), context.uploader(token));
         let observer = &reader.shared.observer;
         Ok(ok(match published {
             Published::Conflict => {
-                observer.event(&Event::UploadConflict { path, token });
+                observer.event(&Event::UploadConflict { path, by });
                 "another NAR of this path was there first, and stays"
             }
             Published::Known => "known",
             _ => {
-                observer.event(&Event::PathUploaded { path, token });
+                observer.event(&Event::PathUploaded { path, by });
                 "published"
             }
         }))
     }
+}
+
+/// Returns the store path that a narinfo states, for log lines: any narinfo, also a wrong one.
+fn stated_path(text: &[u8]) -> Option<String> {
+    let mut lines = text.split(|byte| *byte == b'\n');
+    let path = lines.find_map(|line| line.strip_prefix(b"StorePath: "))?;
+    let path = path.get(..STATED_LEN_MAX).unwrap_or(path);
+    Some(path.escape_ascii().to_string())
 }
 
 /// Returns the response to a request that needs unreadable storage. Only the log states the cause.

@@ -1,7 +1,7 @@
 //! Answers the requests of the push protocol (`docs/push-protocol.md`).
 
 use std::cell::Cell;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::io::BufReader;
 
 use samovar_http::http::Status;
@@ -23,7 +23,7 @@ use samovar_storage::{PATIENCE, PutError, Refusal};
 use super::authorize::Right;
 use super::body::SharedBody;
 use super::push_target::{Target, small_number};
-use super::{Context, Uploads, failed, refused, render};
+use super::{Context, Uploads, failed, refused, render, report};
 use crate::refusal::Fixed;
 
 /// Memory for parsing a body, as a multiple of the body's length.
@@ -69,12 +69,10 @@ impl Uploads {
             Ok(response) | Err(Failure::Response(response)) => response,
             Err(Failure::Push(error)) => {
                 let head = request.head();
-                let url = &head.path().escape_ascii();
-                let event = match &error {
-                    PushError::Put(PutError::Storage(error)) => Event::StorageFailed(error),
-                    reason => Event::UploadRefused { url, reason },
-                };
-                context.narinfos.reader.shared.observer.event(&event);
+                match &error {
+                    PushError::Put(PutError::Storage(error)) => report(context, error),
+                    reason => context.refuse(head, &token, None, reason),
+                }
                 failure(head, &error)
             }
         }
@@ -103,7 +101,7 @@ impl Uploads {
                 self.stored.close_push(token, id)?;
                 Ok(done())
             }
-            Target::Pack(id) => self.put_pack(request, token, id),
+            Target::Pack(id) => self.put_pack(context, request, token, id),
             Target::Parts(id, nar_hash) => self.parts(token, id, &nar_hash),
             Target::Part(id, nar_hash, number) => {
                 let sha256 = parameter(request.head(), "sha256").and_then(parse_sha256);
@@ -148,7 +146,7 @@ impl Uploads {
             lines.len()
         );
         let mut counts = [0_usize; 4];
-        for (line, answer) in lines.iter().zip(answers) {
+        for (line, answer) in lines.iter().zip(&answers) {
             let (word, count, reason) = match answer {
                 Answer::Have => ("have", 0, String::new()),
                 Answer::Link => ("link", 1, String::new()),
@@ -165,11 +163,21 @@ impl Uploads {
             count => format!(" {count}"),
         };
         write_line(&mut text, format_args!("end {have} {link} {need}{refused}"));
+        drop(admitted);
+        for (line, answer) in lines.iter().zip(&answers) {
+            if let Answer::Refused(refusal) = answer {
+                let path = line.path.as_ref();
+                let path = path.map(|path| path.display(context.store_dir));
+                let path = path.as_ref().map(|path| path as &dyn Display);
+                context.refuse(request.head(), token, path, refusal);
+            }
+        }
         Ok(Response::text(Status::OK, text))
     }
 
     fn put_pack(
         &self,
+        context: Context<'_>,
         request: &mut Request,
         token: &Token,
         id: PushId,
@@ -189,6 +197,8 @@ impl Uploads {
                 Some(reason) => {
                     refused += 1;
                     let reason = in_one_line(reason);
+                    let path: &dyn Display = &format_args!("the NAR {nar_hash}");
+                    context.refuse(request.head(), token, Some(path), &reason);
                     write_line(&mut text, format_args!("refused {nar_hash} {reason}"));
                 }
             }
@@ -296,12 +306,12 @@ impl Uploads {
             }
             other => other?,
         };
-        let (observer, token) = (&reader.shared.observer, &*token.name);
+        let (observer, by) = (&reader.shared.observer, context.uploader(token));
         for (path, outcome) in &published {
             let path = &path.display(context.store_dir);
             match outcome {
-                Published::New => observer.event(&Event::PathUploaded { path, token }),
-                Published::Conflict => observer.event(&Event::UploadConflict { path, token }),
+                Published::New => observer.event(&Event::PathUploaded { path, by }),
+                Published::Conflict => observer.event(&Event::UploadConflict { path, by }),
                 _ => {}
             }
         }

@@ -48,9 +48,10 @@ impl Uploads {
             Err(_refusal) => {}
         }
         if !self.stored.put_realisation(token, &new)? {
-            let (path, token) = (&new.out_path.display(context.store_dir), &*token.name);
+            let path = &new.out_path.display(context.store_dir);
+            let by = context.uploader(token);
             let observer = &reader.shared.observer;
-            observer.event(&Event::UploadConflict { path, token });
+            observer.event(&Event::UploadConflict { path, by });
             return Ok(ok("another realisation was there first, and stays"));
         }
         // It is recorded whether or not the mirror can be written now.

@@ -14,6 +14,7 @@ use samovar_http::http::{Method, Status};
 use samovar_http::{Head, Request, Response};
 use samovar_metrics::Event;
 use samovar_nix::StorePath;
+use samovar_storage::token::Token;
 use samovar_storage::{PinError, PinName, PinNameError, PutError, StorageError};
 
 use super::authorize::Right;
@@ -68,14 +69,14 @@ impl Uploads {
         let [generation] = parameters(head, ["generation"])?;
         let condition = condition::of(head).map_err(|fault| bad_request(&fault))?;
         let removed = self.stored.unpin(&token, name, generation, condition);
-        let count = removed.map_err(|error| refusal(context, head, error))?;
+        let count = removed.map_err(|error| refusal(context, head, &token, error))?;
         if count > 0 {
             let shared = &context.narinfos.reader.shared;
             shared.pin_watch.change();
             shared.observer.event(&Event::PinRemoved {
                 pin: name.as_str(),
                 count,
-                token: &token.name,
+                by: context.uploader(&token),
             });
         }
         let text = format!("removed {count}\nend 1\n");
@@ -96,6 +97,8 @@ fn context_of(narinfos: &Arc<Narinfos>) -> Context<'_> {
         store_dir: narinfos.reader.shared.store.store_dir(),
         cache_info: &[],
         is_reader: false,
+        address: None,
+        cache: None,
     }
 }
 
@@ -123,7 +126,7 @@ fn valid(name: Option<&PinName>) -> Result<&PinName, Response> {
 }
 
 /// Reports an error, and returns the response to it.
-fn refusal(context: Context<'_>, head: Head<'_>, error: PinError) -> Response {
+fn refusal(context: Context<'_>, head: Head<'_>, token: &Token, error: PinError) -> Response {
     let observer = &context.narinfos.reader.shared.observer;
     let status = match error {
         PinError::Storage(error) => {
@@ -136,10 +139,7 @@ fn refusal(context: Context<'_>, head: Head<'_>, error: PinError) -> Response {
         PinError::TooMany => Status::CONTENT_TOO_LARGE,
         _ => Status::FORBIDDEN,
     };
-    observer.event(&Event::UploadRefused {
-        url: &head.path().escape_ascii(),
-        reason: &error,
-    });
+    context.refuse(head, token, None, &error);
     refused(status, &error.to_string())
 }
 

@@ -43,13 +43,13 @@ impl Uploads {
         let path = content.path;
         (options.host, options.message) = (content.host, content.message);
         let pinned = self.pin_path(context, &token, &path, name, options);
-        let pin = pinned.map_err(|error| refusal(context, request.head(), error))?;
+        let pin = pinned.map_err(|error| refusal(context, request.head(), &token, error))?;
         let shared = &context.narinfos.reader.shared;
         shared.pin_watch.change();
         shared.observer.event(&Event::PathPinned {
             path: &path.display(context.store_dir),
             pin: name.as_str(),
-            token: &token.name,
+            by: context.uploader(&token),
         });
         let text = format!("pinned {} {}\nend 1\n", pin.generation, path.base_name());
         Ok(Response::text(Status::OK, text))
