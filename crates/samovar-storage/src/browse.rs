@@ -3,7 +3,7 @@
 use samovar_nix::{HashPart, StorePath};
 
 use crate::error::StorageError;
-use crate::metadata::{Details, Pin, RecentPath};
+use crate::metadata::{Details, Pin, RecentPath, RecentPush};
 use crate::stored_cache::StoredCache;
 
 impl StoredCache {
@@ -19,6 +19,22 @@ impl StoredCache {
         count_max: usize,
     ) -> Result<Vec<RecentPath>, StorageError> {
         self.storage.metadata.recent(self.id, accepts, count_max)
+    }
+
+    /// Returns the last pushes to this cache, at most `count_max`, the newest first, with at most
+    /// `other_count_max` other paths in all. Only the newest 10,000 paths of the storage are
+    /// considered.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn recent_pushes(
+        &self,
+        count_max: usize,
+        other_count_max: usize,
+    ) -> Result<Vec<RecentPush>, StorageError> {
+        let metadata = &self.storage.metadata;
+        metadata.recent_pushes(self.id, count_max, other_count_max)
     }
 
     /// Returns the number of uploaded paths in this cache.

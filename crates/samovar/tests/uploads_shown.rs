@@ -101,6 +101,70 @@ fn recent_uploads_pins_and_quota_are_shown() {
     assert_eq!(absent.status, 404);
 }
 
+/// Returns the rows of a table of uploads, each as HTML.
+fn uploads(page: &str) -> Vec<String> {
+    let list = page.split("id=\"recent\"").nth(1).unwrap();
+    let body = list.split("<tbody>").nth(1).unwrap();
+    let body = body.split("</tbody>").next().unwrap();
+    let rows = body.split("<tr>").skip(1);
+    rows.map(str::to_owned).collect()
+}
+
+/// Of a push, the page shows the path that was named. Its closure is folded.
+#[test]
+fn paths_that_were_pushed_for_another_path_are_folded() {
+    let site = Site::new();
+    site.configure_empty("");
+    let scene = Scene::new(&site);
+    let leaf = MadePath::new("leaf");
+    let tool = MadePath::new("tool").referring_to(&leaf.store_path);
+    let top = MadePath::new("top").referring_to(&tool.store_path);
+    let other = MadePath::new("other").referring_to(&scene.lib.store_path);
+    let token = site.token(&["--name", "builder-8"]);
+    for path in [&leaf, &tool, &top, &other] {
+        scene.server.publish(&token, path);
+    }
+    let link = |path: &MadePath| format!("href=\"./path/{}\"", path.hash_part());
+    let page = scene.page("/uploads");
+    let rows = uploads(&page);
+    let heads: Vec<&str> = rows
+        .iter()
+        .map(|row| row.split("</a>").next().unwrap())
+        .collect();
+    let named = [&other, &top, &scene.secret, &scene.app];
+    assert_eq!(heads.len(), named.len(), "{heads:?}");
+    for (head, path) in heads.iter().zip(named) {
+        assert!(head.contains(&link(path)), "{head}");
+    }
+    assert_shows(
+        &rows[1],
+        &["2 paths of its closure", &link(&tool), &link(&leaf)],
+    );
+    assert_shows(&rows[3], &["1 path of its closure", &link(&scene.lib)]);
+    assert!(!rows[0].contains("closure") && !rows[2].contains("closure"));
+    // A path that is pushed again later is not pushed for the earlier path.
+    site.sql("update path set registered_at = registered_at - 3600 where name = 'leaf'");
+    let rows = uploads(&scene.page("/uploads"));
+    assert_shows(&rows[1], &["1 path of its closure"]);
+    assert_shows(rows.last().unwrap(), &[&link(&scene.lib)]);
+    assert!(
+        rows.iter()
+            .any(|row| row.split("</a>").next().unwrap().contains(&link(&leaf)))
+    );
+    // Hidden paths hide no others.
+    drop(scene);
+    site.configure_empty("[policy]\ndeny = [{ names = [\"app\", \"tool\"] }]\n");
+    let server = site.start();
+    let page = server.get("/uploads").text();
+    assert!(
+        !page.contains(">app<") && !page.contains(">tool<"),
+        "{page}"
+    );
+    for name in [">lib<", ">leaf<", ">top<"] {
+        assert!(page.contains(name), "{name}: {page}");
+    }
+}
+
 /// Pins are private also in a public cache: the pages show them to the clients to which the URLs of
 /// pins show them.
 #[test]
@@ -249,16 +313,37 @@ fn pages_are_accessible_in_every_mode() {
     let site = Site::new();
     site.configure_empty("uploads.quota = \"1 GiB\"\n");
     let scene = Scene::new(&site);
+    let long = MadePath::new("python3.12-a-package-with-a-long-name-2026.11.28-dist");
+    let token = site.token(&["--name", "builder-of-the-main-branch"]);
+    scene.server.publish(&token, &long);
     let browser = Browser::start();
+    let url = scene.server.url();
     let path = format!("/path/{}", scene.app.hash_part());
-    for (name, target) in [("uploads", "/uploads"), ("uploaded-path", &path)] {
-        browser.open(&format!("{}{target}", scene.server.url()));
+    for (name, target) in [
+        ("uploads-public", "/uploads"),
+        ("uploads", "/uploads"),
+        ("uploaded-path", &path),
+    ] {
+        if name == "uploads" {
+            // A login in a URL stands for one in the dialog of the browser, which tests cannot
+            // fill in. The browser sends it to the other pages then.
+            let signed = url.replace("://", &format!("://any:{}@", scene.reader));
+            browser.open(&format!("{signed}/uploads?sign-in="));
+        }
+        browser.open(&format!("{url}{target}"));
         for look in LOOKS {
             browser.look(look);
             let name = format!("{name}-{}", look.name);
             browser.picture(&name);
             browser.assert_accessible(&name);
+            let wide = "return [...document.querySelectorAll('.scrolls')]\
+                        .filter(one => one.scrollWidth > one.clientWidth).length";
+            assert_eq!(browser.run(wide), 0, "{name}");
         }
+        let shows_pins = browser.run("return document.body.innerText.includes('release')");
+        assert_eq!(shows_pins, name != "uploads-public", "{name}");
     }
-    assert_eq!(browser.complaints(), Vec::<String>::new());
+    let refused = |said: &String| said.contains("status of 401");
+    let complaints = browser.complaints();
+    assert!(complaints.iter().all(refused), "{complaints:?}");
 }

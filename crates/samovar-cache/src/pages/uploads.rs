@@ -4,16 +4,25 @@ use maud::{Markup, html};
 use samovar_http::http::Status;
 use samovar_http::{Head, Response};
 use samovar_storage::StoredCache;
-use samovar_storage::metadata::{Pin, RecentPath};
+use samovar_storage::metadata::{Pin, RecentPath, RecentPush};
 
+use super::View;
 use super::frame::redirect;
 use super::text::{Age, Count, Date, Name, Size};
 use super::url::parameter;
-use super::{View, sign_in};
 use crate::refusal::Refusal;
 
-/// Maximum number of uploads on the page.
-const UPLOAD_COUNT_MAX: usize = 100;
+/// Maximum number of pushes on the page.
+const PUSH_COUNT_MAX: usize = 100;
+
+/// Maximum number of paths that are listed for one push, below the path that was pushed.
+const OTHER_COUNT_MAX: usize = 100;
+
+/// Maximum number of such paths on the page.
+const ALL_OTHER_COUNT_MAX: usize = 1000;
+
+/// The same if the policy must decide about each of them, which takes a look-up.
+const DECIDED_COUNT_MAX: usize = 200;
 
 /// Parameter of the URL that asks a browser to sign in.
 const SIGN_IN: &str = "sign-in";
@@ -31,7 +40,7 @@ impl View<'_> {
         if parameter(head.query(), SIGN_IN).is_some() {
             return match self.shows_pins {
                 true => redirect(&self.base.to("uploads")),
-                false => sign_in::page("Basic realm=\"uploads\", charset=\"UTF-8\""),
+                false => self.ask_to_sign_in(),
             };
         }
         match self.uploads_of(stored) {
@@ -41,14 +50,30 @@ impl View<'_> {
         }
     }
 
-    fn uploads_of(&self, stored: &StoredCache) -> Result<Markup, Refusal> {
-        let mut recent = Vec::new();
-        let newest = stored.recent(&|_| true, UPLOAD_COUNT_MAX);
-        for upload in newest.map_err(|error| self.failed(&error))? {
-            if self.has_page(&upload.path)? {
-                recent.push(upload);
+    /// Asks the browser for a token. The page is shown if the user has none.
+    fn ask_to_sign_in(&self) -> Response {
+        let uploads = self.base.to("uploads");
+        let main = html! {
+            h1 { "Not signed in" }
+            p {
+                "To see the pins of this cache, sign in with any user name. The password is a "
+                "token with the right read or pin, which the operator of the cache can give you."
             }
-        }
+            ul.actions {
+                li.first { a href="" { "Sign in" } }
+                li { a href=(uploads) { "Back to the uploads" } }
+            }
+        };
+        self.page("Not signed in", "message", main)
+            .response(Status::UNAUTHORIZED)
+            .header(
+                "WWW-Authenticate",
+                "Basic realm=\"uploads\", charset=\"UTF-8\"",
+            )
+    }
+
+    fn uploads_of(&self, stored: &StoredCache) -> Result<Markup, Refusal> {
+        let pushes = self.pushes_of(stored)?;
         let pins = match self.shows_pins {
             true => Some(self.pins_of(stored)?),
             false => None,
@@ -69,9 +94,48 @@ impl View<'_> {
                     }
                 } }
             }
-            (self.recent(&recent))
+            (self.pushes(&pushes))
             (self.pins(pins.as_deref()))
         })
+    }
+
+    /// Returns the last pushes, without hidden paths. The visible paths that were pushed with a
+    /// hidden one count as pushes of their own.
+    fn pushes_of(&self, stored: &StoredCache) -> Result<Vec<RecentPush>, Refusal> {
+        let is_open = self.reader().policy.is_open();
+        let other_count_max = match is_open {
+            true => ALL_OTHER_COUNT_MAX,
+            false => DECIDED_COUNT_MAX,
+        };
+        let pushes = stored.recent_pushes(PUSH_COUNT_MAX, other_count_max);
+        let pushes = pushes.map_err(|error| self.failed(&error))?;
+        if is_open {
+            return Ok(pushes);
+        }
+        let mut shown = Vec::new();
+        for push in pushes {
+            let mut others = Vec::new();
+            for other in push.others {
+                if self.has_page(&other.path)? {
+                    others.push(other);
+                }
+            }
+            let alone = |path| RecentPush {
+                path,
+                others: Vec::new(),
+                other_count: 0,
+            };
+            match self.has_page(&push.path.path)? {
+                true => shown.push(RecentPush {
+                    other_count: others.len() as u64,
+                    path: push.path,
+                    others,
+                }),
+                false => shown.extend(others.into_iter().map(alone)),
+            }
+        }
+        shown.truncate(PUSH_COUNT_MAX);
+        Ok(shown)
     }
 
     fn pins_of(&self, stored: &StoredCache) -> Result<Vec<Pin>, Refusal> {
@@ -85,30 +149,60 @@ impl View<'_> {
         Ok(pins)
     }
 
-    fn recent(&self, recent: &[RecentPath]) -> Markup {
+    fn pushes(&self, pushes: &[RecentPush]) -> Markup {
         html! {
             section aria-labelledby="recent" {
                 h2 id="recent" { "Recent uploads" }
-                @if recent.is_empty() { p.soft { "None." } }
+                @if pushes.is_empty() { p.soft { "None." } }
                 @else { div.scrolls tabindex="0" role="group" aria-label="Recent uploads" { table {
                     thead { tr {
                         th scope="col" { "Path" }
-                        th.number scope="col" { "NAR" }
-                        th.number scope="col" { "File" }
+                        th.number.minor scope="col" { "NAR" }
+                        th.number.minor scope="col" { "File" }
                         th scope="col" { "Uploaded" }
-                        th scope="col" { "Token" }
+                        th.minor scope="col" { "Token" }
                     } }
-                    tbody { @for upload in recent { tr {
-                        td { (self.path_name(&upload.path, true)) }
-                        td.number { (Size(upload.nar_size)) }
-                        td.number { (Size(upload.file_size)) }
-                        td.time { (Age::of(upload.registered_at)) }
-                        td { @match &upload.token {
-                            Some(token) => (Name(token.as_bytes())),
-                            None => "–",
-                        } }
-                    } } }
+                    tbody { @for push in pushes { (self.push(push)) } }
                 } } }
+            }
+        }
+    }
+
+    fn push(&self, push: &RecentPush) -> Markup {
+        let RecentPath {
+            path,
+            registered_at,
+            nar_size,
+            file_size,
+            token,
+        } = &push.path;
+        html! {
+            tr {
+                td { (self.path_name(path, true)) (self.others(push)) }
+                td.number.minor { (Size(*nar_size)) }
+                td.number.minor { (Size(*file_size)) }
+                td.time { (Age::of(*registered_at)) }
+                td.minor { @match token {
+                    Some(token) => (Name(token.as_bytes())),
+                    None => "–",
+                } }
+            }
+        }
+    }
+
+    /// Renders the paths that were pushed with a path, folded.
+    fn others(&self, push: &RecentPush) -> Markup {
+        let listed = push.others.iter().take(OTHER_COUNT_MAX);
+        let rest = push.other_count.saturating_sub(listed.len() as u64);
+        html! {
+            @if push.other_count > 0 {
+                details.others {
+                    summary { (Count(push.other_count).of("path")) " of its closure" }
+                    ul {
+                        @for other in listed { li { (self.path_name(&other.path, true)) } }
+                        @if rest > 0 { li.soft { (Count(rest)) " more" } }
+                    }
+                }
             }
         }
     }
@@ -134,16 +228,16 @@ impl View<'_> {
                 @else { div.scrolls tabindex="0" role="group" aria-label="Pins" { table {
                     thead { tr {
                         th scope="col" { "Pin" }
-                        th.number scope="col" { "Generation" }
+                        th.number.minor scope="col" { "Generation" }
                         th scope="col" { "Path" }
-                        th scope="col" { "Made" }
+                        th.minor scope="col" { "Made" }
                         th scope="col" { "Expires" }
                     } }
                     tbody { @for pin in pins { tr {
                         th scope="row" { (Name(pin.name.as_bytes())) }
-                        td.number { (pin.generation) }
+                        td.number.minor { (pin.generation) }
                         td { (self.path_name(&pin.path, true)) }
-                        td.time { (Age::of(pin.created_at)) }
+                        td.time.minor { (Age::of(pin.created_at)) }
                         td.time { @match pin.expires_at {
                             Some(at) => (Date(at)),
                             None => "never",

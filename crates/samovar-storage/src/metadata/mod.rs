@@ -31,7 +31,7 @@ pub use client::Client;
 pub use collect::{Days, Graph, GraphPath, Uses};
 pub use extra::{NewRealisation, Recorded, StoredRealisation};
 pub use overview::{
-    CLOSURE_COUNT_MAX, ClosureSize, Details, Overview, REFERRER_COUNT_MAX, RecentPath,
+    CLOSURE_COUNT_MAX, ClosureSize, Details, Overview, REFERRER_COUNT_MAX, RecentPath, RecentPush,
 };
 pub use pin::{
     Condition, NewPin, PIN_COUNT_MAX, PIN_NAME_LEN_MAX, PIN_TEXT_LEN_MAX, Pin, PinName,

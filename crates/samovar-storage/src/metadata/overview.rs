@@ -29,6 +29,19 @@ pub trait Overview {
         count_max: usize,
     ) -> Result<Vec<RecentPath>, StorageError>;
 
+    /// Returns the last pushes to a cache, at most `count_max`, the newest first, with at most
+    /// `other_count_max` other paths in all. Searches the same paths as [`Overview::recent`].
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn recent_pushes(
+        &self,
+        cache: CacheId,
+        count_max: usize,
+        other_count_max: usize,
+    ) -> Result<Vec<RecentPush>, StorageError>;
+
     /// Returns the details of an uploaded path. Returns `None` if the cache does not have the path,
     /// or if its NAR is lost.
     ///
@@ -52,6 +65,20 @@ pub struct RecentPath {
     pub file_size: u64,
     /// Name of the token that uploaded the path, if it is known.
     pub token: Option<String>,
+}
+
+/// A path that was pushed, and the paths that were pushed with it because it needs them. The
+/// storage does not record what a client was asked to push, so this is derived from references.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecentPush {
+    /// A path to which no other path refers that was published with the same token shortly after.
+    pub path: RecentPath,
+    /// Paths to which it refers, directly or not, and that were published shortly before it with
+    /// the same token. A path to which several pushes refer belongs to one of them. May lack some:
+    /// the sum over all pushes is limited.
+    pub others: Vec<RecentPath>,
+    /// Number of these paths, with those that [`others`](Self::others) lacks.
+    pub other_count: u64,
 }
 
 /// The details of an uploaded path for the web interface.

@@ -1,5 +1,8 @@
 //! Queries for metrics and for the web interface.
 
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+
 use rusqlite::{Connection, OptionalExtension as _, params};
 use samovar_nix::{HashPart, StorePath};
 
@@ -8,11 +11,15 @@ use super::{Sqlite, paths, totals};
 use crate::error::StorageError;
 use crate::metadata::{
     CLOSURE_COUNT_MAX, CacheId, ClosureSize, Details, Metadata as _, Overview, REFERRER_COUNT_MAX,
-    RecentPath, Totals,
+    RecentPath, RecentPush, Totals,
 };
 
 /// Number of the newest paths of all caches among which the recent paths of one cache are searched.
 const SCAN_COUNT_MAX: u32 = 10_000;
+
+/// A path belongs to the push of a path that refers to it and was published with the same token at
+/// most this much later, in seconds.
+const PUSH_GAP_S: i64 = 600;
 
 impl Overview for Sqlite {
     fn totals(&self) -> Result<Totals, StorageError> {
@@ -26,6 +33,15 @@ impl Overview for Sqlite {
         count_max: usize,
     ) -> Result<Vec<RecentPath>, StorageError> {
         self.read(|connection| recent(connection, cache, accepts, count_max))
+    }
+
+    fn recent_pushes(
+        &self,
+        cache: CacheId,
+        count_max: usize,
+        other_count_max: usize,
+    ) -> Result<Vec<RecentPush>, StorageError> {
+        self.read(|connection| recent_pushes(connection, cache, count_max, other_count_max))
     }
 
     fn details(
@@ -43,33 +59,113 @@ fn recent(
     accepts: &dyn Fn(&StorePath) -> bool,
     count_max: usize,
 ) -> Result<Vec<RecentPath>, StorageError> {
+    let mut recent = Vec::new();
+    for_newest(connection, cache, |row| {
+        if accepts(&row.recent.path) {
+            recent.push(row.recent);
+        }
+        Ok(match recent.len() < count_max {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        })
+    })?;
+    Ok(recent)
+}
+
+/// Reads the newest paths, and adds each to the push of a path that refers to it. Referrers come
+/// first, because a path is published after its references.
+fn recent_pushes(
+    connection: &Connection,
+    cache: CacheId,
+    count_max: usize,
+    other_count_max: usize,
+) -> Result<Vec<RecentPush>, StorageError> {
+    // The rows and their references are of the same snapshot.
+    let transaction = connection.unchecked_transaction()?;
+    let mut references =
+        transaction.prepare_cached("select reference from reference where referrer = ?1")?;
+    let mut pushes: Vec<RecentPush> = Vec::new();
+    // The push, and the time, of the last referrer that was read, by reference and token.
+    let mut referred: HashMap<(i64, Option<i64>), (usize, i64)> = HashMap::new();
+    let mut listed_count = 0;
+    let mut earliest = i64::MAX;
+    for_newest(&transaction, cache, |row| {
+        let at = row.recent.registered_at;
+        let referrer = referred.get(&(row.id, row.token));
+        let push = referrer.filter(|(_, referrer_at)| referrer_at.saturating_sub(at) <= PUSH_GAP_S);
+        let index = match push {
+            Some((index, _)) => *index,
+            None if pushes.len() < count_max => pushes.len(),
+            // Older paths may still belong to the pushes.
+            None if at >= earliest.saturating_sub(PUSH_GAP_S) => {
+                return Ok(ControlFlow::Continue(()));
+            }
+            None => return Ok(ControlFlow::Break(())),
+        };
+        match pushes.get_mut(index) {
+            Some(push) => {
+                push.other_count += 1;
+                if listed_count < other_count_max {
+                    push.others.push(row.recent);
+                    listed_count += 1;
+                }
+            }
+            None => pushes.push(RecentPush {
+                path: row.recent,
+                others: Vec::new(),
+                other_count: 0,
+            }),
+        }
+        earliest = earliest.min(at);
+        let mut rows = references.query([row.id])?;
+        while let Some(reference) = rows.next()? {
+            referred.insert((reference.get(0)?, row.token), (index, at));
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(pushes)
+}
+
+/// A row of the table of paths.
+struct Row {
+    id: i64,
+    token: Option<i64>,
+    recent: RecentPath,
+}
+
+/// Reads the newest paths of a cache, the newest first.
+fn for_newest(
+    connection: &Connection,
+    cache: CacheId,
+    mut visit: impl FnMut(Row) -> Result<ControlFlow<()>, StorageError>,
+) -> Result<(), StorageError> {
     let mut statement = connection.prepare_cached(concat!(
-        "select hash_part, path.name, registered_at, nar_size, file_size, token.name \
-         from (select * from path order by id desc limit ?2) as path \
+        "select path.id, token_id, hash_part, path.name, registered_at, nar_size, file_size, \
+         token.name from (select * from path order by id desc limit ?2) as path \
          join nar on nar.id = nar_id left join token on token.id = token_id \
          where cache_id = ?1 and state <> 3 and ",
         is_shown!("?1"),
         " order by path.id desc"
     ))?;
     let mut rows = statement.query(params![cache.0, SCAN_COUNT_MAX])?;
-    let mut recent = Vec::new();
-    while recent.len() < count_max
-        && let Some(row) = rows.next()?
-    {
-        let hash_part = HashPart::from_bytes(row.get(0)?);
-        let path = path_of(hash_part, &row.get::<_, String>(1)?)?;
-        if !accepts(&path) {
-            continue;
+    while let Some(row) = rows.next()? {
+        let hash_part = HashPart::from_bytes(row.get(2)?);
+        let row = Row {
+            id: row.get(0)?,
+            token: row.get(1)?,
+            recent: RecentPath {
+                path: path_of(hash_part, &row.get::<_, String>(3)?)?,
+                registered_at: row.get(4)?,
+                nar_size: unsigned(row.get(5)?)?,
+                file_size: unsigned(row.get(6)?)?,
+                token: row.get(7)?,
+            },
+        };
+        if visit(row)?.is_break() {
+            break;
         }
-        recent.push(RecentPath {
-            path,
-            registered_at: row.get(2)?,
-            nar_size: unsigned(row.get(3)?)?,
-            file_size: unsigned(row.get(4)?)?,
-            token: row.get(5)?,
-        });
     }
-    Ok(recent)
+    Ok(())
 }
 
 fn details(
