@@ -10,9 +10,12 @@
 //! which subtracts their present values. So their number is bounded by the greatest number of
 //! caches at a time, and no count of a thread with the previous table is lost.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+
+use samovar_http::http::percent;
 
 use crate::class::{Class, MethodClass, Outcome, StatusClass};
 use crate::event::ServedCache;
@@ -114,6 +117,10 @@ pub(crate) struct CacheSums {
     pub(crate) caches: Vec<(ServedCache, ByClass)>,
 }
 
+fn decoded(path: &[u8]) -> Cow<'_, [u8]> {
+    percent::decode(path).unwrap_or(Cow::Borrowed(path))
+}
+
 thread_local! {
     static TABLE: RefCell<Option<Arc<Table>>> = const { RefCell::new(None) };
 }
@@ -159,7 +166,7 @@ impl ByCache {
                 slot.before = slot.counters.sums();
             }
             prefixes.push(Prefix {
-                path: cache.path_prefix.as_bytes().into(),
+                path: decoded(cache.path_prefix.as_bytes()).into(),
                 counters: Arc::clone(&slot.counters),
             });
         }
@@ -167,7 +174,7 @@ impl ByCache {
         self.number.store(table.number, Ordering::Release);
     }
 
-    /// Counts a response to a request for the URL path, in the shard of this number.
+    /// Counts a response to a request for the decoded URL path, in the shard of this number.
     pub(crate) fn record(&self, shard: usize, path: &[u8], counted: Counted) {
         let is_recorded = TABLE.try_with(|local| {
             let mut local = local.borrow_mut();

@@ -9,7 +9,7 @@ pub type RawHashPart = [u8; 32];
 /// Returns the class of a request and the hash part in its URL, given path and query. The cache
 /// provides this function, because it interprets URLs. It is called for each request, also on I/O
 /// threads.
-pub type Classify = for<'a> fn(&'a [u8], Option<&'a [u8]>) -> (Class, Option<&'a RawHashPart>);
+pub type Classify = fn(&[u8], Option<&[u8]>) -> (Class, Option<RawHashPart>);
 
 /// The class of a request, by the form of its URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

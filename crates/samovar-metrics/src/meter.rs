@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use samovar_http::http::percent;
 use samovar_http::{Exchange, Peer};
 
 use crate::buckets::{self, BUCKET_COUNT, Histogram};
@@ -139,7 +140,9 @@ impl Meter {
             outcome: Outcome::of(exchange.end),
             body_len: exchange.body_len,
         };
-        self.by_cache.record(number, head.path(), counted);
+        let path = percent::decode(head.path());
+        let path = path.as_deref().unwrap_or(head.path());
+        self.by_cache.record(number, path, counted);
         shard.classes[class as usize].record(exchange, counted);
         let protocol = &shard.protocols[Protocol::of(head.version()) as usize];
         protocol[usize::from(head.is_secure())].fetch_add(1, Ordering::Relaxed);
@@ -154,7 +157,7 @@ impl Meter {
         if let Some(hash_part) = hash_part
             && let Ok(mut records) = shard.requests.try_lock()
         {
-            records.put(kind, hash_part, exchange.body_len, head.peer());
+            records.put(kind, &hash_part, exchange.body_len, head.peer());
         }
     }
 

@@ -51,7 +51,6 @@ pub use admin::admin;
 pub(crate) use assets::answer as asset;
 pub(crate) use overview::page as overview;
 pub(crate) use sign_in::page as sign_in;
-pub(crate) use url::encode as percent_encode;
 
 /// Configuration of the web interface of a cache.
 #[derive(Debug, Clone, Default)]

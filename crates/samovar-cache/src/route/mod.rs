@@ -8,10 +8,8 @@
 //! requests them.
 
 pub(crate) mod page;
+pub(crate) mod path;
 
-use std::borrow::Cow;
-
-use samovar_http::http::percent;
 use samovar_metrics::{Class, RawHashPart};
 use samovar_nix::narinfo::NarCoding;
 use samovar_nix::{HashPart, NarHash, StorePath};
@@ -96,17 +94,7 @@ impl Route {
 
 /// Finds the route of a path that is still percent-encoded, without the prefix it is mounted under.
 pub(crate) fn route(path: &[u8], query: Option<&[u8]>) -> Route {
-    match percent::decode(path) {
-        Some(Cow::Borrowed(path)) => decoded(path, query),
-        // A percent-encoded slash would decode to a new segment, which proxies in front of this
-        // server did not see.
-        Some(Cow::Owned(text)) if slash_count(&text) == slash_count(path) => decoded(&text, query),
-        Some(Cow::Owned(_)) | None => Route::Unknown,
-    }
-}
-
-fn slash_count(path: &[u8]) -> usize {
-    path.iter().filter(|byte| **byte == b'/').count()
+    path::decode(path).map_or(Route::Unknown, |path| decoded(&path, query))
 }
 
 /// Returns the class of a URL path, and the part of it that names the requested resource, which is
@@ -205,23 +193,25 @@ pub fn is_own_segment(segment: &str, has_pages: bool) -> bool {
 /// not validated. The cache's prefix is not known here, so the longest suffix of the path that
 /// matches a form decides.
 #[must_use]
-pub fn classify<'a>(path: &'a [u8], query: Option<&'a [u8]>) -> (Class, Option<&'a RawHashPart>) {
+pub fn classify(path: &[u8], query: Option<&[u8]>) -> (Class, Option<RawHashPart>) {
+    let decoded = path::decode(path);
+    let path = decoded.as_deref().unwrap_or(path);
     let starts = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
     for (start, _) in starts {
         let end = &path[start..];
         let class = match form(end) {
             Some((Class::Narinfo | Class::Listing, name)) if has_upload(name) => Class::Upload,
-            Some((Class::Narinfo, name)) => return (Class::Narinfo, name.last_chunk()),
+            Some((Class::Narinfo, name)) => return (Class::Narinfo, name.last_chunk().copied()),
             Some((Class::Nar, name)) => {
                 let (hash_part, _) = split_nar_name(name, query);
                 return (Class::Nar, hash_part.try_into().ok());
             }
             Some((class, _)) => class,
-            None => match PageRoute::of(end) {
+            None => match PageRoute::of_decoded(end) {
                 Some(PageRoute::Version) => Class::Other,
                 Some(PageRoute::Serve { .. }) => {
                     let name = end.strip_prefix(b"/serve/");
-                    return (Class::Page, name.and_then(<[u8]>::first_chunk));
+                    return (Class::Page, name.and_then(<[u8]>::first_chunk).copied());
                 }
                 Some(_) => Class::Page,
                 None if is_below_upload(end) => Class::Upload,
@@ -325,9 +315,8 @@ mod tests {
             for path in [path, &prefixed] {
                 let (found, raw) = classify(path.as_bytes(), query);
                 assert_eq!(found, class, "{path}");
-                // A hash part that is percent-encoded is not found.
-                if matches!(class, Class::Narinfo | Class::Nar) && !path.contains('%') {
-                    let hash_part = raw.and_then(|raw| HashPart::parse(raw).ok());
+                if matches!(class, Class::Narinfo | Class::Nar) {
+                    let hash_part = raw.and_then(|raw| HashPart::parse(&raw).ok());
                     assert_eq!(hash_part, expected.hash_part(), "{path}");
                 }
             }
@@ -419,7 +408,7 @@ mod tests {
         ] {
             assert_eq!(classify(path.as_bytes(), None), (class, None), "{path}");
         }
-        let hash_part = H.as_bytes().first_chunk();
+        let hash_part = H.as_bytes().first_chunk().copied();
         for path in ["", "/", "/bin/sh"] {
             let path = format!("/team-a/serve/{H}{path}");
             let found = classify(path.as_bytes(), None);

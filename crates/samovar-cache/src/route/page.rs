@@ -1,7 +1,8 @@
 //! Parses request URLs of the web interface.
 
-use samovar_http::http::percent;
 use samovar_nix::{HashPart, StorePath};
+
+use super::path;
 
 /// The page that a URL's path names, without the prefix of its cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +39,11 @@ pub(crate) enum PageRoute {
 impl PageRoute {
     /// Parses a percent-encoded path. `None`: the URL names no page.
     pub(crate) fn of(path: &[u8]) -> Option<Self> {
+        Self::of_decoded(&path::decode(path)?)
+    }
+
+    /// Parses a path that is decoded.
+    pub(super) fn of_decoded(path: &[u8]) -> Option<Self> {
         match path {
             b"" => return Some(Self::Prefix),
             b"/" => return Some(Self::Landing),
@@ -67,18 +73,13 @@ impl PageRoute {
 }
 
 fn store_path(base_name: &[u8]) -> Option<StorePath> {
-    let base_name = percent::decode(base_name)?;
-    StorePath::from_base_name(std::str::from_utf8(&base_name).ok()?).ok()
+    StorePath::from_base_name(std::str::from_utf8(base_name).ok()?).ok()
 }
 
 fn serve(rest: &[u8]) -> Option<PageRoute> {
     let mut segments = rest.split(|byte| *byte == b'/');
     let hash_part = HashPart::parse(segments.next()?).ok()?;
-    // Decode each segment by itself: an encoded slash would become part of a name, and no file name
-    // contains a slash.
-    let mut names: Vec<Vec<u8>> = segments
-        .map(|segment| percent::decode(segment).map(Into::into))
-        .collect::<Option<_>>()?;
+    let mut names: Vec<Vec<u8>> = segments.map(Into::into).collect();
     let has_slash = names.last().is_some_and(Vec::is_empty);
     if has_slash {
         names.pop();
@@ -136,9 +137,11 @@ mod tests {
         check("/serve/{H}", Some(files(&[], false)));
         check("/serve/{H}/", Some(files(&[], true)));
         check("/serve/{H}/a/b%20c", Some(files(&["a", "b c"], false)));
-        check("/serve/{H}/a%2fb/", Some(files(&["a/b"], true)));
+        check("/serve/{H}/%61%2Bb/", Some(files(&["a+b"], true)));
         check("/serve/{H}//a", Some(files(&["", "a"], false)));
-        check("/serve/{H}/%zz", Some(PageRoute::NoPath));
+        check("/serve/{H}/a%2fb/", None);
+        check("/serve/{H}/%00", None);
+        check("/serve/{H}/%zz", None);
         check("/serve/", Some(PageRoute::NoPath));
         check("/-/assets/x.css", Some(PageRoute::Asset("x.css".into())));
         check("//", None);

@@ -31,7 +31,7 @@ use crate::prepared::may_go_inline;
 use crate::reader::Reader;
 use crate::reader::policy::PolicyConfig;
 use crate::refusal::{Fixed, Refusal, TEXT};
-use crate::route::{Route, route};
+use crate::route::{Route, path, route};
 use crate::upload::{self, Context, Cost, Uploaded, Uploads};
 
 /// The header line of all answers of a cache that is not public: a shared cache, such as that of a
@@ -84,6 +84,8 @@ pub(crate) struct Cache {
     shared: Arc<SharedStore>,
     name: String,
     pub(crate) path_prefix: Box<[u8]>,
+    /// The prefix, decoded.
+    prefix: Box<[u8]>,
     pub(crate) narinfos: Arc<Narinfos>,
     pub(crate) access: Option<Access>,
     cache_info: Prepared,
@@ -142,6 +144,7 @@ impl Cache {
         Self {
             shared: Arc::clone(shared),
             name: config.name,
+            prefix: path::prefix(&config.path_prefix),
             path_prefix: config.path_prefix.into_bytes().into_boxed_slice(),
             narinfos,
             access: config.access,
@@ -179,8 +182,7 @@ impl Cache {
 
     /// Returns the rest of a path below the cache's prefix; `None` if the path is not below it.
     pub(crate) fn below_prefix<'path>(&self, path: &'path [u8]) -> Option<&'path [u8]> {
-        let rest = path.strip_prefix(&*self.path_prefix)?;
-        matches!(rest, [] | [b'/', ..]).then_some(rest)
+        path::below(path, &self.prefix)
     }
 
     pub(crate) fn reader(&self) -> &Reader {
@@ -416,10 +418,11 @@ impl Cache {
             address: upload::address(self.access.as_ref(), head),
             ..self.context()
         };
-        if let Some(uploads) = uploads
-            && let Some(response) = uploads.handle(context, request, self.path_prefix.len())
-        {
-            return Some(response);
+        if let Some(uploads) = uploads {
+            let target = upload::Target::of(path);
+            if let Some(response) = uploads.handle(context, request, target) {
+                return Some(response);
+            }
         }
         let head = request.head();
         let path = self.below_prefix(head.path()).unwrap_or_default();
@@ -514,8 +517,8 @@ impl Cache {
 
     /// Returns the response to a URL that is neither part of the cache protocol nor of a page.
     fn unknown(&self, path: &[u8]) -> Fixed {
-        match path {
-            UPLOAD_INFO if self.uploads.is_none() => Fixed::NoUploadUrl,
+        match path::decode(path).as_deref() {
+            Some(UPLOAD_INFO) if self.uploads.is_none() => Fixed::NoUploadUrl,
             _ => Fixed::NotFound,
         }
     }

@@ -41,6 +41,7 @@ use crate::known::program::Program;
 use crate::known::shared_store::{SharedConfig, SharedStore};
 use crate::narinfo::narinfos::NarinfoMemory;
 use crate::refusal::Fixed;
+use crate::route::path;
 use crate::site::background::Background;
 use crate::site::cache::{Cache, CacheConfig};
 use crate::site::current::{Caches, Clients, Current, LocalCaches};
@@ -229,9 +230,9 @@ impl Service for Site {
                 return reply.prepared(fixed.get(Fixed::ForeignOrigin));
             }
         } else if caches.have_pages() {
-            match head.path() {
-                front::HEALTHZ => return reply.prepared(fixed.get(Fixed::Healthy)),
-                front::READYZ => return reply.dispatch_slow(),
+            match path::decode(head.path()).as_deref() {
+                Some(front::HEALTHZ) => return reply.prepared(fixed.get(Fixed::Healthy)),
+                Some(front::READYZ) => return reply.dispatch_slow(),
                 _ => {}
             }
         }
@@ -254,8 +255,8 @@ impl Service for Site {
 
     fn handle(&self, request: &mut Request) -> Response {
         let caches = self.caches();
-        let path = request.head().path();
-        if caches.have_pages() && path == front::READYZ {
+        let path = path::decode(request.head().path());
+        if caches.have_pages() && path.as_deref() == Some(front::READYZ) {
             return front::readyz(&self.shared, &caches, self.storage.as_deref());
         }
         let mut is_hidden = false;

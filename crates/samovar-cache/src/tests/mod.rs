@@ -4,6 +4,7 @@ mod answers;
 mod bulk;
 mod hidden;
 pub(crate) mod memory_store;
+mod paths;
 mod patience;
 mod policies;
 pub(crate) mod recorder;

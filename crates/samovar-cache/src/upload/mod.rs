@@ -71,10 +71,10 @@ use crate::refusal::Fixed;
 pub(crate) use self::bulk::Uploaded;
 #[cfg(fuzzing)]
 pub(crate) use self::pin::fuzzing;
+pub(crate) use self::target::{Kind, Target};
 
 use self::authorize::{Right, with_token};
 use self::body::{SharedBody, encoding_of};
-use self::target::{Kind, Target};
 
 /// Maximum body length of a PUT, in bytes: a NAR may have 64 GiB, and a compressor may add to that.
 const BODY_LEN_MAX: u64 = 65 << 30;
@@ -275,15 +275,13 @@ impl Uploads {
 
     /// Answers a request on a worker. Returns `None` unless it is a PUT, or a URL that is below
     /// `upload/`: others are those of the live Nix store first, and of [`find`](Self::find) then.
-    /// `prefix_len`: length of the cache's URL prefix.
     pub(crate) fn handle(
         &self,
         context: Context<'_>,
         request: &mut Request,
-        prefix_len: usize,
+        target: Target,
     ) -> Option<Response> {
         let head = request.head();
-        let target = Target::of(head.path().get(prefix_len..).unwrap_or_default());
         let _patience = self.stored.start_patience();
         match head.method() {
             method if method == Method::Put || target.kind.has_own_methods() => {

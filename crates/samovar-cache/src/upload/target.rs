@@ -1,14 +1,12 @@
 //! Parses request URLs of uploads.
 
-use std::borrow::Cow;
-
 use samovar_http::http::percent;
 use samovar_nix::{HashPart, StorePath};
 use samovar_storage::PinName;
 use samovar_storage::verify::FileName;
 use samovar_store::RealisationId;
 
-use crate::route;
+use crate::route::{self, path};
 
 use super::push_target;
 
@@ -40,6 +38,34 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    /// Parses a path below `upload`.
+    fn below_upload(path: &[u8]) -> Self {
+        if let Some([b'/', name @ ..]) = path::below(path, b"/pin") {
+            return match name {
+                b"" => Self::Pins,
+                name => Self::Pin(pin_name(name)),
+            };
+        }
+        if let Some([b'/', ..]) = path::below(path, b"/push") {
+            let decoded = path::decode(path);
+            let rest = decoded
+                .as_deref()
+                .and_then(|path| path.strip_prefix(b"/push/"));
+            return Self::Push(rest.and_then(push_target::Target::of));
+        }
+        match path::decode(path).as_deref() {
+            Some(b"/pin-events") => Self::PinEvents,
+            _ => Self::of(path),
+        }
+    }
+
+    /// Parses a path that exists at the cache's own URL, too.
+    fn of(path: &[u8]) -> Self {
+        let decoded = path::decode(path);
+        let path = decoded.as_deref().and_then(|path| path.strip_prefix(b"/"));
+        path.map_or(Self::Unknown, kind)
+    }
+
     /// Whether a request of any method is about a push or a pin, and needs a token.
     pub(crate) fn has_own_methods(&self) -> bool {
         matches!(
@@ -50,27 +76,20 @@ impl Kind {
 }
 
 impl Target {
-    /// Parses the path of a URL, without the cache's prefix. Clients that upload percent-encode no
-    /// character but `!`.
+    /// Parses the path of a URL, without the cache's prefix.
     pub(crate) fn of(path: &[u8]) -> Self {
-        let below = path.strip_prefix(b"/upload/");
-        let rest = below.or_else(|| path.strip_prefix(b"/"));
-        let of = |folder: &[u8]| below.and_then(|below| below.strip_prefix(folder));
-        let kind = match (of(b"push/"), of(b"pin/")) {
-            (Some(path), _) => Kind::Push(push_target::Target::of(path)),
-            (_, Some(b"")) => Kind::Pins,
-            (_, Some(name)) => Kind::Pin(pin_name(name)),
-            _ if below == Some(b"pin-events") => Kind::PinEvents,
-            _ => rest.map_or(Kind::Unknown, kind),
-        };
+        let below = path::below(path, b"/upload").filter(|rest| !rest.is_empty());
         Self {
             is_below_upload: below.is_some(),
-            kind,
+            kind: match below {
+                Some(rest) => Kind::below_upload(rest),
+                None => Kind::of(path),
+            },
         }
     }
 }
 
-/// Parses a percent-encoded name of a pin.
+/// Parses a percent-encoded name of a pin, which may contain encoded slashes.
 fn pin_name(text: &[u8]) -> Option<PinName> {
     let name = percent::decode(text).filter(|_| !text.contains(&b'/'))?;
     std::str::from_utf8(&name).ok()?.parse().ok()
@@ -94,13 +113,8 @@ fn kind(path: &[u8]) -> Kind {
         return path.map_or(Kind::Unknown, Kind::Log);
     }
     if let Some(name) = path.strip_suffix(b".doi") {
-        let name = match name.starts_with(b"realisations/") {
-            // Nix percent-encodes `!` since 2.34.
-            true => percent::decode(name),
-            false => Some(Cow::Borrowed(name)),
-        };
-        let name = name.and_then(|name| String::from_utf8(name.into_owned()).ok());
-        let id = name.as_deref().and_then(route::realisation);
+        let name = std::str::from_utf8(name).ok();
+        let id = name.and_then(route::realisation);
         return id.map_or(Kind::Unknown, Kind::Realisation);
     }
     match path {
@@ -133,6 +147,9 @@ mod tests {
             "/debuginfo/0.debug",
             "/realisations/sha256:{N}!out.doi",
             "/realisations/sha256:{N}%21out.doi",
+            "/log/{H}-a%2Bb.drv",
+            "/%6Eix-cache-info",
+            "/n%61r/{N}.nar",
             "/build-trace-v2/{H}-a.drv/out.doi",
         ] {
             let (target, below) = (of(path), of(&format!("/upload{path}")));
@@ -153,7 +170,8 @@ mod tests {
         assert_eq!(name("/upload/pin/a%2Fb%20%C3%A4"), is("a/b \u{e4}"));
         assert_eq!(of("/upload/pin/").kind, Kind::Pins);
         assert_eq!(of("/upload/pin-events").kind, Kind::PinEvents);
-        for wrong in ["a/b", "a%0a", "a%2", "%FF"] {
+        assert_eq!(name("/%75pload/%70in/a%2Fb"), is("a/b"));
+        for wrong in ["a/b", "a%0a", "a%00", "a%2", "%FF"] {
             assert_eq!(name(&format!("/upload/pin/{wrong}")), Some(None), "{wrong}");
         }
         for other in ["/pin/main", "/upload/pin"] {
@@ -177,6 +195,10 @@ mod tests {
             "/nar/{H}-{N}.nar",
             "/nar/../{N}.nar",
             "/nar/{N}.nar/x",
+            "/nar%2F{N}.nar",
+            "/nix-cache-info%00",
+            "/log/{H}-a%252Bb.drv",
+            "/log/{H}-a%2",
             "/log/../../etc/passwd",
             "/log/{H}-a/b",
             "/realisations/sha256:0!out.doi",

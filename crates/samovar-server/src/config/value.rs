@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::str::FromStr;
 use std::time::Duration;
 
+use samovar_cache::normal_prefix;
+
 use super::{GC_LEASE_TIME_MIN, unit};
 
 /// Maximum time, seconds: a hundred years. Longer times are reduced to this.
@@ -59,17 +61,19 @@ pub fn verifies_first(text: &OsStr) -> Option<bool> {
     }
 }
 
-/// Parses a URL path and removes its trailing slashes; `Some("")` for the root.
+/// Parses a URL path and removes its trailing slashes; `Some("")` for the root. Two texts for the
+/// same path give the same one.
 pub fn url_prefix(text: &OsStr) -> Option<String> {
     let path = text.to_str()?.trim_end_matches('/');
     let well_formed = path.is_empty() || path.starts_with('/');
     let clean = path
         .bytes()
         .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'?' | b'#'));
-    let plain = path
+    let normal = normal_prefix(path).filter(|_| well_formed && clean)?;
+    let plain = normal
         .split('/')
         .all(|segment| segment != "." && segment != "..");
-    (well_formed && clean && plain).then(|| path.to_owned())
+    plain.then_some(normal)
 }
 
 /// Parses the URL of a cache and removes its trailing slashes. Accepts only characters that need no
@@ -158,6 +162,10 @@ mod tests {
         check("/a/../b", None);
         check("/a?b", None);
         check("/a b", None);
+        check("/te%61m/%c3%a4", Some("/team/%C3%A4"));
+        check("/a/%2e%2e/b", None);
+        check("/a%2Fb", None);
+        check("/a%", None);
         check("http://host/x", None);
     }
 }

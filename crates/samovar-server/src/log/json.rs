@@ -40,7 +40,7 @@ struct Line<'a> {
     version: Option<&'static str>,
     route: Option<&'static str>,
     path: Option<&'a str>,
-    hash: Option<&'a str>,
+    hash: Option<String>,
     status: u16,
     bytes: Option<u64>,
     duration_us: u64,
@@ -68,7 +68,7 @@ pub(super) fn append_line(entry: &Entry<'_>, line: &mut Vec<u8>) {
         version: request.map(|request| request.version),
         route: class.map(Class::name),
         path: entry.path,
-        hash: hash.flatten(),
+        hash: hash.flatten().map(|hash| hash.to_string()),
         status: entry.status,
         bytes: entry.body_len,
         duration_us: u64::try_from(entry.duration.as_micros()).unwrap_or(u64::MAX),
@@ -82,11 +82,10 @@ pub(super) fn append_line(entry: &Entry<'_>, line: &mut Vec<u8>) {
 }
 
 /// Returns the class of a target, and its hash part if it has one.
-fn class_of(target: &[u8]) -> (Class, Option<&str>) {
+fn class_of(target: &[u8]) -> (Class, Option<HashPart>) {
     let mut parts = target.splitn(2, |byte| *byte == b'?');
     let (class, raw) = classify(parts.next().unwrap_or_default(), parts.next());
-    let raw = raw.filter(|raw| HashPart::parse(*raw).is_ok());
-    (class, raw.and_then(|raw| std::str::from_utf8(raw).ok()))
+    (class, raw.and_then(|raw| HashPart::parse(&raw).ok()))
 }
 
 /// Converts a client's bytes to text, with U+FFFD for invalid UTF-8; `None` if they are empty.

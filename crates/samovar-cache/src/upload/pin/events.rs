@@ -9,7 +9,7 @@ use samovar_storage::token::Token;
 use super::{busy, context_of, parameters};
 use crate::known::pin_watch::Follower;
 use crate::narinfo::narinfos::Narinfos;
-use crate::pages::percent_encode;
+use crate::route::path::encode as percent_encode;
 use crate::upload::authorize::Right;
 use crate::upload::{Context, Uploads, unavailable};
 

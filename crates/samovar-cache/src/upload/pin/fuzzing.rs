@@ -4,7 +4,7 @@ use samovar_storage::metadata::Tags;
 
 use super::condition::{self, Weak};
 use super::put;
-use crate::pages::percent_encode;
+use crate::route::path::encode as percent_encode;
 use crate::upload::target::{Kind, Target};
 
 /// Parses the body of a request that sets a pin, and writes it again. `None` if it is refused.

@@ -12,7 +12,7 @@ use samovar_storage::metadata::Pin;
 
 use super::context_of;
 use crate::narinfo::narinfos::Narinfos;
-use crate::pages::percent_encode;
+use crate::route::path::encode as percent_encode;
 use crate::upload::{Context, Uploads, unavailable};
 
 /// Maximum number of generations in a page.

@@ -167,7 +167,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::pages::percent_encode;
+    use crate::route::path::encode as percent_encode;
 
     const PATH: &str = "zs83x50c7jbs0hj70ivx7ykckxh2zzl5-app";
 

@@ -12,8 +12,8 @@ use samovar_storage::{PinError, PinName};
 use super::{bad_request, busy, changed, condition, context_of, parameters, tag, valid};
 use crate::known::pin_watch::{Question, Waiter};
 use crate::narinfo::narinfos::Narinfos;
-use crate::pages::percent_encode;
 use crate::refusal::TEXT;
+use crate::route::path::encode as percent_encode;
 use crate::upload::authorize::{Right, unauthorized};
 use crate::upload::{Context, Uploads, refused, unavailable};
 
