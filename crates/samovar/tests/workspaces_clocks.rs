@@ -5,15 +5,16 @@
 #![expect(clippy::print_stdout, reason = "a test says what it has not tested")]
 
 mod support;
+mod support_clock;
 mod support_uploads;
 mod support_workspaces;
 
 use std::fs::{self, File};
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use support::samovar;
+use support_clock::{FakeClock, jump};
 use support_uploads::{Running, Site};
 use support_workspaces::{Home, assert_has, exits, read, tree, write};
 use testkit::process::output;
@@ -26,45 +27,18 @@ fn touch(directory: &Path, name: &str, time: SystemTime) {
     file.unwrap().set_modified(time).unwrap();
 }
 
-/// Returns the library that changes the clock of a process. Returns `None`, after printing the
-/// reason, if it is not installed.
-fn library() -> Option<String> {
-    let mut probe = Command::new("faketime");
-    let probed = probe
-        .args(["-m", "-f", "+1d", "printenv", "LD_PRELOAD"])
-        .output();
-    match probed {
-        Ok(probed) if probed.status.success() => {
-            Some(String::from_utf8(probed.stdout).unwrap().trim().to_owned())
-        }
-        _ => {
-            println!("not tested: faketime is not installed");
-            None
-        }
-    }
-}
-
 #[test]
 fn generations_are_in_order_whatever_the_clocks_say() {
-    let Some(library) = library() else {
+    let Some(clock) = FakeClock::find() else {
         return;
-    };
-    // Sets the clock of a process. Times of files are right.
-    let set_clock = |command: &mut Command, days: &str| {
-        command.env("LD_PRELOAD", &library).env("FAKETIME", days);
-        command
-            .env("NO_FAKE_STAT", "1")
-            .env("DONT_FAKE_MONOTONIC", "1");
     };
     let site = Site::new();
     site.configure_empty("access.networks = [\"192.0.2.0/24\"]\n");
     let mut serve = samovar();
     // The clock of the server goes back while it runs.
     let server_clock = site.dir().join("clock");
-    fs::write(&server_clock, "-1d").unwrap();
-    set_clock(serve.args(site.arguments()), "");
-    serve.env_remove("FAKETIME").env("FAKETIME_NO_CACHE", "1");
-    serve.env("FAKETIME_TIMESTAMP_FILE", &server_clock);
+    jump(&server_clock, "-1d");
+    clock.follow(serve.args(site.arguments()), &server_clock);
     let server = Running::of(&mut serve);
     let token = site.token(&["--rights", "read,push,pin"]);
     let home = Home {
@@ -74,15 +48,15 @@ fn generations_are_in_order_whatever_the_clocks_say() {
     };
     // The clock of each workspace.
     let [ahead, behind] = ["+1d", "-1d"];
-    let run = |directory: &Path, clock: &str, arguments: &[&str], code: i32| {
+    let run = |directory: &Path, difference: &str, arguments: &[&str], code: i32| {
         let mut command = home.command_in(directory, arguments);
-        set_clock(&mut command, clock);
+        clock.set(&mut command, difference);
         exits(&mut command, code)
     };
-    let open = |directory: &str, clock: &str| {
+    let open = |directory: &str, difference: &str| {
         let directory = home.dir(directory);
         let mut command = home.command(&["open", "app"]);
-        set_clock(command.arg(&directory), clock);
+        clock.set(command.arg(&directory), difference);
         output(&mut command);
         directory
     };
@@ -92,7 +66,7 @@ fn generations_are_in_order_whatever_the_clocks_say() {
     run(&one, ahead, &["push"], 0);
     let two = open("two", behind);
     for round in 2..5_u64 {
-        fs::write(&server_clock, format!("-{}d", round * 100)).unwrap();
+        jump(&server_clock, &format!("-{}d", round * 100));
         // The newest generation is that of a clock two days before the one of its base.
         write(&two, "two", round.to_string());
         write(&two, "both", format!("two {round}"));
@@ -110,8 +84,8 @@ fn generations_are_in_order_whatever_the_clocks_say() {
         run(&one, ahead, &["push"], 0);
         run(&two, behind, &["pull"], 0);
         assert_eq!(tree(&two), tree(&one));
-        for (directory, clock) in [(&one, ahead), (&two, behind)] {
-            assert_has(&run(directory, clock, &["status"], 0), "no changes");
+        for (directory, difference) in [(&one, ahead), (&two, behind)] {
+            assert_has(&run(directory, difference, &["status"], 0), "no changes");
         }
     }
     let log = home.run(&one, &["log"]);
