@@ -15,8 +15,10 @@ use samovar_server::config::{
 use samovar_server::logins::without_logins;
 use samovar_server::server::{self, Applied, Predecessor};
 
-use crate::credential::TOKEN_VARIABLE;
+use crate::credential::{PIPE_VARIABLE, TOKEN_VARIABLE};
+use crate::credentials::PLAIN_VARIABLE;
 use crate::outcome::Failed;
+use crate::refs::URL_VARIABLE;
 
 /// Environment variable with the path of the configuration file.
 const CONFIG_VARIABLE: &str = "SAMOVAR_CONFIG";
@@ -27,11 +29,15 @@ pub(crate) const SERVICE_FILE: &str = "/etc/samovar/samovar.toml";
 /// Credentials of that service, which root may read while it runs.
 const SERVICE_CREDENTIALS: &str = "/run/credentials/samovar.service";
 
-/// Environment variables of other commands. They are not options, and may be set for a whole login.
-const CLIENT_VARIABLES: [&str; 4] = [
+/// Environment variables of other commands. They are not options, and may be set for a whole login,
+/// or for the command that a client runs.
+const CLIENT_VARIABLES: [&str; 7] = [
     TOKEN_VARIABLE,
-    "SAMOVAR_CACHE",
+    PIPE_VARIABLE,
+    PLAIN_VARIABLE,
+    URL_VARIABLE,
     "SAMOVAR_CACHE_DIR",
+    "SAMOVAR_RUN_PARENT",
     "SAMOVAR_STATE_DIR",
 ];
 

@@ -4,7 +4,9 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 
 use support::{File, Server, ask, samovar, sample_store, serve};
 
@@ -21,6 +23,39 @@ fn refused_by(command: &mut std::process::Command, part: &str) {
     assert_eq!(text.lines().count(), 1, "{command:?}: {text}");
     assert!(text.contains(part), "{command:?}: {text}");
     assert!(output.stdout.is_empty(), "{command:?}");
+}
+
+/// Returns the names of environment variables in the source files of a directory.
+fn variables(directory: &Path) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            names.append(&mut variables(&path));
+            continue;
+        }
+        let text = fs::read_to_string(path).unwrap();
+        let literals = text.split('"').filter(|text| {
+            text.len() > "SAMOVAR_".len()
+                && text.starts_with("SAMOVAR_")
+                && text.bytes().all(|c| c.is_ascii_uppercase() || c == b'_')
+        });
+        names.extend(literals.map(str::to_owned));
+    }
+    names
+}
+
+/// Variables of clients may be set for a whole login, in which an operator starts a server.
+#[test]
+fn no_variable_of_a_client_stops_the_server() {
+    let config = File::new("");
+    let names = variables(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
+    assert!(names.contains("SAMOVAR_PLAIN_HTTP"), "{names:?}");
+    for name in names.iter().filter(|name| *name != "SAMOVAR_CONFIG") {
+        let mut command = samovar();
+        command.args(["serve", "--check-config", "--config"]);
+        testkit::process::output(command.arg(&config.path).env(name, "x"));
+    }
 }
 
 #[test]
