@@ -21,7 +21,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
             let (strong, weak) = (pin_tags(text, true), pin_tags(text, false));
             assert_eq!(strong.is_some(), weak.is_some());
             if let (Some(Some(strong)), Some(Some(weak))) = (strong, weak) {
-                assert!(strong.iter().all(|generation| weak.contains(generation)));
+                assert!(strong.iter().all(|tag| weak.contains(tag)));
                 let tags: Vec<String> = weak.iter().map(|tag| format!("\"{tag}\"")).collect();
                 if !tags.is_empty() {
                     let again = pin_tags(tags.join(", ").as_bytes(), true);

@@ -68,7 +68,7 @@ pub use error::{PutError, StorageError};
 pub use inspect::{Foreign, Inspection, inspect};
 pub use lost::LostFile;
 pub use metadata::{
-    PIN_NAME_LEN_MAX, PIN_TEXT_LEN_MAX, PinName, PinNameError, PinPartError, PinText,
+    Lineage, PIN_NAME_LEN_MAX, PIN_TEXT_LEN_MAX, PinName, PinNameError, PinPartError, PinText,
 };
 pub use mirror::{cache_info, narinfo};
 pub use objects::Space;

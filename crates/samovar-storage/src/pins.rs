@@ -7,7 +7,7 @@ use samovar_nix::{Glob, StorePath};
 use crate::counters::Reason;
 use crate::error::StorageError;
 use crate::metadata::{
-    Condition, NewPin, PIN_COUNT_MAX, Pin, PinName, PinText, Pinned, Unpin, Unpinned,
+    Condition, NewPin, PIN_COUNT_MAX, Pin, PinName, PinText, Pinned, Unpin, Unpinned, Version,
 };
 use crate::stored_cache::StoredCache;
 use crate::token::Token;
@@ -58,7 +58,7 @@ pub enum PinError {
         /// The name of the pin.
         pin: String,
         /// The newest generation. `None`: the pin does not exist.
-        newest: Option<i64>,
+        newest: Option<Version>,
     },
     /// The storage failed.
     #[error(transparent)]
@@ -66,9 +66,11 @@ pub enum PinError {
 }
 
 /// Describes the newest generation of a pin.
-fn found(pin: &str, newest: Option<i64>) -> String {
+fn found(pin: &str, newest: Option<Version>) -> String {
     match newest {
-        Some(newest) => format!("the newest generation of the pin {pin:?} is {newest}"),
+        Some(Version { generation, .. }) => {
+            format!("the newest generation of the pin {pin:?} is {generation}")
+        }
         None => format!("the pin {pin:?} does not exist"),
     }
 }
@@ -178,6 +180,22 @@ impl StoredCache {
     ) -> Result<Vec<Pin>, StorageError> {
         let metadata = &self.storage.metadata;
         metadata.generations(self.id, name, below, count_max)
+    }
+
+    /// Returns the oldest generation of each lineage of a pin, newest first: of the generations
+    /// that have not expired, up to the number `newest`, at most `count_max`.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn lineages(
+        &self,
+        name: &PinName,
+        newest: i64,
+        count_max: u32,
+    ) -> Result<Vec<Version>, StorageError> {
+        let metadata = &self.storage.metadata;
+        metadata.lineages(self.id, name, newest, count_max)
     }
 
     /// Returns the newest generation of each pin, sorted by name. Pins whose generations have all

@@ -173,7 +173,7 @@ fn condition(
     };
     check_successor(name, &newest.path, &stored.path)?;
     Ok(Condition {
-        only: Some(Tags::Listed(vec![newest.generation])),
+        only: Some(Tags::Listed(vec![newest.version().into()])),
         except: None,
     })
 }
@@ -204,6 +204,7 @@ fn list(metadata: &Sqlite, out: &mut dyn Write) -> anyhow::Result<()> {
             token: _,
             host,
             message,
+            lineage: _,
         } = &pin;
         let expires = expires_at.map_or_else(|| "never".to_owned(), date);
         let dir = metadata.find_cache(cache)?.map(|row| row.store_dir);

@@ -95,11 +95,9 @@ fn each_change_answers_a_waiting_request() {
         let text = response.text();
         let expected = format!("generation {} {} ", round + 1, pins.paths[path]);
         assert!(text.starts_with(&expected), "{text}");
-        let tag = format!("\"{}\"", round + 1);
-        assert_eq!(
-            (response.status, response.header("etag")),
-            (200, Some(&*tag))
-        );
+        let tag = response.header("etag").expect("a tag");
+        assert_eq!(response.status, 200);
+        assert!(tag.starts_with(&format!("\"{}-", round + 1)), "{tag}");
     }
     let mut waiting = pins.wait(&pins.token, ROUND_COUNT + 1);
     pins.remove("main");
@@ -112,10 +110,9 @@ fn changes_by_commands_answer_waiting_requests() {
     let mut waiting = pins.wait(&pins.token, 1);
     pins.pin(&["add", "main", &pins.paths[1]]);
     let response = waiting.response(false);
-    assert_eq!(
-        (response.status, response.header("etag")),
-        (200, Some("\"2\""))
-    );
+    assert_eq!(response.status, 200);
+    let tag = response.header("etag").expect("a tag");
+    assert!(tag.starts_with("\"2-"), "{tag}");
     let mut waiting = pins.wait(&pins.token, 2);
     pins.pin(&["remove", "main"]);
     assert_eq!(waiting.response(false).status, 404);
@@ -136,7 +133,8 @@ fn a_pin_that_does_not_change_is_answered_after_the_time() {
         let fields = [&*authorization, "If-None-Match: \"1\""];
         let response = connection.request(method, "/upload/pin/main?wait=1", &fields);
         assert_eq!(response.status, 304, "{method}");
-        assert_eq!(response.header("etag"), Some("\"1\""));
+        let tag = response.header("etag").expect("a tag");
+        assert!(tag.starts_with("\"1-"), "{tag}");
         assert!(response.body.is_empty());
         // The connection remains usable.
         let response = connection.request("GET", "/upload/pin/main", &fields);

@@ -34,8 +34,9 @@ pub use overview::{
     CLOSURE_COUNT_MAX, ClosureSize, Details, Overview, REFERRER_COUNT_MAX, RecentPath, RecentPush,
 };
 pub use pin::{
-    Condition, NewPin, PIN_COUNT_MAX, PIN_NAME_LEN_MAX, PIN_TEXT_LEN_MAX, Pin, PinName,
-    PinNameError, PinPartError, PinText, PinTextError, Pinned, Pins, Tags, Unpin, Unpinned,
+    Condition, Lineage, LineageError, NewPin, PIN_COUNT_MAX, PIN_NAME_LEN_MAX, PIN_TEXT_LEN_MAX,
+    Pin, PinName, PinNameError, PinPartError, PinText, PinTextError, Pinned, Pins, Tag, TagError,
+    Tags, Unpin, Unpinned, Version,
 };
 pub use push::{Need, PushLimits, PushMetadata};
 pub use sqlite::Sqlite;

@@ -11,8 +11,8 @@ use crate::error::StorageError;
 
 /// The part of [`Metadata`](super::Metadata) for pins.
 ///
-/// A pin has generations. A number never stands for two generations of a pin: after a removal, the
-/// next generation gets a higher number than each one before.
+/// A pin has generations. Their numbers ascend, also after a removal. A number can stand for two
+/// generations if the cache was deleted or the database was set back; they have other lineages.
 pub trait Pins {
     /// Pins a path of a cache, and revives the path if it is condemned.
     ///
@@ -45,6 +45,20 @@ pub trait Pins {
         below: i64,
         count_max: u32,
     ) -> Result<Vec<Pin>, StorageError>;
+
+    /// Returns the oldest generation of each lineage of a pin, newest first: of the generations
+    /// that have not expired, up to the number `newest`, at most `count_max`.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn lineages(
+        &self,
+        cache: CacheId,
+        name: &PinName,
+        newest: i64,
+        count_max: u32,
+    ) -> Result<Vec<Version>, StorageError>;
 
     /// Returns the newest generation of each pin of a cache that has one that has not expired,
     /// sorted by name. A cache that is being deleted has none.
@@ -179,6 +193,65 @@ impl FromStr for PinText {
     }
 }
 
+/// The lineage of a generation: 128 random bits.
+///
+/// Generations of a pin with the same lineage were added one after the other, each on the one
+/// before it. A new lineage begins when a pin is created, also again after its removal, when its
+/// newest generation was removed, and when the database was restored from a backup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lineage([u8; 16]);
+
+impl Lineage {
+    pub(crate) const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    pub(crate) const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+/// Error: the text is not a lineage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a lineage has 32 lower-case hexadecimal digits")]
+pub struct LineageError;
+
+impl FromStr for Lineage {
+    type Err = LineageError;
+
+    fn from_str(text: &str) -> Result<Self, LineageError> {
+        let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        match text.len() == 32 && text.bytes().all(is_digit) {
+            true => u128::from_str_radix(text, 16)
+                .map(|number| Self(number.to_be_bytes()))
+                .map_err(|_impossible| LineageError),
+            false => Err(LineageError),
+        }
+    }
+}
+
+impl fmt::Display for Lineage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+/// A generation of a pin with its lineage. No two generations of a pin have the same version.
+/// Displayed as `GENERATION-LINEAGE`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Version {
+    /// Number of the generation.
+    pub generation: i64,
+    /// Its lineage.
+    pub lineage: Lineage,
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.generation, self.lineage)
+    }
+}
+
 /// A generation of a pin: a named path that the collector keeps, with its closure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pin {
@@ -201,6 +274,19 @@ pub struct Pin {
     pub host: Option<String>,
     /// The client's message, such as the reason for the generation.
     pub message: Option<String>,
+    /// The lineage of the generation.
+    pub lineage: Lineage,
+}
+
+impl Pin {
+    /// Returns the generation with its lineage.
+    #[must_use]
+    pub const fn version(&self) -> Version {
+        Version {
+            generation: self.generation,
+            lineage: self.lineage,
+        }
+    }
 }
 
 /// A pin to add to a cache.
@@ -243,16 +329,69 @@ pub enum Tags {
     /// `*`: every generation.
     Any,
     /// These generations.
-    Listed(Vec<i64>),
+    Listed(Vec<Tag>),
 }
+
+/// An entity tag in a [`Condition`]: `GENERATION` or `GENERATION-LINEAGE`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tag {
+    /// Number of the generation.
+    pub generation: i64,
+    /// `None`: that of any lineage.
+    pub lineage: Option<Lineage>,
+}
+
+impl Tag {
+    fn is_of(self, version: Version) -> bool {
+        let is_same = |lineage| lineage == version.lineage;
+        self.generation == version.generation && self.lineage.is_none_or(is_same)
+    }
+}
+
+impl From<Version> for Tag {
+    fn from(version: Version) -> Self {
+        Self {
+            generation: version.generation,
+            lineage: Some(version.lineage),
+        }
+    }
+}
+
+impl FromStr for Tag {
+    type Err = TagError;
+
+    /// Parses a tag. Refuses other forms of the number, such as "+1" and "01".
+    fn from_str(text: &str) -> Result<Self, TagError> {
+        let (number, lineage) = match text.split_once('-') {
+            Some((number, lineage)) => (number, Some(lineage)),
+            None => (text, None),
+        };
+        let generation: i64 = number.parse().map_err(|_not_a_number| TagError)?;
+        let lineage = lineage.map(str::parse).transpose();
+        match generation.to_string() == number {
+            true => Ok(Self {
+                generation,
+                lineage: lineage.map_err(|_not_a_lineage| TagError)?,
+            }),
+            false => Err(TagError),
+        }
+    }
+}
+
+/// Error: the text is not the entity tag of a generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("an entity tag is the number of a generation, and its lineage after a dash")]
+pub struct TagError;
 
 impl Tags {
     /// Returns whether the newest generation is one of these. `None`: the pin does not exist.
     #[must_use]
-    pub fn contain(&self, newest: Option<i64>) -> bool {
+    pub fn contain(&self, newest: Option<Version>) -> bool {
         match self {
             Self::Any => newest.is_some(),
-            Self::Listed(tags) => newest.is_some_and(|newest| tags.contains(&newest)),
+            Self::Listed(tags) => {
+                newest.is_some_and(|newest| tags.iter().any(|tag| tag.is_of(newest)))
+            }
         }
     }
 }
@@ -261,7 +400,7 @@ impl Condition {
     /// Returns whether the condition holds. `newest`: the pin's newest generation, or `None` if the
     /// pin does not exist.
     #[must_use]
-    pub fn holds(&self, newest: Option<i64>) -> bool {
+    pub fn holds(&self, newest: Option<Version>) -> bool {
         let is_only = self.only.as_ref().is_none_or(|tags| tags.contain(newest));
         let is_except = self
             .except
@@ -291,7 +430,7 @@ pub enum Pinned {
     TooMany,
     /// The condition does not hold. Contains the newest generation, or `None` if the pin does not
     /// exist. Nothing was changed.
-    Changed(Option<i64>),
+    Changed(Option<Version>),
 }
 
 /// The generations of a pin to remove for a client.
@@ -320,7 +459,7 @@ pub enum Unpinned {
     /// The token permits only pins whose name matches this pattern. Nothing was changed.
     OtherName(Glob),
     /// The condition does not hold. Contains the newest generation. Nothing was changed.
-    Changed(Option<i64>),
+    Changed(Option<Version>),
 }
 
 #[cfg(test)]
@@ -381,19 +520,62 @@ mod tests {
     }
 
     #[test]
+    fn texts_of_lineages_and_tags() {
+        let text = "00ff0102030405060708090a0b0c0d0e";
+        let lineage: Lineage = text.parse().unwrap();
+        assert_eq!(lineage.to_string(), text);
+        let version = Version {
+            generation: 7,
+            lineage,
+        };
+        let tag: Tag = version.to_string().parse().unwrap();
+        assert_eq!(tag, version.into());
+        let any: Tag = "7".parse().unwrap();
+        assert!(tag.is_of(version) && any.is_of(version));
+        let other = Version {
+            lineage: Lineage::from_bytes([1; 16]),
+            ..version
+        };
+        assert!(!tag.is_of(other) && any.is_of(other));
+        for wrong in ["", "+1", "01", "1-", "1-00", "-", &format!("{version}0")] {
+            assert_eq!(wrong.parse::<Tag>(), Err(TagError), "{wrong}");
+        }
+        for wrong in [
+            &text[1..],
+            &text.to_uppercase(),
+            "+0ff0102030405060708090a0b0c0d0e",
+        ] {
+            assert_eq!(wrong.parse::<Lineage>(), Err(LineageError), "{wrong}");
+        }
+    }
+
+    #[test]
     fn conditions() {
-        let listed = |tags: &[i64]| Some(Tags::Listed(tags.to_vec()));
+        let version = |generation| Version {
+            generation,
+            lineage: Lineage::from_bytes([7; 16]),
+        };
+        let listed = |tags: &[i64]| {
+            let tags = tags.iter().map(|tag| version(*tag).into());
+            Some(Tags::Listed(tags.collect()))
+        };
         let holds = |only: &Option<Tags>, except: &Option<Tags>, newest| {
             let (only, except) = (only.clone(), except.clone());
             Condition { only, except }.holds(newest)
         };
         let (any, none) = (Some(Tags::Any), None);
-        for newest in [None, Some(1), Some(2)] {
+        for newest in [None, Some(version(1)), Some(version(2))] {
             assert!(holds(&none, &none, newest));
             assert_eq!(holds(&any, &none, newest), newest.is_some());
             assert_eq!(holds(&none, &any, newest), newest.is_none());
-            assert_eq!(holds(&listed(&[2]), &none, newest), newest == Some(2));
-            assert_eq!(holds(&none, &listed(&[2]), newest), newest != Some(2));
+            assert_eq!(
+                holds(&listed(&[2]), &none, newest),
+                newest == Some(version(2))
+            );
+            assert_eq!(
+                holds(&none, &listed(&[2]), newest),
+                newest != Some(version(2))
+            );
             assert_eq!(holds(&listed(&[1, 2]), &none, newest), newest.is_some());
             assert!(!holds(&listed(&[]), &none, newest));
             assert!(!holds(&listed(&[2]), &any, newest));

@@ -120,14 +120,14 @@ pub(super) fn run(
         expected: match (newest, options.is_forced) {
             (_, true) => Expected::Any,
             (None, _) => Expected::Absent,
-            (Some(newest), _) => Expected::Generation(newest.number),
+            (Some(newest), _) => Expected::Generation(newest.version()),
         },
         keep: Some(options.keep),
         host: Some(&host()),
         message: options.message,
     };
     let generation = match snapshots.refs().put(name, &update)? {
-        Updated::Done(generation) => generation,
+        Updated::Done(version) => version.number,
         Updated::Conflict(sentence) => {
             let error = anyhow!(
                 "another client has set {name} during this push ({sentence}): look at samovar ref \

@@ -103,7 +103,7 @@ impl PinOptions {
             return Ok(Expected::Absent);
         };
         check_successor(&self.name, &newest.manifest, path)?;
-        Ok(Expected::Generation(newest.number))
+        Ok(Expected::Generation(newest.version()))
     }
 
     fn url(&self) -> String {

@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use anyhow::{Context as _, anyhow, bail, ensure};
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use samovar_nix::{PublicKey, Signature, StorePath};
-use samovar_storage::PinName;
+use samovar_storage::{Lineage, PinName};
+
+use ureq::http::HeaderValue;
 
 use crate::cache::{Cache, INFO_PATH};
 use crate::http::{Http, Payload, read_body};
@@ -14,6 +16,9 @@ use crate::trust::Trust;
 
 /// Maximum length of a response, in bytes: a ref may have 10,000 generations.
 const ANSWER_LEN_MAX: u64 = 64 << 20;
+
+/// Header field of a response with generations: the oldest one of each lineage.
+const LINEAGES: &str = "Samovar-Lineages";
 
 /// Maximum length of a host name and of a message, in bytes.
 pub(crate) const TEXT_LEN_MAX: usize = 1024;
@@ -42,6 +47,16 @@ pub(crate) struct Generation {
     /// Name of the machine that set the generation.
     pub(crate) host: Option<String>,
     pub(crate) message: Option<String>,
+    /// `None`: the server does not state it.
+    pub(crate) lineage: Option<Lineage>,
+}
+
+/// A generation of a ref with its lineage, as in an entity tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Version {
+    pub(crate) number: u64,
+    /// `None`: unknown.
+    pub(crate) lineage: Option<Lineage>,
 }
 
 /// The generations of a ref, the newest first, and the signatures of the newest one.
@@ -66,7 +81,7 @@ pub(crate) enum Expected {
     /// The ref does not exist.
     Absent,
     /// This is the newest generation.
-    Generation(u64),
+    Generation(Version),
     /// Any state.
     Any,
 }
@@ -86,12 +101,61 @@ pub(crate) struct Update<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Updated {
     /// The snapshot has this generation.
-    Done(u64),
+    Done(Version),
     /// Another client has changed the ref. The text is the server's sentence.
     Conflict(String),
 }
 
+impl Generation {
+    pub(crate) const fn version(&self) -> Version {
+        Version {
+            number: self.number,
+            lineage: self.lineage,
+        }
+    }
+}
+
+impl Version {
+    /// Returns the text in an entity tag: `NUMBER-LINEAGE`, or only the number.
+    pub(crate) fn text(self) -> String {
+        match self.lineage {
+            Some(lineage) => format!("{}-{lineage}", self.number),
+            None => self.number.to_string(),
+        }
+    }
+
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (number, lineage) = match text.split_once('-') {
+            Some((number, lineage)) => (number, Some(lineage.parse().ok()?)),
+            None => (text, None),
+        };
+        Some(Self {
+            number: number.parse().ok()?,
+            lineage,
+        })
+    }
+}
+
 impl Log {
+    /// Returns whether a generation is one of this ref, or an older one that is not kept any more.
+    pub(crate) fn follows(&self, version: Version) -> bool {
+        let mut lineages = self.generations.iter().filter_map(|one| one.lineage);
+        // Without lineages, only the numbers can be compared.
+        let is_known = version.lineage.is_some() && lineages.next().is_some();
+        let mut all = self.generations.iter();
+        all.any(|one| version.number <= one.number && (!is_known || one.lineage == version.lineage))
+    }
+
+    /// Sets the lineages of the generations. `oldest`: the oldest generation of each lineage,
+    /// newest first.
+    fn set_lineages(&mut self, oldest: &[Version]) {
+        for generation in &mut self.generations {
+            let mut all = oldest.iter();
+            let its = all.find(|oldest| oldest.number <= generation.number);
+            generation.lineage = its.and_then(|oldest| oldest.lineage);
+        }
+    }
+
     /// Returns one generation of the ref. `number`: `None` for the newest one.
     ///
     /// # Errors
@@ -182,10 +246,13 @@ impl Refs {
             404 => return Ok(None),
             _ => return Err(self.http.refused("to read the ref", response)),
         }
+        let lineages = tags(response.headers().get(LINEAGES));
         let text = read_body(response, ANSWER_LEN_MAX)?;
         let text = String::from_utf8_lossy(&text);
         let log = parse_log(&text);
-        let log = log.with_context(|| format!("invalid answer from {}", self.http.url(&url)))?;
+        let mut log =
+            log.with_context(|| format!("invalid answer from {}", self.http.url(&url)))?;
+        log.set_lineages(&lineages);
         if let Some(trust) = &self.trust {
             log.check(name, trust)?;
         }
@@ -230,12 +297,17 @@ impl Refs {
                     .refused(format!("to set the ref {name}"), response));
             }
         }
+        let tag = tags(response.headers().get("ETag"));
         let text = read_body(response, ANSWER_LEN_MAX)?;
         let text = String::from_utf8_lossy(&text);
         let number = generation(&text, update.manifest);
         let number =
             number.with_context(|| format!("invalid answer from {}", self.http.url(&url)))?;
-        Ok(Updated::Done(number))
+        let version = tag.into_iter().find(|version| version.number == number);
+        Ok(Updated::Done(version.unwrap_or(Version {
+            number,
+            lineage: None,
+        })))
     }
 
     /// Removes a ref, or one of its generations. Returns false if there is none.
@@ -292,9 +364,19 @@ fn encoded(text: &str) -> String {
 pub(crate) fn conditional(http: &Http, expected: Expected) -> Http {
     match expected {
         Expected::Absent => http.with_header("If-None-Match", "*".to_owned()),
-        Expected::Generation(number) => http.with_header("If-Match", format!("\"{number}\"")),
+        Expected::Generation(version) => {
+            http.with_header("If-Match", format!("\"{}\"", version.text()))
+        }
         Expected::Any => http.clone(),
     }
+}
+
+/// Parses a list of entity tags. Omits those that are no generations.
+fn tags(list: Option<&HeaderValue>) -> Vec<Version> {
+    let list = list.and_then(|list| list.to_str().ok());
+    let tags = list.unwrap_or_default().split(',');
+    let quoted = tags.map(|tag| tag.trim().strip_prefix('"')?.strip_suffix('"'));
+    quoted.flatten().filter_map(Version::parse).collect()
 }
 
 /// Returns the server's sentence in an error response.
@@ -337,6 +419,7 @@ fn parse_log(text: &str) -> anyhow::Result<Log> {
                     token: decoded(token)?,
                     host: decoded(host)?,
                     message: decoded(message)?,
+                    lineage: None,
                 });
             }
             ["sig", signature] => log.signatures.push(Signature::parse(signature)?),
@@ -420,6 +503,35 @@ mod tests {
             ("end 2\n", "end 2\nx\n"),
         ] {
             assert!(parse_log(&text.replacen(from, to, 1)).is_err(), "{to}");
+        }
+    }
+
+    #[test]
+    fn a_generation_has_the_lineage_of_those_before_it() {
+        let (old, new) = ("0".repeat(32), "1".repeat(32));
+        let text = format!(
+            "generation 7 {PATH} 1 - - - -\ngeneration 5 {PATH} 1 - - - -\n\
+             generation 4 {PATH} 1 - - - -\ngeneration 2 {PATH} 1 - - - -\nend 4\n"
+        );
+        let mut log = parse_log(&text).unwrap();
+        let list = HeaderValue::from_str(&format!("\"7-{new}\", \"4-{old}\", x, \"a\"")).unwrap();
+        let version = |text: &str| Version::parse(text).unwrap();
+        assert!(log.follows(version(&format!("6-{old}"))));
+        log.set_lineages(&tags(Some(&list)));
+        let texts = log.generations.iter().map(|one| one.version().text());
+        let expected = [(7, &new), (5, &old), (4, &old)];
+        let expected = expected.map(|(number, lineage)| format!("{number}-{lineage}"));
+        let expected = expected.into_iter().chain(["2".to_owned()]);
+        assert!(texts.eq(expected));
+        for (text, expected) in [
+            (format!("7-{new}"), true),
+            (format!("8-{new}"), false),
+            (format!("3-{old}"), true),
+            (format!("6-{old}"), false),
+            ("6".to_owned(), true),
+            (format!("1-{}", "2".repeat(32)), false),
+        ] {
+            assert_eq!(log.follows(version(&text)), expected, "{text}");
         }
     }
 

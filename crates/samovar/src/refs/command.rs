@@ -155,6 +155,7 @@ fn log(refs: &Refs, name: &RefName, is_json: bool, out: &mut dyn Write) -> anyho
                 "token": one.token,
                 "host": one.host,
                 "message": one.message,
+                "lineage": one.lineage.map(|lineage| lineage.to_string()),
             })
         });
         let generations: Vec<_> = generations.collect();

@@ -4,7 +4,9 @@ mod client;
 mod command;
 mod name;
 
-pub(crate) use client::{Expected, Generation, Refs, TEXT_LEN_MAX, Update, Updated, conditional};
+pub(crate) use client::{
+    Expected, Generation, Log, Refs, TEXT_LEN_MAX, Update, Updated, Version, conditional,
+};
 pub(crate) use command::{command, run, write_log};
 pub(crate) use name::{
     PathOrRef, RefName, URL_VARIABLE, check_snapshot, check_successor, is_manifest, path_names,

@@ -21,7 +21,7 @@ const GENERATION_COUNT_MAX: usize = 50;
 
 /// The generation from which files have come.
 #[derive(Debug)]
-enum Origin {
+pub(super) enum Origin {
     Known(Generation, Box<Downloaded>),
     /// None that the server has. The number is that of the generation with the fewest differences.
     Unknown {
@@ -84,7 +84,7 @@ pub(super) fn adopt(
     };
     workspace.write_base(&snapshot)?;
     workspace.set_state(State {
-        base: Some(Base::now(generation.number, &snapshot)),
+        base: Some(Base::now(generation.version(), &snapshot)),
         ..workspace.state.clone()
     })?;
     let changes = changes(&snapshot.manifest.entries, &scanned.entries);
@@ -106,7 +106,7 @@ pub(super) fn adopt(
 /// # Errors
 ///
 /// A manifest cannot be downloaded.
-fn find(
+pub(super) fn find(
     snapshots: &Snapshots,
     generations: &[Generation],
     found: &Entries,

@@ -16,7 +16,7 @@ use signal_hook::iterator::Signals;
 
 use super::delete::is_closing;
 use super::push::{Options, Pushed, conflict, push};
-use super::state::{STATE, Workspace, is_workspace};
+use super::state::{Base, STATE, Workspace, is_workspace};
 use crate::credentials::Sources;
 use crate::notice::notice;
 use crate::outcome::{Failed, TreeChanges};
@@ -115,8 +115,9 @@ struct Auto<'a> {
     /// The last error, which is printed once.
     failure: Option<String>,
     pause: Duration,
-    /// Generation of the base at the last conflict: pushing again is useless until a pull.
-    conflict_base: Option<u64>,
+    /// The base at the last conflict: pushing again is useless until a pull. The inner `None`: the
+    /// workspace had no base.
+    conflict_base: Option<Option<Base>>,
     /// Whether programs have changed the files during the last push.
     is_disturbed: bool,
 }
@@ -135,7 +136,7 @@ impl Auto<'_> {
             if let Ok(current) = Workspace::read(&workspace.root) {
                 *workspace = current;
             }
-            if self.conflict_base == Some(workspace.state.generation()) {
+            if self.conflict_base.as_ref() == Some(&workspace.state.base) {
                 return Ok(false);
             }
             self.conflict_base = None;
@@ -182,7 +183,7 @@ impl Auto<'_> {
                 out.flush()?;
             }
             Pushed::Conflict(newest) => {
-                self.conflict_base = Some(workspace.state.generation());
+                self.conflict_base = Some(workspace.state.base.clone());
                 return Err(conflict(workspace, &newest));
             }
         }

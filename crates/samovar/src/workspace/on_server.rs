@@ -4,13 +4,13 @@ use anyhow::anyhow;
 
 use super::state::{State, Workspace};
 use crate::outcome::Failed;
-use crate::refs::{Generation, Refs};
+use crate::refs::{Generation, Log, Refs};
 
 /// The ref of a workspace on the server.
 #[derive(Debug)]
 pub(super) struct OnServer {
-    /// The newest generation; `None` if the ref does not exist.
-    pub(super) newest: Option<Generation>,
+    /// The generations, the newest first; none if the ref does not exist.
+    pub(super) log: Log,
     /// Whether a generation of the ref has the snapshot on which the files are based.
     pub(super) has_base: bool,
     /// Whether the generation on which the files are based is gone, or has another snapshot.
@@ -24,47 +24,53 @@ impl OnServer {
     ///
     /// The cache is unavailable or refuses the request.
     pub(super) fn of(refs: &Refs, state: &State) -> anyhow::Result<Self> {
-        let log = refs.get(&state.name)?;
-        let generations = log.map(|log| log.generations).unwrap_or_default();
-        let newest = generations.first().cloned();
+        let log = refs.get(&state.name)?.unwrap_or_default();
         let Some(base) = &state.base else {
             return Ok(Self {
-                newest,
+                log,
                 has_base: false,
                 is_base_lost: false,
             });
         };
-        let mut all = generations.iter();
-        let same = all.find(|generation| generation.number == base.generation);
-        // An older generation than those of the log was deleted, because only some are kept.
-        let is_base_lost = match (same, &newest) {
-            (Some(same), _) => same.manifest != base.manifest,
-            (None, Some(newest)) => newest.number < base.generation,
-            (None, None) => true,
+        let mut all = log.generations.iter();
+        let same = all.find(|generation| generation.number == base.version.number);
+        let is_base_lost = match same {
+            Some(same) => same.manifest != base.manifest,
+            // One that the log does not have was deleted, because only some are kept.
+            None => !log.follows(base.version),
         };
-        let mut all = generations.iter();
+        let mut all = log.generations.iter();
         Ok(Self {
             has_base: all.any(|generation| generation.manifest == base.manifest),
-            newest,
+            log,
             is_base_lost,
         })
+    }
+
+    /// Returns the newest generation; `None` if the ref does not exist.
+    pub(super) fn newest(&self) -> Option<&Generation> {
+        self.log.generations.first()
     }
 
     /// Returns the error if the server has lost the ref, or the generation on which the files are
     /// based.
     pub(super) fn lost(&self, state: &State) -> Option<anyhow::Error> {
         let base = state.base.as_ref().filter(|_| self.is_base_lost)?;
-        let Some(newest) = &self.newest else {
+        let Some(newest) = self.newest() else {
             return Some(missing(state));
         };
         let advice = match self.has_base {
             true => "run samovar workspace pull",
-            false => "samovar workspace push --force publishes these files as the next generation",
+            false => {
+                "samovar workspace pull makes what differs from it a conflict, and samovar \
+                 workspace push --force publishes these files as the next generation"
+            }
         };
         Some(Failed::Refused.because(anyhow!(
             "the server has lost generation {} of {}, on which these files are based: its newest \
-             one is {}, as after a restore from a backup. Nothing was changed: {advice}",
-            base.generation,
+             one is {}, as after a restore from a backup, or after the ref was removed and created \
+             again. Nothing was changed: {advice}",
+            base.version.number,
             state.name,
             newest.number
         )))
@@ -97,10 +103,8 @@ pub(super) fn check_base(workspace: &mut Workspace, refs: &Refs) -> anyhow::Resu
     let Some(error) = found.lost(&workspace.state) else {
         return Ok(found);
     };
-    match &found.newest {
-        Some(newest) if workspace.adopt_base(newest.number, &newest.manifest)? => {
-            OnServer::of(refs, &workspace.state)
-        }
+    match found.newest() {
+        Some(newest) if workspace.adopt_base(newest)? => OnServer::of(refs, &workspace.state),
         _ => Err(error),
     }
 }

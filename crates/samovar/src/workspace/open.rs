@@ -210,7 +210,7 @@ fn open_overlay(
     let state = State {
         base: newest
             .zip(base.as_ref())
-            .map(|(newest, base)| Base::now(newest.number, base)),
+            .map(|(newest, base)| Base::now(newest.version(), base)),
         ..state(options)
     };
     let lower = base.as_ref().map(|base| (base, snapshots.store_dir()));
@@ -312,7 +312,7 @@ pub(super) fn trust(
         return Ok(());
     }
     let snapshots = Snapshots::open(remote, sources, keys)?;
-    if let Some(newest) = OnServer::of(snapshots.refs(), &workspace.state)?.newest {
+    if let Some(newest) = OnServer::of(snapshots.refs(), &workspace.state)?.newest() {
         snapshots.signed_narinfo(&newest.manifest)?;
     }
     let _lock = workspace.lock()?;

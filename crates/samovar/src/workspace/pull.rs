@@ -17,6 +17,7 @@ use samovar_workspace::repository::Contents;
 use samovar_workspace::scan::Options;
 use samovar_workspace::{Action, Entries, Entry, Kind, Root, Scanned, Walk, merge_with};
 
+use super::adopt::{self, Origin};
 use super::apply::Apply;
 use super::delete::check_complete;
 use super::local::{empty, write_index};
@@ -28,7 +29,7 @@ use crate::credentials::Sources;
 use crate::http::printable;
 use crate::outcome::Failed;
 use crate::pull::download;
-use crate::refs::Generation;
+use crate::refs::{Generation, Log};
 use crate::size::{counted, human};
 use crate::snapshot::{Downloaded, Snapshots};
 use crate::token::date;
@@ -49,14 +50,43 @@ pub(super) fn run(
     let snapshots = workspace.snapshots(sources)?;
     let found = OnServer::of(snapshots.refs(), &workspace.state)?;
     // Files are merged by the snapshot of the base, whatever its number is.
-    let lost = found.lost(&workspace.state).filter(|_| !found.has_base);
-    let newest = found.newest.ok_or_else(|| missing(&workspace.state))?;
-    if let Some(error) = lost
-        && !workspace.adopt_base(newest.number, &newest.manifest)?
-    {
-        return Err(error);
+    let is_lost = found.lost(&workspace.state).is_some() && !found.has_base;
+    let newest = found.newest().cloned();
+    let newest = newest.ok_or_else(|| missing(&workspace.state))?;
+    if is_lost && !workspace.adopt_base(&newest)? {
+        find_base(workspace, &snapshots, &found.log, out)?;
     }
     pull(workspace, &snapshots, &newest, out)
+}
+
+/// Replaces a base that the server has lost by the generation from which the files can have come.
+/// If there is none, the workspace has no base, and each difference becomes a conflict.
+fn find_base(
+    workspace: &mut Workspace,
+    snapshots: &Snapshots,
+    log: &Log,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let lost = workspace.state.generation();
+    let ours = repositories::read_settled(workspace, false, Options::default())?;
+    let found = adopt::find(snapshots, &log.generations, &ours.entries)?;
+    let (base, what) = match found {
+        Origin::Known(generation, snapshot) => {
+            workspace.write_base(&snapshot)?;
+            let what = format!("they have come from generation {}", generation.number);
+            (Some(Base::now(generation.version(), &snapshot)), what)
+        }
+        Origin::Unknown { .. } => (None, "each difference is a conflict".to_owned()),
+    };
+    writeln!(
+        out,
+        "the server has lost generation {lost} of {}, on which these files are based: {what}",
+        workspace.state.name
+    )?;
+    workspace.set_state(State {
+        base,
+        ..workspace.state.clone()
+    })
 }
 
 /// Merges a generation into the files of a workspace, which is locked.
@@ -69,9 +99,9 @@ pub(super) fn pull(
     let base = &workspace.state.base;
     let is_newest = base
         .as_ref()
-        .is_some_and(|base| base.generation == newest.number && base.manifest == newest.manifest);
+        .is_some_and(|base| base.version == newest.version() && base.manifest == newest.manifest);
     // If the response to a push of this workspace was lost, the files are based on it.
-    if is_newest || workspace.adopt_base(newest.number, &newest.manifest)? {
+    if is_newest || workspace.adopt_base(newest)? {
         writeln!(out, "{} is the newest generation", workspace.title())?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -263,7 +293,7 @@ pub(super) fn finish(
 ) -> anyhow::Result<()> {
     workspace.write_base(snapshot)?;
     workspace.set_state(State {
-        base: Some(Base::now(newest.number, snapshot)),
+        base: Some(Base::now(newest.version(), snapshot)),
         ..workspace.state.clone()
     })
 }

@@ -18,7 +18,7 @@ use crate::credentials::Sources;
 use crate::http::printable;
 use crate::outcome::Failed;
 use crate::push::{host, named, refuse_public, report_skipped};
-use crate::refs::{Expected, Generation, Update, Updated};
+use crate::refs::{Expected, Generation, Update, Updated, Version};
 use crate::size::{counted, human};
 use crate::snapshot::{Downloaded, Snapshots};
 
@@ -239,7 +239,7 @@ fn publish(
     snapshots: &Snapshots,
     snapshot: &Downloaded,
     options: Options<'_>,
-) -> anyhow::Result<Result<u64, Box<Generation>>> {
+) -> anyhow::Result<Result<Version, Box<Generation>>> {
     loop {
         // If the response to the next request is lost, this file shows which snapshot was pushed.
         workspace.write_base(snapshot)?;
@@ -248,7 +248,7 @@ fn publish(
             expected: match (&workspace.state.base, options.is_forced) {
                 (_, true) => Expected::Any,
                 (None, _) => Expected::Absent,
-                (Some(base), _) => Expected::Generation(base.generation),
+                (Some(base), _) => Expected::Generation(base.version),
             },
             keep: Some(options.keep),
             host: Some(&host()),
@@ -258,15 +258,16 @@ fn publish(
             Updated::Done(generation) => return Ok(Ok(generation)),
             Updated::Conflict(sentence) => sentence,
         };
-        let Some(newest) = OnServer::of(snapshots.refs(), &workspace.state)?.newest else {
+        let found = OnServer::of(snapshots.refs(), &workspace.state)?;
+        let Some(newest) = found.newest().cloned() else {
             workspace.remove_base(snapshot);
             return Err(Failed::Refused.because(anyhow!(
                 "the cache refused the push, because the ref was removed ({sentence}): {RECREATE}"
             )));
         };
         // If the response to an earlier push of this workspace was lost, the files are based on it.
-        let is_own = workspace.state.generation() < newest.number
-            && workspace.adopt_base(newest.number, &newest.manifest)?;
+        let base = workspace.state.base.as_ref().map(|base| base.version);
+        let is_own = base != Some(newest.version()) && workspace.adopt_base(&newest)?;
         if !is_own {
             workspace.remove_base(snapshot);
             return Ok(Err(Box::new(newest)));

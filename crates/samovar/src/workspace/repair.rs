@@ -41,7 +41,7 @@ pub(super) fn repair(
                     "{error:#}; it cannot be downloaded either ({download:#}): if the server has \
                      deleted generation {}, run samovar workspace close --discard, then open \
                      --adopt",
-                    base.generation
+                    base.version.number
                 ))
         })?;
         workspace.write_base(&snapshot)?;

@@ -26,10 +26,11 @@
 //! ref <name>
 //! public                        if the tree may be in a cache that everybody can read
 //! trust <public key>            a line for each key of --trusted-public-keys
-//! base <generation> <base name of the manifest> <hash of its NAR> <seconds since 1970>
+//! base <generation>-<lineage> <base name of the manifest> <hash of its NAR> <seconds since 1970>
 //! ```
 //!
-//! Without the last line, nothing was pushed or pulled yet.
+//! Without the last line, nothing was pushed or pulled yet. A base has no lineage if the server did
+//! not state one.
 //!
 //! # Crashes
 //!
@@ -59,6 +60,7 @@ use super::registry::{self, Registered};
 use crate::credentials::Sources;
 use crate::http::{Http, Patience};
 use crate::outcome::Failed;
+use crate::refs::{Generation, Version};
 use crate::remote::Remote;
 use crate::snapshot::{Downloaded, Snapshots};
 
@@ -100,7 +102,7 @@ pub(super) struct State {
 /// The generation on which the files of a workspace are based.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Base {
-    pub(super) generation: u64,
+    pub(super) version: Version,
     /// Store path of the manifest.
     pub(super) manifest: StorePath,
     /// Hash of the manifest's NAR.
@@ -118,7 +120,7 @@ pub(super) struct Lock {
 impl State {
     /// Returns the generation of the base; 0 if there is none.
     pub(super) fn generation(&self) -> u64 {
-        self.base.as_ref().map_or(0, |base| base.generation)
+        self.base.as_ref().map_or(0, |base| base.version.number)
     }
 
     pub(super) fn text(&self) -> String {
@@ -133,7 +135,7 @@ impl State {
         if let Some(base) = &self.base {
             text.push_str(&format!(
                 "base {} {} {} {}\n",
-                base.generation,
+                base.version.text(),
                 base.manifest.base_name(),
                 base.nar_hash.to_string().trim_start_matches("sha256:"),
                 base.synced_at
@@ -183,9 +185,9 @@ impl State {
 
 impl Base {
     /// Returns the state after a push or pull that ends now.
-    pub(super) fn now(generation: u64, snapshot: &Downloaded) -> Self {
+    pub(super) fn now(version: Version, snapshot: &Downloaded) -> Self {
         Self {
-            generation,
+            version,
             manifest: snapshot.path.clone(),
             nar_hash: snapshot.nar_hash,
             synced_at: now(),
@@ -194,11 +196,11 @@ impl Base {
 
     fn parse(line: &str) -> anyhow::Result<Self> {
         let words: Vec<&str> = line.split(' ').collect();
-        let [generation, manifest, nar_hash, synced_at] = words[..] else {
+        let [version, manifest, nar_hash, synced_at] = words[..] else {
             anyhow::bail!("the line of the base is malformed");
         };
         Ok(Self {
-            generation: generation.parse()?,
+            version: Version::parse(version).context("the generation of the base is malformed")?,
             manifest: StorePath::from_base_name(manifest)?,
             nar_hash: NarHash::parse_nixbase32(nar_hash.as_bytes())?,
             synced_at: synced_at.parse()?,
@@ -415,11 +417,8 @@ impl Workspace {
 
     /// Makes a snapshot the base if its base file exists: this workspace has pushed it, but did not
     /// get the response. Returns whether it is the base now.
-    pub(super) fn adopt_base(
-        &mut self,
-        generation: u64,
-        manifest: &StorePath,
-    ) -> anyhow::Result<bool> {
+    pub(super) fn adopt_base(&mut self, newest: &Generation) -> anyhow::Result<bool> {
+        let manifest = &newest.manifest;
         let Ok(text) = fs::read_to_string(self.path(&base_file(manifest))) else {
             return Ok(false);
         };
@@ -427,7 +426,7 @@ impl Workspace {
             return Ok(false);
         };
         let state = State {
-            base: Some(Base::now(generation, &snapshot)),
+            base: Some(Base::now(newest.version(), &snapshot)),
             ..self.state.clone()
         };
         self.set_state(state)?;
@@ -537,61 +536,4 @@ pub(super) fn shown_path(path: &[u8]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::mode::Lower;
-    use super::*;
-
-    const MANIFEST: &str = "vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-app.manifest";
-
-    fn state() -> State {
-        State {
-            url: "http://localhost:5000/a".to_owned(),
-            name: "mr/app \u{e4}".parse().unwrap(),
-            mode: Mode::Overlay(Overlay {
-                layers: "/a\n b".into(),
-                lower: Some(Lower {
-                    store_dir: "/gnu/store".to_owned(),
-                    manifest: StorePath::from_base_name(MANIFEST).unwrap(),
-                }),
-            }),
-            is_public: true,
-            keys: vec![PublicKey::parse(&format!("a-1:{}=", "A".repeat(43))).unwrap(); 2],
-            base: Some(Base {
-                generation: 3,
-                manifest: StorePath::from_base_name(MANIFEST).unwrap(),
-                nar_hash: NarHash::from_bytes([7; 32]),
-                synced_at: 1_700_000_000,
-            }),
-        }
-    }
-
-    #[test]
-    fn a_state_is_parsed_as_it_was_written() {
-        let mut state = state();
-        assert_eq!(State::parse(&state.text()).unwrap(), state);
-        state.base = None;
-        state.is_public = false;
-        state.keys.clear();
-        state.mode = Mode::Directory;
-        assert_eq!(State::parse(&state.text()).unwrap(), state);
-    }
-
-    #[test]
-    fn a_truncated_state_is_refused_or_has_no_base() {
-        let state = state();
-        let text = state.text();
-        for len in (0..text.len()).filter(|len| text.is_char_boundary(*len)) {
-            if let Ok(parsed) = State::parse(&text[..len]) {
-                assert_eq!((parsed.base, parsed.name), (None, state.name.clone()));
-            }
-        }
-        assert!(State::parse(&format!("{text}x\n")).is_err());
-    }
-
-    #[test]
-    fn paths_are_printed_in_one_line() {
-        assert_eq!(shown_path("a/\u{e4} b".as_bytes()), "a/\u{e4} b");
-        assert_eq!(shown_path(b"a\nb"), "\"a\\nb\"");
-        assert_eq!(shown_path(b"a\xff"), "\"a\\xFF\"");
-    }
-}
+mod tests;

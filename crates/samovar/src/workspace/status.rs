@@ -66,7 +66,7 @@ pub(super) fn status(
     let found = query.map(Query::finish);
     let state = &workspace.state;
     let answer = found.as_ref().and_then(|found| found.as_ref().ok());
-    let newest = answer.and_then(|answer| answer.newest.as_ref());
+    let newest = answer.and_then(|answer| answer.newest());
     let lost = answer.and_then(|answer| answer.lost(state));
     let code = match lost {
         Some(_) => ExitCode::FAILURE,

@@ -49,6 +49,21 @@ impl Pins {
         send(self.server.address, method, &target, &fields, body)
     }
 
+    pub(crate) fn get(&self, rest: &str) -> Response {
+        self.request("GET", rest, "", "")
+    }
+
+    /// Sends a PUT with a condition. Asserts that it succeeds, and returns the generation.
+    #[track_caller]
+    pub(crate) fn put(&self, rest: &str, condition: &str, body: &str) -> u64 {
+        let response = self.request("PUT", rest, condition, body);
+        let text = response.text();
+        assert_eq!(response.status, 200, "{text}");
+        let generation = text.strip_prefix("pinned ").expect("a generation");
+        let (generation, _) = generation.split_once(' ').expect("a base name");
+        generation.parse().expect("is a number")
+    }
+
     /// Pins one of the paths.
     #[track_caller]
     pub(crate) fn set(&self, rest: &str, path: usize) {

@@ -1,9 +1,10 @@
 //! Conditions of requests about pins: `If-Match` and `If-None-Match` (RFC 9110, 13.1).
 //!
-//! The entity tag of a pin is the number of its newest generation in quotes.
+//! The entity tag of a pin is its newest generation with the lineage. The number alone is a tag of
+//! that generation in any lineage.
 
 use samovar_http::Head;
-use samovar_storage::metadata::{Condition, Tags};
+use samovar_storage::metadata::{Condition, Tag, Tags};
 
 /// Parses the condition of a request.
 ///
@@ -65,16 +66,13 @@ pub(super) fn parse(text: &[u8], weak: Weak) -> Option<Tags> {
         }
         is_empty = false;
         let is_omitted = strong.is_some() && weak == Weak::MatchNothing;
-        tags.extend(generation(opaque).filter(|_| !is_omitted));
+        tags.extend(tag(opaque).filter(|_| !is_omitted));
     }
     (!is_empty).then_some(Tags::Listed(tags))
 }
 
-/// Parses a generation. Returns `None` for other forms of the number, such as "+1" and "01".
-fn generation(text: &[u8]) -> Option<i64> {
-    let text = std::str::from_utf8(text).ok()?;
-    let generation: i64 = text.parse().ok()?;
-    (generation.to_string() == text).then_some(generation)
+fn tag(text: &[u8]) -> Option<Tag> {
+    std::str::from_utf8(text).ok()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -86,7 +84,16 @@ mod tests {
     #[test]
     fn lists_of_tags() {
         let strong = |text: &str| parse(text.as_bytes(), Weak::MatchNothing);
-        let listed = |tags: &[i64]| Some(Tags::Listed(tags.to_vec()));
+        let listed = |tags: &[i64]| {
+            let number = |number: &i64| number.to_string().parse().unwrap();
+            Some(Tags::Listed(tags.iter().map(number).collect()))
+        };
+        let exact = format!("1-{}", "0a".repeat(16));
+        let expected = vec![exact.parse().unwrap()];
+        assert_eq!(
+            strong(&format!("\"{exact}\"")),
+            Some(Tags::Listed(expected))
+        );
         assert_eq!(strong("*"), Some(Tags::Any));
         assert_eq!(strong("\"1\""), listed(&[1]));
         for list in ["\"1\" , \"23\"", ",\"1\",, \t,\"a,b\",\"23\" ,"] {
@@ -135,7 +142,8 @@ mod tests {
             let text = tags.join(&format!("{space},{space}"));
             let numbers = |weak: bool| {
                 let kept = generations.iter().filter(|(_, is_weak)| weak || !is_weak);
-                Some(Tags::Listed(kept.map(|(number, _)| *number).collect()))
+                let tag = |(number, _): &(i64, bool)| number.to_string().parse().unwrap();
+                Some(Tags::Listed(kept.map(tag).collect()))
             };
             prop_assert_eq!(parse(text.as_bytes(), Weak::AreStrong), numbers(true));
             prop_assert_eq!(parse(text.as_bytes(), Weak::MatchNothing), numbers(false));

@@ -1,6 +1,6 @@
 //! Entry points for the fuzz targets in `fuzz/`.
 
-use samovar_storage::metadata::Tags;
+use samovar_storage::metadata::{Tag, Tags};
 
 use super::condition::{self, Weak};
 use super::put;
@@ -23,18 +23,25 @@ pub fn pin_body(body: &[u8]) -> Option<String> {
     Some(text)
 }
 
-/// Parses a list of entity tags. Returns its generations, or `None` if the list is refused. The
+/// Parses a list of entity tags. Returns its tags, or `None` if the list is refused. The
 /// inner `None` is `*`.
 #[must_use]
-pub fn pin_tags(text: &[u8], is_strong: bool) -> Option<Option<Vec<i64>>> {
+pub fn pin_tags(text: &[u8], is_strong: bool) -> Option<Option<Vec<String>>> {
     let weak = match is_strong {
         true => Weak::MatchNothing,
         false => Weak::AreStrong,
     };
     Some(match condition::parse(text, weak)? {
         Tags::Any => None,
-        Tags::Listed(generations) => Some(generations),
+        Tags::Listed(tags) => Some(tags.into_iter().map(text_of).collect()),
     })
+}
+
+fn text_of(tag: Tag) -> String {
+    match tag.lineage {
+        Some(lineage) => format!("{}-{lineage}", tag.generation),
+        None => tag.generation.to_string(),
+    }
 }
 
 /// Returns the name of the pin in a URL.

@@ -176,6 +176,7 @@ mod tests {
             token: None,
             host: None,
             message: None,
+            lineage: "00".repeat(16).parse().unwrap(),
         };
         assert_eq!(line(&pin), format!("generation 3 {base_name} 7 - - - -\n"));
         pin.expires_at = Some(9);

@@ -14,6 +14,7 @@ use samovar_http::http::{Method, Status};
 use samovar_http::{Head, Request, Response};
 use samovar_metrics::Event;
 use samovar_nix::StorePath;
+use samovar_storage::metadata::Version;
 use samovar_storage::token::Token;
 use samovar_storage::{PinError, PinName, PinNameError, PutError, StorageError};
 
@@ -145,7 +146,7 @@ fn refusal(context: Context<'_>, head: Head<'_>, token: &Token, error: PinError)
 
 /// Returns the response to a request whose condition does not hold. `newest`: the newest generation
 /// of the pin.
-fn changed(pin: &str, newest: Option<i64>) -> Response {
+fn changed(pin: &str, newest: Option<Version>) -> Response {
     let pin = pin.to_owned();
     let text = PinError::Changed { pin, newest }.to_string();
     let response = refused(Status::PRECONDITION_FAILED, &text);
@@ -156,7 +157,7 @@ fn changed(pin: &str, newest: Option<i64>) -> Response {
 }
 
 /// Returns the entity tag of a pin with this newest generation.
-fn tag(newest: i64) -> String {
+fn tag(newest: Version) -> String {
     format!("\"{newest}\"")
 }
 

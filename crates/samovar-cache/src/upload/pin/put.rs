@@ -10,7 +10,7 @@ use samovar_storage::metadata::Pin;
 use samovar_storage::token::Token;
 use samovar_storage::{PIN_TEXT_LEN_MAX, PinError, PinName, PinOptions, PinText, PutError};
 
-use super::{bad_request, condition, number_needed, parameters, refusal, valid};
+use super::{bad_request, condition, number_needed, parameters, refusal, tag, valid};
 use crate::upload::authorize::Right;
 use crate::upload::{Context, Uploads, failed, refused};
 
@@ -52,7 +52,7 @@ impl Uploads {
             by: context.uploader(&token),
         });
         let text = format!("pinned {} {}\nend 1\n", pin.generation, path.base_name());
-        Ok(Response::text(Status::OK, text))
+        Ok(Response::text(Status::OK, text).header("ETag", tag(pin.version())))
     }
 
     fn pin_path(

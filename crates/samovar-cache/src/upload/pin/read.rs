@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use samovar_http::http::Status;
 use samovar_http::{Body, Head, Response};
-use samovar_storage::metadata::{Condition, Pin, Tags};
+use samovar_storage::metadata::{Condition, Pin, Tags, Version};
 use samovar_storage::token::Token;
 use samovar_storage::{PinError, PinName};
 
@@ -19,6 +19,12 @@ use crate::upload::{Context, Uploads, refused, unavailable};
 
 /// Keeps shared caches from storing a response, which is private.
 const NO_STORE: &str = "no-store";
+
+/// Header field of a response with the generations of a pin: the oldest one of each lineage.
+const LINEAGES: &str = "Samovar-Lineages";
+
+/// Maximum number of lineages in a response. They bound the length of its header.
+const LINEAGE_COUNT_MAX: u32 = 16;
 
 /// Maximum value of the parameter `wait`.
 const WAIT_TIME_MAX: Duration = Duration::from_secs(60);
@@ -76,7 +82,7 @@ impl Uploads {
             let text = format!("the cache has no pin {:?}", name.as_str());
             return Err(refused(Status::NOT_FOUND, &text));
         };
-        let generation = Some(shown.generation);
+        let generation = Some(shown.version());
         let is_in = |tags: &Option<Tags>| tags.as_ref().map(|tags| tags.contain(generation));
         if is_in(&condition.only) == Some(false) {
             return Err(changed(name.as_str(), generation));
@@ -84,13 +90,28 @@ impl Uploads {
         if is_in(&condition.except) == Some(true) {
             return Ok(Current::Unchanged(Unchanged {
                 newest,
-                shown: shown.generation,
+                shown: shown.version(),
             }));
         }
-        let shown = shown.generation;
+        let shown = shown.version();
+        let lineages = self.lineages(context, name, shown)?;
         let response = Response::new(Status::OK, self.generations_body(context, name, page));
-        let response = response.header(TEXT.0, TEXT.1);
+        let response = response.header(TEXT.0, TEXT.1).header(LINEAGES, lineages);
         Ok(Current::Response(with_fields(response, shown)))
+    }
+
+    /// Returns the entity tags of the oldest generation of each lineage, newest first.
+    fn lineages(
+        &self,
+        context: Context<'_>,
+        name: &PinName,
+        newest: Version,
+    ) -> Result<String, Response> {
+        let newest = newest.generation;
+        let lineages = self.stored.lineages(name, newest, LINEAGE_COUNT_MAX);
+        let lineages = lineages.map_err(|error| unavailable(context, &error))?;
+        let tags: Vec<String> = lineages.into_iter().map(tag).collect();
+        Ok(tags.join(", "))
     }
 
     /// Responds with the newest generation of each pin.
@@ -151,7 +172,7 @@ struct Unchanged {
     /// The newest generation.
     newest: i64,
     /// The newest generation that no policy hides.
-    shown: i64,
+    shown: Version,
 }
 
 impl Unchanged {
@@ -208,7 +229,7 @@ fn wait_time(seconds: i64, condition: &Condition) -> Result<Duration, Response> 
 }
 
 /// Adds the header fields of a response about a pin with this newest generation.
-fn with_fields(response: Response, newest: i64) -> Response {
+fn with_fields(response: Response, newest: Version) -> Response {
     response
         .header("ETag", tag(newest))
         .header("Cache-Control", NO_STORE)

@@ -10,7 +10,8 @@ const DUMP: [&str; 4] = [
      'revoked_at', revoked_at) from token order by id",
     "select json_object('kind', 'pin', 'cache', cache.name, 'name', pin.name, \
      'generation', generation, 'path', hex(hash_part), 'created_at', pin.created_at, \
-     'expires_at', expires_at, 'token', token_name, 'host', host, 'message', message) \
+     'expires_at', expires_at, 'token', token_name, 'host', host, 'message', message, \
+     'lineage', hex(lineage)) \
      from pin join path on path.id = path_id \
      join cache on cache.id = pin.cache_id order by pin.id",
     "select json_object('kind', 'removed-pin', 'cache', cache.name, 'name', removed_pin.name, \
@@ -28,9 +29,12 @@ const RESTORE: [&str; 4] = [
      ?1 ->> 'rights', ?1 ->> 'created_at', ?1 ->> 'expires_at', ?1 ->> 'revoked_at' \
      where ?1 ->> 'kind' = 'token'",
     "insert or ignore into pin (cache_id, name, generation, path_id, created_at, expires_at, \
-     token_name, host, message) \
+     token_name, host, message, lineage) \
      select cache.id, ?1 ->> 'name', ?1 ->> 'generation', path.id, ?1 ->> 'created_at', \
-     ?1 ->> 'expires_at', ?1 ->> 'token', ?1 ->> 'host', ?1 ->> 'message' \
+     ?1 ->> 'expires_at', ?1 ->> 'token', ?1 ->> 'host', ?1 ->> 'message', \
+     coalesce(unhex(?1 ->> 'lineage'), \
+         (select lineage from pin where cache_id = cache.id and name = ?1 ->> 'name'), \
+         randomblob(16)) \
      from cache join path on path.cache_id = cache.id \
      where ?1 ->> 'kind' = 'pin' and cache.name = ?1 ->> 'cache' \
      and hash_part = unhex(?1 ->> 'path')",
@@ -123,9 +127,10 @@ mod tests {
         let connection = database();
         connection
             .execute_batch(
-                "insert into pin values (1, 1, 'main', 4, 1, 5, 9, 'ci', 'box', 'a message'), \
-                     (2, 1, 'main', 5, 1, 6, null, null, null, null), \
-                     (3, 1, 'gone', 7, 1, 6, null, null, null, null); \
+                "insert into pin values \
+                     (1, 1, 'main', 4, 1, 5, 9, 'ci', 'box', 'a message', randomblob(16)), \
+                     (2, 1, 'main', 5, 1, 6, null, null, null, null, randomblob(16)), \
+                     (3, 1, 'gone', 7, 1, 6, null, null, null, null, randomblob(16)); \
                  delete from pin where name = 'gone';",
             )
             .unwrap();

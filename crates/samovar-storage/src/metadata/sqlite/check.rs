@@ -4,7 +4,7 @@ use rusqlite::{Connection, OptionalExtension as _, ToSql, Transaction, params};
 use samovar_nix::{HashPart, StoreDir};
 
 use super::rows::{damaged, nar_columns, nar_of, path_of};
-use super::{Sqlite, backup, collect, paths as stored, totals};
+use super::{Sqlite, backup, collect, lineage, paths as stored, totals};
 use crate::error::StorageError;
 use crate::metadata::{CacheId, CacheRow, ListedNar, ListedPath, Metadata as _, Rows, StoredPath};
 use crate::mirror;
@@ -88,7 +88,10 @@ impl Rows for Sqlite {
     }
 
     fn restore(&self, lines: &[String]) -> Result<(), StorageError> {
-        self.write(|transaction| backup::restore(transaction, lines))
+        self.write(|transaction| {
+            backup::restore(transaction, lines)?;
+            lineage::end_all(transaction)
+        })
     }
 
     fn find_cache(&self, name: &str) -> Result<Option<CacheRow>, StorageError> {

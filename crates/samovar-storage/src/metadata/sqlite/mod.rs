@@ -12,6 +12,7 @@ mod caches;
 mod check;
 mod collect;
 mod extra;
+mod lineage;
 mod overview;
 mod paths;
 mod pins;
@@ -94,6 +95,7 @@ impl Sqlite {
         }
         writer.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
         schema::migrate(&mut writer)?;
+        lineage::notice_restored(&mut writer, path)?;
         Ok(Self {
             path: path.to_owned(),
             writer: Writer::new(writer),

@@ -10,8 +10,8 @@ use super::tokens::{self, Permit};
 use super::{Sqlite, paths};
 use crate::error::StorageError;
 use crate::metadata::{
-    CacheId, Metadata as _, NewPin, PIN_COUNT_MAX, Pin, PinName, PinText, Pinned, Pins, Unpin,
-    Unpinned,
+    CacheId, Lineage, Metadata as _, NewPin, PIN_COUNT_MAX, Pin, PinName, PinText, Pinned, Pins,
+    Unpin, Unpinned, Version,
 };
 
 /// Maximum number of removed pins of a cache whose newest generation is recorded. It limits what
@@ -19,7 +19,7 @@ use crate::metadata::{
 const REMOVED_COUNT_MAX: u32 = 10_000;
 
 const COLUMNS: &str = "select cache.name, pin.name, generation, hash_part, path.name, \
-                       pin.created_at, expires_at, token_name, host, message \
+                       pin.created_at, expires_at, token_name, host, message, lineage \
                        from pin join cache on cache.id = pin.cache_id \
                        join path on path.id = pin.path_id";
 
@@ -50,6 +50,25 @@ impl Pins for Sqlite {
             );
             let parameters = params![cache.0, name.as_str(), below, self.now(), count_max];
             select(connection, &query, parameters)
+        })
+    }
+
+    fn lineages(
+        &self,
+        cache: CacheId,
+        name: &PinName,
+        newest: i64,
+        count_max: u32,
+    ) -> Result<Vec<Version>, StorageError> {
+        self.read(|connection| {
+            let mut statement = connection.prepare_cached(
+                "select min(generation), lineage from pin where cache_id = ?1 and name = ?2 \
+                 and generation <= ?3 and (expires_at is null or expires_at > ?4) \
+                 group by lineage order by 1 desc limit ?5",
+            )?;
+            let parameters = params![cache.0, name.as_str(), newest, self.now(), count_max];
+            let versions = statement.query_map(parameters, |row| version_of(row, 0, 1))?;
+            Ok(versions.collect::<Result<_, _>>()?)
         })
     }
 
@@ -120,19 +139,19 @@ fn add(transaction: &Transaction<'_>, new: &NewPin, now: i64) -> Result<Pinned, 
     let name = new.name.as_str();
     let newest = newest(transaction, cache, name, now)?;
     let same = newest.filter(|(_, newest)| *newest == path);
-    let newest = newest.map(|(generation, _)| generation);
+    let newest = newest.map(|(version, _)| version);
     if same.is_none() && !new.condition.holds(newest) {
         return Ok(Pinned::Changed(newest));
     }
-    let (generation, is_new) = match same {
-        Some((generation, _)) => (generation, false),
-        None => (next_generation(transaction, cache, name)?, true),
+    let version = match same {
+        Some((version, _)) => version,
+        None => next(transaction, cache, name)?,
     };
-    if new.token.is_some() && is_new && is_full(transaction, cache, new)? {
+    if new.token.is_some() && same.is_none() && is_full(transaction, cache, new)? {
         return Ok(Pinned::TooMany);
     }
     paths::record_use(transaction, path, now)?;
-    insert(transaction, new, (cache, path, generation), now)?;
+    insert(transaction, new, (cache, path, version), now)?;
     transaction.execute(
         "delete from removed_pin where cache_id = ?1 and name = ?2",
         params![cache, name],
@@ -146,7 +165,12 @@ fn add(transaction: &Transaction<'_>, new: &NewPin, now: i64) -> Result<Pinned, 
         )?;
     }
     let query = format!("{COLUMNS} where pin.cache_id = ?1 and pin.name = ?2 and generation = ?3");
-    let pin = select(transaction, &query, params![cache, name, generation])?.pop();
+    let pin = select(
+        transaction,
+        &query,
+        params![cache, name, version.generation],
+    )?
+    .pop();
     Ok(Pinned::Done(
         pin.ok_or_else(|| damaged("the new pin is missing"))?,
     ))
@@ -159,31 +183,31 @@ fn newest(
     cache: i64,
     name: &str,
     now: i64,
-) -> Result<Option<(i64, i64)>, StorageError> {
+) -> Result<Option<(Version, i64)>, StorageError> {
     transaction.execute(
         "delete from pin where cache_id = ?1 and name = ?2 and expires_at <= ?3",
         params![cache, name, now],
     )?;
     let newest = transaction.query_row(
-        "select generation, path_id from pin where cache_id = ?1 and name = ?2 \
+        "select generation, lineage, path_id from pin where cache_id = ?1 and name = ?2 \
          order by generation desc limit 1",
         params![cache, name],
-        |row| Ok((row.get(0)?, row.get(1)?)),
+        |row| Ok((version_of(row, 0, 1)?, row.get(2)?)),
     );
     Ok(newest.optional()?)
 }
 
-fn next_generation(
-    transaction: &Transaction<'_>,
-    cache: i64,
-    name: &str,
-) -> Result<i64, StorageError> {
+/// Returns the next generation of a pin. It has the lineage of the one with the number before it;
+/// if that one does not exist, a new lineage.
+fn next(transaction: &Transaction<'_>, cache: i64, name: &str) -> Result<Version, StorageError> {
     Ok(transaction.query_row(
-        "select coalesce(max(generation), 0) + 1 from \
+        "select number, coalesce((select lineage from pin where cache_id = ?1 and name = ?2 \
+             and generation = number - 1), randomblob(16)) \
+         from (select coalesce(max(generation), 0) + 1 as number from \
              (select generation from pin where cache_id = ?1 and name = ?2 \
-              union all select generation from removed_pin where cache_id = ?1 and name = ?2)",
+              union all select generation from removed_pin where cache_id = ?1 and name = ?2))",
         params![cache, name],
-        |row| row.get(0),
+        |row| version_of(row, 0, 1),
     )?)
 }
 
@@ -203,24 +227,25 @@ fn is_full(transaction: &Transaction<'_>, cache: i64, new: &NewPin) -> Result<bo
 fn insert(
     transaction: &Transaction<'_>,
     new: &NewPin,
-    (cache, path, generation): (i64, i64, i64),
+    (cache, path, version): (i64, i64, Version),
     now: i64,
 ) -> Result<(), StorageError> {
     transaction.execute(
         "insert into pin (cache_id, name, generation, path_id, created_at, expires_at, \
-             token_name, host, message) \
-         values (?1, ?2, ?3, ?4, ?5, ?6, (select name from token where id = ?7), ?8, ?9) \
+             token_name, host, message, lineage) \
+         values (?1, ?2, ?3, ?4, ?5, ?6, (select name from token where id = ?7), ?8, ?9, ?10) \
          on conflict (cache_id, name, generation) do update set expires_at = excluded.expires_at",
         params![
             cache,
             new.name.as_str(),
-            generation,
+            version.generation,
             path,
             now,
             new.expires_at,
             new.token,
             new.host.as_ref().map(PinText::as_str),
             new.message.as_ref().map(PinText::as_str),
+            version.lineage.as_bytes(),
         ],
     )?;
     Ok(())
@@ -239,7 +264,7 @@ fn remove(
     }
     let (cache, name) = (removal.cache.0, removal.name.as_str());
     let newest = newest(transaction, cache, name, now)?;
-    let newest = newest.map(|(generation, _)| generation);
+    let newest = newest.map(|(version, _)| version);
     let exists: bool = transaction.query_row(
         concat!(
             "select ",
@@ -261,9 +286,12 @@ fn remove(
         params![cache, name, removal.generation],
     )?;
     transaction.execute(
+        // Those of pins that have generations are limited by the number of pins.
         "delete from removed_pin where cache_id = ?1 and removed_at < \
              (select removed_at from removed_pin where cache_id = ?1 \
-              order by removed_at desc limit 1 offset ?2)",
+              order by removed_at desc limit 1 offset ?2) \
+         and not exists (select 1 from pin \
+             where pin.cache_id = ?1 and pin.name = removed_pin.name)",
         params![cache, REMOVED_COUNT_MAX],
     )?;
     Ok(Unpinned::Done(count))
@@ -295,5 +323,14 @@ fn pin_of(row: &Row<'_>) -> Result<Pin, StorageError> {
         token: row.get(7)?,
         host: row.get(8)?,
         message: row.get(9)?,
+        lineage: Lineage::from_bytes(row.get(10)?),
+    })
+}
+
+/// Returns the version in the columns with these indices: its generation and its lineage.
+fn version_of(row: &Row<'_>, generation: usize, lineage: usize) -> rusqlite::Result<Version> {
+    Ok(Version {
+        generation: row.get(generation)?,
+        lineage: Lineage::from_bytes(row.get(lineage)?),
     })
 }

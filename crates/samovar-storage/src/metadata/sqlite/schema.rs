@@ -8,11 +8,11 @@ use rusqlite::{Connection, TransactionBehavior};
 use crate::error::StorageError;
 
 /// The schema version that this program reads and writes.
-pub(crate) const SCHEMA: i64 = 7;
+pub(crate) const SCHEMA: i64 = 8;
 
 /// The SQL statements that upgrade each version to the next. The first ones create version 1 in an
 /// empty database.
-const STEPS: [&str; 7] = [
+const STEPS: [&str; 8] = [
     include_str!("schema_1.sql"),
     include_str!("schema_2.sql"),
     include_str!("schema_3.sql"),
@@ -20,6 +20,7 @@ const STEPS: [&str; 7] = [
     include_str!("schema_5.sql"),
     include_str!("schema_6.sql"),
     include_str!("schema_7.sql"),
+    include_str!("schema_8.sql"),
 ];
 
 /// Upgrades the database to the present schema version, in one transaction.
@@ -145,12 +146,44 @@ mod tests {
             .unwrap();
         assert_eq!(integer(&connection, removed), 0);
         connection
-            .execute_batch("insert into pin values (3, 1, 'main', 1, 1, 5, 9, null, null, null)")
+            .execute_batch(
+                "insert into pin (id, cache_id, name, generation, path_id, created_at) \
+                 values (3, 1, 'main', 1, 1, 5)",
+            )
             .unwrap();
         connection
             .execute_batch("delete from pin where generation = 2; delete from pin")
             .unwrap();
         assert_eq!(integer(&connection, removed), 2);
+    }
+
+    #[test]
+    fn each_pin_of_schema_7_gets_a_lineage() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        for step in &STEPS[..7] {
+            connection.execute_batch(step).unwrap();
+        }
+        connection
+            .execute_batch(
+                "pragma foreign_keys = on; pragma user_version = 7; \
+                 insert into cache values (1, 'default', '/nix/store', 0, 0, 0); \
+                 insert into nar values \
+                     (1, x'01', 1, x'01', 100, 'none', 'nar/1.nar', null, null, 0, 1, 0); \
+                 insert into path values \
+                     (1, 1, x'01', 'app', 1, 0, null, null, '', 0, null, 0, null); \
+                 insert into pin values \
+                     (1, 1, 'main', 1, 1, 5, 9, 'ci', 'box', 'why'), \
+                     (2, 1, 'main', 2, 1, 6, null, null, null, null), \
+                     (3, 1, 'other', 2, 1, 6, null, null, null, null);",
+            )
+            .unwrap();
+        migrate(&mut connection).unwrap();
+        let lineages = "select count(distinct lineage) from pin where length(lineage) = 16";
+        assert_eq!(integer(&connection, lineages), 2);
+        let of_main = format!("{lineages} and name = 'main' and lineage <> zeroblob(16)");
+        assert_eq!(integer(&connection, &of_main), 1);
+        let origin = "select count(*) from pin where token_name = 'ci' and message = 'why'";
+        assert_eq!(integer(&connection, origin), 1);
     }
 
     #[test]

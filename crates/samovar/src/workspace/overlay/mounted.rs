@@ -448,7 +448,7 @@ pub(in super::super) fn remove(workspace: &Workspace) -> anyhow::Result<()> {
 fn origin(state: &State, lower: Option<&Lower>) -> Origin {
     Origin {
         text: format!("{}#{}", state.url, state.name),
-        generation: state.base.as_ref().map(|base| base.generation),
+        generation: state.base.as_ref().map(|base| base.version),
         manifest: lower.map(|lower| lower.manifest.clone()),
     }
 }

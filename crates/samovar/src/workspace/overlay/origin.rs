@@ -9,7 +9,7 @@ use samovar_nix::StorePath;
 use super::layers::Layers;
 use crate::notice::notice;
 use crate::outcome::Failed;
-use crate::refs::RefName;
+use crate::refs::{RefName, Version};
 use crate::snapshot::Snapshots;
 
 /// The snapshot on which a run is based.
@@ -18,18 +18,18 @@ pub(super) struct Origin {
     /// URL of the cache without a login, and name of the ref.
     pub(super) text: String,
     /// Newest generation of the ref when the run began. `None`: the ref did not exist.
-    pub(super) generation: Option<u64>,
+    pub(super) generation: Option<Version>,
     pub(super) manifest: Option<StorePath>,
 }
 
 impl Origin {
     pub(super) fn text(&self) -> String {
-        let number = |number: u64| number.to_string();
         let path = |path: &StorePath| path.base_name().to_owned();
         format!(
             "{}\n{}\n{}\n",
             self.text,
-            self.generation.map_or_else(|| "-".to_owned(), number),
+            self.generation
+                .map_or_else(|| "-".to_owned(), Version::text),
             self.manifest.as_ref().map_or_else(|| "-".to_owned(), path),
         )
     }
@@ -39,7 +39,7 @@ impl Origin {
         let text = lines.next()?.to_owned();
         let generation = match lines.next()? {
             "-" => None,
-            number => Some(number.parse().ok()?),
+            version => Some(Version::parse(version)?),
         };
         let manifest = match lines.next()? {
             "-" => None,
@@ -79,12 +79,13 @@ pub(super) fn find(
             manifest: None,
         });
     };
-    let newest = log.generations[0].number;
+    let newest = log.generations[0].version();
     let generation = log.generation(&name.name, name.generation)?;
-    if will_push && generation.number != newest {
+    if will_push && generation.version() != newest {
         return Err(Failed::Usage.because(anyhow!(
-            "{name} is not the newest generation, which is {newest}: use --no-push or --discard, \
-             or --force to push the changes on top of it"
+            "{name} is not the newest generation, which is {}: use --no-push or --discard, \
+             or --force to push the changes on top of it",
+            newest.number
         )));
     }
     Ok(Origin {
@@ -117,7 +118,14 @@ mod tests {
     #[test]
     fn an_origin_is_parsed_as_it_was_written() {
         let path = StorePath::from_base_name("vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-app.manifest");
-        for (generation, manifest) in [(None, None), (Some(3), Some(path.unwrap()))] {
+        for (generation, manifest) in [
+            (None, None),
+            (Version::parse("3"), None),
+            (
+                Version::parse(&format!("3-{}", "0a".repeat(16))),
+                Some(path.unwrap()),
+            ),
+        ] {
             let text = Origin {
                 text: "http://localhost:5000/a#mr/app".to_owned(),
                 generation,

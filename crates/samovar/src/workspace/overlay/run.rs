@@ -177,7 +177,7 @@ fn try_run(matches: &ArgMatches) -> anyhow::Result<u8> {
         keep: matches.get_one("keep").copied().unwrap_or(KEEP),
         expected: match (is_forced, origin.generation) {
             (true, _) => Expected::Any,
-            (false, Some(number)) => Expected::Generation(number),
+            (false, Some(version)) => Expected::Generation(version),
             (false, None) => Expected::Absent,
         },
     };
@@ -453,7 +453,7 @@ impl Run {
             message: push.message,
         };
         let generation = match snapshots.refs().put(name, &update)? {
-            Updated::Done(generation) => generation,
+            Updated::Done(version) => version.number,
             Updated::Conflict(sentence) => {
                 return Err(Failed::Refused.because(anyhow!(
                     "{name} was set by another client meanwhile ({sentence}): use --force with \
