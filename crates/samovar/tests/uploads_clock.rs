@@ -129,8 +129,8 @@ fn collections_with_a_jumping_clock_lose_nothing() {
         is_over.store(true, Ordering::Relaxed);
     });
     println!(
-        "{rounds} jumps, {refused} of {} runs refused, {deleted} paths deleted; {} paths published, \
-         {} of {} reads found the path",
+        "{rounds} jumps, {refused} of {} runs refused, {deleted} paths deleted; {} paths \
+         published, {} of {} reads found the path",
         rounds * 3,
         published.lock().unwrap().len(),
         hits.load(Ordering::Relaxed),

@@ -20,7 +20,8 @@ pub(crate) struct FakeClock {
 }
 
 impl FakeClock {
-    /// Returns `None`, after printing the reason, if libfaketime is not installed. In CI it must be.
+    /// Returns `None`, after printing the reason, if libfaketime is not installed. In CI it must
+    /// be.
     pub(crate) fn find() -> Option<Self> {
         let mut probe = Command::new("faketime");
         let probed = probe
