@@ -365,7 +365,7 @@ fn a_missing_token_is_asked_for_and_a_missing_right_is_named() {
     let networks = "access.networks = [\"192.0.2.0/24\"]\n";
     let with_users = format!("access.users-file = {users:?}\n");
     let token = |rights: &str| site.token(&["--rights", rights]);
-    let (pusher, reader) = (token("push"), token("read"));
+    let [pusher, reader, pinner] = ["push", "read", "pin"].map(token);
     let expired = site.expired_token();
     let path = MadePath::new("path");
     let requests = [
@@ -426,6 +426,13 @@ fn a_missing_token_is_asked_for_and_a_missing_right_is_named() {
             let target = path.file_target().replace("/nar", url);
             let refused = server.request("GET", &target, &pusher);
             assert_refused(&refused, 403, &["may not read"]);
+        }
+        // Whoever may push asks what is there. The right to pin does not include that.
+        let below = format!("/upload{}", path.target());
+        let refused = server.request("GET", &below, &pinner);
+        assert_refused(&refused, 403, &["may not read"]);
+        for token in [&pusher, &reader] {
+            assert_eq!(server.request("GET", &below, token).status, 404);
         }
         assert_eq!(server.request("GET", &path.target(), &reader).status, 404);
     }

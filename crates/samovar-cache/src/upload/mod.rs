@@ -245,9 +245,9 @@ impl Uploads {
     }
 
     /// Returns whether a token admits the request to a cache that is not public. Reading needs the
-    /// right to read. Without that right, a client may query which paths and files exist below
-    /// `upload/`, as it does before it uploads, and send the requests whose rights are checked with
-    /// the request.
+    /// right to read. Without that right, a client that may push can query which paths and files
+    /// exist below `upload/`, as it does before it uploads, and every client can send the requests
+    /// whose rights are checked with the request.
     pub(crate) fn admits(&self, head: Head<'_>, path: &[u8]) -> bool {
         let token = with_token(head, |text| self.stored.authorize(text, now()));
         let may_query = || {
@@ -259,8 +259,10 @@ impl Uploads {
                     _ => false,
                 }
         };
-        let may_ask = || needs_token(head.method(), path) || may_query();
-        matches!(token, Some(Ok(Ok(token))) if token.rights.read || may_ask())
+        let Some(Ok(Ok(Token { rights, .. }))) = token else {
+            return false;
+        };
+        rights.read || needs_token(head.method(), path) || rights.push && may_query()
     }
 
     /// Returns the reason why the request's token does not admit it to a cache that is not public.
