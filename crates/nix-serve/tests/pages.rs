@@ -108,7 +108,7 @@ fn search_leads_to_the_page_of_a_path() {
         .unwrap();
     let style = server.get(&resolve("/", &style));
     assert_eq!(style.status, 200);
-    let forever = Some("public, max-age=31536000, immutable");
+    let forever = Some("max-age=31536000, immutable");
     assert_eq!(style.header("cache-control"), forever);
 
     let built = sample("built");

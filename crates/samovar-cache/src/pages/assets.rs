@@ -55,7 +55,7 @@ pub(crate) fn answer(name: &str) -> Option<Response> {
     let asset = all.into_iter().find(|asset| asset.name == name)?;
     let response = Response::new(Status::OK, asset.bytes)
         .header("Content-Type", asset.media_type)
-        .header("Cache-Control", "public, max-age=31536000, immutable")
+        .header("Cache-Control", "max-age=31536000, immutable")
         .header("X-Content-Type-Options", "nosniff")
         // An asset opened as a document of its own (the icon is an SVG) can load and run nothing.
         .header("Content-Security-Policy", "default-src 'none'; sandbox");

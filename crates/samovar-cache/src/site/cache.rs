@@ -395,8 +395,8 @@ impl Cache {
     /// Answers a request on a worker; `None` if the cache is hidden from the client.
     pub(crate) fn handle(&self, request: &mut Request) -> Option<Response> {
         let response = self.answer(request)?;
-        let is_public = self.guard().is_none_or(Access::lets_everybody_in);
-        Some(match is_public || response.has_header("Cache-Control") {
+        // A second field adds to the first one, as to the `no-cache` of a page.
+        Some(match self.guard().is_none_or(Access::lets_everybody_in) {
             true => response,
             false => response.header("Cache-Control", "private"),
         })
