@@ -16,7 +16,7 @@ use crate::metadata::{CacheSummary, SCHEMA, all_caches, all_tokens};
 use crate::mirror::narinfo_key;
 use crate::objects::{PART_PREFIX, TMP};
 use crate::root;
-use crate::storage::{DATABASE, STORE_ID};
+use crate::storage::{DATABASE, LOCK, STORE_ID, stated_user};
 use crate::token::{Token, now};
 
 /// Maximum time for looking for files of other users.
@@ -66,6 +66,8 @@ pub struct Inspection {
     pub left_over_count: usize,
     /// Total length of these unfinished files, in bytes.
     pub left_over_bytes: u64,
+    /// The process that uses the storage. `None`: none does, or it is unknown.
+    pub user: Option<u32>,
     /// The files that the owner of the storage cannot use. `None`: none was found.
     pub foreign: Option<Foreign>,
 }
@@ -115,6 +117,7 @@ pub fn inspect(root: &Path) -> Result<Option<Inspection>, StorageError> {
     (found.damage, found.is_check_complete) = check(&connection)?;
     (found.left_over_count, found.left_over_bytes) = left_over(root)?;
     found.foreign = foreign(root)?;
+    found.user = user(root);
     if schema < 1 || !found.damage.is_empty() {
         return Ok(Some(found));
     }
@@ -139,6 +142,24 @@ pub fn inspect(root: &Path) -> Result<Option<Inspection>, StorageError> {
         found.missing_narinfo_count = missing_narinfos(root, &connection, cache)?;
     }
     Ok(Some(found))
+}
+
+/// Returns the process that holds the lock of the storage, without taking the lock: a server that
+/// starts at this moment would fail. Returns `None` for a process of another namespace.
+fn user(root: &Path) -> Option<u32> {
+    let stated = stated_user(root)?;
+    let inode = fs::metadata(root.join(LOCK)).ok()?.ino();
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    // Such as `1: FLOCK  ADVISORY  WRITE 708 08:01:131 0 EOF`. The device is not compared: some
+    // file systems state another one than `stat(2)`.
+    let is_held = locks.lines().any(|line| {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        let file = words.get(5).and_then(|file| file.rsplit(':').next());
+        words.get(1) == Some(&"FLOCK")
+            && words.get(4).and_then(|pid| pid.parse().ok()) == Some(stated)
+            && file.and_then(|inode| inode.parse().ok()) == Some(inode)
+    });
+    is_held.then_some(stated)
 }
 
 /// Checks the integrity of the database for a limited time. Returns the damage found, and whether

@@ -35,7 +35,7 @@ use crate::waiting::LendSlot;
 /// Path of the database, relative to the storage directory.
 pub const DATABASE: &str = ".samovar/db.sqlite";
 
-const LOCK: &str = ".samovar/lock";
+pub(crate) const LOCK: &str = ".samovar/lock";
 pub(crate) const STORE_ID: &str = ".samovar/store-id";
 
 /// Interval at which a new process checks whether the old one has ended.
@@ -203,8 +203,7 @@ impl Storage {
     /// unknown.
     #[must_use]
     pub fn user(&self) -> Option<u32> {
-        let text = fs::read_to_string(self.root.join(LOCK)).ok()?;
-        text.trim().parse().ok()
+        stated_user(&self.root)
     }
 
     /// Returns the cache with this name. Creates it if it does not exist. `is_mirrored`: whether
@@ -468,6 +467,12 @@ fn open_lock(root: &Path) -> Result<File, StorageError> {
     options
         .open(root.join(LOCK))
         .map_err(|error| StorageError::file("cannot create", LOCK, error))
+}
+
+/// Returns the process that has written its ID into the lock file last.
+pub(crate) fn stated_user(root: &Path) -> Option<u32> {
+    let text = fs::read_to_string(root.join(LOCK)).ok()?;
+    text.trim().parse().ok()
 }
 
 /// Opens the database of a storage directory. Creates it if the directory is new. Only the owner

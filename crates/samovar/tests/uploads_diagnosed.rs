@@ -82,6 +82,11 @@ fn a_good_storage_has_no_problems() {
         assert!(findings.contains(part), "{part}: {findings}");
     }
     assert!(!findings.contains("error"), "{findings}");
+    let user = format!("ok      storage: process {} uses ", server.process.pid());
+    assert!(findings.contains(&user), "{findings}");
+    drop(server);
+    let findings = doctor(&site);
+    assert!(!findings.contains(" uses "), "{findings}");
 }
 
 /// Runs `samovar doctor` against the server at `url`. Returns its findings about the round trip.

@@ -237,7 +237,19 @@ fn database(directory: &Path, found: &Inspection, findings: &mut Findings) {
             "restore both from the same backup",
         );
     }
+    if let Some(user) = found.user {
+        findings.ok(
+            SUBJECT,
+            format!("process {user} uses {directory:?}; no second server can at the same time"),
+        );
+    }
     clock(now(), found.newest_at, findings);
+    files(found, findings);
+    tokens(&found.tokens, now(), &shown.to_string(), findings);
+}
+
+/// Reports files that are missing or left over.
+fn files(found: &Inspection, findings: &mut Findings) {
     if found.lost_count > 0 {
         findings.warning(
             SUBJECT,
@@ -279,7 +291,6 @@ fn database(directory: &Path, found: &Inspection, findings: &mut Findings) {
             "restart the server, which removes them",
         );
     }
-    tokens(&found.tokens, now(), &shown.to_string(), findings);
 }
 
 /// Returns the beginning of a list of names, as a part of a sentence.
