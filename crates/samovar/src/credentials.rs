@@ -12,6 +12,7 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
@@ -20,6 +21,7 @@ use clap::{Arg, ArgMatches, value_parser};
 use crate::arguments::option;
 use crate::credential::{TOKEN_VARIABLE, token_in, token_variable};
 use crate::netrc::{login, netrc_of_nix};
+use crate::notice::notice;
 use crate::remote::Remote;
 
 /// Environment variable with the hosts to which credentials may be sent over plain HTTP, separated
@@ -85,7 +87,10 @@ impl Sources {
                     io::read_to_string(io::stdin())?,
                     "standard input".to_owned(),
                 ),
-                false => (read(file)?, format!("{file:?}")),
+                false => {
+                    warn_if_open(file);
+                    (read(file)?, format!("{file:?}"))
+                }
             };
             let token = token_in(&text, &source)?;
             return Ok(Some((bearer(token), format!("the token in {source}"))));
@@ -114,6 +119,19 @@ impl Sources {
 
 fn read(file: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(file).with_context(|| format!("cannot read {file:?}"))
+}
+
+/// Warns of a token file that every user of this machine can read.
+pub(crate) fn warn_if_open(file: &Path) {
+    let is_open = std::fs::metadata(file).is_ok_and(|found| {
+        // Others can read a pipe, such as that of `<(command)` in a shell, only by its name.
+        found.is_file() && found.mode() & 0o004 != 0
+    });
+    if is_open {
+        notice(&format!(
+            "warning: the token file {file:?} is readable by all users: run `chmod o-rwx` on it"
+        ));
+    }
 }
 
 fn bearer(token: &str) -> String {

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use support::samovar;
+use support::{samovar, secret_file};
 use support_uploads::{Running, Site};
 use testkit::nix::nix;
 use testkit::process::output;
@@ -36,8 +36,8 @@ impl Home {
         let site = Site::new();
         site.configure_empty(options);
         let server = site.start();
-        let token = site.dir().join("token");
-        fs::write(&token, site.token(&["--rights", "read,push,pin"])).unwrap();
+        let token = site.token(&["--rights", "read,push,pin"]);
+        let token = secret_file(site.dir(), "token", &token);
         Self {
             site,
             server,
@@ -318,8 +318,8 @@ fn a_token_without_the_right_to_read_pushes_whole_trees() {
     let home = Home::new();
     let source = home.dir("source");
     create(&source);
-    let writer = home.dir("writer");
-    fs::write(&writer, home.site.token(&["--rights", "push,pin"])).unwrap();
+    let writer = home.site.token(&["--rights", "push,pin"]);
+    let writer = secret_file(home.site.dir(), "writer", &writer);
     let push = |token: &Path| {
         let mut command = samovar();
         command.arg("push").arg(&source).arg(home.url("app"));

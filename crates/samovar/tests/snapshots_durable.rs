@@ -15,7 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use support::samovar;
+use support::{samovar, secret_file};
 use support_uploads::{Running, Site, address_of};
 use support_volatile::{Kept, VolatileDisk};
 use testkit::eventually;
@@ -52,8 +52,8 @@ impl Pushed {
     fn new(site: &Site) -> Self {
         let directory = site.dir().join("source");
         fs::create_dir_all(directory.join("below")).unwrap();
-        let token = site.dir().join("token");
-        fs::write(&token, site.token(&["--rights", "read,push,pin"])).unwrap();
+        let token = site.token(&["--rights", "read,push,pin"]);
+        let token = secret_file(site.dir(), "token", &token);
         Self {
             directory,
             token,

@@ -23,7 +23,7 @@ use samovar_nix::PublicKey;
 use crate::arguments::switch;
 use crate::cache::{Cache, INFO_PATH};
 use crate::credential::{TOKEN_VARIABLE, token_in};
-use crate::credentials::check_encrypted;
+use crate::credentials::{check_encrypted, warn_if_open};
 use crate::http::{Http, Patience};
 use crate::netrc::{login, netrc_of_nix};
 use crate::notice::notice;
@@ -490,6 +490,7 @@ fn token(file: Option<&Path>) -> anyhow::Result<Option<Token>> {
             (text, "standard input".to_owned())
         }
         Some(file) => {
+            warn_if_open(file);
             let text = files::read(file)?;
             let text = text.with_context(|| format!("there is no file {file:?}"))?;
             (text, format!("{file:?}"))
