@@ -1,6 +1,8 @@
 //! The metric families of `/metrics`. `docs/book/monitoring.md` describes their use.
 
-use std::time::Instant;
+use std::time::{Instant, UNIX_EPOCH};
+
+use samovar_http::tls::TlsConfig;
 
 use crate::buckets::exposed;
 use crate::by_cache::ByClass;
@@ -19,6 +21,8 @@ use crate::text::Text;
 const FAMILIES: &str = concat!(
     "
 samovar_info gauge Name and version of the server; always 1.
+samovar_tls_certificate_expiry_timestamp_seconds gauge End of the validity of the TLS certificate \
+    since unix epoch in seconds.
 samovar_http_requests_total counter Answered requests by cache, route, method and status class.
 samovar_http_request_duration_seconds histogram Time from the end of the request to the end of \
     the response.
@@ -104,6 +108,9 @@ impl Metrics {
         let config = self.config.get().unwrap_or(&default);
         let labels = [("name", &*config.name), ("version", &*config.version)];
         text.family("samovar_info").put(&labels, 1);
+        if let Some(expiry) = config.tls.as_ref().and_then(expiry) {
+            text.put("samovar_tls_certificate_expiry_timestamp_seconds", expiry);
+        }
         requests(&mut text, &sums);
         narinfos(&mut text, &sums);
         store(&mut text, self, &sums);
@@ -115,6 +122,15 @@ impl Metrics {
         }
         text.into_string()
     }
+}
+
+/// Returns the time at which the first certificate in use expires, in seconds since 1970; `None` if
+/// it cannot be parsed.
+fn expiry(tls: &TlsConfig) -> Option<u64> {
+    let certificates = tls.certificates().into_iter();
+    let ends = certificates.filter_map(|certificate| certificate.not_after);
+    let since = ends.min()?.duration_since(UNIX_EPOCH);
+    since.ok().map(|since| since.as_secs())
 }
 
 /// Returns the counts of each cache with its name, and those of requests below no cache.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Instant, SystemTime};
 
+use samovar_http::tls::TlsConfig;
 use samovar_http::{Exchange, Incident, Server, Service};
 use samovar_store::StoreError;
 
@@ -30,6 +31,8 @@ pub struct MetricsConfig {
     pub has_top_paths: bool,
     /// Warnings about the configuration.
     pub warnings: Vec<String>,
+    /// The certificate of the server; `None` without TLS.
+    pub tls: Option<TlsConfig>,
 }
 
 /// An observer that counts exchanges and events and passes them on to another observer.

@@ -2,6 +2,7 @@
 //!
 //! Each finding states the problem and how to fix it.
 
+mod files;
 mod storage;
 
 use std::fs::{self, File};
@@ -10,28 +11,21 @@ use std::net::TcpListener;
 use std::num::NonZeroU64;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
-use samovar_cache::access::Access;
 use samovar_cache::{NarCacheDirectory, Sign, load_key, newest_readable};
-use samovar_http::tls::TlsConfig;
 use samovar_nix::{PublicKey, StorePath};
 use samovar_store::{Settings, Store};
 
 use crate::config::{CacheSettings, Configuration};
-use crate::daemon::Identity;
 use crate::listener::Bind;
-use crate::server::{root_faults, store_uri};
+use crate::server::{configured_unencrypted, root_faults, store_uri};
 
 /// Minimum limit of file descriptors: each connection and each file being sent needs one
 /// descriptor.
 const DESCRIPTORS_MIN: u64 = 4096;
-
-/// A certificate that expires within this time gets a warning: automatic renewal should have
-/// replaced it by now.
-const RENEWAL_TIME: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
 /// How to get a signing key.
 const NEW_KEY: &str = "nix-store --store dummy:// --generate-binary-cache-key NAME SECRET-FILE \
@@ -145,11 +139,12 @@ pub fn examine(config: &Configuration, findings: &mut Findings) -> Examined {
         .iter()
         .map(|cache| keys(cache, findings))
         .collect();
-    access(config, findings);
-    certificate(config, findings);
+    remarks(config, findings);
+    files::access(config, findings);
+    files::certificate(config, findings);
     descriptors(findings);
     listeners(config, findings);
-    identity(config, findings);
+    files::identity(config, findings);
     directories(config, findings);
     let mut uploaded = storage::examine(config, findings);
     let store = store(config, findings);
@@ -174,30 +169,14 @@ pub fn examine(config: &Configuration, findings: &mut Findings) -> Examined {
     Examined { store, caches }
 }
 
-/// Checks the access rules. A server does not start if one of their files is unusable.
-fn access(config: &Configuration, findings: &mut Findings) {
-    for cache in config.caches.iter().filter(|cache| !cache.access.is_open()) {
-        match Access::new(cache.access.clone()) {
-            Ok((_, warnings)) => {
-                for warning in &warnings {
-                    let (fault, fix) = split(warning, "add an entry to it, or remove it");
-                    findings.warning("access", fault, fix);
-                }
-                if warnings.is_empty() {
-                    let prefix = &cache.prefix;
-                    findings.ok(
-                        "access",
-                        format!("the access rules of {prefix}/ are readable"),
-                    );
-                }
-            }
-            Err(error) => findings.error(
-                "access",
-                format!("{:#}", anyhow::Error::new(error)),
-                "correct the file or the entry in access.…; `samovar password NAME` and `samovar \
-                 token line NAME` print lines for these files",
-            ),
-        }
+/// Reports options that hardly do what was meant.
+fn remarks(config: &Configuration, findings: &mut Findings) {
+    for remark in &config.remarks {
+        let fix = "correct the option; none needed if this is intended";
+        findings.warning("configuration", remark, fix);
+    }
+    if let Some((fault, fix)) = configured_unencrypted(config) {
+        findings.warning("listen", fault, fix);
     }
 }
 
@@ -245,47 +224,6 @@ fn keys(cache: &CacheSettings, findings: &mut Findings) -> Vec<PublicKey> {
         }
     }
     keys
-}
-
-fn certificate(config: &Configuration, findings: &mut Findings) {
-    let Some(tls) = &config.tls else { return };
-    let tls_config = match TlsConfig::files(&tls.certificate, &tls.key) {
-        Ok(tls_config) => tls_config,
-        Err(error) => {
-            let error = anyhow::Error::new(error);
-            findings.error(
-                "TLS",
-                format!("{error:#}"),
-                "set `tls.certificate` and `tls.key` to other files",
-            );
-            return;
-        }
-    };
-    let now = SystemTime::now();
-    for certificate in tls_config.certificates() {
-        let names = if certificate.names.is_empty() {
-            "addresses only".to_owned()
-        } else {
-            certificate.names.join(", ")
-        };
-        let file = &tls.certificate;
-        let fix = "renew it, and send HUP to the server";
-        if certificate.is_expired(now) {
-            findings.error(
-                "TLS",
-                format!("the certificate in {file:?} has expired"),
-                fix,
-            );
-        } else if certificate.is_expired(now + RENEWAL_TIME) {
-            let text = format!("the certificate in {file:?} expires within 14 days");
-            findings.warning("TLS", text, fix);
-        } else if certificate.not_before.is_some_and(|start| start > now) {
-            let text = format!("the certificate in {file:?} is not valid yet");
-            findings.error("TLS", text, "correct this machine's clock, or wait");
-        } else {
-            findings.ok("TLS", format!("the certificate is valid for {names}"));
-        }
-    }
 }
 
 fn descriptors(findings: &mut Findings) {
@@ -358,18 +296,6 @@ fn unix(path: &Path, findings: &mut Findings) {
         );
     } else {
         findings.ok("listen", format!("{path:?} is available"));
-    }
-}
-
-fn identity(config: &Configuration, findings: &mut Findings) {
-    let found = Identity::find(config.user.as_deref(), config.group.as_deref());
-    let assumed = found.and_then(|identity| match identity {
-        Some(identity) => identity.assume(),
-        None => Ok(()),
-    });
-    if let Err(error) = assumed {
-        let fix = "set another user or group, or run samovar doctor as root";
-        findings.error("user", error.to_string(), fix);
     }
 }
 

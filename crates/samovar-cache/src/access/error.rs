@@ -9,14 +9,13 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum AccessError {
     /// A file cannot be read.
-    #[error("the {kind} {path:?} cannot be read")]
+    #[error("the {kind} {path:?} cannot be read: {error}; {}", cure(*.kind, .error))]
     Unreadable {
         /// Purpose of the unreadable file.
         kind: FileKind,
         /// Path of the unreadable file.
         path: PathBuf,
         /// Error of reading the file.
-        #[source]
         error: io::Error,
     },
     /// A secret file is readable by all users.
@@ -60,6 +59,23 @@ pub enum AccessError {
     /// The system provides no random numbers.
     #[error("the system provides no random numbers")]
     Random(#[source] io::Error),
+}
+
+/// Returns what to do about a file that cannot be read.
+fn cure(kind: FileKind, error: &io::Error) -> String {
+    let (option, command) = match kind {
+        FileKind::Users => ("access.users-file", "samovar password NAME"),
+        FileKind::Tokens => ("access.tokens-file", "samovar token line NAME"),
+    };
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "change its owner or mode, so that the user of the server can read it".to_owned()
+        }
+        io::ErrorKind::NotFound => {
+            format!("correct its path in {option}; `{command}` prints lines for a new one")
+        }
+        _ => format!("name another file in {option}"),
+    }
 }
 
 /// Purpose of a secret file.

@@ -76,6 +76,14 @@ impl Pem {
     }
 
     pub(super) fn unsupported(&self, error: Error) -> TlsError {
+        // rustls has no variant for it, only a text.
+        if format!("{error:?}").contains("UnsupportedCertVersion") {
+            return self.error(
+                "holds a certificate of X.509 version 1 or 2, which has no extensions for its \
+                 names and its use, and which no client accepts: make one of version 3, for \
+                 example with `openssl req -x509 -addext subjectAltName=DNS:NAME`",
+            );
+        }
         self.error("holds an unsupported certificate")
             .because(error)
     }

@@ -104,6 +104,8 @@ pub struct Configuration {
     pub caches: Vec<CacheSettings>,
     /// Warnings about the configuration, one line each, to be logged once.
     pub remarks: Vec<String>,
+    /// The configuration files, which a reload reads again.
+    pub files: Vec<PathBuf>,
 }
 
 impl Configuration {
@@ -189,6 +191,7 @@ impl Default for Configuration {
             scrub_rate: None,
             caches: vec![CacheSettings::default()],
             remarks: Vec::new(),
+            files: Vec::new(),
         }
     }
 }

@@ -72,6 +72,7 @@ pub fn read(
     }
     let key_file = variable("NIX_SECRET_KEY_FILE").map(PathBuf::from);
     config.caches = caches(settings, &config, key_file.as_deref(), &credential)?;
+    config.files = settings.files().to_vec();
     config.remarks = remarks(settings, &config);
     let trusts_nobody = |cache: &CacheSettings| cache.access.trusted_proxies.is_empty();
     if config.client_address == ClientAddress::Forwarded && config.caches.iter().all(trusts_nobody)

@@ -5,7 +5,7 @@ use samovar_cache::access::{RefuseWith, without_host_bits};
 use super::options::OptionSpec;
 use super::settings::Settings;
 use super::{CacheSettings, ClientAddress, Configuration};
-use crate::listener::{Host, ListenSpec};
+use crate::listener::ListenSpec;
 
 /// Retention in days below which there is a warning: Nix caches narinfos that long.
 const RETENTION_DAYS_MIN: u32 = 30;
@@ -131,13 +131,9 @@ fn of_root(settings: &Settings, config: &Configuration) -> Option<String> {
 
 /// Returns the warning about the admin listener, which asks for no password.
 fn of_admin(config: &Configuration) -> Option<String> {
-    let is_any = |listener: &ListenSpec| match listener {
-        ListenSpec::Tcp { host, .. } => match host {
-            Host::Address(address) => address.is_unspecified(),
-            Host::Name(_) => false,
-            _ => true,
-        },
-        ListenSpec::Unix(_) => false,
+    let is_any = |listener: &ListenSpec| {
+        let address = listener.address();
+        address.is_some_and(|address| address.is_unspecified())
     };
     if config.admin.listeners.iter().any(is_any) {
         return Some(

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::OFlags;
@@ -36,6 +36,7 @@ pub struct Setting {
 pub struct Settings {
     values: BTreeMap<String, Setting>,
     caches: BTreeSet<String>,
+    files: Vec<PathBuf>,
 }
 
 impl Settings {
@@ -45,7 +46,14 @@ impl Settings {
     ///
     /// [`ConfigError`] if the file cannot be read, is not valid, or has an unknown option.
     pub fn add_file(&mut self, path: &Path) -> Result<(), ConfigError> {
-        self.add_text(path, &read(path)?)
+        self.add_text(path, &read(path)?)?;
+        self.files.push(path.to_owned());
+        Ok(())
+    }
+
+    /// Returns the files whose settings were added.
+    pub(super) fn files(&self) -> &[PathBuf] {
+        &self.files
     }
 
     /// Adds the settings of a file from its text.

@@ -89,6 +89,19 @@ impl ListenSpec {
         }
     }
 
+    /// Returns the address, that of all interfaces included. `None` for a Unix socket, and for a
+    /// name, which may have several addresses.
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        let Self::Tcp { host, .. } = self else {
+            return None;
+        };
+        match host {
+            Host::Address(address) => Some(*address),
+            Host::Name(_) => None,
+            _ => Some(Ipv6Addr::UNSPECIFIED.into()),
+        }
+    }
+
     /// Parses the value of `--listen`. Returns `None` if it is empty, or its host or port is
     /// invalid.
     ///

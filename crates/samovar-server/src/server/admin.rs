@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use samovar_cache::{Site, admin};
+use samovar_http::tls::TlsConfig;
 use samovar_http::{Limits, Listener, Router, Server};
 use samovar_metrics::{Metrics, MetricsConfig, Sampler};
 
@@ -92,6 +93,7 @@ impl Planned {
         server: &Arc<Server<Site>>,
         config: &Configuration,
         addresses: &[String],
+        tls: Option<TlsConfig>,
         errors: &ErrorLog,
     ) -> anyhow::Result<Admin> {
         let about = MetricsConfig {
@@ -100,6 +102,7 @@ impl Planned {
             listeners: addresses.to_vec(),
             has_top_paths: config.admin.has_top_paths,
             warnings: warnings(config),
+            tls,
         };
         self.metrics.watch(about, Arc::downgrade(server));
         let start = |bound| Running::start(bound, &self.metrics, errors);

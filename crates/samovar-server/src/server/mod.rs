@@ -15,8 +15,10 @@ mod events;
 mod nar_cache;
 mod observer;
 mod reload;
+mod rereading;
 mod start;
 mod throttle;
+mod unencrypted;
 mod upgrade;
 
 use std::path::Path;
@@ -30,8 +32,11 @@ pub use caches::{PolicyRootFault, root_faults, signing, unserved};
 use events::Ended;
 pub use events::STOP_TIME;
 pub use reload::{Again, Applied};
+pub(crate) use reload::{open_key, tls_fix};
+pub(crate) use rereading::unreadable;
 pub(crate) use start::store_uri;
 use start::{FLUSH_TIME, Prepared, open_store};
+pub(crate) use unencrypted::configured_unencrypted;
 pub use upgrade::{Predecessor, START_TIME};
 
 /// Serves until a signal stops the server. A reload calls `again` to read the configuration.
@@ -98,13 +103,32 @@ fn check_parts(config: &Configuration, errors: &ErrorLog) -> anyhow::Result<()> 
     }
     caches::read(&config.caches, errors)?;
     nar_cache::check(config)?;
-    Identity::find(config.user.as_deref(), config.group.as_deref())?;
+    let identity = Identity::find(config.user.as_deref(), config.group.as_deref())?;
     if let Some(tls) = &config.tls {
         reload::read_certificate(tls, &config.names, errors)?;
+    }
+    // The service manager may pass other sockets than the default.
+    if config.listen_given
+        && let Some((fault, fix)) = configured_unencrypted(config)
+    {
+        errors.warning(format_args!("{fault}; {fix}"));
     }
     let store = open_store(config, errors)?;
     for fault in root_faults(&config.caches, &*store) {
         errors.warning(format_args!("{}; {}", fault.text, fault.fix));
     }
+    // Last, because a start also reads all files before. An ordinary user cannot check this.
+    if let Some(identity) = identity
+        && identity.assume().is_ok()
+    {
+        warn_of_unreadable(config, errors);
+    }
     Ok(())
+}
+
+/// Reports files that the present user cannot read again.
+fn warn_of_unreadable(config: &Configuration, errors: &ErrorLog) {
+    for (fault, fix) in unreadable(config) {
+        errors.warning(format_args!("{fault}; {fix}"));
+    }
 }

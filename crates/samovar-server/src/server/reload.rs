@@ -80,18 +80,31 @@ pub(super) fn read_certificate(
     }
     let config = builder.build().map_err(|error| {
         let error = anyhow::Error::new(error);
-        let (certificate, key) = (names.option("tls.certificate"), names.option("tls.key"));
-        let fix = match io_error_kind(&error) {
-            Some(ErrorKind::PermissionDenied) => {
-                "change its owner or mode, so that the user of the server can read it".to_owned()
-            }
-            Some(ErrorKind::NotFound) => format!("correct its path in {certificate} or {key}"),
-            _ => format!("set {certificate} and {key} to the files of one certificate"),
-        };
+        let fix = tls_fix(&error, names);
         anyhow::anyhow!("cannot use TLS: {error:#}; {fix}")
     })?;
     warn_of_files(tls, &config, errors);
     Ok(config)
+}
+
+/// Returns how to fix an error of the files of TLS.
+pub(crate) fn tls_fix(error: &anyhow::Error, names: &Names) -> String {
+    let (certificate, key) = (names.option("tls.certificate"), names.option("tls.key"));
+    match io_error_kind(error) {
+        Some(ErrorKind::PermissionDenied) => {
+            "change its owner or mode, so that the user of the server can read it".to_owned()
+        }
+        Some(ErrorKind::NotFound) => format!("correct its path in {certificate} or {key}"),
+        _ => format!("set {certificate} and {key} to the files of one certificate"),
+    }
+}
+
+/// Returns the remark about a TLS key that every user of the machine can read.
+pub(crate) fn open_key(tls: &Tls) -> Option<String> {
+    let file = &tls.key;
+    let is_open = fs::metadata(file).is_ok_and(|key| key.mode() & 0o004 != 0);
+    is_open
+        .then(|| format!("the TLS key {file:?} is readable by all users: run `chmod o-rwx` on it"))
 }
 
 /// Returns the kind of the system error that caused an error, if one did.
@@ -115,11 +128,8 @@ pub(super) fn reload_certificate(tls: &Tls, config: &TlsConfig, errors: &ErrorLo
 }
 
 fn warn_of_files(tls: &Tls, config: &TlsConfig, errors: &ErrorLog) {
-    if fs::metadata(&tls.key).is_ok_and(|key| key.mode() & 0o004 != 0) {
-        let file = &tls.key;
-        errors.warning(format_args!(
-            "the TLS key {file:?} is readable by all users: run `chmod o-rwx` on it"
-        ));
+    if let Some(remark) = open_key(tls) {
+        errors.warning(remark);
     }
     let now = SystemTime::now();
     if config.certificates().iter().any(|one| one.is_expired(now)) {

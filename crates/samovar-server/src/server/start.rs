@@ -22,6 +22,7 @@ use super::admin::{Admin, Planned};
 use super::bind::{self, Secure};
 use super::observer::Logs;
 use super::reload::{self, Again};
+use super::unencrypted::unencrypted;
 use super::upgrade::{Event, Kind, Predecessor};
 use super::{caches, nar_cache};
 use crate::config::{CacheSettings, Configuration, GC_LEASE_TIME_DEFAULT, cores, nearest};
@@ -154,6 +155,7 @@ impl<'a> Bound<'a> {
     pub(super) fn start(mut self) -> anyhow::Result<Serving<'a>> {
         if let Some(identity) = &self.prepared.identity {
             identity.assume()?;
+            super::warn_of_unreadable(self.prepared.config, &self.prepared.logs.errors);
         }
         let config = self.prepared.config;
         let site = self.site()?;
@@ -162,7 +164,7 @@ impl<'a> Bound<'a> {
             .limits(config.limits.clone())
             .io_threads(cores())
             .workers(config.worker_count());
-        let (mut kinds, mut urls) = (Vec::new(), Vec::new());
+        let (mut kinds, mut urls, mut plain) = (Vec::new(), Vec::new(), Vec::new());
         for listener in std::mem::take(&mut self.bound.listeners) {
             kinds.push(self.bound.files.kind(&listener));
             let scheme = if listener.is_secure() {
@@ -172,7 +174,14 @@ impl<'a> Bound<'a> {
             };
             let address = listener.local_addr();
             urls.extend(address.map(|address| format!("{scheme}://{address}")));
+            if !listener.is_secure() {
+                plain.extend(address.map(|address| address.ip()));
+            }
             builder = builder.listen(listener);
+        }
+        if let Some((fault, fix)) = unencrypted(config, plain) {
+            let errors = &self.prepared.logs.errors;
+            errors.warning(format_args!("{fault}; {fix}"));
         }
         let paths = self.bound.files.paths();
         urls.extend(paths.map(|path| format!("unix:{}", path.display())));
@@ -289,7 +298,9 @@ impl Serving<'_> {
         }
         bound.bound.retire(config, errors);
         if let Some(planned) = bound.admin.take() {
-            self.admin = Some(planned.start(&self.server, config, &self.urls, errors)?);
+            let tls = bound.prepared.tls.as_ref();
+            let tls = tls.map(|secure| secure.config.clone());
+            self.admin = Some(planned.start(&self.server, config, &self.urls, tls, errors)?);
         }
         site.prefetch_narinfos().context("cannot start a thread")?;
         site.watch_files().context("cannot start a thread")?;
