@@ -109,6 +109,18 @@ pub struct UploadCount {
     pub count: u64,
 }
 
+impl UploadCount {
+    /// Returns a noun for what was uploaded, in the singular.
+    #[must_use]
+    pub fn noun(&self) -> &str {
+        match &*self.kind {
+            "nar" => "NAR",
+            "log" => "build log",
+            kind => kind,
+        }
+    }
+}
+
 /// The uploaded paths of one cache.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

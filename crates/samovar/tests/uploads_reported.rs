@@ -193,8 +193,8 @@ fn uploads_are_counted_by_kind_result_and_reason() {
     watched.await_sample("samovar_storage_paths{cache=\"default\"}", 1.0);
     let status = watched.status();
     for part in [
-        "1 nar accepted, 1 nar refused, 1 narinfo accepted, 1 narinfo refused",
-        "refused: 1 token, 1 missing file, 1 quota",
+        "1 NAR accepted, 1 NAR refused, 1 narinfo accepted, 1 narinfo refused",
+        "reasons of refusals: token 1, missing file 1, quota 1",
         "cache default: 1 path,",
         "of its quota of",
         "collector: no complete run yet",
@@ -202,7 +202,7 @@ fn uploads_are_counted_by_kind_result_and_reason() {
         assert!(status.contains(part), "{part}: {status}");
     }
     let page = watched.get("/status");
-    assert!(page.contains("1 missing file"), "{page}");
+    assert!(page.contains("missing file 1"), "{page}");
 }
 
 #[test]

@@ -12,6 +12,9 @@ const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; \
                       connect-src 'self'; img-src 'self' data:; base-uri 'none'; \
                       form-action 'self'; frame-ancestors 'none'";
 
+/// The name on pages that have no name of a cache.
+pub(crate) const NAME: &str = "Samovar";
+
 /// The content of a page, without the common frame.
 #[derive(Debug)]
 pub(crate) struct Page<'a> {

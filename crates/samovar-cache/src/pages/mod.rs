@@ -44,7 +44,7 @@ use crate::reader::Reader;
 use crate::refusal::Refusal;
 use crate::route::page::PageRoute;
 use browse::Wanted;
-use frame::{Page, redirect};
+use frame::{NAME, Page, redirect};
 use url::{Base, parameter};
 
 pub use admin::admin;
@@ -185,7 +185,7 @@ impl View<'_> {
 
     fn name(&self) -> &str {
         match &*self.cache.config.title {
-            "" => "Samovar",
+            "" => NAME,
             name => name,
         }
     }

@@ -12,7 +12,7 @@ use samovar_http::http::Status as HttpStatus;
 use samovar_metrics::{CacheStatus, Moment, ServedCacheStatus, Status, TopPath, TransferStatus};
 use samovar_nix::HashPart;
 
-use super::frame::Page;
+use super::frame::{NAME, Page};
 use super::status_storage;
 use super::text::{Count, Date, Size};
 use super::url::Base;
@@ -46,13 +46,9 @@ pub(crate) fn page(status: &Status, host: &str) -> Response {
         div.columns { (latencies(status)) (caches(&status.caches)) }
         (machine(status))
     };
-    let name = match &*status.server.name {
-        "" => "Samovar",
-        name => name,
-    };
     Page {
         title: "Status",
-        cache_name: name,
+        cache_name: NAME,
         base: Base::of(b"/status"),
         kind: "wide",
         search: None,

@@ -42,13 +42,15 @@ fn uploads(storage: &StorageStatus) -> Markup {
         } }
         div { dt { "Since the start" } dd {
             (Size(uploads.received_len)) " received"
-            @for one in counted { ", " (Count(one.count)) " " (one.kind) " " (one.result) }
+            @for one in counted {
+                ", " (Count(one.count).of(one.noun())) " " (one.result)
+            }
         } }
         @if uploads.refused.iter().any(|one| one.count > 0) {
-            div { dt { "Refused, by reason" } dd {
+            div { dt { "Reasons of refusals" } dd {
                 @for (index, one) in refused.enumerate() {
                     @if index > 0 { ", " }
-                    (Count(one.count)) " " (one.name.replace('_', " "))
+                    (one.name.replace('_', " ")) " " (Count(one.count))
                 }
             } }
         }

@@ -27,11 +27,11 @@ pub(super) fn storage(out: &mut String, storage: &StorageStatus, now_ms: u64) ->
         human(uploads.received_len)
     )?;
     let counts = uploads.counts.iter().filter(|one| one.count > 0);
-    let counts = counts.map(|one| format!("{} {} {}", one.count, one.kind, one.result));
+    let counts = counts.map(|one| format!("{} {}", counted(one.count, one.noun()), one.result));
     list(out, "since the start", counts)?;
     let refused = uploads.refused.iter().filter(|one| one.count > 0);
-    let refused = refused.map(|one| format!("{} {}", one.count, one.name.replace('_', " ")));
-    list(out, "refused", refused)?;
+    let refused = refused.map(|one| format!("{} {}", one.name.replace('_', " "), one.count));
+    list(out, "reasons of refusals", refused)?;
     for one in &storage.caches {
         cache(out, one)?;
     }
