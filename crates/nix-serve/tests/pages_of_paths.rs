@@ -191,6 +191,20 @@ fn a_search_finds_no_path_that_a_policy_hides() {
     assert!(
         shown.contains(">lib-1-2<") && !shown.contains(">lib-0-1<"),
         "{shown}"
+    // The first page states the total, and equal matches are sorted by the numbers in their names.
+    let stated = format!("The 50 best matches for “lib”, of {count} paths.");
+    assert!(shown.contains(&stated), "{stated}: {shown}");
+    let names = ["lib-0-0", "lib-3-4", "lib-31-5"];
+    let places: Vec<_> = names
+        .iter()
+        .map(|name| all.find(&format!(">{name}<")).unwrap())
+        .collect();
+    assert!(places.is_sorted(), "{places:?}");
+    // Several words must all match, whatever stands between them.
+    let found = page(&server, "/search?q=top+lib");
+    assert!(found.contains("2 paths for “top lib”."), "{found}");
+    let top = found.find(hash_part(&sample("top"))).unwrap();
+    assert!(top < found.find(">lib-top.drv<").unwrap(), "{found}");
     );
     let hidden = sample("no_references");
     let hash = hash_part(&hidden);
@@ -208,6 +222,10 @@ fn snippet(page: &str, label: &str) -> String {
     let text = text.split("</code>").next().unwrap();
     // The address is inserted by a script.
     let text = text
+    // The number of matches is not stated: it would count hidden paths.
+    let server = Serving::start(&sample_root(), vec![only("lib-?-*")]);
+    let shown = get(&server, "/search?q=lib").text();
+    assert!(shown.contains("of more than 50 paths."), "{shown}");
         .replace("<span data-address=\"url\">", "")
         .replace("</span>", "");
     text.replace("&amp;", "&").replace("&quot;", "\"")

@@ -3,27 +3,29 @@
 //!
 //! # Theory of operation
 //!
-//! A whole hash part is looked up like a request for its narinfo. Any other text is compared with
-//! all names of the store, a few thousand rows per transaction, because the database has no index
-//! on parts of names. That takes about half a second for a million paths, so the time and the
-//! number of scans at once are limited.
+//! A whole hash part is looked up like a request for its narinfo. The words of any other text are
+//! compared with all names of the store, a few thousand rows per transaction, because the database
+//! has no index on parts of names. That takes about half a second for a million paths, so the time
+//! and the number of scans at once are limited.
 //!
 //! Only paths that the client may read count as found. So neither the results nor the statement
 //! that there are more depend on a path that a policy hides. Nor does the time: rules about names
 //! and roots are decided without a look-up, and for other rules the number of look-ups is rounded
-//! up to a multiple of [`LOOKUP_COUNT_STEP`].
+//! up to a multiple of [`LOOKUP_COUNT_STEP`]. All matches are counted only if there is no policy,
+//! which would have to decide about each of them.
 //!
 //! # Limits
 //!
 //! | limit | value | reason |
 //! | --- | --- | --- |
 //! | results | 50; on request 1000 | memory, and the length of the page |
+//! | words | 16 | each is compared with each name |
 //! | time of a scan | 2 s | a scan occupies a worker |
 //! | scans at once | those of large closures in bulk queries | processors |
 
 use std::cell::Cell;
-use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BTreeSet, HashSet};
 use std::time::{Duration, Instant};
 
 use maud::{Markup, html};
@@ -56,15 +58,23 @@ const HASH_START_LEN_MIN: usize = 4;
 /// Maximum length of a store path's name.
 const NAME_LEN_MAX: usize = 211;
 
+/// Maximum number of words of a search. Further ones are ignored.
+const WORD_COUNT_MAX: usize = 16;
+
 /// A search for a text that contains no whole hash part.
 struct Search {
-    /// The text, in lower case.
-    text: String,
-    is_hash_start: bool,
+    /// The words of the text, in lower case. A path must match all of them.
+    words: Vec<String>,
 }
 
-/// The order of results: the best match first, then the newest path.
-type Key = (Match, Reverse<i64>, StorePath);
+/// The order of results: the best match first, then by name, then the newest path.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    found: Match,
+    name: NaturalName,
+    age: Reverse<i64>,
+    path: StorePath,
+}
 
 /// How a path matches, the best first. Derivations come after all other paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,43 +91,114 @@ enum Place {
     PartOfName,
 }
 
+/// A name in the order that people expect: numbers in it are compared as numbers.
+#[derive(Debug, PartialEq, Eq)]
+struct NaturalName(String);
+
 /// The paths found.
 #[derive(Default)]
 struct Found {
     /// The best results: one more than are shown, to know whether there are more.
     best: BTreeSet<Key>,
+    /// The number of matches in the Nix store.
+    match_count: usize,
+    /// The uploaded paths that match.
+    uploaded: HashSet<StorePath>,
     /// Whether the time ended before all paths were compared.
     is_cut: bool,
 }
 
 impl Search {
     fn new(asked: &str, store_dir: &str) -> Self {
-        let text = asked.trim().to_ascii_lowercase();
-        let text = match text.strip_prefix(store_dir) {
-            Some(rest) => rest.trim_matches('/').to_owned(),
-            None => text,
-        };
+        let asked = asked.to_ascii_lowercase();
+        let words = asked.split_whitespace().map(|word| {
+            let rest = word.strip_prefix(store_dir);
+            rest.map_or(word, |rest| rest.trim_matches('/')).to_owned()
+        });
         Self {
-            is_hash_start: text.len() >= HASH_START_LEN_MIN && text.bytes().all(is_of_hash),
-            text,
+            words: words.take(WORD_COUNT_MAX).collect(),
         }
+    }
+
+    /// Returns the first word that may be the start of a hash.
+    fn hash_start(&self) -> Option<&str> {
+        let mut words = self.words.iter().map(String::as_str);
+        words.find(|word| is_hash_start(word))
     }
 
     fn match_of(&self, base_name: &str) -> Option<Match> {
         let (hash, name) = base_name.split_once('-')?;
-        let place = match find(name.as_bytes(), self.text.as_bytes()) {
-            Some(0) if name.len() == self.text.len() => Place::WholeName,
-            Some(0) => Place::StartOfName,
-            _ if self.is_hash_start && hash.starts_with(&self.text) => Place::StartOfHash,
-            Some(_) => Place::PartOfName,
-            None => return None,
+        let mut place = match &*self.words {
+            [only] if name.eq_ignore_ascii_case(only) => Place::WholeName,
+            _ => Place::PartOfName,
         };
-        let is_derivation = name.ends_with(".drv");
+        for (index, word) in self.words.iter().enumerate() {
+            let here = match find(name.as_bytes(), word.as_bytes()) {
+                Some(0) if index == 0 => Place::StartOfName,
+                _ if is_hash_start(word) && hash.starts_with(word) => Place::StartOfHash,
+                Some(_) => Place::PartOfName,
+                None => return None,
+            };
+            place = place.min(here);
+        }
         Some(Match {
-            is_derivation,
+            is_derivation: name.ends_with(".drv"),
             place,
         })
     }
+
+    /// Returns the place of a path among the results; `None` if it does not match.
+    fn key(&self, path: StorePath, age: i64) -> Option<Key> {
+        Some(Key {
+            found: self.match_of(path.base_name())?,
+            name: NaturalName(path.name().to_owned()),
+            age: Reverse(age),
+            path,
+        })
+    }
+}
+
+impl Ord for NaturalName {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let (mut one, mut two) = (self.0.as_bytes(), other.0.as_bytes());
+        while let (Some(first), Some(second)) = (one.first(), two.first()) {
+            let order = match (number(one), number(two)) {
+                (Some(digits), Some(others)) => {
+                    (one, two) = (&one[digits.len()..], &two[others.len()..]);
+                    let (digits, others) = (significant(digits), significant(others));
+                    digits.len().cmp(&others.len()).then(digits.cmp(others))
+                }
+                _ => {
+                    (one, two) = (&one[1..], &two[1..]);
+                    let lower = u8::to_ascii_lowercase;
+                    lower(first).cmp(&lower(second))
+                }
+            };
+            if order.is_ne() {
+                return order;
+            }
+        }
+        // Names that differ only in case or in leading zeros.
+        one.len().cmp(&two.len()).then_with(|| self.0.cmp(&other.0))
+    }
+}
+
+impl PartialOrd for NaturalName {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// Returns the digits at the start; `None` if there are none.
+fn number(text: &[u8]) -> Option<&[u8]> {
+    let count = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    (count > 0).then(|| &text[..count])
+}
+
+/// Returns digits without leading zeros.
+fn significant(digits: &[u8]) -> &[u8] {
+    let zeros = digits.iter().take_while(|digit| **digit == b'0').count();
+    &digits[zeros..]
 }
 
 impl View<'_> {
@@ -144,7 +225,7 @@ impl View<'_> {
             RESULT_COUNT
         };
         let mut found = Found::default();
-        if search.text.len() <= NAME_LEN_MAX {
+        if search.words.iter().all(|word| word.len() <= NAME_LEN_MAX) {
             // Without a scan, the rest of the paths would be missing without notice.
             let Some(_slot) = self.reader().shared.closure_slots.try_acquire() else {
                 return Ok(self.busy());
@@ -155,9 +236,9 @@ impl View<'_> {
             self.look_up_others(lookups.get())?;
         }
         if !found.is_cut
-            && let (Some((_, _, only)), 1) = (found.best.first(), found.best.len())
+            && let (Some(only), 1) = (found.best.first(), found.best.len())
         {
-            return Ok(redirect(&self.base.to_path(only.hash_part())));
+            return Ok(redirect(&self.base.to_path(only.path.hash_part())));
         }
         self.results(found, count_max)
     }
@@ -181,10 +262,10 @@ impl View<'_> {
         let accepts = |path: &StorePath| search.match_of(path.base_name()).is_some();
         let uploads = stored.recent(&accepts, RESULT_COUNT_MAX + 1);
         for upload in uploads.map_err(|error| self.failed(&error))? {
-            let Some(place) = search.match_of(upload.path.base_name()) else {
+            let Some(key) = search.key(upload.path, upload.registered_at) else {
                 continue;
             };
-            let key = (place, Reverse(upload.registered_at), upload.path);
+            found.uploaded.insert(key.path.clone());
             let policy = &self.reader().policy;
             let may_be_shown = |path: &StorePath| {
                 // The Nix store may have the path too, under other rules.
@@ -218,8 +299,7 @@ impl View<'_> {
         };
         let accepts = |base_name: &str| search.match_of(base_name).is_some();
         // The start of a hash is found first, whatever time the rest takes.
-        let starts = search.is_hash_start.then_some(&*search.text);
-        for start in starts.into_iter().chain([""]) {
+        for start in search.hash_start().into_iter().chain([""]) {
             let mut after = Some(start.to_owned());
             while let Some(from) = after {
                 let scanned = self.reader().store().scan(&from, &accepts)?;
@@ -228,9 +308,13 @@ impl View<'_> {
                         found.is_cut = true;
                         return Ok(());
                     }
-                    if let Some(place) = search.match_of(path.base_name()) {
-                        found.add((place, Reverse(id), path), count_max, may_be_shown)?;
+                    let Some(key) = search.key(path, id) else {
+                        continue;
+                    };
+                    if start.is_empty() && !found.uploaded.contains(&key.path) {
+                        found.match_count += 1;
                     }
+                    found.add(key, count_max, may_be_shown)?;
                 }
                 after = scanned.next.filter(|next| next.starts_with(start));
                 if after.is_some() && Instant::now() > end {
@@ -265,9 +349,14 @@ impl View<'_> {
             found.best.pop_last();
         }
         let count = found.best.len();
+        // Of uploaded paths and of a store that was not read to its end, there may be more.
+        let is_counted = self.reader().policy.is_open()
+            && !found.is_cut
+            && found.uploaded.len() <= RESULT_COUNT_MAX;
+        let total = is_counted.then(|| found.match_count + found.uploaded.len());
         let mut rows = Vec::with_capacity(count);
-        for (_, _, path) in found.best {
-            rows.push(self.result(&path)?);
+        for key in found.best {
+            rows.push(self.result(&key.path)?);
         }
         let main = html! {
             h1 {
@@ -276,10 +365,15 @@ impl View<'_> {
             p {
                 @let text = self.asked.trim();
                 @if count == 0 {
-                    "No name of a path in this cache contains “" (text) "”, and no hash starts "
-                    "with it."
+                    "No path in this cache has “" (text) "” in its name, or a hash that starts "
+                    "with it. If these are several words, each of them must match."
                 } @else if has_more {
-                    "The " (Count(count as u64)) " best matches for “" (text) "”."
+                    "The " (Count(count as u64)) " best matches for “" (text) "”, of "
+                    @match total {
+                        Some(total) => { (Count(total as u64).of("path")) },
+                        None => { "more than " (Count(count as u64).of("path")) },
+                    }
+                    "."
                 } @else {
                     (Count(count as u64).of("path")) " for “" (text) "”."
                 }
@@ -340,8 +434,8 @@ impl Found {
         if is_full && self.best.last().is_some_and(|last| *last < key) {
             return Ok(());
         }
-        let is_known = self.best.iter().any(|(_, _, path)| *path == key.2);
-        if !is_known && may_be_shown(&key.2)? {
+        let is_known = self.best.iter().any(|known| known.path == key.path);
+        if !is_known && may_be_shown(&key.path)? {
             self.best.insert(key);
             if self.best.len() > count_max + 1 {
                 self.best.pop_last();
@@ -355,6 +449,10 @@ impl Found {
 fn find(name: &[u8], part: &[u8]) -> Option<usize> {
     let mut places = name.windows(part.len().max(1));
     places.position(|place| place.eq_ignore_ascii_case(part))
+}
+
+fn is_hash_start(word: &str) -> bool {
+    word.len() >= HASH_START_LEN_MIN && word.bytes().all(is_of_hash)
 }
 
 fn is_of_hash(byte: u8) -> bool {
@@ -413,6 +511,23 @@ mod tests {
         check_match("s83x", "curl", None);
         check_match("wget", "curl", None);
         check_match("5-curl", "curl", None);
+        check_match("curl 8", "curl-8.11", Some(Place::StartOfName));
+        check_match("8 curl", "curl-8.11", Some(Place::PartOfName));
+        check_match("zs83 curl", "libcurl", Some(Place::StartOfHash));
+        check_match("curl  wget", "curl-8.11", None);
+    }
+
+    #[test]
+    fn numbers_in_names_are_compared_as_numbers() {
+        let sorted = [
+            "lib", "lib-3-4", "lib-03-5", "lib-3-10", "lib-31-5", "Lib-31-6", "lib-a", "libx-1",
+        ];
+        for pair in sorted.windows(2) {
+            let [one, two] = [pair[0], pair[1]].map(|name| NaturalName(name.to_owned()));
+            assert!(one < two && two > one, "{pair:?}");
+        }
+        let [one, two] = ["a01", "a1"].map(|name| NaturalName(name.to_owned()));
+        assert_ne!(one.cmp(&two), Ordering::Equal);
     }
 
     /// Hidden paths change neither the results nor the statement that there are more.
@@ -426,19 +541,20 @@ mod tests {
             is_derivation: false,
             place: Place::PartOfName,
         };
+        let key = |age: i64, number: usize| Key {
+            found: best,
+            name: NaturalName("x".to_owned()),
+            age: Reverse(age),
+            path: path(number),
+        };
         let mut found = Found::default();
         let is_shown = |path: &StorePath| Ok(path.name() == "x1");
         for number in 0..13 {
-            let key = (best, Reverse(number as i64), path(number));
-            found.add(key, 6, is_shown).unwrap();
+            found.add(key(number as i64, number), 6, is_shown).unwrap();
         }
         assert_eq!(found.best.len(), 6);
-        found
-            .add((best, Reverse(0), path(15)), 6, is_shown)
-            .unwrap();
-        found
-            .add((best, Reverse(0), path(17)), 6, is_shown)
-            .unwrap();
+        found.add(key(0, 15), 6, is_shown).unwrap();
+        found.add(key(0, 17), 6, is_shown).unwrap();
         assert_eq!(found.best.len(), 7);
     }
 }
