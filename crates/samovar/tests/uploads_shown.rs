@@ -5,10 +5,12 @@
 mod support_browser;
 
 mod support;
+mod support_push;
 mod support_uploads;
 
-use support::samovar;
+use support::{hash, samovar, sample, sample_store};
 use support_browser::{Browser, LOOKS};
+use support_push::Pusher;
 use support_uploads::{MadePath, Running, Site, send};
 use testkit::process::output;
 
@@ -90,9 +92,9 @@ fn recent_uploads_pins_and_quota_are_shown() {
     let lib = scene.page_of(&scene.lib);
     let referrer = format!("href=\"./../path/{}\"", scene.app.hash_part());
     let file = format!("href=\"./..{}\"", scene.lib.file_target());
-    assert_shows(&lib, &["builder-7", "in 1 path", &referrer, &file]);
+    assert_shows(&lib, &["builder-7", "this path only", &referrer, &file]);
     let app = scene.private_page(&format!("/path/{}", scene.app.hash_part()));
-    assert_shows(&app, &["release", ", generation 1", "in 2 paths"]);
+    assert_shows(&app, &["release", ", generation 1", "in 2 uploaded paths"]);
     let found = scene
         .server
         .get(&format!("/search?q={}", scene.app.store_path));
@@ -163,6 +165,30 @@ fn paths_that_were_pushed_for_another_path_are_folded() {
     for name in [">lib<", ">leaf<", ">top<"] {
         assert!(page.contains(name), "{name}: {page}");
     }
+}
+
+/// The page of a path has one heading for its referrers and one for its closure, also if the path
+/// is in the Nix store and was uploaded.
+#[test]
+fn a_path_in_both_stores_has_each_heading_once() {
+    let site = Site::new();
+    site.configure(&sample_store(), "");
+    let server = site.start();
+    let pusher = Pusher::new(&sample_store(), &site.token(&[]));
+    let lib = sample("no_references");
+    output(&mut pusher.push(&server.url(), &[&lib]));
+    let own = MadePath::new("own").referring_to(&lib);
+    server.publish(&site.token(&[]), &own);
+    let page = server.get(&format!("/path/{}", hash(&lib))).text();
+    assert_shows(&page, &["<h2 id=\"upload\">", ">own<"]);
+    for heading in ["Used by", "<dt>Closure"] {
+        assert_eq!(page.matches(heading).count(), 1, "{heading}: {page}");
+    }
+    for gone in ["Closure, if uploaded", "Used by uploaded"] {
+        assert!(!page.contains(gone), "{page}");
+    }
+    let used_by = page.split("Used by").nth(1).unwrap();
+    assert!(used_by.contains(own.hash_part()), "{used_by}");
 }
 
 /// Pins are private also in a public cache: the pages show them to the clients to which the URLs of

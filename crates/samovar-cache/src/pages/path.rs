@@ -44,8 +44,8 @@ impl View<'_> {
             (self.actions(info)?)
             (self.facts(info)?)
             (self.references(&references))
-            (self.referrers_section(info)?)
-            @if let Some(uploaded) = &uploaded { (self.upload_section(uploaded)?) }
+            (self.referrers_section(Some(info), uploaded.as_ref())?)
+            @if let Some(uploaded) = &uploaded { (self.upload_section(uploaded)) }
         };
         Ok(self
             .page(info.path.name(), "path-page", main)

@@ -2,6 +2,7 @@
 
 use maud::{Markup, html};
 use samovar_nix::{PathInfo, StorePath};
+use samovar_storage::metadata::{Details, REFERRER_COUNT_MAX};
 
 use super::View;
 use super::text::{Date, Size};
@@ -54,9 +55,17 @@ impl View<'_> {
         }
     }
 
-    /// Renders the paths that refer to a path.
-    pub(super) fn referrers_section(&self, info: &PathInfo) -> Result<Markup, Refusal> {
-        let all = self.reader().store().referrers(info, REFERRER_ROW_COUNT)?;
+    /// Renders the paths that refer to a path: those in the Nix store and those that were uploaded.
+    /// `info` or `uploaded` is `None` if the path is not there.
+    pub(super) fn referrers_section(
+        &self,
+        info: Option<&PathInfo>,
+        uploaded: Option<&Details>,
+    ) -> Result<Markup, Refusal> {
+        let all = match info {
+            Some(info) => self.reader().store().referrers(info, REFERRER_ROW_COUNT)?,
+            None => Vec::new(),
+        };
         let is_open = self.reader().policy.is_open();
         let mut shown: Vec<&StorePath> = Vec::new();
         for path in &all {
@@ -68,7 +77,17 @@ impl View<'_> {
                 shown.push(path);
             }
         }
-        let has_more = shown.len() > REFERRER_COUNT;
+        let uploaded = uploaded.map_or(&[][..], |uploaded| &uploaded.referrers);
+        for path in uploaded {
+            if shown.len() > REFERRER_COUNT {
+                break;
+            }
+            if !shown.contains(&path) && self.has_page(path)? {
+                shown.push(path);
+            }
+        }
+        let has_more =
+            shown.len() > REFERRER_COUNT || uploaded.len() >= REFERRER_COUNT_MAX as usize;
         shown.truncate(REFERRER_COUNT);
         shown.sort_by_key(|path| path.name());
         Ok(html! {
@@ -76,7 +95,7 @@ impl View<'_> {
                 section aria-labelledby="referrers" {
                     h2 id="referrers" {
                         "Used by "
-                        span.soft { @if has_more { "more than " } (shown.len()) }
+                        span.soft { @if has_more { "at least " } (shown.len()) }
                     }
                     ul.paths {
                         @for path in &shown { li { (self.path_name(path, true)) } }

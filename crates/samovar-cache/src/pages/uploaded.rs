@@ -6,7 +6,7 @@ use samovar_http::http::Status;
 use samovar_metrics::Event;
 use samovar_nix::{HashPart, StorePath};
 use samovar_storage::StorageError;
-use samovar_storage::metadata::{CLOSURE_COUNT_MAX, Details, REFERRER_COUNT_MAX};
+use samovar_storage::metadata::{CLOSURE_COUNT_MAX, Details};
 
 use super::View;
 use super::landing::snippet;
@@ -56,7 +56,8 @@ impl View<'_> {
             (self.downloads(details))
             (self.upload_facts(details))
             (self.references(&references))
-            (self.upload_section(details)?)
+            (self.referrers_section(None, Some(details))?)
+            (self.upload_section(details))
         };
         Ok(self
             .page(path.path.name(), "path-page", main)
@@ -81,10 +82,24 @@ impl View<'_> {
         let dir = self.reader().store().store_dir();
         let signing = &self.cache.narinfos.signing;
         let signatures = signing.beside_uploaded(&uploaded_info(path), dir);
+        let references = path.references.iter();
+        let references = references.filter(|other| **other != path.path).count();
         html! {
             dl.table-of-facts {
                 div { dt { "NAR size" } dd { (Size(nar.nar_size)) } }
                 div { dt { "File" } dd { (Size(nar.file_size)) ", " (nar.compression.name()) } }
+                div { dt { "Closure" } dd {
+                    @match details.closure {
+                        Some(size) if size.path_count == 1 && references == 0 => "this path only",
+                        Some(size) => {
+                            (Size(size.nar_size)) " in "
+                            (Count(size.path_count).of("uploaded path"))
+                        },
+                        None => {
+                            "more than " (Count(CLOSURE_COUNT_MAX.into()).of("uploaded path"))
+                        },
+                    }
+                } }
                 div { dt { "NAR hash" } dd { code { (nar.nar_hash.to_string()) } } }
                 @if let Some(deriver) = &path.deriver {
                     div { dt { "Deriver" } dd { (self.path_name(deriver, false)) } }
@@ -103,16 +118,10 @@ impl View<'_> {
         }
     }
 
-    /// Renders the token with which a path was uploaded, its closure and referrers, and its pins if
-    /// the client may read them.
-    pub(super) fn upload_section(&self, details: &Details) -> Result<Markup, Refusal> {
-        let mut referrers = Vec::new();
-        for referrer in &details.referrers {
-            if self.has_page(referrer)? {
-                referrers.push(referrer);
-            }
-        }
-        Ok(html! {
+    /// Renders the token with which a path was uploaded, its last use, and its pins if the client
+    /// may read them.
+    pub(super) fn upload_section(&self, details: &Details) -> Markup {
+        html! {
             section aria-labelledby="upload" {
                 h2 id="upload" { "Upload" }
                 dl.table-of-facts {
@@ -126,36 +135,14 @@ impl View<'_> {
                         (Day(details.path.used_on))
                         @if details.is_condemned { ", " strong { "will be deleted unless used" } }
                     } }
-                    div { dt { "Closure, if uploaded" } dd {
-                        @match details.closure {
-                            Some(size) => {
-                                (Size(size.nar_size)) " in " (Count(size.path_count).of("path"))
-                            },
-                            None => { "more than " (Count(CLOSURE_COUNT_MAX.into()).of("path")) },
-                        }
-                    } }
                     @if self.shows_pins { div { dt { "Pins" } dd {
                         @if details.pins.is_empty() { span.soft { "none" } }
                         @else { ul { @for (name, generation) in &details.pins {
                             li { (Name(name.as_bytes())) ", generation " (generation) }
                         } } }
                     } } }
-                    div { dt { "Used by uploaded paths" } dd {
-                        (self.referrers(&referrers, details))
-                    } }
                 }
             }
-        })
-    }
-
-    fn referrers(&self, shown: &[&StorePath], details: &Details) -> Markup {
-        let is_cut = details.referrers.len() >= REFERRER_COUNT_MAX as usize;
-        html! {
-            @if shown.is_empty() { span.soft { "none" } }
-            @else { ul.paths {
-                @for path in shown { li { (self.path_name(path, true)) } }
-            } }
-            @if is_cut { span.soft { "Only the first " (REFERRER_COUNT_MAX) " were read." } }
         }
     }
 
