@@ -50,8 +50,17 @@ fn a_build_log_has_a_page_with_colours_and_numbered_lines() {
         assert_eq!(raw.header("content-type"), Some("text/plain"));
         assert_eq!(raw.header("vary"), Some("Accept-Encoding"));
     }
+    // A hash part alone leads to the build log of its path.
+    let path = store.add_file("tool?+", b"tool");
+    let found = server.get(&format!("/build-log/{}", hash_part(&path)));
+    let location = format!("./../build-log/{}-tool%3F%2B", hash_part(&path));
+    assert_eq!(
+        (found.status, found.header("location")),
+        (302, Some(&*location))
+    );
     for absent in [
         "/build-log/0000000000000000000000000000000b-x",
+        "/build-log/0000000000000000000000000000000b",
         "/build-log/x",
     ] {
         let answer = server.get(absent);
@@ -182,15 +191,6 @@ fn results_of_a_search_are_bounded() {
     let count = all.matches("<tr><td>").count();
     assert!(count > 50 && count <= 1000, "{count}");
     assert!(!all.contains("More results"));
-}
-
-#[test]
-fn a_search_finds_no_path_that_a_policy_hides() {
-    let server = Serving::start(&sample_root(), vec![only("lib-1-*")]);
-    let shown = get(&server, "/search?q=lib").text();
-    assert!(
-        shown.contains(">lib-1-2<") && !shown.contains(">lib-0-1<"),
-        "{shown}"
     // The first page states the total, and equal matches are sorted by the numbers in their names.
     let stated = format!("The 50 best matches for “lib”, of {count} paths.");
     assert!(shown.contains(&stated), "{stated}: {shown}");
@@ -205,6 +205,15 @@ fn a_search_finds_no_path_that_a_policy_hides() {
     assert!(found.contains("2 paths for “top lib”."), "{found}");
     let top = found.find(hash_part(&sample("top"))).unwrap();
     assert!(top < found.find(">lib-top.drv<").unwrap(), "{found}");
+}
+
+#[test]
+fn a_search_finds_no_path_that_a_policy_hides() {
+    let server = Serving::start(&sample_root(), vec![only("lib-1-*")]);
+    let shown = get(&server, "/search?q=lib").text();
+    assert!(
+        shown.contains(">lib-1-2<") && !shown.contains(">lib-0-1<"),
+        "{shown}"
     );
     let hidden = sample("no_references");
     let hash = hash_part(&hidden);
@@ -213,6 +222,10 @@ fn a_search_finds_no_path_that_a_policy_hides() {
         assert_eq!(found.status, 404, "{asked}");
         assert!(!found.text().contains("More results"));
     }
+    // The number of matches is not stated: it would count hidden paths.
+    let server = Serving::start(&sample_root(), vec![only("lib-?-*")]);
+    let shown = get(&server, "/search?q=lib").text();
+    assert!(shown.contains("of more than 50 paths."), "{shown}");
 }
 
 /// Returns the text of a snippet, unescaped.
@@ -222,10 +235,6 @@ fn snippet(page: &str, label: &str) -> String {
     let text = text.split("</code>").next().unwrap();
     // The address is inserted by a script.
     let text = text
-    // The number of matches is not stated: it would count hidden paths.
-    let server = Serving::start(&sample_root(), vec![only("lib-?-*")]);
-    let shown = get(&server, "/search?q=lib").text();
-    assert!(shown.contains("of more than 50 paths."), "{shown}");
         .replace("<span data-address=\"url\">", "")
         .replace("</span>", "");
     text.replace("&amp;", "&").replace("&quot;", "\"")

@@ -191,6 +191,21 @@ fn a_path_in_both_stores_has_each_heading_once() {
     assert!(used_by.contains(own.hash_part()), "{used_by}");
 }
 
+/// A browser that opens the URL that clients push to sees what was pushed. Other clients do not.
+#[test]
+fn the_url_for_uploads_leads_a_browser_to_the_list() {
+    let site = Site::new();
+    site.configure_empty("");
+    let server = site.start();
+    let get = |fields: &str| send(server.address, "GET", "/upload", fields, "");
+    let page = get("Accept: text/html,*/*;q=0.8\r\n");
+    assert_eq!(
+        (page.status, page.header("location")),
+        (302, Some("./uploads"))
+    );
+    assert_eq!(get("").status, 404);
+}
+
 /// Pins are private also in a public cache: the pages show them to the clients to which the URLs of
 /// pins show them.
 #[test]

@@ -9,10 +9,12 @@ use std::iter;
 use maud::{Markup, PreEscaped, html};
 use samovar_http::http::Status;
 use samovar_http::{Body, Response};
-use samovar_nix::StorePath;
+use samovar_nix::{HashPart, StorePath};
 
 use super::View;
+use super::frame::redirect;
 use super::log_text::LogText;
+use super::url::encode;
 use crate::answer::build_log;
 use crate::refusal::Refusal;
 
@@ -35,6 +37,16 @@ impl View<'_> {
         };
         let title = format!("Build log of {}", path.name());
         Ok(self.text_page(&title, self.log_head(path)?, "Build log", log))
+    }
+
+    /// Redirects to the build log of the path with this hash part.
+    pub(super) fn log_of(&self, hash_part: HashPart) -> Result<Response, Refusal> {
+        let path = match self.uploaded(hash_part)? {
+            Some(uploaded) => uploaded.path.path,
+            None => self.reader().servable(hash_part)?.path,
+        };
+        let url = format!("build-log/{}", encode(path.base_name().as_bytes()));
+        Ok(redirect(&self.base.to(&url)))
     }
 
     /// Renders a page with a text, which is converted while the client reads. `head` stands above
@@ -101,7 +113,8 @@ impl View<'_> {
 
     fn log_head(&self, path: &StorePath) -> Result<Markup, Refusal> {
         let has_page = self.has_page(path)?;
-        let raw = self.base.to(&format!("log/{}", path.base_name()));
+        let name = encode(path.base_name().as_bytes());
+        let raw = self.base.to(&format!("log/{name}"));
         Ok(html! {
             nav.crumbs aria-label="Breadcrumb" { ol {
                 li { (self.path_name(path, has_page)) }

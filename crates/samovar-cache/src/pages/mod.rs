@@ -147,6 +147,7 @@ impl View<'_> {
             Some(PageRoute::Path(hash_part)) => self.path(hash_part),
             Some(PageRoute::Closure(hash_part)) => self.closure(hash_part),
             Some(PageRoute::BuildLog(path)) => self.log(&path),
+            Some(PageRoute::BuildLogOf(hash_part)) => self.log_of(hash_part),
             Some(PageRoute::Serve {
                 hash_part,
                 names,
@@ -164,6 +165,10 @@ impl View<'_> {
                 Ok(assets::answer(&name).unwrap_or_else(|| self.nothing()))
             }
             Some(PageRoute::NoPath) => Ok(self.no_path()),
+            // The URL that clients push to.
+            None if path == b"/upload" && self.cache.stored.is_some() => {
+                Ok(redirect(&self.base.to("uploads")))
+            }
             None => Ok(self.nothing()),
         }
     }
@@ -252,7 +257,7 @@ impl View<'_> {
             h1 { "Page not found" }
             p {
                 "This cache has no such page. Use the search above to find a store path by its "
-                "hash."
+                "name or hash."
             }
         };
         self.page("Page not found", "message", main)

@@ -9,6 +9,7 @@ use super::View;
 use super::closure::{CLOSURE_COUNT_MAX, Members, total_size};
 use super::landing::snippet;
 use super::text::{Count, Date, Size};
+use super::url::encode;
 use crate::refusal::Refusal;
 
 /// Maximum number of references that are looked up. Further ones are shown without a link.
@@ -60,8 +61,8 @@ impl View<'_> {
         );
         let log = self.open_log(&info.path)?;
         let log = log.map(|_| {
-            self.base
-                .to(&format!("build-log/{}", info.path.base_name()))
+            let name = encode(info.path.base_name().as_bytes());
+            self.base.to(&format!("build-log/{name}"))
         });
         let files = self.base.to_file(hash_part, &[], false);
         Ok(html! {

@@ -23,6 +23,8 @@ pub(crate) enum PageRoute {
     Closure(HashPart),
     /// `/build-log/<base name>`
     BuildLog(StorePath),
+    /// `/build-log/<hash part>`
+    BuildLogOf(HashPart),
     /// `/serve/<hash part>/…`
     Serve {
         hash_part: HashPart,
@@ -61,7 +63,11 @@ impl PageRoute {
             return Some(HashPart::parse(hash_part).map_or(Self::NoPath, page));
         }
         if let Some(rest) = path.strip_prefix(b"/build-log/") {
-            return Some(store_path(rest).map_or(Self::NoPath, Self::BuildLog));
+            return Some(match (store_path(rest), HashPart::parse(rest)) {
+                (Some(path), _) => Self::BuildLog(path),
+                (None, Ok(hash_part)) => Self::BuildLogOf(hash_part),
+                (None, Err(_)) => Self::NoPath,
+            });
         }
         if let Some(rest) = path.strip_prefix(b"/serve/") {
             return Some(serve(rest).unwrap_or(Self::NoPath));
@@ -133,7 +139,9 @@ mod tests {
             Some(PageRoute::BuildLog(drv.clone())),
         );
         check("/build-log/{H}-a%2Bb.drv", Some(PageRoute::BuildLog(drv)));
-        check("/build-log/{H}", Some(PageRoute::NoPath));
+        check("/build-log/{H}", Some(PageRoute::BuildLogOf(h())));
+        check("/build-log/{H}-", Some(PageRoute::NoPath));
+        check("/build-log/x", Some(PageRoute::NoPath));
         check("/serve/{H}", Some(files(&[], false)));
         check("/serve/{H}/", Some(files(&[], true)));
         check("/serve/{H}/a/b%20c", Some(files(&["a", "b c"], false)));
