@@ -59,6 +59,7 @@ impl View<'_> {
             }
             (keys_section(&keys))
             (self.use_section(&keys))
+            @if self.cache.stored.is_some() { (self.push_section()) }
             (self.recent_section(&recent))
         };
         self.page("", "landing", main).response(Status::OK)
@@ -67,7 +68,8 @@ impl View<'_> {
     fn use_section(&self, keys: &[String]) -> Markup {
         let url = self.url();
         let placeholder = ["KEY-OF-THE-BUILDER".to_owned()];
-        let keys = if keys.is_empty() { &placeholder } else { keys };
+        let is_signing = !keys.is_empty();
+        let keys = if is_signing { keys } else { &placeholder };
         let quoted = keys.iter().map(|key| format!("    {}\n", nix_string(key)));
         let quoted: String = quoted.collect();
         html! {
@@ -78,7 +80,7 @@ impl View<'_> {
                         "Replace " code { (PLACEHOLDER) } " with the address of this page."
                     }
                 }
-                (tabs("Setup for", [
+                (tabs("Setup for", "tab", [
                     ("Nix", "/etc/nix/nix.conf", html! {
                         "extra-substituters = " (url) "\n"
                         "extra-trusted-public-keys = " (keys.join(" "))
@@ -95,9 +97,40 @@ impl View<'_> {
                         "  extra-trusted-public-keys = [\n" (quoted) "  ];\n"
                         "};"
                     }),
+                    ("samovar use", USE_LABEL, html! {
+                        "samovar use"
+                        @if !is_signing { " --key " (shell_word(&placeholder[0])) }
+                        " " (url)
+                    }),
                     ("One-off copy", ONE_OFF_LABEL, self.copy("PATH")),
                 ]))
                 @if self.cache.config.has_passwords { (self.netrc()) }
+            }
+        }
+    }
+
+    fn push_section(&self) -> Markup {
+        let url = self.url();
+        html! {
+            section aria-labelledby="push" {
+                h2 id="push" { "Push" }
+                p {
+                    "A client that uploads paths needs a token with the right push, which the "
+                    "operator of the cache can give you."
+                }
+                (tabs("Push with", "push", [
+                    ("samovar push", "command, with the token in the file TOKEN", html! {
+                        "samovar push --token-file TOKEN " (url) " ./result"
+                    }),
+                    ("nix copy", "command, with the token in the netrc file", html! {
+                        "nix --extra-experimental-features nix-command copy \\\n"
+                        "  --to '" (url) "/upload?compression=zstd' \\\n"
+                        "  ./result"
+                    }),
+                    ("Token of nix copy", "/etc/nix/netrc", html! {
+                        "machine " (self.host()) " login NAME password TOKEN"
+                    }),
+                ]))
             }
         }
     }
@@ -110,9 +143,12 @@ impl View<'_> {
     fn copy(&self, path: &str) -> Markup {
         let keys = self.cache.narinfos.signing.public_keys().join(" ");
         html! {
-            "nix --extra-experimental-features nix-command copy --from " (self.url())
-            @if !keys.is_empty() { " --option extra-trusted-public-keys " (shell_word(&keys)) }
-            " " (shell_word(path))
+            "nix --extra-experimental-features nix-command copy \\\n"
+            "  --from " (self.url()) " \\\n"
+            @if !keys.is_empty() {
+                "  --option extra-trusted-public-keys \\\n    " (shell_word(&keys)) " \\\n"
+            }
+            "  " (shell_word(path))
         }
     }
 
@@ -170,6 +206,9 @@ fn keys_section(keys: &[String]) -> Markup {
     }
 }
 
+/// Label of the command that sets up a client.
+const USE_LABEL: &str = "command, which asks before it trusts the key";
+
 /// Label of the command that copies one path.
 const ONE_OFF_LABEL: &str = "command, with a store path in place of PATH";
 
@@ -198,14 +237,15 @@ pub(crate) fn snippet(label: &str, text: &Markup) -> Markup {
 }
 
 /// Renders snippets of which one is shown at a time, each with the name of its tab and a label. The
-/// tabs are radio buttons, which need no script.
-fn tabs<const COUNT: usize>(name: &str, tabs: [(&str, &str, Markup); COUNT]) -> Markup {
+/// tabs are radio buttons, which need no script. `id` differs from that of other tabs. The style
+/// sheet knows up to five tabs.
+fn tabs<const COUNT: usize>(name: &str, id: &str, tabs: [(&str, &str, Markup); COUNT]) -> Markup {
     html! {
         fieldset.tabs {
             legend.unseen { (name) }
             @for (index, (tab, _, _)) in tabs.iter().enumerate() {
-                input type="radio" name="tab" id={ "tab-" (index) } checked[index == 0];
-                label for={ "tab-" (index) } { (tab) }
+                input type="radio" name=(id) id={ (id) "-" (index) } checked[index == 0];
+                label for={ (id) "-" (index) } { (tab) }
             }
             @for (_, label, text) in &tabs { (snippet(label, text)) }
         }
