@@ -1,5 +1,8 @@
 //! Real Nix clients can log in to a private cache. Clients without a login get nothing from it.
 
+#[path = "../../nix-serve/tests/support_browser/mod.rs"]
+mod support_browser;
+
 mod support;
 
 use std::fs;
@@ -8,6 +11,9 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use serde_json::json;
+use support_browser::{Browser, LOOKS};
 
 use support::{File, hash, realise, realise_with, sample, secret_file, serve, status, token, user};
 use testkit::eventually;
@@ -189,10 +195,30 @@ fn browsers_find_caches_with_passwords() {
                 .unwrap()
                 .starts_with("Basic realm=")
         );
-        assert!(text.contains("<h1>Sign in</h1>") && !text.contains("confidential"));
+        assert!(text.contains("<h1>Not signed in</h1>") && !text.contains("confidential"));
         let plain = get("/ours/nix-cache-info", &format!("Accept: */*\r\n{fields}"));
         let is_text = plain.header("content-type") == Some("text/plain");
         assert!(plain.status == 401 && is_text, "{plain:?}");
+    }
+    // The page contains all that it needs, because the style sheet needs the password too. A
+    // browser shows it once the user has closed the dialog, which tests cannot do.
+    let page = get("/ours/", "Accept: text/html,*/*\r\n").text();
+    assert!(
+        page.contains("<title>Not signed in · Samovar</title>"),
+        "{page}"
+    );
+    assert!(!page.contains("<link") && !page.contains("src="), "{page}");
+    let browser = Browser::start();
+    browser.open("about:blank");
+    let tree = browser.tell("Page.getFrameTree", json!({}));
+    let frame = &tree["frameTree"]["frame"]["id"];
+    let content = json!({ "frameId": frame, "html": page });
+    browser.tell("Page.setDocumentContent", content);
+    for look in LOOKS {
+        browser.look(look);
+        let name = format!("not-signed-in-{}", look.name);
+        browser.picture(&name);
+        browser.assert_accessible(&name);
     }
 }
 

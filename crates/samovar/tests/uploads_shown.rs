@@ -245,6 +245,11 @@ fn a_browser_signs_in_to_see_pins() {
     assert_eq!(asked.status, 401);
     let challenge = asked.header("www-authenticate").unwrap();
     assert!(challenge.starts_with("Basic "), "{challenge}");
+    let parts = [
+        "<title>Not signed in · Samovar</title>",
+        "href=\"./uploads\"",
+    ];
+    assert_shows(&asked.text(), &parts);
     let signed = scene
         .server
         .request("GET", "/uploads?sign-in=", &scene.reader);
@@ -364,13 +369,13 @@ fn pages_are_accessible_in_every_mode() {
         ("uploads-public", "/uploads"),
         ("uploads", "/uploads"),
         ("uploaded-path", &path),
+        ("landing-of-uploads", "/"),
+        ("uploads-by-browser", "/upload"),
     ] {
         if name == "uploads" {
             // A login in a URL stands for one in the dialog of the browser, which tests cannot
             // fill in. The browser sends it to the other pages then.
             let signed = url.replace("://", &format!("://any:{}@", scene.reader));
-        ("landing-of-uploads", "/"),
-        ("uploads-by-browser", "/upload"),
             browser.open(&format!("{signed}/uploads?sign-in="));
         }
         browser.open(&format!("{url}{target}"));

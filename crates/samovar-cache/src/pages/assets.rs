@@ -19,10 +19,19 @@ pub(crate) struct Asset {
 /// The logo, for embedding in pages.
 pub(crate) const MARK: &str = include_str!("assets/mark.svg");
 
-pub(crate) static STYLE: LazyLock<Asset> = LazyLock::new(|| {
-    let bytes = include_bytes!("assets/samovar.css");
-    Asset::new("css", "text/css; charset=utf-8", bytes)
-});
+const STYLE_TEXT: &str = include_str!("assets/samovar.css");
+
+/// The line of the style sheet above the rules that only some pages need.
+const END_OF_BASE: &str = "/* Search */";
+
+/// Returns the first rules of the style sheet: colours, type and the frame of the pages.
+pub(crate) fn base_style() -> &'static str {
+    let (base, _) = STYLE_TEXT.split_once(END_OF_BASE).unwrap_or_default();
+    base
+}
+
+pub(crate) static STYLE: LazyLock<Asset> =
+    LazyLock::new(|| Asset::new("css", "text/css; charset=utf-8", STYLE_TEXT.as_bytes()));
 
 pub(crate) static SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
     let bytes = include_bytes!("assets/samovar.js");

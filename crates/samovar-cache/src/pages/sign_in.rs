@@ -7,13 +7,13 @@ use samovar_http::Response;
 use samovar_http::http::Status;
 use sha2::{Digest, Sha256};
 
-/// The style, within the page: the style sheet of the cache needs credentials too.
-const STYLE: &str = "body{max-width:40rem;margin:10vh auto;padding:0 1.25rem;\
-    font:1rem/1.6 system-ui,sans-serif;background:Canvas;color:CanvasText}\
-    code{overflow-wrap:anywhere}";
+use super::assets::{MARK, base_style};
+use super::frame::NAME;
 
-/// Renders the page. `challenge` is the value of `WWW-Authenticate`.
+/// Renders the page. `challenge` is the value of `WWW-Authenticate`. The page contains all that it
+/// needs, because the style sheet of the cache needs credentials too.
 pub(crate) fn page(challenge: &str) -> Response {
+    let style = base_style();
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -22,25 +22,29 @@ pub(crate) fn page(challenge: &str) -> Response {
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
                 meta name="robots" content="noindex";
-                title { "Sign in" }
-                style { (PreEscaped(STYLE)) }
+                title { "Not signed in · " (NAME) }
+                style { (PreEscaped(style)) }
             }
-            body { main {
-                h1 { "Sign in" }
-                p {
-                    "This cache needs a user name and a password, or a token as the password. "
-                    a href="" { "Try again" } " to enter them. The operator of the cache can give "
-                    "you an account."
+            body {
+                header { span.home { (PreEscaped(MARK)) span { (NAME) } } }
+                main {
+                    h1 { "Not signed in" }
+                    p {
+                        "This cache is for users with a name and a password, or with a token as "
+                        "the password. " a href="" { "Load this page again" } ", and your browser "
+                        "asks for them. If you have none, ask the operator of the cache."
+                    }
+                    p {
+                        "Nix reads the name and the password from the file that "
+                        code { "netrc-file" } " in " code { "nix.conf" } " names, by default "
+                        code { "/etc/nix/netrc" } ". After you have signed in, the first page of "
+                        "the cache shows what to enter."
+                    }
                 }
-                p {
-                    "Nix reads the name and the password from the file that " code { "netrc-file" }
-                    " in " code { "nix.conf" } " names, by default " code { "/etc/nix/netrc" }
-                    ". After you have signed in, the first page of the cache shows what to enter."
-                }
-            } }
+            }
         }
     };
-    let hash = STANDARD.encode(Sha256::digest(STYLE));
+    let hash = STANDARD.encode(Sha256::digest(style));
     let policy = format!(
         "default-src 'none'; style-src 'sha256-{hash}'; base-uri 'none'; form-action 'none'; \
          frame-ancestors 'none'"
