@@ -21,9 +21,9 @@ use samovar_workspace::merge::{Action, ActionKind};
 use samovar_workspace::root::Attributes;
 use samovar_workspace::{Entry, Kind, Manifest, Mtime, Root, Scanned};
 
-use super::fetch::{Staged, file};
+use super::fetch::{Place, Staged, file};
 use super::open::set_root_mode;
-use super::state::{Workspace, shown_path};
+use super::state::shown_path;
 use super::unchanged::is_as_scanned;
 use crate::outcome::Failed;
 use crate::size::counted;
@@ -83,7 +83,7 @@ impl<'a> Apply<'a> {
     /// The contents cannot be received, a file cannot be written, or a program has changed a file
     /// since the scan.
     pub(super) fn run(
-        workspace: &Workspace,
+        place: &Place,
         snapshots: &Snapshots,
         ours: &'a Scanned,
         theirs: &'a Manifest,
@@ -101,14 +101,14 @@ impl<'a> Apply<'a> {
         });
         let files: Vec<usize> = files.collect();
         let mut apply = Self {
-            root: Root::open(&workspace.root)?,
+            root: Root::open(&place.root)?,
             ours,
             theirs,
-            staged: Staged::download(workspace, snapshots, theirs, &files)?,
+            staged: Staged::download(place, snapshots, theirs, &files)?,
             counts: Counts::default(),
         };
         for action in &actions {
-            let applied = apply.apply(&workspace.root, action);
+            let applied = apply.apply(&place.root, action);
             applied.with_context(|| format!("cannot update {}", shown_path(&action.path)))?;
         }
         let synced = apply.root.sync();

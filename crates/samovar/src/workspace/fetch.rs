@@ -12,7 +12,7 @@ use anyhow::{Context as _, anyhow, ensure};
 use samovar_workspace::{Entries, Kind, Manifest};
 use sha2::{Digest as _, Sha256};
 
-use super::state::{Workspace, shown_path};
+use super::state::shown_path;
 use crate::outcome::Failed;
 use crate::progress::Progress;
 use crate::snapshot::Snapshots;
@@ -22,8 +22,18 @@ const PARTIAL: &str = ".part";
 
 const BUFFER_LEN: usize = 256 << 10;
 
-/// Contents of files, verified, in the directory of
-/// [`Workspace::incoming`]. Their names are their digests
+/// A tree whose files a merge changes.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) root: PathBuf,
+    /// Directory for files that are received, on the file system of the root.
+    pub(super) incoming: PathBuf,
+    /// Directory with what is known about the base of the tree.
+    pub(super) state: PathBuf,
+}
+
+/// Contents of files, verified, in the directory
+/// [`Place::incoming`]. Their names are their digests
 /// in hexadecimal digits. A killed command leaves them to the next one.
 #[derive(Debug)]
 pub(super) struct Staged {
@@ -40,14 +50,14 @@ impl Staged {
     /// # Errors
     ///
     /// The cache is unavailable or sends other contents, or the disk is full. No file outside of
-    /// [`Workspace::incoming`] was changed. If the disk is full, nothing of the contents stays.
+    /// [`Place::incoming`] was changed. If the disk is full, nothing of the contents stays.
     pub(super) fn download(
-        workspace: &Workspace,
+        place: &Place,
         snapshots: &Snapshots,
         manifest: &Manifest,
         files: &[usize],
     ) -> anyhow::Result<Self> {
-        let directory = workspace.incoming();
+        let directory = place.incoming.clone();
         fs::create_dir_all(&directory).with_context(|| format!("cannot create {directory:?}"))?;
         let mut staged = Self {
             directory,

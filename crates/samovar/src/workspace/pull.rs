@@ -117,10 +117,10 @@ pub(super) fn pull(
     let base = base.map_or_else(empty, |base| base.manifest.entries);
     let host = newest.host.as_deref().unwrap_or("server");
     let label = format!("{host}-{}", date(newest.created_at));
-    let contents = repositories::contents(workspace, snapshots, &base, &ours, theirs)?;
+    let contents = repositories::contents(&workspace.place(), snapshots, &base, &ours, theirs)?;
     let mut actions = merge_with(&base, &ours.entries, &theirs.entries, &label, &contents);
     let conflicts = conflicts(&mut actions, &ours.entries, &theirs.entries);
-    let applied = Apply::run(workspace, snapshots, &ours, theirs, &actions)?;
+    let applied = Apply::run(&workspace.place(), snapshots, &ours, theirs, &actions)?;
     // Before the base changes: the next pull reports no conflict of this one.
     let report = Report {
         ours: &ours.entries,
@@ -134,7 +134,7 @@ pub(super) fn pull(
     report.copies(out)?;
     out.flush()?;
     finish(workspace, newest, &snapshot)?;
-    repositories::remember(workspace, &theirs.entries, &contents);
+    repositories::remember(&workspace.place(), &theirs.entries, &contents);
     writeln!(
         out,
         "merged {}: {} changed, {} received in {:.1} s",
@@ -151,7 +151,11 @@ pub(super) fn pull(
 
 /// Returns the conflicts of a merge. Removes the actions whose copy an earlier pull, which was
 /// killed, has made.
-fn conflicts(actions: &mut Vec<Action>, ours: &Entries, theirs: &Entries) -> Vec<Conflict> {
+pub(super) fn conflicts(
+    actions: &mut Vec<Action>,
+    ours: &Entries,
+    theirs: &Entries,
+) -> Vec<Conflict> {
     let mut conflicts = Vec::new();
     actions.retain(|action| {
         let ActionKind::Conflict {
@@ -214,7 +218,7 @@ pub(super) fn fill(
     }
     Root::open(&root)?.sync()?;
     finish(workspace, newest, &snapshot)?;
-    repositories::remember(workspace, &manifest.entries, &Contents::default());
+    repositories::remember(&workspace.place(), &manifest.entries, &Contents::default());
     let scanned = Scanned::scan(&root);
     if let Ok(mut scanned) = scanned {
         copy_digests(&manifest.entries, &mut scanned);

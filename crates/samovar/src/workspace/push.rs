@@ -173,7 +173,11 @@ pub(super) fn push(
         ..workspace.state.clone()
     })?;
     write_index(workspace, tree.scanned());
-    repositories::remember(workspace, &snapshot.manifest.entries, &Contents::default());
+    repositories::remember(
+        &workspace.place(),
+        &snapshot.manifest.entries,
+        &Contents::default(),
+    );
     Ok(Pushed::Done {
         sent_len: uploaded.sent_len,
         path: snapshot.manifest.tree.full(snapshots.store_dir()),

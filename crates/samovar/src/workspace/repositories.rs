@@ -22,7 +22,7 @@ use samovar_workspace::scan::Options;
 use samovar_workspace::{Entries, Kind, Manifest, Root, Scanned};
 use sha2::{Digest as _, Sha256};
 
-use super::fetch::{Staged, file};
+use super::fetch::{Place, Staged, file};
 use super::local::read_with;
 use super::state::{Workspace, shown_path};
 use crate::outcome::Failed;
@@ -76,7 +76,7 @@ pub(super) fn read_settled(
 ///
 /// The cache is unavailable, or a program changes a file meanwhile.
 pub(super) fn contents(
-    workspace: &Workspace,
+    place: &Place,
     snapshots: &Snapshots,
     base: &Entries,
     ours: &Scanned,
@@ -87,10 +87,10 @@ pub(super) fn contents(
     if wanted.ours.is_empty() && wanted.theirs.is_empty() {
         return Ok(contents);
     }
-    for (digest, fingerprint) in fingerprints(workspace) {
+    for (digest, fingerprint) in fingerprints(place) {
         contents.add_fingerprint(digest, fingerprint);
     }
-    let staged = Staged::download(workspace, snapshots, theirs, &wanted.theirs)?;
+    let staged = Staged::download(place, snapshots, theirs, &wanted.theirs)?;
     for index in wanted.theirs {
         let (digest, _, _) = file(&theirs.entries, index)?;
         contents.add(digest, staged.read(&digest)?);
@@ -98,7 +98,7 @@ pub(super) fn contents(
     for index in wanted.ours {
         let (digest, _, _) = file(&ours.entries, index)?;
         let path = ours.entries.path(index);
-        let bytes = read_file(&workspace.root, &path, &digest).ok_or_else(|| {
+        let bytes = read_file(&place.root, &path, &digest).ok_or_else(|| {
             Failed::Refused.because(anyhow!(
                 "{} was changed by another program meanwhile: run the command again",
                 shown_path(&path)
@@ -117,10 +117,10 @@ fn read_file(root: &Path, path: &[u8], digest: &[u8; 32]) -> Option<Vec<u8>> {
     (<[u8; 32]>::from(Sha256::digest(&bytes)) == *digest).then_some(bytes)
 }
 
-/// Stores the fingerprints of the indexes in the base, which are in the workspace or in `contents`.
+/// Stores the fingerprints of the indexes in the base, which are in the tree or in `contents`.
 /// Ignores errors: without them, a refreshed index counts as a change.
-pub(super) fn remember(workspace: &Workspace, base: &Entries, contents: &Contents) {
-    let old = fingerprints(workspace);
+pub(super) fn remember(place: &Place, base: &Entries, contents: &Contents) {
+    let old = fingerprints(place);
     let mut text = String::new();
     for index in indexes(base) {
         let Ok((digest, size, _)) = file(base, index) else {
@@ -129,7 +129,7 @@ pub(super) fn remember(workspace: &Workspace, base: &Entries, contents: &Content
         let known = old.iter().find(|(known, _)| *known == digest);
         let known = known.map(|(_, fingerprint)| *fingerprint);
         let read = || {
-            let bytes = read_file(&workspace.root, &base.path(index), &digest);
+            let bytes = read_file(&place.root, &base.path(index), &digest);
             Some(samovar_workspace::GitIndex::parse(&bytes.filter(|_| size > 0)?)?.fingerprint)
         };
         let fingerprint = known
@@ -140,19 +140,20 @@ pub(super) fn remember(workspace: &Workspace, base: &Entries, contents: &Content
             debug_assert!(line.is_ok(), "writing to a string cannot fail");
         }
     }
-    let path = workspace.path(FINGERPRINTS);
+    let path = place.state.join(FINGERPRINTS);
     if text.is_empty() {
         fs::remove_file(path).unwrap_or_default();
         return;
     }
-    let temporary = workspace.path(&format!("{FINGERPRINTS}.{}.tmp", std::process::id()));
+    let name = format!("{FINGERPRINTS}.{}.tmp", std::process::id());
+    let temporary = place.state.join(name);
     let written = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, path));
     written.unwrap_or_default();
 }
 
 /// Returns the digests of indexes and their fingerprints.
-fn fingerprints(workspace: &Workspace) -> Vec<([u8; 32], [u8; 32])> {
-    let text = fs::read_to_string(workspace.path(FINGERPRINTS)).unwrap_or_default();
+fn fingerprints(place: &Place) -> Vec<([u8; 32], [u8; 32])> {
+    let text = fs::read_to_string(place.state.join(FINGERPRINTS)).unwrap_or_default();
     let lines = text.lines().filter_map(|line| {
         let (digest, fingerprint) = line.split_once(' ')?;
         Some((from_hex(digest)?, from_hex(fingerprint)?))

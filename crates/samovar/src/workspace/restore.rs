@@ -89,7 +89,7 @@ pub(super) fn restore(
             counted(lost.len() as u64, "path")
         ))
     );
-    let applied = Apply::run(workspace, &snapshots, &ours, target, &actions)?;
+    let applied = Apply::run(&workspace.place(), &snapshots, &ours, target, &actions)?;
     writeln!(
         out,
         "restored {} from {name}@{generation}, {} received",
@@ -150,7 +150,13 @@ fn apply_base(
     sources: &Sources,
 ) -> anyhow::Result<Counts> {
     let snapshots = workspace.snapshots(sources)?;
-    let applied = Apply::run(workspace, &snapshots, ours, &base.manifest, actions)?;
+    let applied = Apply::run(
+        &workspace.place(),
+        &snapshots,
+        ours,
+        &base.manifest,
+        actions,
+    )?;
     Ok(applied.counts)
 }
 

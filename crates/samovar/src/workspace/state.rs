@@ -53,6 +53,7 @@ use samovar_storage::token::now;
 use samovar_workspace::{CLOCK, Manifest, file_nar};
 use sha2::{Digest as _, Sha256};
 
+use super::fetch::Place;
 use super::mode::{Mode, Overlay, field};
 use super::old;
 use super::overlay::mount_source;
@@ -299,6 +300,15 @@ impl Workspace {
     pub(super) fn incoming(&self) -> PathBuf {
         let digits = self.registered.id().get(..16).unwrap_or_default();
         self.root.join(format!(".samovar-tmp-{digits}"))
+    }
+
+    /// Returns the tree for merges.
+    pub(super) fn place(&self) -> Place {
+        Place {
+            root: self.root.clone(),
+            incoming: self.incoming(),
+            state: self.path(""),
+        }
     }
 
     /// Returns the layers in overlay mode.

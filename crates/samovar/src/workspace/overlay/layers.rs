@@ -1,8 +1,9 @@
 //! [`Layers`]: the directories of an overlay on the local disk.
 
-use std::ffi::{CString, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File, Permissions, TryLockError};
-use std::os::unix::ffi::OsStringExt as _;
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -35,6 +36,8 @@ const WORK: &str = "work";
 const PROBE: &str = "probe";
 /// Name of the file that describes the snapshot below the changes.
 const ORIGIN: &str = "origin";
+/// Prefix of the names of directories that are being removed.
+const REMOVED: &str = ".removed-";
 /// Name of a file that exists while the snapshot is served without the server.
 const OFFLINE: &str = "offline";
 /// Name of the file with the path of the directory on which an earlier version mounted a workspace.
@@ -45,7 +48,7 @@ const DIRECTORY: &str = "directory";
 pub(crate) struct Layers {
     dir: PathBuf,
     /// Locked while the overlay is in use.
-    _lock: File,
+    lock: File,
 }
 
 /// Returns the directory for the state of overlays, and creates it if it does not exist.
@@ -94,6 +97,10 @@ impl Layers {
         mtime: Mtime,
     ) -> anyhow::Result<Self> {
         create_private(parent).with_context(|| format!("cannot create {parent:?}"))?;
+        // Until it is complete, the directory looks like what a killed process has left.
+        let parents = File::open(parent).and_then(|parents| parents.lock().map(|()| parents));
+        let _parents = parents.with_context(|| format!("cannot lock {parent:?}"))?;
+        remove_leftovers(parent);
         let created = tempfile::Builder::new()
             .prefix(&format!("{name}-"))
             .permissions(Permissions::from_mode(0o700))
@@ -120,7 +127,7 @@ impl Layers {
         let lock = lock(dir.path())?;
         Ok(Self {
             dir: dir.keep(),
-            _lock: lock,
+            lock,
         })
     }
 
@@ -139,17 +146,28 @@ impl Layers {
             .map_err(|error| Failed::Usage.because(error))?;
         check_file_system(&dir)?;
         let lock = lock(&dir)?;
-        Ok((Self { dir, _lock: lock }, origin))
+        Ok((Self { dir, lock }, origin))
     }
 
-    /// Replaces the description of the snapshot.
+    /// Atomically replaces the description of the snapshot.
     ///
     /// # Errors
     ///
     /// The file cannot be written.
-    pub(crate) fn set_origin(&self, origin: &str) -> anyhow::Result<()> {
+    pub(crate) fn set_origin(&mut self, origin: &str) -> anyhow::Result<()> {
         let file = self.dir.join(ORIGIN);
-        fs::write(&file, origin).with_context(|| format!("cannot write {file:?}"))
+        let new = self.dir.join(format!("{ORIGIN}.new"));
+        let replaced = || {
+            let mut lock = File::create(&new)?;
+            lock.write_all(origin.as_bytes())?;
+            lock.sync_all()?;
+            // Before others can open it.
+            lock.try_lock()?;
+            fs::rename(&new, &file)?;
+            Ok::<_, std::io::Error>(lock)
+        };
+        self.lock = replaced().with_context(|| format!("cannot write {file:?}"))?;
+        Ok(())
     }
 
     /// Stores whether the snapshot is served without the server.
@@ -260,15 +278,48 @@ impl Layers {
     ///
     /// A directory cannot be removed.
     pub(crate) fn remove(self) -> anyhow::Result<()> {
-        self.settle();
-        fs::remove_dir_all(&self.dir).with_context(|| format!("cannot remove {:?}", self.dir))
+        let name = self.dir.file_name().unwrap_or_default().as_bytes();
+        let name = [REMOVED.as_bytes(), name].concat();
+        let removed = Self {
+            dir: self.dir.with_file_name(OsStr::from_bytes(&name)),
+            lock: self.lock,
+        };
+        // A part of the changes is no changes, if the process is killed meanwhile.
+        fs::rename(&self.dir, &removed.dir)
+            .with_context(|| format!("cannot rename {:?}", self.dir))?;
+        removed.settle();
+        fs::remove_dir_all(&removed.dir).with_context(|| format!("cannot remove {:?}", removed.dir))
     }
 
     /// Lets the user remove the directories: overlayfs leaves one without permissions.
     pub(crate) fn settle(&self) {
-        let inner = self.dir.join(WORK).join("work");
-        // It does not exist if the overlay was never mounted.
-        fs::set_permissions(inner, Permissions::from_mode(0o700)).ok();
+        settle(&self.dir);
+    }
+}
+
+fn settle(dir: &Path) {
+    let inner = dir.join(WORK).join("work");
+    // It does not exist if the overlay was never mounted.
+    fs::set_permissions(inner, Permissions::from_mode(0o700)).ok();
+}
+
+/// Removes what killed processes have left in the directory of all overlays, which is locked:
+/// directories that are not complete yet, or not any more. Ignores errors: the next command tries
+/// again.
+fn remove_leftovers(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let is_removed = entry.file_name().as_bytes().starts_with(REMOVED.as_bytes());
+        let dir = entry.path();
+        let lock = match File::open(dir.join(ORIGIN)) {
+            Ok(_) if !is_removed => continue,
+            Ok(lock) => Some(lock),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(_) => continue,
+        };
+        if lock.as_ref().is_none_or(|lock| lock.try_lock().is_ok()) {
+            settle(&dir);
+            fs::remove_dir_all(&dir).ok();
+        }
     }
 }
 
@@ -335,9 +386,41 @@ mod tests {
         drop(layers);
         let (layers, origin) = Layers::open(&dir).unwrap();
         assert_eq!(origin, "text");
+        let mut layers = layers;
+        layers.set_origin("other").unwrap();
+        let error = Layers::open(layers.dir()).unwrap_err();
+        assert!(
+            error.to_string().contains("another command uses"),
+            "{error}"
+        );
+        drop(layers);
+        let (layers, origin) = Layers::open(&dir).unwrap();
+        assert_eq!(origin, "other");
         layers.remove().unwrap();
         assert!(!dir.exists());
         let error = Layers::open(&dir).unwrap_err();
         assert!(error.to_string().contains("no changes"), "{error}");
+    }
+
+    #[test]
+    fn what_killed_processes_have_left_is_removed() {
+        let parent = tempfile::tempdir().unwrap();
+        let create = || Layers::create(parent.path(), "a", "text", 0o750, Mtime::default());
+        let kept = create().unwrap();
+        let [kept, removing] = [kept, create().unwrap()].map(|layers| layers.dir().to_owned());
+        let gone = parent.path().join(format!("{REMOVED}a-1"));
+        fs::rename(&removing, &gone).unwrap();
+        let held = parent.path().join(format!("{REMOVED}a-2"));
+        fs::rename(create().unwrap().dir(), &held).unwrap();
+        let lock = File::open(held.join(ORIGIN)).unwrap();
+        lock.lock().unwrap();
+        let incomplete = parent.path().join("a-3");
+        fs::create_dir_all(incomplete.join(UPPER).join("x")).unwrap();
+        let new = create().unwrap();
+        assert!(!gone.exists() && !incomplete.exists());
+        assert!(kept.exists() && held.exists() && new.dir().exists());
+        drop(lock);
+        create().unwrap();
+        assert!(!held.exists() && kept.exists());
     }
 }

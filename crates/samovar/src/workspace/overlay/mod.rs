@@ -5,6 +5,7 @@
 mod changes;
 mod first;
 mod guard;
+mod join;
 mod layers;
 mod mounted;
 mod namespace;

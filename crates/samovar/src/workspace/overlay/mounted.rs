@@ -358,7 +358,7 @@ pub(in super::super) fn close(
         _ => false,
     };
     drop(lock);
-    let (layers, _) = Layers::open(&overlay.layers)?;
+    let (mut layers, _) = Layers::open(&overlay.layers)?;
     if let Some(user) = users::elsewhere(&layers.source()) {
         return Err(Failed::Refused.because(anyhow!(
             "process {} ({:?}) uses files in {root:?}, in another mount namespace, such as that of \
@@ -376,14 +376,14 @@ pub(in super::super) fn close(
         )));
     }
     if !is_clean && !deletes {
-        return keep(workspace, overlay, &layers, out);
+        return keep(workspace, overlay, &mut layers, out);
     }
     if !(discards && deletes) && layers.is_in_use() {
         notice(&format!(
             "the files of {root:?} are still mounted in another mount namespace, such as that of a \
              container, whose programs may change them"
         ));
-        return keep(workspace, overlay, &layers, out);
+        return keep(workspace, overlay, &mut layers, out);
     }
     workspace.remove_state()?;
     layers.remove()?;
@@ -417,7 +417,7 @@ fn check_layers(workspace: &Workspace, overlay: &Overlay, sources: &Sources) -> 
 fn keep(
     workspace: &Workspace,
     overlay: &Overlay,
-    layers: &Layers,
+    layers: &mut Layers,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     layers.set_origin(&origin(&workspace.state, overlay.lower.as_ref()).text())?;
@@ -446,9 +446,12 @@ pub(in super::super) fn remove(workspace: &Workspace) -> anyhow::Result<()> {
 
 /// Returns the description of the lower layer for `samovar workspace run --continue`.
 fn origin(state: &State, lower: Option<&Lower>) -> Origin {
+    let base = state.base.as_ref().map(|base| &base.manifest);
+    let lower = lower.map(|lower| &lower.manifest);
     Origin {
         text: format!("{}#{}", state.url, state.name),
         generation: state.base.as_ref().map(|base| base.version),
-        manifest: lower.map(|lower| lower.manifest.clone()),
+        base: base.filter(|base| lower != Some(*base)).cloned(),
+        manifest: lower.cloned(),
     }
 }

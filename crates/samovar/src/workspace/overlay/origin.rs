@@ -13,25 +13,32 @@ use crate::refs::{RefName, Version};
 use crate::snapshot::Snapshots;
 
 /// The snapshot on which a run is based.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Origin {
     /// URL of the cache without a login, and name of the ref.
     pub(super) text: String,
-    /// Newest generation of the ref when the run began. `None`: the ref did not exist.
+    /// The generation on which the tree is based. `None`: the ref did not exist.
     pub(super) generation: Option<Version>,
+    /// The snapshot below the changes.
     pub(super) manifest: Option<StorePath>,
+    /// The snapshot of that generation, if it is not the one below: it was merged into the changes.
+    pub(super) base: Option<StorePath>,
 }
 
 impl Origin {
     pub(super) fn text(&self) -> String {
         let path = |path: &StorePath| path.base_name().to_owned();
-        format!(
+        let mut text = format!(
             "{}\n{}\n{}\n",
             self.text,
             self.generation
                 .map_or_else(|| "-".to_owned(), Version::text),
             self.manifest.as_ref().map_or_else(|| "-".to_owned(), path),
-        )
+        );
+        if let Some(base) = &self.base {
+            text.push_str(&format!("{}\n", path(base)));
+        }
+        text
     }
 
     pub(super) fn parse(text: &str) -> Option<Self> {
@@ -45,10 +52,12 @@ impl Origin {
             "-" => None,
             path => Some(StorePath::from_base_name(path).ok()?),
         };
+        let base = lines.next().map(StorePath::from_base_name).transpose();
         Some(Self {
             text,
             generation,
             manifest,
+            base: base.ok()?,
         })
     }
 }
@@ -77,6 +86,7 @@ pub(super) fn find(
             text,
             generation: None,
             manifest: None,
+            base: None,
         });
     };
     let newest = log.generations[0].version();
@@ -90,8 +100,9 @@ pub(super) fn find(
     }
     Ok(Origin {
         text,
-        generation: Some(newest),
+        generation: Some(generation.version()),
         manifest: Some(generation.manifest),
+        base: None,
     })
 }
 
@@ -117,22 +128,24 @@ mod tests {
 
     #[test]
     fn an_origin_is_parsed_as_it_was_written() {
-        let path = StorePath::from_base_name("vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-app.manifest");
-        for (generation, manifest) in [
-            (None, None),
-            (Version::parse("3"), None),
-            (
-                Version::parse(&format!("3-{}", "0a".repeat(16))),
-                Some(path.unwrap()),
-            ),
+        let path = |name: &str| {
+            let base_name = format!("vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-{name}.manifest");
+            StorePath::from_base_name(&base_name).ok()
+        };
+        let lineage = format!("3-{}", "0a".repeat(16));
+        for (generation, manifest, base) in [
+            (None, None, None),
+            (Version::parse("3"), path("a"), None),
+            (Version::parse(&lineage), path("a"), path("b")),
+            (Version::parse(&lineage), None, path("b")),
         ] {
-            let text = Origin {
+            let origin = Origin {
                 text: "http://localhost:5000/a#mr/app".to_owned(),
                 generation,
                 manifest,
-            }
-            .text();
-            assert_eq!(Origin::parse(&text).unwrap().text(), text);
+                base,
+            };
+            assert_eq!(Origin::parse(&origin.text()).unwrap(), origin);
             assert!(Origin::parse("").is_none());
         }
     }

@@ -24,8 +24,8 @@ use std::time::Instant;
 
 use anyhow::{Context as _, anyhow, ensure};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use samovar_workspace::Entries;
 use samovar_workspace::scan::Options;
+use samovar_workspace::{ReadError, Scanned};
 
 use super::super::local::{as_read_error, changes, empty, read_error, summary};
 use super::changes::scan;
@@ -52,6 +52,9 @@ use crate::user_dirs::create_private;
 /// Name of the directory with the layers of all runs.
 const RUNS: &str = "runs";
 
+/// Maximum number of attempts to push while other clients push.
+const ATTEMPT_COUNT_MAX: usize = 20;
+
 /// Exit codes besides those of the command, like those of `env`.
 const FAILED: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
@@ -66,7 +69,9 @@ pub(crate) fn command() -> Command {
              server when they are used, and changes are written to a local directory. Other \
              processes do not see the tree. Needs no root, but user namespaces, overlayfs and \
              /dev/fuse. If the command succeeds, its changes are pushed as the next generation; \
-             otherwise they are kept, and a message names their directory. Processes that the \
+             otherwise they are kept, and a message names their directory. What others have pushed \
+             meanwhile is merged first, as by samovar workspace pull; after conflicts, nothing is \
+             pushed. Processes that the \
              command leaves in the background are terminated. The exit code is that of the \
              command, 128 plus the number of the signal that killed it, 127 if it was not found, \
              126 if it cannot be run, or 125 if the tree cannot be prepared or pushed.",
@@ -175,14 +180,10 @@ fn try_run(matches: &ArgMatches) -> anyhow::Result<u8> {
         name: wanted.name.clone(),
         message: matches.get_one::<String>("message").map(String::as_str),
         keep: matches.get_one("keep").copied().unwrap_or(KEEP),
-        expected: match (is_forced, origin.generation) {
-            (true, _) => Expected::Any,
-            (false, Some(version)) => Expected::Generation(version),
-            (false, None) => Expected::Absent,
-        },
+        is_forced,
     };
     let then = wanted.then;
-    let run = wanted.prepare(namespace, &snapshots, &origin)?;
+    let run = wanted.prepare(namespace, &snapshots, origin)?;
     let words: Vec<&OsString> = matches.get_many("command").into_iter().flatten().collect();
     run.run(&words, then, &signals, &snapshots, &push)
 }
@@ -264,13 +265,14 @@ impl Wanted {
         self,
         namespace: Namespace,
         snapshots: &Snapshots,
-        origin: &Origin,
+        origin: Origin,
     ) -> anyhow::Result<Run> {
         let mut base = None;
         if let Some(path) = &origin.manifest {
             check_fuse()?;
             base = Some(snapshots.manifest(path)?);
         }
+        let joined = origin.base.as_ref().map(|path| snapshots.manifest(path));
         let layers = match self.continued {
             Some((layers, _)) => layers,
             None => {
@@ -293,6 +295,8 @@ impl Wanted {
             layers,
             target: self.target,
             base,
+            joined: joined.transpose()?,
+            origin,
         };
         let Some(base) = &run.base else {
             return Ok(run);
@@ -321,20 +325,25 @@ struct Push<'a> {
     name: RefName,
     message: Option<&'a str>,
     keep: u32,
-    expected: Expected,
+    /// Whether to displace what other clients have pushed.
+    is_forced: bool,
 }
 
 /// A tree in which a command can run.
-struct Run {
+pub(super) struct Run {
     /// `None`: the kernel does its work.
     guard: Option<Guard>,
     /// `None`: the ref does not exist yet.
     view: Option<View>,
     namespace: Namespace,
-    layers: Layers,
+    pub(super) layers: Layers,
     /// Mount point of the tree.
-    target: PathBuf,
+    pub(super) target: PathBuf,
+    /// The snapshot below the changes. `None`: the ref does not exist yet.
     base: Option<Downloaded>,
+    /// The snapshot on which the tree is based, if it is not the one below.
+    pub(super) joined: Option<Downloaded>,
+    pub(super) origin: Origin,
 }
 
 impl Run {
@@ -352,7 +361,9 @@ impl Run {
             Err(_) => FAILED,
         };
         let pushed = match ended {
-            Ok(_) if code == 0 && then == Then::Push => self.push(snapshots, push).map(|()| true),
+            Ok(_) if code == 0 && then == Then::Push => {
+                self.publish(snapshots, push).map(|()| true)
+            }
             Ok(_) => Ok(then == Then::Discard),
             Err(error) => Err(error),
         };
@@ -416,50 +427,74 @@ impl Run {
         Ok(status)
     }
 
-    /// Pushes the tree.
-    fn push(&mut self, snapshots: &Snapshots, push: &Push<'_>) -> anyhow::Result<()> {
+    /// Scans the tree. Unchanged files of the snapshot below have their digests.
+    pub(super) fn scan(&self, options: Options) -> Result<Scanned, ReadError> {
+        let none = empty();
+        let base = self.base.as_ref();
+        let base = base.map_or(&none, |base| &base.manifest.entries);
+        let upper = self.layers.upper();
+        let scanned = scan(&self.target, &upper, base, DIRECTORY_MODE, options);
+        scanned.map_err(|error| as_read_error(error, &self.target))
+    }
+
+    /// Returns the snapshot on which the tree is based.
+    pub(super) fn based_on(&self) -> Option<&Downloaded> {
+        self.joined.as_ref().or(self.base.as_ref())
+    }
+
+    /// Merges what other clients have pushed since, and pushes the tree.
+    fn publish(&mut self, snapshots: &Snapshots, push: &Push<'_>) -> anyhow::Result<()> {
+        for _ in 0..ATTEMPT_COUNT_MAX {
+            if !push.is_forced {
+                self.join(snapshots, &push.name)?;
+            }
+            if self.push(snapshots, push)? {
+                return Ok(());
+            }
+        }
+        Err(Failed::Unavailable.because(anyhow!(
+            "other clients set {} all the time: run the command again",
+            push.name.name
+        )))
+    }
+
+    /// Pushes the tree. Returns false if another client has set the ref meanwhile.
+    fn push(&mut self, snapshots: &Snapshots, push: &Push<'_>) -> anyhow::Result<bool> {
         let started_at = Instant::now();
         let name = &push.name.name;
         let none = empty();
-        let entries = |base: Option<&Downloaded>| -> Entries {
-            base.map_or_else(|| none.clone(), |base| base.manifest.entries.clone())
-        };
-        let base_entries = entries(self.base.as_ref());
-        let upper = self.layers.upper();
-        let target = self.target.clone();
-        let rescan = |options| {
-            let scanned = scan(&target, &upper, &base_entries, DIRECTORY_MODE, options);
-            scanned.map_err(|error| as_read_error(error, &target))
-        };
-        let scanned = rescan(Options::WRITING);
+        let scanned = self.scan(Options::WRITING);
         self.check_view()?;
         let scanned = scanned.map_err(read_error)?;
         report_skipped(&scanned);
-        let tree = LocalTree::new(scanned, self.base.is_none(), false, &rescan);
+        let needs_nar_hash = self.based_on().is_none();
+        let rescan = |options| self.scan(options);
+        let tree = LocalTree::new(scanned, needs_nar_hash, false, &rescan);
         let tree = tree.map_err(read_error)?;
-        let changes = changes(&base_entries, &tree.scanned().entries);
-        if changes.is_empty() && self.base.is_some() {
+        let base = self.based_on();
+        let base_entries = base.map_or(&none, |base| &base.manifest.entries);
+        let changes = changes(base_entries, &tree.scanned().entries);
+        if changes.is_empty() && base.is_some() {
             notice(&format!("the command has changed nothing in {name}"));
-            return Ok(());
+            return Ok(true);
         }
         let summary = summary(&changes);
-        let uploaded = snapshots.upload(name, &tree, self.base.as_ref(), false)?;
+        let uploaded = snapshots.upload(name, &tree, base, false)?;
         self.check_view()?;
         let update = Update {
             manifest: &uploaded.snapshot.path,
-            expected: push.expected,
+            expected: match (push.is_forced, self.origin.generation) {
+                (true, _) => Expected::Any,
+                (false, Some(version)) => Expected::Generation(version),
+                (false, None) => Expected::Absent,
+            },
             keep: Some(push.keep),
             host: Some(&host()),
             message: push.message,
         };
         let generation = match snapshots.refs().put(name, &update)? {
             Updated::Done(version) => version.number,
-            Updated::Conflict(sentence) => {
-                return Err(Failed::Refused.because(anyhow!(
-                    "{name} was set by another client meanwhile ({sentence}): use --force with \
-                     --continue to set it nevertheless"
-                )));
-            }
+            Updated::Conflict(_) => return Ok(false),
         };
         let seconds = started_at.elapsed().as_secs_f64();
         notice(&format!(
@@ -467,12 +502,12 @@ impl Run {
             uploaded.snapshot.manifest.tree.full(snapshots.store_dir()),
             human(uploaded.sent_len)
         ));
-        Ok(())
+        Ok(true)
     }
 
     /// Checks that the process that serves the snapshot is running. Without it, files may seem to
     /// be missing.
-    fn check_view(&mut self) -> anyhow::Result<()> {
+    pub(super) fn check_view(&mut self) -> anyhow::Result<()> {
         match self.view.as_mut().is_none_or(View::is_alive) {
             true => Ok(()),
             false => Err(Failed::Unavailable.because(anyhow!(

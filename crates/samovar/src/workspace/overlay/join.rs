@@ -1,0 +1,157 @@
+//! Merges what other clients have pushed into the tree of a command, as `samovar workspace pull`
+//! does in a workspace.
+//!
+//! The mounted tree is changed, so everything is in the directory with the changes afterwards. The
+//! snapshot below them stays. [`Origin`](super::origin::Origin) names the one that was merged.
+
+use std::io;
+
+use anyhow::{Context as _, anyhow, ensure};
+use samovar_nix::StorePath;
+use samovar_workspace::merge_with;
+use samovar_workspace::pack::{default_threads, hash};
+use samovar_workspace::scan::Options;
+
+use super::super::apply::Apply;
+use super::super::fetch::Place;
+use super::super::local::{empty, read_error};
+use super::super::pull::conflicts;
+use super::super::repositories::{self, Report};
+use super::run::Run;
+use crate::http::printable;
+use crate::notice::notice;
+use crate::outcome::Failed;
+use crate::progress::Progress;
+use crate::refs::{Generation, Log, RefName};
+use crate::size::counted;
+use crate::snapshot::{Downloaded, Snapshots};
+use crate::token::date;
+
+/// Name of the directory for files that are received, in the root of the tree. No snapshot contains
+/// such a name.
+const INCOMING: &str = ".samovar-tmp-0000000000000000";
+
+impl Run {
+    /// Merges the newest generation of the ref into the tree, unless the tree is based on it.
+    ///
+    /// # Errors
+    ///
+    /// Both sides have changed an entry: the tree has both versions, and can be pushed. Or the
+    /// cache is unavailable, or the ref was removed.
+    pub(super) fn join(&mut self, snapshots: &Snapshots, name: &RefName) -> anyhow::Result<()> {
+        let log = snapshots.refs().get(&name.name)?.unwrap_or_default();
+        let Some(newest) = log.generations.first() else {
+            return match self.origin.generation {
+                None => Ok(()),
+                Some(_) => Err(Failed::Refused.because(anyhow!(
+                    "the ref {} was removed: --force creates it again",
+                    name.name
+                ))),
+            };
+        };
+        if self.origin.generation == Some(newest.version()) {
+            return Ok(());
+        }
+        if self.base_path() == Some(&newest.manifest) {
+            return self.set_base(newest, None);
+        }
+        let snapshot = snapshots.manifest(&newest.manifest)?;
+        let conflict_count = self.merge(snapshots, &log, newest, &snapshot)?;
+        self.set_base(newest, Some(snapshot))?;
+        ensure!(
+            conflict_count == 0,
+            Failed::Refused.because(anyhow!(
+                "{} with {}@{}: the tree has both versions",
+                counted(conflict_count as u64, "conflict"),
+                name.name,
+                newest.number
+            ))
+        );
+        notice(&format!("merged {}@{}", name.name, newest.number));
+        Ok(())
+    }
+
+    /// Merges a generation into the tree. Returns the number of conflicts, which are reported.
+    fn merge(
+        &mut self,
+        snapshots: &Snapshots,
+        log: &Log,
+        newest: &Generation,
+        snapshot: &Downloaded,
+    ) -> anyhow::Result<usize> {
+        let mut ours = self.scan(Options::WRITING).map_err(read_error)?;
+        self.check_view()?;
+        let progress = Progress::of_hashing(&ours, false, false);
+        let report = |len| progress.add(len, 0);
+        let hashed = hash(&mut ours, false, default_threads(), &report);
+        progress.end();
+        hashed.map_err(read_error)?;
+        let base = self.known_base(log).map(|base| &base.manifest.entries);
+        let none = empty();
+        let base = base.unwrap_or(&none);
+        let place = Place {
+            root: self.target.clone(),
+            incoming: self.target.join(INCOMING),
+            state: self.layers.dir().to_owned(),
+        };
+        if self.joined.is_none() {
+            // The command may have refreshed the indexes in the tree.
+            let below = Place {
+                root: self.layers.lower(),
+                incoming: place.incoming.clone(),
+                state: place.state.clone(),
+            };
+            repositories::remember(&below, base, &Default::default());
+        }
+        let theirs = &snapshot.manifest;
+        let host = newest.host.as_deref().unwrap_or("server");
+        let label = format!("{host}-{}", date(newest.created_at));
+        let contents = repositories::contents(&place, snapshots, base, &ours, theirs)?;
+        let mut actions = merge_with(base, &ours.entries, &theirs.entries, &label, &contents);
+        let conflicts = conflicts(&mut actions, &ours.entries, &theirs.entries);
+        Apply::run(&place, snapshots, &ours, theirs, &actions)?;
+        self.check_view()?;
+        let report = Report {
+            ours: &ours.entries,
+            theirs: &theirs.entries,
+            contents: &contents,
+            host: &printable(host),
+        };
+        // Standard output is that of the command.
+        let mut out = io::stderr();
+        for conflict in &conflicts {
+            report.conflict(conflict, &place.root, &mut out)?;
+        }
+        report.copies(&mut out)?;
+        repositories::remember(&place, &theirs.entries, &contents);
+        Ok(conflicts.len())
+    }
+
+    /// Returns the snapshot on which the tree is based. Returns `None` if there is none, or if the
+    /// server has lost it: then nothing shows which differences are changes of the command.
+    fn known_base(&self, log: &Log) -> Option<&Downloaded> {
+        let (base, path) = (self.based_on()?, self.base_path()?);
+        let mut all = log.generations.iter();
+        let is_kept = all.any(|generation| generation.manifest == *path);
+        let is_known = is_kept || log.follows(self.origin.generation?);
+        is_known.then_some(base)
+    }
+
+    /// Returns the path of the manifest on which the tree is based.
+    fn base_path(&self) -> Option<&StorePath> {
+        let origin = &self.origin;
+        origin.base.as_ref().or(origin.manifest.as_ref())
+    }
+
+    /// Makes a generation the one on which the tree is based. `merged`: its snapshot, if the tree
+    /// was not based on it before.
+    fn set_base(&mut self, newest: &Generation, merged: Option<Downloaded>) -> anyhow::Result<()> {
+        self.origin.generation = Some(newest.version());
+        if let Some(merged) = merged {
+            self.origin.base = Some(merged.path.clone());
+            self.joined = Some(merged);
+        }
+        let stored = self.layers.set_origin(&self.origin.text());
+        stored.context("the merged changes are kept, but not as merged ones")
+    }
+}
