@@ -79,6 +79,7 @@ pub mod manual;
 mod body;
 mod budget;
 mod channel;
+mod claimant;
 #[cfg(feature = "compression")]
 pub mod compress;
 mod core;
@@ -112,6 +113,7 @@ use samovar_http_proto::h2;
 
 pub use body::{Batch, Progress, Source};
 pub use channel::{SendError, Sender};
+pub use claimant::Claimant;
 pub use error::Error;
 pub use exec::{Unfinished, lend_slot};
 pub use extensions::Extensions;

@@ -1,5 +1,6 @@
 //! Responses sent by the I/O thread.
 
+use crate::claimant::Claimant;
 use crate::exec::Lane;
 use crate::fields;
 use crate::http::{Status, Version};
@@ -75,7 +76,22 @@ pub struct Inline(pub(crate) Outcome);
 pub(crate) enum Outcome {
     /// The response was sent, with this status and body length in bytes.
     Sent(Status, u64),
-    Dispatch(Lane),
+    Dispatch(Place),
+}
+
+/// Where a request is handled.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) lane: Lane,
+    /// The client for whom a long computation is done, if the service has named it.
+    pub(crate) claimant: Option<Claimant>,
+}
+
+impl From<Lane> for Place {
+    fn from(lane: Lane) -> Self {
+        let claimant = None;
+        Self { lane, claimant }
+    }
 }
 
 /// Responds to one request, or dispatches it to a worker.
@@ -152,7 +168,7 @@ impl Reply<'_> {
 
     /// Dispatches the request to a worker in the prompt lane.
     pub fn dispatch(self) -> Inline {
-        Inline(Outcome::Dispatch(Lane::Prompt))
+        Inline(Outcome::Dispatch(Lane::Prompt.into()))
     }
 
     /// Dispatches the request to a worker in the slow lane, for handlers or bodies that read files.
@@ -160,7 +176,7 @@ impl Reply<'_> {
     /// disk hangs and blocks all of them, requests [dispatched](Self::dispatch) to the prompt lane
     /// are still served.
     pub fn dispatch_slow(self) -> Inline {
-        Inline(Outcome::Dispatch(Lane::Slow))
+        Inline(Outcome::Dispatch(Lane::Slow.into()))
     }
 
     /// Dispatches the request to a worker in the costly lane, for handlers with long computations
@@ -168,6 +184,21 @@ impl Reply<'_> {
     /// [workers](crate::Builder::workers), which is half the number of cores by default. After the
     /// computation, a handler can move the request to another lane with [`Response::requeue`].
     pub fn dispatch_costly(self) -> Inline {
-        Inline(Outcome::Dispatch(Lane::Costly))
+        Inline(Outcome::Dispatch(Lane::Costly.into()))
+    }
+
+    /// Dispatches the request to a worker in the costly lane, for a computation that is of no use
+    /// unless this client waits for its result, such as the verification of its password. Others
+    /// may ask for many such computations to hold it up, so the networks of clients take turns.
+    /// [`dispatch_costly`](Self::dispatch_costly) is the same for the client of the connection,
+    /// [placed first](Claimant::first).
+    ///
+    /// The handler is not called if the client has closed the connection while it waited behind
+    /// others.
+    pub fn dispatch_costly_for(self, claimant: Claimant) -> Inline {
+        Inline(Outcome::Dispatch(Place {
+            lane: Lane::Costly,
+            claimant: Some(claimant),
+        }))
     }
 }

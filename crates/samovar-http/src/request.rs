@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::budget::{Budget, Held};
+use crate::claimant::Claimant;
 use crate::exec::Lane;
 use crate::extensions::Extensions;
 use crate::head::{Head, Peer, Session};
 use crate::proto::head::HeadIndex;
+use crate::reply::Place;
 use crate::route::Matched;
 use crate::upload::{BodyError, RequestLink};
 
@@ -32,6 +34,8 @@ pub struct Request {
     extensions: Extensions,
     /// The lane in which the request is handled.
     pub(crate) lane: Lane,
+    /// The client for whom a long computation is done, if the service has named it.
+    pub(crate) claimant: Option<Claimant>,
     /// Whether the handler runs on the I/O thread.
     pub(crate) is_inline: bool,
     /// The matched route; `None` before routing.
@@ -39,8 +43,9 @@ pub struct Request {
 }
 
 impl Request {
-    /// Creates an owned copy of a request head, to be handled in `lane`.
-    pub(crate) fn of(head: Head<'_>, lane: Lane) -> Self {
+    /// Creates an owned copy of a request head, to be handled in this place.
+    pub(crate) fn of(head: Head<'_>, place: impl Into<Place>) -> Self {
+        let Place { lane, claimant } = place.into();
         Self {
             raw: head.raw.into(),
             index: head.index.clone(),
@@ -52,6 +57,7 @@ impl Request {
             link: None,
             extensions: Extensions::default(),
             lane,
+            claimant,
             is_inline: false,
             matched: None,
         }

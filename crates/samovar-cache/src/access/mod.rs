@@ -10,8 +10,10 @@
 //! password that is not remembered takes longer. Then the I/O thread gets [`Verdict::Unverified`],
 //! and a worker of the [lane for long computations](samovar_http::Reply::dispatch_costly) calls
 //! [`Access::authenticate`]. That lane has few worker slots, so clients that guess passwords cannot
-//! use up the CPU. Verified passwords are remembered, so the client's next request is answered at
-//! once (`users.rs`).
+//! use up the CPU. In the queue of that lane, the clients' networks take turns: a /48 of IPv6
+//! addresses, an IPv4 address. Names that exist, and some others, come first, and a request whose
+//! client has left is not handled. Verified passwords are remembered, so the client's next request
+//! is answered at once (`users.rs`).
 //!
 //! Wrong passwords are counted by user name and address. After ten of them, one more is verified
 //! every six seconds; in between, unverified passwords for that name from that address get 429.
@@ -51,7 +53,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use samovar_http::{Head, Inline, Peer, Reply, Response};
+use samovar_http::{Claimant, Head, Inline, Peer, Reply, Response};
 
 pub use self::address::{is_network, without_host_bits};
 pub use self::certificate::is_fingerprint;
@@ -277,6 +279,25 @@ impl Access {
     /// Whether the number of requests of a client is limited.
     pub(crate) fn has_rate_limit(&self) -> bool {
         self.rate.is_some()
+    }
+
+    /// Dispatches a request whose password must be verified to a worker.
+    pub(crate) fn dispatch(&self, head: Head<'_>, reply: Reply<'_>) -> Inline {
+        reply.dispatch_costly_for(self.claimant(head))
+    }
+
+    /// Returns for whom the password of a request is verified. Wrong passwords for names that do
+    /// not exist, of which there are always enough, never delay others.
+    fn claimant(&self, head: Head<'_>) -> Claimant {
+        let claimant = Claimant::of(self.proxies.client(head.peer(), head.headers()));
+        match (self.credentials(head), &self.users) {
+            (Some(Credentials::Basic(basic)), Some(users))
+                if users.comes_first(&self.lasting.secret, &basic) =>
+            {
+                claimant.first()
+            }
+            _ => claimant,
+        }
     }
 
     /// Decides without counting the request. Verifies the password if necessary, which takes tens

@@ -250,7 +250,7 @@ impl Cache {
             };
             match access.admit(head, Instant::now(), token) {
                 Verdict::Granted => {}
-                Verdict::Unverified => return Ok(reply.dispatch_costly()),
+                Verdict::Unverified => return Ok(access.dispatch(head, reply)),
                 Verdict::Refused(access::Refusal::Denied)
                     if self.uploads.is_some() && upload::has_token(head) =>
                 {

@@ -57,10 +57,13 @@ pub(crate) fn inline(
     }
     // A password may have to be verified before it is known which caches the client may read.
     let asks = |cache: &Cache| cache.may_still_refuse(head);
-    if head.path() == b"/" && caches.iter().any(asks) {
-        reply.dispatch_costly()
-    } else {
-        reply.dispatch()
+    let asking = caches
+        .iter()
+        .filter(|_| head.path() == b"/")
+        .find(|cache| asks(cache));
+    match asking.and_then(Cache::guard) {
+        Some(access) => access.dispatch(head, reply),
+        None => reply.dispatch(),
     }
 }
 

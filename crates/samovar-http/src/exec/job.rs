@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::lane::Lane;
+use crate::claimant::Claimant;
 use crate::head::Peer;
 use crate::io::conn::Conn;
 use crate::io::stream::{StreamJob, StreamWork};
@@ -59,6 +60,19 @@ impl Job {
             },
             _ => None,
         }
+    }
+
+    /// Returns the client for whom the job computes.
+    pub(super) fn claimant(&self) -> Claimant {
+        let named = match self {
+            Self::Handle(_, request) => request.claimant,
+            Self::Stream(job) => match &job.work {
+                StreamWork::Handle(request) => request.claimant,
+                StreamWork::Fulfil(..) | StreamWork::Pull(_) => None,
+            },
+            _ => None,
+        };
+        named.unwrap_or_else(|| Claimant::at(self.peer()))
     }
 
     /// Returns whether the job calls a handler that may wait for the rest of a request body.

@@ -10,6 +10,7 @@ mod lent;
 mod preferences;
 mod progress;
 mod queue;
+mod turns;
 mod uploads;
 mod worker;
 

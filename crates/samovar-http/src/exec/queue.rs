@@ -6,9 +6,10 @@
 //! number of threads that run jobs of the lane at the same time. The service chooses the lane of a
 //! request, and all work for that request runs there. So if a disk hangs and blocks every job of
 //! the slow lane, the prompt lane still has all its slots. The costly lane has few slots, because
-//! its jobs keep processors busy. TLS handshakes have a lane of their own, so handlers that block
-//! never delay a new connection. Threads belong to no lane: their number is limited to the slots of
-//! all lanes, and a new thread is started when a job finds a free slot but no free thread.
+//! its jobs keep processors busy, and there clients take turns (`turns.rs`), because one may ask
+//! for many computations. TLS handshakes have a lane of their own, so handlers that block never
+//! delay a new connection. Threads belong to no lane: their number is limited to the slots of all
+//! lanes, and a new thread is started when a job finds a free slot but no free thread.
 //!
 //! A handler that reads a body as it arrives may have to wait for its client. Meanwhile it lends
 //! its slot to other jobs; if work is queued and no thread is free, another thread is started. So
@@ -30,6 +31,7 @@ use std::thread::{self, Thread};
 use super::job::Job;
 use super::lane::Lane;
 use super::lent::set_lane;
+use super::turns::Requests;
 use super::uploads::Uploads;
 use crate::core::Shared;
 use crate::observer::Incident;
@@ -78,7 +80,7 @@ struct LaneState {
     /// Number of worker slots.
     slots_max: usize,
     /// Jobs that start new work.
-    requests: VecDeque<Job>,
+    requests: Requests,
     /// Jobs that continue a response.
     continuing: VecDeque<Job>,
     /// Whether the next job is a new request if one is queued.
@@ -101,13 +103,13 @@ impl LaneState {
             return None;
         }
         let first = if self.is_requests_turn {
-            self.requests.pop_front()
+            self.requests.pop()
         } else {
             None
         };
         let job = first
             .or_else(|| self.continuing.pop_front())
-            .or_else(|| self.requests.pop_front())?;
+            .or_else(|| self.requests.pop())?;
         self.is_requests_turn = !job.is_request();
         self.running_count += 1;
         Some(job)
@@ -177,10 +179,11 @@ impl Queue {
         let costly_max = costly_slots(slots_max);
         let handshake_max = handshake_slots(slots_max);
         let lanes = [slots_max, slots_max, costly_max, handshake_max];
-        let state = State {
+        let mut state = State {
             lanes: lanes.map(LaneState::new),
             ..State::default()
         };
+        state.lane(Lane::Costly).requests = Requests::in_turns();
         Self {
             state: Mutex::new(state),
             start: OnceLock::new(),
@@ -226,12 +229,10 @@ impl Queue {
         let lane = state.lane(job.lane());
         if !job.is_request() {
             lane.continuing.push_back(job);
-        } else if lane.requests.len() >= self.len_max
-            || job.is_streamed() && waiting_count >= waiting_max
-        {
+        } else if job.is_streamed() && waiting_count >= waiting_max {
             return Err(job);
         } else {
-            lane.requests.push_back(job);
+            return lane.requests.push(job, self.len_max);
         }
         Ok(())
     }

@@ -1,15 +1,21 @@
 //! Worker threads: run jobs and handle their panics.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 use super::exchange::{fulfil, handle};
-use super::http1::{lose, pump};
+use super::http1::{give_back, lose, pump};
 use super::job::Job;
+use super::lane::Lane;
 use super::lent::{Worker, set_lane};
 use crate::core::Shared;
+use crate::io::conn::Conn;
+use crate::io::inbox::Verdict;
 use crate::io::key::Key;
 use crate::io::stream::{StreamNews, StreamRef, StreamWork};
+use crate::io::sys::{self, PollFlags};
 use crate::observer::Incident;
+use crate::request::Request;
 use crate::service::Service;
 use crate::ws::Socket;
 
@@ -62,6 +68,9 @@ impl Lost {
 
 fn work<S: Service>(shared: &Shared<S>, job: Job) {
     match job {
+        Job::Handle(conn, request) if is_abandoned(shared, &conn, &request) => {
+            give_back(shared, conn, Verdict::Reset);
+        }
         Job::Handle(conn, request) => handle(shared, conn, request),
         Job::Pump(mut conn) => {
             if let Some(later) = conn.later.take() {
@@ -74,6 +83,17 @@ fn work<S: Service>(shared: &Shared<S>, job: Job) {
         Job::Events(socket) => handle_events(shared, socket),
         Job::Stream(job) => super::http2::work(shared, *job),
     }
+}
+
+/// Returns whether a request needs no computation, because its client has closed the connection
+/// meanwhile. A client that has only shut down its sending side looks the same; it gets its
+/// response unless others wait for theirs.
+fn is_abandoned<S: Service>(shared: &Shared<S>, conn: &Conn, request: &Request) -> bool {
+    let has_closed = || sys::wait_for(&conn.transport, PollFlags::RDHUP, Duration::ZERO);
+    request.lane == Lane::Costly
+        && request.claimant.is_some()
+        && shared.queue.has_queued(Lane::Costly)
+        && has_closed().unwrap_or(true)
 }
 
 /// Passes a limited number of a WebSocket's events to its handler; requeues the socket for the

@@ -293,10 +293,10 @@ impl<S: Service> Context<S> {
                 self.answered(conn, keep);
                 None
             }
-            Outcome::Dispatch(lane) if conn.proto.has_body() => {
+            Outcome::Dispatch(place) if conn.proto.has_body() => {
                 let intake = shared.service.intake(head);
                 conn.body_len_max = intake.len_max();
-                let mut request = Box::new(Request::of(head, lane));
+                let mut request = Box::new(Request::of(head, place));
                 request.is_inline = matches!(intake, Intake::Inline(_));
                 let fits = match self.index.framing {
                     Framing::Length(len) => len <= conn.body_len_max,
@@ -314,7 +314,7 @@ impl<S: Service> Context<S> {
                 }
                 None
             }
-            Outcome::Dispatch(lane) => Some(Box::new(Request::of(head, lane))),
+            Outcome::Dispatch(place) => Some(Box::new(Request::of(head, place))),
         }
     }
 

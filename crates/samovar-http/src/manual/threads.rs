@@ -77,8 +77,11 @@
 //!
 //! A third lane is for work that takes the processor for milliseconds, such as hashing a password
 //! ([`Reply::dispatch_costly`](crate::Reply::dispatch_costly)). It has one slot per sixteen
-//! workers. After the computation, [`Response::requeue`](crate::Response::requeue) moves the
-//! request to the prompt lane, and `requeue_slow` to the slow lane, for the rest of its work.
+//! workers. There the networks of clients take turns, so that one client's computations do not hold
+//! up another's; [`Reply::dispatch_costly_for`](crate::Reply::dispatch_costly_for) names the client
+//! behind a proxy, and whether it comes before others. After the computation,
+//! [`Response::requeue`](crate::Response::requeue) moves the request to the prompt lane, and
+//! `requeue_slow` to the slow lane, for the rest of its work.
 //!
 //! # What if something panics?
 //!

@@ -4,11 +4,13 @@ use std::sync::mpsc::channel;
 use std::time::Instant;
 
 use super::*;
+use crate::claimant::Claimant;
 use crate::head::{Head, Peer};
 use crate::io::conn::Conn;
 use crate::io::key::Key;
 use crate::io::transport::Transport;
 use crate::proto::head::HeadIndex;
+use crate::reply::Place;
 use crate::request::Request;
 
 fn conn() -> Box<Conn> {
@@ -28,6 +30,22 @@ fn request(lane: Lane) -> Job {
     let index = HeadIndex::default();
     let head = Head::new(b"", &index, Peer::Unix(None), None);
     Job::Handle(conn(), Box::new(Request::of(head, lane)))
+}
+
+/// A request for a computation for the client with this address.
+fn computation(address: &str, comes_first: bool) -> Job {
+    let claimant = Claimant::of(Some(address.parse().unwrap()));
+    let place = Place {
+        lane: Lane::Costly,
+        claimant: Some(if comes_first {
+            claimant.first()
+        } else {
+            claimant
+        }),
+    };
+    let index = HeadIndex::default();
+    let head = Head::new(b"", &index, Peer::Unix(None), None);
+    Job::Handle(conn(), Box::new(Request::of(head, place)))
 }
 
 fn letter(job: &Job) -> char {
@@ -199,4 +217,52 @@ fn a_thread_that_slept_when_the_queue_was_closed_ends() {
     assert!(queue.pop(Some(Lane::Prompt)).is_none());
     assert!(second.join().unwrap());
     assert_eq!(queue.lock().thread_count, 0);
+}
+
+#[test]
+fn networks_take_turns_in_the_costly_lane() {
+    let queue = Queue::new(100, 16, 0);
+    let (a, b, c) = ("192.0.2.1", "2001:db8:1::1", "192.0.2.2");
+    let (same_b, other) = ("2001:db8:1:2::2", "198.51.100.1");
+    let jobs = [
+        (other, false),
+        (a, true),
+        (a, true),
+        (a, true),
+        (b, true),
+        (same_b, true),
+        (c, true),
+        (other, false),
+        (c, false),
+    ];
+    for (address, comes_first) in jobs {
+        queue.push(computation(address, comes_first)).unwrap();
+    }
+    let taken = std::iter::from_fn(|| {
+        let mut state = queue.lock();
+        let job = state.take()?;
+        state.lane(Lane::Costly).running_count -= 1;
+        Some(job.claimant())
+    });
+    let of = |address: &str| Claimant::of(Some(address.parse().unwrap()));
+    let first = [a, b, c, a, b, a].map(|address| of(address).first());
+    let last = [other, c, other].map(of);
+    assert_eq!(taken.collect::<Vec<_>>(), [&first[..], &last].concat());
+}
+
+/// A network gets at most as many places as are still free, and so do all that do not come first.
+#[test]
+fn no_client_takes_all_places_of_the_costly_lane() {
+    let queue = Queue::new(64, 16, 0);
+    let fill = |address: &str, comes_first| {
+        let push = || queue.push(computation(address, comes_first)).is_ok();
+        (0..100).take_while(|_| push()).count()
+    };
+    assert_eq!(fill("192.0.2.1", false), 32);
+    assert_eq!(fill("192.0.2.2", false), 0);
+    assert_eq!(fill("192.0.2.1", true), 16);
+    assert_eq!(fill("192.0.2.2", true), 8);
+    assert_eq!(fill("192.0.2.3", true), 4);
+    // A service that names no client.
+    assert!(queue.push(request(Lane::Costly)).is_ok());
 }

@@ -18,7 +18,7 @@ use crate::io::stream::{Cancel, StreamJob, StreamRef, StreamWork};
 use crate::observer::Incident;
 use crate::proto::Refusal;
 use crate::proto::head::Framing;
-use crate::reply::{Outcome, Turn};
+use crate::reply::{Outcome, Place, Turn};
 use crate::request::Request;
 use crate::service::{Intake, Service};
 use crate::upload::BodyError;
@@ -42,22 +42,22 @@ impl<S: Service> Context<S> {
         let (local, turn) = (&mut self.local, Turn(self.turn));
         match answer_inline(service, local, turn, self.now, head, reply) {
             Outcome::Sent(status, _) => self.send_scratch(conn, stream, status),
-            Outcome::Dispatch(lane) if is_end => {
-                let request = Box::new(Request::of(head, lane));
+            Outcome::Dispatch(place) if is_end => {
+                let request = Box::new(Request::of(head, place));
                 self.dispatch(conn, stream, request, None, false);
             }
-            Outcome::Dispatch(lane) => self.receive_body(conn, stream, lane),
+            Outcome::Dispatch(place) => self.receive_body(conn, stream, place),
         }
     }
 
     /// Receives the body of a request that the service has declined inline.
-    fn receive_body(&mut self, conn: &mut H2Conn, stream: u32, lane: Lane) {
+    fn receive_body(&mut self, conn: &mut H2Conn, stream: u32, place: Place) {
         let (raw, index) = conn.session.head();
         let head = Head::new(raw, index, conn.peer, conn.secure.as_ref());
         let intake = self.shared.service.intake(head);
         let is_head = head.method() == Method::Head;
         let (framing, expects_continue) = (index.framing, index.expect_continue);
-        let request = Box::new(Request::of(head, lane));
+        let request = Box::new(Request::of(head, place));
         if matches!(framing, Framing::Length(len) if len > intake.len_max()) {
             return self.refuse_stream(conn, stream, Refusal::BodyTooLarge, is_head);
         }
