@@ -21,7 +21,7 @@ samovar_uploads_running gauge NAR uploads in progress.
 samovar_uploads_running_max gauge Limit of NAR uploads in progress.
 samovar_uploads_waiting gauge NAR uploads that wait for a slot or for memory.
 samovar_storage_paths gauge Uploaded paths by cache.
-samovar_storage_quota_used_bytes gauge Size of the files that count towards the quota, by cache.
+samovar_storage_quota_used_bytes gauge Size of what counts towards the quota, by cache.
 samovar_storage_quota_bytes gauge Quota by cache; caches without one are omitted.
 samovar_storage_nars gauge Stored NARs.
 samovar_storage_nar_bytes gauge Size of the stored NARs, decompressed.
@@ -29,6 +29,8 @@ samovar_storage_file_bytes gauge Size of the files of stored NARs.
 samovar_storage_loose_nars gauge Stored NARs that no path uses.
 samovar_storage_loose_bytes gauge Size of the files of NARs that no path uses.
 samovar_storage_lost_nars gauge NARs whose file is missing or damaged.
+samovar_storage_logs gauge Build logs.
+samovar_storage_extra_bytes gauge Size of build logs, realisations and narinfos.
 samovar_storage_condemned_paths gauge Paths that will be deleted unless they are used.
 samovar_storage_pins gauge Pins; each generation counts.
 samovar_storage_disk_free_bytes gauge Free space on the disk of the storage.
@@ -129,7 +131,7 @@ pub struct StoredCacheStatus {
     pub name: String,
     /// Number of uploaded paths.
     pub path_count: u64,
-    /// Size of the files that count towards the quota.
+    /// Size of what counts towards the quota.
     pub len: u64,
     /// Maximum of [`len`](Self::len) that the quota allows, in bytes; `None`: no limit.
     pub quota_len: Option<u64>,
@@ -151,6 +153,10 @@ pub struct StorageTotals {
     pub loose_len: u64,
     /// Number of NARs whose file is missing or damaged.
     pub lost_count: u64,
+    /// Number of build logs.
+    pub log_count: u64,
+    /// Size of build logs, realisations and narinfos.
+    pub extra_len: u64,
     /// Number of condemned paths: they will be deleted unless they are used.
     pub condemned_count: u64,
     /// Number of pins. Each generation of a pin counts.
@@ -202,6 +208,8 @@ pub(crate) fn expose(text: &mut Text, storage: &StorageStatus) {
         text.put("samovar_storage_loose_nars", totals.loose_count);
         text.put("samovar_storage_loose_bytes", totals.loose_len);
         text.put("samovar_storage_lost_nars", totals.lost_count);
+        text.put("samovar_storage_logs", totals.log_count);
+        text.put("samovar_storage_extra_bytes", totals.extra_len);
         text.put("samovar_storage_condemned_paths", totals.condemned_count);
         text.put("samovar_storage_pins", totals.pin_count);
     }

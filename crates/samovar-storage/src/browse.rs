@@ -69,12 +69,12 @@ impl StoredCache {
         Ok(pins)
     }
 
-    /// Returns the total length of the files that the paths of the cache use, in bytes.
+    /// Returns the total length of what the cache stores, in bytes.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
-    pub fn file_bytes(&self) -> Result<u64, StorageError> {
-        self.storage.metadata.file_bytes(self.id)
+    pub fn used_bytes(&self) -> Result<u64, StorageError> {
+        self.storage.metadata.used_bytes(self.id)
     }
 }

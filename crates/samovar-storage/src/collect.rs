@@ -6,7 +6,7 @@
 //! the retention time of its cache, which is unlimited by default. The closure of a kept path is
 //! kept, too. Uses of a path are requests for its narinfo or NAR, and further uploads of it. For
 //! caches of limited size see [`Retention`]. A NAR is kept if a path uses it, or if a client has
-//! sent it within the last day. Build logs are never deleted.
+//! sent it within the last day. For build logs and realisations see [`unused_extras`].
 //!
 //! # Steps
 //!
@@ -14,11 +14,13 @@
 //! killed, after each step: the next run continues the work.
 //!
 //! 0. *Purge* what interrupted deletions of caches have left: see [`purge_step`].
+//!    Record build logs that other programs have written.
 //! 1. *Mark.* Read all paths, and decide which of them to keep.
 //! 2. *Condemn* the other paths. After the commit, *confirm* the condemnations, which sets their
 //!    time. Revive paths that were condemned earlier but are kept now.
 //! 3. *Delete* paths that have been condemned for [`Rules::hold`], referrers first. A path stays if
 //!    another path or a pin needs it, and the next run revives it.
+//!    Then delete build logs and realisations without a path.
 //! 4. Condemn NARs, and delete them later, in the same way. The transaction that deletes a NAR also
 //!    records the key of its object as garbage.
 //! 5. *Remove* the objects whose keys are garbage.
@@ -39,132 +41,32 @@
 //!   database are damaged, or if the clock has jumped; and before it condemns a path if that would
 //!   condemn more than half of the paths. An operator can [confirm](Collector::forced) the run.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::fs::{File, TryLockError};
 use std::mem;
 use std::ops::AddAssign;
 use std::path::Path;
 
-use samovar_nix::{Glob, HashPart};
+use samovar_nix::HashPart;
 
 use crate::error::StorageError;
+use crate::extras::unused_extras;
 use crate::keep;
-use crate::metadata::{CacheId, DAY, Graph, Metadata};
+use crate::log_files;
+use crate::metadata::{CacheId, Extra, Graph, Metadata};
 use crate::objects::Objects;
 use crate::plausible;
 use crate::purge::purge_step;
 use crate::size::{counted, human};
 
 pub use crate::keep::Verdict;
+pub use crate::retention::{Retention, RetentionRule, Retentions, Rules};
 
 /// Name of the file that the collector locks, relative to the storage directory.
 const LOCK: &str = ".samovar/collector-lock";
 
 /// Maximum number of rows that one step changes. Uploads wait about 20 ms for such a step.
 const BATCH_COUNT: u32 = 500;
-
-/// The times of the collector in seconds, and its limits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rules {
-    /// Time from the condemnation to the deletion. Must exceed the interval at which uses are
-    /// written to the database.
-    pub hold: i64,
-    /// Time after its upload for which a path is kept even if no client uses it.
-    pub young: i64,
-    /// Time for which an uploaded NAR is kept that no path uses. Nix sends all NARs of a closure
-    /// before the first narinfo.
-    pub loose: i64,
-    /// Time until the key of a removed object may be used again.
-    pub key_rest: i64,
-    /// Maximum total length of the files that a token has sent and that no path uses, in bytes.
-    pub loose_bytes_max: u64,
-    /// Time by which the clock may advance more than the time that has passed. A run that finds
-    /// more is doubted.
-    pub drift_max: i64,
-}
-
-impl Default for Rules {
-    fn default() -> Self {
-        Self {
-            hold: 3600,
-            young: DAY,
-            loose: DAY,
-            key_rest: 7 * DAY,
-            loose_bytes_max: 100 << 30,
-            drift_max: DAY,
-        }
-    }
-}
-
-/// The paths of a cache that are kept in addition to pinned and young ones. By default, all.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Retention {
-    /// Number of days after its last use for which a path is kept. `None`: it is kept forever.
-    pub days: Option<u32>,
-    /// Other numbers of days for paths with certain names. The first rule that matches applies.
-    pub rules: Vec<RetentionRule>,
-    /// Maximum total length of the cache's files, in bytes. If it is exceeded, the paths that were
-    /// not used for the longest time are deleted. `None`: no limit.
-    pub size: Option<u64>,
-}
-
-/// A retention time for paths whose names match a pattern.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RetentionRule {
-    /// Pattern of names without the hash part.
-    pub names: Glob,
-    /// Number of days as in [`Retention::days`].
-    pub days: Option<u32>,
-}
-
-impl Retention {
-    /// Returns the rule that applies to paths of this name, or `None` if none matches.
-    #[must_use]
-    pub fn rule(&self, name: &str) -> Option<&RetentionRule> {
-        self.rules.iter().find(|rule| rule.names.matches(name))
-    }
-
-    /// Returns the number of days after its last use for which a path of this name is kept. `None`:
-    /// it is kept forever.
-    #[must_use]
-    pub fn days_of(&self, name: &str) -> Option<u32> {
-        self.rule(name).map_or(self.days, |rule| rule.days)
-    }
-}
-
-/// The retention of each cache, by name. Caches without an entry keep all their paths.
-#[derive(Debug, Clone, Default)]
-pub struct Retentions(HashMap<String, Retention>);
-
-impl Retentions {
-    /// Returns the retention of the cache with this name.
-    #[must_use]
-    pub fn of(&self, cache: &str) -> &Retention {
-        const ALL: &Retention = &Retention {
-            days: None,
-            rules: Vec::new(),
-            size: None,
-        };
-        self.0.get(cache).unwrap_or(ALL)
-    }
-
-    /// Returns the shortest retention time of any path, in days. `None`: all paths are kept
-    /// forever.
-    pub(crate) fn shortest(&self) -> Option<u32> {
-        let of = |retention: &Retention| {
-            let rules = retention.rules.iter().filter_map(|rule| rule.days);
-            rules.chain(retention.days).min()
-        };
-        self.0.values().filter_map(of).min()
-    }
-}
-
-impl FromIterator<(String, Retention)> for Retentions {
-    fn from_iter<T: IntoIterator<Item = (String, Retention)>>(retentions: T) -> Self {
-        Self(retentions.into_iter().collect())
-    }
-}
 
 /// Numbers of pins, paths and NARs that a run has changed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -183,6 +85,10 @@ pub struct Summary {
     pub deleted_nars: usize,
     /// Total length of the files of the deleted NARs, in bytes.
     pub deleted_bytes: u64,
+    /// Number of build logs and realisations without a path that were deleted.
+    pub deleted_extras: usize,
+    /// Their total length, in bytes.
+    pub deleted_extra_bytes: u64,
 }
 
 impl AddAssign for Summary {
@@ -194,6 +100,8 @@ impl AddAssign for Summary {
         self.condemned_nars += other.condemned_nars;
         self.deleted_nars += other.deleted_nars;
         self.deleted_bytes += other.deleted_bytes;
+        self.deleted_extras += other.deleted_extras;
+        self.deleted_extra_bytes += other.deleted_extra_bytes;
     }
 }
 
@@ -208,6 +116,10 @@ impl fmt::Display for Summary {
             self.deleted_nars,
             human(self.deleted_bytes)
         )?;
+        if self.deleted_extras > 0 {
+            let (count, size) = (self.deleted_extras, human(self.deleted_extra_bytes));
+            write!(f, "; {count} build logs and realisations deleted ({size})")?;
+        }
         for (count, noun, what) in [
             (self.revived, "path", "kept again"),
             (self.expired_pins, "expired pin", "removed"),
@@ -244,12 +156,15 @@ enum Phase {
     Check,
     RemovePins,
     PurgeCaches,
+    CompareLogs,
     Mark,
     Revive(Vec<i64>, Vec<i64>),
     Condemn(Vec<i64>),
     ConfirmPaths,
     FindPaths,
     DeletePaths(Vec<i64>),
+    FindExtras,
+    DeleteExtras(Vec<Extra>),
     FindUnusedNars,
     CondemnNars(Vec<i64>),
     ConfirmNars,
@@ -365,8 +280,13 @@ impl<'a> Collector<'a> {
             }
             Phase::PurgeCaches => match purge_step(self.metadata, self.objects)? {
                 true => Phase::PurgeCaches,
-                false => Phase::Mark,
+                false => Phase::CompareLogs,
             },
+            Phase::CompareLogs => {
+                let before = self.metadata.now() - self.rules.young;
+                log_files::compare(self.metadata, self.objects, before)?;
+                Phase::Mark
+            }
             Phase::Mark => self.mark()?,
             Phase::Revive(mut kept, dead) => {
                 let batch = next(&mut kept);
@@ -394,6 +314,17 @@ impl<'a> Collector<'a> {
                 Phase::DeletePaths(self.metadata.condemned_paths(self.condemned_before())?)
             }
             Phase::DeletePaths(ids) => self.delete_paths(ids)?,
+            Phase::FindExtras => {
+                let unused = unused_extras(self.metadata, &self.rules, self.retentions)?;
+                Phase::DeleteExtras(unused)
+            }
+            Phase::DeleteExtras(mut extras) => {
+                self.delete_extras(&next(&mut extras))?;
+                match extras.is_empty() {
+                    true => Phase::FindUnusedNars,
+                    false => Phase::DeleteExtras(extras),
+                }
+            }
             other => return self.step_of_nars(other),
         };
         Ok(true)
@@ -482,9 +413,19 @@ impl<'a> Collector<'a> {
             (self.deleted)(cache, hash_part)?;
         }
         Ok(match rest.is_empty() {
-            true => Phase::FindUnusedNars,
+            true => Phase::FindExtras,
             false => Phase::DeletePaths(rest),
         })
+    }
+
+    fn delete_extras(&mut self, extras: &[Extra]) -> Result<(), StorageError> {
+        let before = self.metadata.now() - self.rules.young;
+        let mut remove = |key: &str| self.objects.remove(key);
+        let deleted = self.metadata.delete_extras(extras, before, &mut remove)?;
+        self.summary.deleted_extras += deleted.len();
+        let sizes = deleted.iter().map(|extra| extra.size);
+        self.summary.deleted_extra_bytes += sizes.sum::<u64>();
+        Ok(())
     }
 
     /// Returns the latest time of condemnation at which a path or NAR may be deleted now.

@@ -187,7 +187,7 @@ mod tests {
     use samovar_nix::StorePath;
 
     use super::*;
-    use crate::metadata::{CacheId, NewPath, Published};
+    use crate::metadata::{CacheId, NewPath, Published, SizeLimit};
 
     const LONG: Duration = Duration::from_secs(600);
 
@@ -207,7 +207,10 @@ mod tests {
             deriver: None,
             signatures: Vec::new(),
             content_address: None,
-            quota: None,
+            limit: SizeLimit {
+                quota: None,
+                extra_max: 0,
+            },
         }])
     }
 

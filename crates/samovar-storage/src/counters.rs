@@ -88,7 +88,7 @@ impl Reason {
             Refusal::MissingReference { .. } => Self::MissingReference,
             Refusal::LogTooLong(_) => Self::Log,
             Refusal::TooManyLoose { .. } => Self::LooseFiles,
-            Refusal::Quota { .. } => Self::Quota,
+            Refusal::Quota { .. } | Refusal::TooManyExtras { .. } => Self::Quota,
             Refusal::CacheDeleted => Self::Busy,
             _ => Self::Narinfo,
         }

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::collect::{Retention, Retentions, Rules};
 use crate::metadata::{DAY, Graph};
+use crate::retention::{Retention, Retentions, Rules};
 
 /// The decision about a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -152,8 +152,8 @@ mod tests {
     use samovar_nix::Glob;
 
     use super::*;
-    use crate::collect::RetentionRule;
     use crate::metadata::GraphPath;
+    use crate::retention::RetentionRule;
 
     const TODAY: i64 = 20_000;
     const NOW: i64 = TODAY * DAY + 5000;

@@ -2,10 +2,10 @@
 //! jumped, or far more unused paths than usual. Then the run changes nothing, until an operator
 //! confirms it with `samovar gc --force`.
 
-use crate::collect::{Retentions, Rules};
 use crate::doubt::Doubt;
 use crate::keep::Verdict;
 use crate::metadata::{DAY, Graph};
+use crate::retention::{Retentions, Rules};
 
 /// Number of unused paths up to which a run is never doubted.
 const FEW_COUNT: usize = 16;
@@ -52,8 +52,8 @@ pub(crate) fn of_verdicts(graph: &Graph, verdicts: &[Verdict]) -> Option<Doubt> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collect::Retention;
     use crate::metadata::GraphPath;
+    use crate::retention::Retention;
 
     const NOW: i64 = 20_000 * DAY;
 

@@ -97,12 +97,19 @@ pub enum Refusal {
     TooManyRealisations,
     /// The output of a realisation is neither in this cache nor in the live Nix store.
     MissingOutput(StorePath),
-    /// The file would exceed the quota of the cache: its maximum total length of files.
+    /// The upload would exceed the quota of the cache: the maximum total length of what it stores.
     Quota {
-        /// Total length of the files of the cache, in bytes.
+        /// Total length of what the cache stores, in bytes.
         used: u64,
         /// The quota, in bytes.
         quota: u64,
+    },
+    /// The upload would exceed the limit of what a cache without a quota stores besides NARs.
+    TooManyExtras {
+        /// Total length of its build logs, realisations and narinfos, in bytes.
+        used: u64,
+        /// The limit, in bytes.
+        limit: u64,
     },
     /// The files that were uploaded with the token and that no path uses exceed their limit.
     TooManyLoose {
@@ -193,9 +200,15 @@ impl Refusal {
             ),
             Self::MissingOutput(path) => format!("outPath is {path}, which is not in this cache"),
             Self::Quota { used, quota } => format!(
-                "the cache uses {} of its quota of {}, and this file does not fit",
+                "the cache uses {} of its quota of {}, and this upload does not fit",
                 human(*used),
                 human(*quota)
+            ),
+            Self::TooManyExtras { used, limit } => format!(
+                "the cache has {} of narinfos, build logs and realisations, and {} is the limit \
+                 without a quota",
+                human(*used),
+                human(*limit)
             ),
             Self::TooManyLoose { used, limit } => format!(
                 "the token has uploaded {} of files that no path uses, the limit is {}",
@@ -267,6 +280,7 @@ impl Refusal {
                 "ask the operator of the cache for a larger quota, or to delete paths that are not \
                  needed"
             }
+            Self::TooManyExtras { .. } => "ask the operator of the cache to set uploads.quota",
             Self::TooManyLoose { .. } => {
                 "upload their narinfos, or wait until the files are deleted, a day after their \
                  upload"

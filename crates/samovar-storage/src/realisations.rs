@@ -18,20 +18,38 @@ impl StoredCache {
     /// Any [`PutError`]. Nothing is recorded then.
     pub fn put_realisation(&self, token: &Token, new: &NewRealisation) -> Result<bool, PutError> {
         let metadata = &self.storage.metadata;
-        Err(match metadata.record_realisation(self.id, token.id, new)? {
-            Recorded::Kept => return Ok(true),
+        let recorded = metadata.record_realisation(self.id, token.id, new, self.limit())?;
+        match recorded {
             Recorded::Conflict => return Ok(false),
-            Recorded::MissingOutput => Refusal::MissingOutput(new.out_path.clone()),
+            Recorded::MissingOutput => {
+                return Err(Refusal::MissingOutput(new.out_path.clone()).into());
+            }
+            Recorded::OtherName(names) => {
+                let refusal = Refusal::OtherRealisation {
+                    derivation: new.derivation.clone(),
+                    output: new.out_path.clone(),
+                    names,
+                };
+                return Err(refusal.into());
+            }
+            other => self.check_recorded(&other)?,
+        }
+        Ok(true)
+    }
+
+    /// Returns the refusal of a build log or realisation that was not recorded.
+    pub(crate) fn check_recorded(&self, recorded: &Recorded) -> Result<(), Refusal> {
+        Err(match recorded {
+            Recorded::OverLimit { used } => self.over_limit(*used),
             Recorded::TooMany => Refusal::TooManyRealisations,
             Recorded::TokenInvalid => Refusal::TokenInvalid,
             Recorded::CacheDeleted => Refusal::CacheDeleted,
-            Recorded::OtherName(names) => Refusal::OtherRealisation {
-                derivation: new.derivation.clone(),
-                output: new.out_path.clone(),
-                names,
-            },
-        }
-        .into())
+            // The others have refusals of their own.
+            Recorded::Kept
+            | Recorded::Conflict
+            | Recorded::MissingOutput
+            | Recorded::OtherName(_) => return Ok(()),
+        })
     }
 
     /// Returns an uploaded realisation. Its output may be condemned: a look-up of the output

@@ -13,19 +13,19 @@ use std::time::{Duration, Instant};
 use samovar_nix::{HashPart, StoreDir};
 
 use crate::admission::Admission;
-use crate::collect::{Retentions, Rules};
 use crate::commit_queue::CommitQueue;
 use crate::counters::Counters;
 use crate::error::{PutError, StorageError};
 use crate::lost::{OnLost, Place, place_of_nars};
 use crate::metadata::{
-    CacheId, CacheSummary, Clock, Metadata, NewNar, NewPath, Published, Rows as _, Sqlite,
+    CacheId, CacheSummary, Clock, Metadata, NewNar, NewPath, OWN_LEN, Published, Rows as _, Sqlite,
     StoredPath, Uses,
 };
 use crate::mirror;
 use crate::objects::{Directory, Objects, create_directory, list_if_any};
 use crate::publish::Refusal;
 use crate::push::joins::Joins;
+use crate::retention::{Retentions, Rules};
 use crate::root;
 use crate::stored_cache::StoredCache;
 use crate::token::{self, Token, TokenHash};
@@ -424,10 +424,10 @@ impl Storage {
             Some(bound) => bound,
             None => self.metadata.loose_bytes(token.id)?,
         };
-        if bound.is_some() && used.saturating_add(file_size) > limit {
+        if bound.is_some() && used.saturating_add(file_size).saturating_add(OWN_LEN) > limit {
             used = self.metadata.loose_bytes(token.id)?;
         }
-        let used = used.saturating_add(file_size);
+        let used = used.saturating_add(file_size).saturating_add(OWN_LEN);
         if used > limit {
             return Err(Refusal::TooManyLoose { used, limit }.into());
         }

@@ -12,18 +12,15 @@ use crate::admission::{Admitted, PATIENCE, Wait};
 use crate::counters::{Kind, Reason, Received};
 use crate::error::{PutError, StorageError};
 use crate::metadata::{
-    CacheId, Client, DAY, NewNar, NewPath, NewReference, Published, StoredNar, StoredPath,
+    CacheId, Client, DAY, NewNar, NewPath, NewReference, OWN_LEN, Published, SizeLimit, StoredNar,
+    StoredPath,
 };
-use crate::mirror::{LOGS, log_prefix};
 use crate::objects::NewObject;
 use crate::publish::{self, Refusal};
 use crate::storage::{NarOfToken, Render, Storage};
 use crate::token::{Denied, Rights, Token, TokenHash};
 use crate::verify::{FileName, Memory, Verified, verify};
 use crate::waiting::Patience;
-
-/// Length of the buffer for receiving a build log, in bytes.
-const LOG_BUFFER_LEN: usize = 64 * 1024;
 
 /// Maximum number of token hashes that are remembered as valid.
 const SEEN_COUNT_MAX: usize = 4096;
@@ -53,8 +50,7 @@ impl std::fmt::Debug for Hides {
 }
 
 impl StoredCache {
-    /// Sets the maximum total length of the files that the cache's paths use, in bytes. `None`: no
-    /// limit.
+    /// Sets the maximum total length of what the cache stores, in bytes. `None`: no limit.
     #[must_use]
     pub fn with_quota(mut self, quota: Option<u64>) -> Self {
         self.quota = quota;
@@ -67,7 +63,7 @@ impl StoredCache {
         &self.name
     }
 
-    /// Returns the maximum total length of the cache's files, in bytes. `None`: no limit.
+    /// Returns the maximum total length of what the cache stores, in bytes. `None`: no limit.
     #[must_use]
     pub fn quota(&self) -> Option<u64> {
         self.quota
@@ -327,7 +323,8 @@ impl StoredCache {
         let counters = &storage.counters;
         counters.verified(verified.nar_size, started.elapsed());
         let name = name(&verified)?;
-        self.check_quota(*used, verified.file_size)?;
+        // The path that will use the file counts, too.
+        self.check_quota(*used, verified.file_size.saturating_add(OWN_LEN))?;
         storage.check_loose(token, verified.file_size)?;
         // The transaction that records the NAR checks the token, too, but then the file has its
         // name already.
@@ -337,11 +334,11 @@ impl StoredCache {
         Ok((new, object))
     }
 
-    /// Returns the total length of the cache's files, in bytes. Returns 0 if the cache has no
+    /// Returns the total length of what the cache stores, in bytes. Returns 0 if the cache has no
     /// quota.
     pub(crate) fn used_of_quota(&self) -> Result<u64, StorageError> {
         match self.quota {
-            Some(_) => self.storage.metadata.file_bytes(self.id),
+            Some(_) => self.storage.metadata.used_bytes(self.id),
             None => Ok(0),
         }
     }
@@ -354,6 +351,26 @@ impl StoredCache {
                 Err(Refusal::Quota { used, quota })
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Returns what the cache may store.
+    pub(crate) fn limit(&self) -> SizeLimit {
+        SizeLimit {
+            quota: self.quota,
+            extra_max: self.storage.rules.extra_bytes_max,
+        }
+    }
+
+    /// Returns the refusal of an upload that would exceed the limit.
+    pub(crate) fn over_limit(&self, used: u64) -> Refusal {
+        let SizeLimit { quota, extra_max } = self.limit();
+        match quota {
+            Some(quota) => Refusal::Quota { used, quota },
+            None => Refusal::TooManyExtras {
+                used,
+                limit: extra_max,
+            },
         }
     }
 
@@ -402,10 +419,7 @@ impl StoredCache {
                 Err(Refusal::MissingReference { reference, path }.into())
             }
             Published::MissingNar => Err(Refusal::UnknownFile(name).into()),
-            Published::OverQuota { used } => {
-                let quota = self.quota.unwrap_or_default();
-                Err(Refusal::Quota { used, quota }.into())
-            }
+            Published::OverLimit { used } => Err(self.over_limit(used).into()),
             Published::TokenInvalid => Err(Refusal::TokenInvalid.into()),
             Published::CacheDeleted => Err(Refusal::CacheDeleted.into()),
             Published::OtherName(names) => {
@@ -502,55 +516,8 @@ impl StoredCache {
             signatures: info.signatures,
             content_address: info.content_address,
             path,
-            quota: self.quota,
+            limit: self.limit(),
         }
-    }
-
-    /// Receives a build log of at most `len_max` bytes. It replaces an earlier log with the same
-    /// name.
-    ///
-    /// # Errors
-    ///
-    /// Any [`PutError`]. Nothing of the upload is kept then.
-    pub fn put_log(
-        &self,
-        token: &Token,
-        path: &StorePath,
-        source: &mut dyn Read,
-        len_max: u64,
-    ) -> Result<(), PutError> {
-        let outcome = self.receive_log(token, path, source, len_max);
-        self.storage.counters.count(Kind::Log, outcome)
-    }
-
-    fn receive_log(
-        &self,
-        token: &Token,
-        path: &StorePath,
-        source: &mut dyn Read,
-        len_max: u64,
-    ) -> Result<(), PutError> {
-        // The name of a build log is that of its derivation.
-        token.check_name(path.name().strip_suffix(".drv").unwrap_or(path.name()))?;
-        let key = self.log_key(path);
-        let mut object = self.storage.objects.create()?;
-        let mut piece = vec![0; LOG_BUFFER_LEN];
-        let mut len = 0_u64;
-        loop {
-            let read = source.read(&mut piece).map_err(PutError::of_source)?;
-            if read == 0 {
-                break;
-            }
-            len += read as u64;
-            if len > len_max {
-                return Err(Refusal::LogTooLong(len_max).into());
-            }
-            object
-                .write_all(&piece[..read])
-                .map_err(|error| StorageError::file("cannot write", &key, error))?;
-        }
-        self.check_token(token)?;
-        Ok(object.publish(&key)?)
     }
 
     /// Refuses an upload whose token was revoked or has expired since the upload began.
@@ -558,24 +525,6 @@ impl StoredCache {
         match self.storage.metadata.is_token_valid(token.id)? {
             true => Ok(()),
             false => Err(Refusal::TokenInvalid.into()),
-        }
-    }
-
-    /// Opens an uploaded build log, or returns `None` if it does not exist.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    pub fn open_log(&self, path: &StorePath) -> Result<Option<File>, StorageError> {
-        self.storage.objects.open(&self.log_key(path))
-    }
-
-    /// Returns the object key of a log. Only the mirrored cache uses `log/`, so that a token for
-    /// one cache cannot change the logs of another.
-    fn log_key(&self, path: &StorePath) -> String {
-        match self.is_mirrored {
-            true => format!("{LOGS}{}", path.base_name()),
-            false => format!("{}{}", log_prefix(self.id), path.base_name()),
         }
     }
 }

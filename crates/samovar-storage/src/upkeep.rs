@@ -7,8 +7,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::collect::{Collector, Retentions, Summary};
+use crate::collect::{Collector, Summary};
 use crate::error::StorageError;
+use crate::retention::Retentions;
 use crate::storage::{Storage, boot_seconds};
 
 /// Interval at which uses are written to the database. It is shorter than
@@ -57,10 +58,15 @@ impl Storage {
                 let backed_up = storage.back_up();
                 backed_up.map_err(|error| ("back up the database of the storage", error))
             };
-            if let Some(storage) = weak.upgrade()
-                && let Err(error) = back_up(&storage)
-            {
-                report(Err(error));
+            if let Some(storage) = weak.upgrade() {
+                let compared = storage.compare_logs();
+                let compared = compared.map_err(|error| ("count the build logs", error));
+                for error in [back_up(&storage), compared]
+                    .into_iter()
+                    .filter_map(Result::err)
+                {
+                    report(Err(error));
+                }
             }
             for interval in 1_u32.. {
                 std::thread::sleep(WRITE_INTERVAL);

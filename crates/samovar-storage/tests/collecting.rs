@@ -28,6 +28,7 @@ const RULES: Rules = Rules {
     loose: 20_000,
     key_rest: 200_000,
     loose_bytes_max: u64::MAX,
+    extra_bytes_max: u64::MAX,
     // The clock of the model is not that of the machine.
     drift_max: i64::MAX,
 };

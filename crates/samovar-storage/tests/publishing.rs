@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use samovar_nix::nar::Encoder;
 use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
 use samovar_storage::collect::Rules;
-use samovar_storage::metadata::{Client, Metadata, NewToken, Published, StoredPath};
+use samovar_storage::metadata::{Client, Metadata, NewToken, OWN_LEN, Published, StoredPath};
 use samovar_storage::token::{Denied, Rights, Token, TokenHash, now};
 use samovar_storage::verify::{FileName, Unlimited};
 use samovar_storage::{PutError, Refusal, Storage, StoredCache, narinfo, open_database};
@@ -330,7 +330,9 @@ fn paths_that_arrive_together_are_all_published() {
 #[test]
 fn files_of_a_token_that_no_path_uses_are_limited() {
     let uploads = ["a", "b", "c"].map(upload);
-    let sizes = uploads.each_ref().map(|upload| upload.nar.len() as u64);
+    let sizes = uploads
+        .each_ref()
+        .map(|upload| upload.nar.len() as u64 + OWN_LEN);
     let put = |fixture: &Fixture, token: usize, upload: &Upload| {
         let mut body = upload.nar.as_slice();
         let token = &fixture.tokens[token];
@@ -365,4 +367,46 @@ fn files_of_a_token_that_no_path_uses_are_limited() {
     let fixture = limited(sizes[0] + sizes[1] - 1);
     put(&fixture, 0, &uploads[0]).unwrap();
     assert!(refused(put(&fixture, 0, &uploads[1])));
+}
+
+/// A cache without a quota has a limit for what it stores besides NARs, so that paths that share
+/// one file cannot grow the database without end.
+#[test]
+fn narinfos_and_logs_of_a_cache_without_a_quota_are_limited() {
+    let limited = |extra_bytes_max| {
+        Fixture::with_rules(Rules {
+            extra_bytes_max,
+            ..Rules::default()
+        })
+    };
+    let is_refused = |outcome: Result<_, PutError>| {
+        matches!(outcome, Err(PutError::Narinfo(refusal))
+            if matches!(*refusal, Refusal::TooManyExtras { .. }))
+    };
+    let shared = upload("shared");
+    let (one, two) = (path(1, "one"), path(2, "two"));
+    // The second path refers to the first.
+    let len = 2 * OWN_LEN + one.base_name().len() as u64;
+    let log = path(3, "log.drv");
+    for (max, is_within) in [(len - 1, false), (len, true)] {
+        let fixture = limited(max);
+        let put = |token: usize| {
+            let mut body = shared.nar.as_slice();
+            let token = &fixture.tokens[token];
+            fixture
+                .cache
+                .put_nar(token, &shared.name, &mut body, &mut Unlimited)
+        };
+        put(0).unwrap();
+        fixture
+            .put_narinfo(0, &one, &text(&one, &shared, &[]))
+            .unwrap();
+        let second = fixture.put_narinfo(0, &two, &text(&two, &shared, &[&one]));
+        assert_eq!(is_refused(second.map(drop)), !is_within);
+        let mut empty: &[u8] = b"";
+        let logged = fixture
+            .cache
+            .put_log(&fixture.tokens[0], &log, &mut empty, 1);
+        assert_eq!(is_refused(logged), is_within);
+    }
 }

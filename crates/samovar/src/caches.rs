@@ -134,7 +134,7 @@ fn cells(cache: &CacheSummary) -> [String; 6] {
     [
         cache.name.clone(),
         cache.path_count.to_string(),
-        human(cache.file_bytes),
+        human(cache.used_bytes),
         cache.pin_count.to_string(),
         cache.token_count.to_string(),
         uploaded,
@@ -164,7 +164,7 @@ fn document(cache: &CacheSummary, is_known: bool, settings: Option<&CacheSetting
     let mut document = json!({
         "name": cache.name,
         "paths": cache.path_count,
-        "fileSize": cache.file_bytes,
+        "fileSize": cache.used_bytes,
         "pins": cache.pin_count,
         "tokens": cache.token_count,
         "lastUpload": cache.uploaded_at,
@@ -259,7 +259,7 @@ fn confirm(cache: &CacheSummary) -> anyhow::Result<()> {
          [y/N] ",
         cache.name,
         counted(cache.path_count, "path"),
-        human(cache.file_bytes),
+        human(cache.used_bytes),
         counted(cache.pin_count, "pin"),
         counted(cache.token_count, "token")
     )

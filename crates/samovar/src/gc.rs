@@ -13,6 +13,7 @@ use samovar_server::server::unserved;
 use samovar_storage::collect::{Collector, Retention, Retentions, Rules, Verdict, preview};
 use samovar_storage::metadata::{Caches as _, DAY, Metadata};
 use samovar_storage::objects::Directory;
+use samovar_storage::unused_extras;
 
 use crate::serve;
 use crate::size::{counted, human};
@@ -166,6 +167,16 @@ fn show(
         )?;
     }
     let total = graph.paths.len();
+    let extras = unused_extras(metadata, &Rules::default(), retentions)?;
+    if !extras.is_empty() {
+        let freed = extras.iter().map(|extra| extra.size).sum();
+        writeln!(
+            out,
+            "{} build logs and realisations without a path would be deleted, {} freed",
+            extras.len(),
+            human(freed)
+        )?;
+    }
     Ok(writeln!(
         out,
         "{count} of {} would be deleted, {} freed; already condemned: {}",

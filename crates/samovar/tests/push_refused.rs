@@ -380,7 +380,8 @@ fn narinfos_that_do_not_match_their_nar_are_refused() {
 fn a_quota_refuses_what_exceeds_it() {
     let (site, server, token) = Site::serving();
     let (first, second) = (MadePath::new("first"), MadePath::new("second"));
-    let quota = first.file.len() + second.file.len() - 1;
+    // Each path counts 4 KiB besides its file.
+    let quota = first.file.len() + second.file.len() + 2 * 4096 - 1;
     site.configure_empty(&format!("uploads.quota = {quota}\n"));
     server.process.terminate();
     let server = site.start();

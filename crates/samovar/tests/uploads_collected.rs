@@ -229,7 +229,8 @@ fn pins_have_generations_and_expire() {
 fn a_quota_refuses_what_exceeds_it() {
     let site = Site::new();
     let (first, second) = (MadePath::new("first"), MadePath::new("second"));
-    let quota = first.file.len() + second.file.len() - 1;
+    // Each path counts 4 KiB besides its file.
+    let quota = first.file.len() + second.file.len() + 2 * 4096 - 1;
     site.configure_empty(&format!("uploads.quota = {quota}\n"));
     let server = site.start();
     let token = site.token(&[]);

@@ -462,7 +462,8 @@ fn every_check_runs_whatever_the_others_find() {
     fs::remove_file(site.storage().join(path.url())).unwrap();
     site.sql(
         "pragma foreign_keys = off; insert into sent values (77, 1, 1); \
-         insert into outer_reference values (77, 'x'); update cache set file_bytes = 5;",
+         insert into outer_reference values (77, 'x'); update cache set file_bytes = 5, \
+             extra_bytes = 6;",
     );
     let (code, lines) = fsck(&site, &["--repair"]);
     assert_eq!(code, 1);
@@ -470,6 +471,7 @@ fn every_check_runs_whatever_the_others_find() {
         "a row of the table sent needs a missing row of token",
         "a row of the table outer_reference needs a missing row of path",
         "the size of the cache default is recorded as 5 bytes, but its files have",
+        "recorded as 6 bytes, but its logs, realisations and narinfos have 4096",
         "the file is missing; recorded as lost",
     ] {
         assert!(

@@ -142,7 +142,8 @@ fn number(len: usize) -> f64 {
 fn uploads_are_counted_by_kind_result_and_reason() {
     let site = Site::new();
     let (first, second) = (MadePath::new("first"), MadePath::new("second"));
-    let quota = first.file.len() + second.file.len() - 1;
+    // Each path counts 4 KiB besides its file.
+    let quota = first.file.len() + second.file.len() + 2 * 4096 - 1;
     site.configure_empty(&format!("uploads.quota = {quota}\n"));
     let watched = Watched::start(&site);
     let (server, token) = (&watched.server, site.token(&[]));
@@ -189,7 +190,7 @@ fn uploads_are_counted_by_kind_result_and_reason() {
     let limit = "samovar_storage_quota_bytes{cache=\"default\"}";
     watched.await_sample(limit, number(quota));
     let used = "samovar_storage_quota_used_bytes{cache=\"default\"}";
-    watched.await_sample(used, number(first.file.len()));
+    watched.await_sample(used, number(first.file.len() + 4096));
     watched.await_sample("samovar_storage_paths{cache=\"default\"}", 1.0);
     let status = watched.status();
     for part in [

@@ -68,6 +68,10 @@ fn totals(storage: &StorageStatus) -> Markup {
                     ", " strong { (Count(totals.lost_count)) " lost" }
                 }
             } }
+            div { dt { "Build logs" } dd {
+                (Count(totals.log_count)) ", " (Size(totals.extra_len).brief())
+                " with narinfos and realisations"
+            } }
             div { dt { "Pins" } dd { (Count(totals.pin_count)) } }
         }
     }

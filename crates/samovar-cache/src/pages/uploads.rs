@@ -80,7 +80,7 @@ impl View<'_> {
         };
         // A policy hides paths, so their total size is not shown either.
         let used = match self.reader().policy.is_open() {
-            true => Some(stored.file_bytes().map_err(|error| self.failed(&error))?),
+            true => Some(stored.used_bytes().map_err(|error| self.failed(&error))?),
             false => None,
         };
         Ok(html! {

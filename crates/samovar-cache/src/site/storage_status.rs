@@ -43,7 +43,7 @@ fn status(
             .map(|cache| StoredCacheStatus {
                 name: cache.name.clone(),
                 path_count: cache.path_count,
-                len: cache.file_bytes,
+                len: cache.used_bytes,
                 quota_len: quota(&cache.name),
             })
             .collect(),
@@ -95,6 +95,8 @@ fn storage_totals(totals: &Totals) -> StorageTotals {
         loose_count: totals.loose_count,
         loose_len: totals.loose_bytes,
         lost_count: totals.lost_count,
+        log_count: totals.log_count,
+        extra_len: totals.extra_bytes,
         condemned_count: totals.condemned_count,
         pin_count: totals.pin_count,
     }
@@ -117,6 +119,6 @@ fn collector(statistics: &Statistics) -> CollectorStatus {
         deleted_path_count: collector.total.deleted as u64,
         condemned_nar_count: collector.total.condemned_nars as u64,
         deleted_nar_count: collector.total.deleted_nars as u64,
-        freed_len: collector.total.deleted_bytes,
+        freed_len: collector.total.deleted_bytes + collector.total.deleted_extra_bytes,
     }
 }

@@ -543,6 +543,7 @@ fn failed(head: Head<'_>, error: &PutError) -> Response {
             | Refusal::RealisationTooLong
             | Refusal::TooManyRealisations
             | Refusal::Quota { .. }
+            | Refusal::TooManyExtras { .. }
             | Refusal::TooManyLoose { .. } => Status::CONTENT_TOO_LARGE,
             Refusal::TokenInvalid => Status::FORBIDDEN,
             Refusal::MissingReference { .. }

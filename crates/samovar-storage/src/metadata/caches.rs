@@ -70,8 +70,9 @@ pub struct CacheSummary {
     pub name: String,
     /// Number of paths in the cache.
     pub path_count: u64,
-    /// Total length of the files that the cache's paths use, in bytes. A file counts once.
-    pub file_bytes: u64,
+    /// Total length of what the cache stores, in bytes: see
+    /// [`Metadata::used_bytes`](super::Metadata::used_bytes).
+    pub used_bytes: u64,
     /// Number of pins, in which each generation counts.
     pub pin_count: u64,
     /// Number of valid tokens that are restricted to this cache.

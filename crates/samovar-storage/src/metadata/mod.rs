@@ -29,7 +29,10 @@ pub use caches::{CacheSummary, Caches, DeletedCache, Freed};
 pub use check::{CacheRow, ListedNar, ListedPath, Rows};
 pub use client::Client;
 pub use collect::{Days, Graph, GraphPath, Uses};
-pub use extra::{NewRealisation, Recorded, StoredRealisation};
+pub use extra::{
+    Extra, ExtraKind, Extras, LogFile, NewRealisation, OWN_LEN, Recorded, SizeLimit,
+    StoredRealisation,
+};
 pub use overview::{
     CLOSURE_COUNT_MAX, ClosureSize, Details, Overview, REFERRER_COUNT_MAX, RecentPath, RecentPush,
 };
@@ -150,8 +153,8 @@ pub struct NewPath {
     pub signatures: Vec<Signature>,
     /// The content address, if the narinfo states one.
     pub content_address: Option<ContentAddress>,
-    /// Maximum total length of the cache's files, in bytes. `None`: no limit.
-    pub quota: Option<u64>,
+    /// What the cache may store.
+    pub limit: SizeLimit,
 }
 
 /// A reference of a path to publish.
@@ -178,9 +181,9 @@ pub enum Published {
     MissingReferences(Vec<StorePath>),
     /// The NAR was deleted or lost since the upload began. Nothing was changed.
     MissingNar,
-    /// The path would exceed the quota of the cache. Nothing was changed.
-    OverQuota {
-        /// Total length of the files of the cache, in bytes.
+    /// The path would exceed the limit of the cache. Nothing was changed.
+    OverLimit {
+        /// Used part of the limit, in bytes.
         used: u64,
     },
     /// The token was revoked or has expired since the upload began. Nothing was changed.
@@ -205,7 +208,7 @@ impl Published {
 ///
 /// Every method may block on a disk or a lock. All times are Unix times in seconds.
 pub trait Metadata:
-    Caches + Overview + Pins + PushMetadata + Rows + std::fmt::Debug + Send + Sync
+    Caches + Extras + Overview + Pins + PushMetadata + Rows + std::fmt::Debug + Send + Sync
 {
     /// Returns how callers wait for this database.
     fn waits(&self) -> &Waits;
@@ -353,16 +356,16 @@ pub trait Metadata:
         patience: Duration,
     ) -> Result<Vec<Result<(), StorageError>>, StorageError>;
 
-    /// Returns the total length of the files that the paths of a cache use, in bytes. A file counts
-    /// once.
+    /// Returns the total length of what a cache stores, in bytes: of the files of NARs that its
+    /// paths use, each counted once, of its build logs and realisations, and of its narinfos.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
-    fn file_bytes(&self, cache: CacheId) -> Result<u64, StorageError>;
+    fn used_bytes(&self, cache: CacheId) -> Result<u64, StorageError>;
 
     /// Returns the total length of the files that were uploaded with `token` and that no path uses
-    /// yet, in bytes.
+    /// yet, in bytes. Each counts [`OWN_LEN`] more than it has.
     ///
     /// # Errors
     ///
@@ -383,37 +386,6 @@ pub trait Metadata:
         batch: &[&[NewPath]],
         patience: Duration,
     ) -> Result<Vec<Vec<Published>>, StorageError>;
-
-    /// Records a realisation that was uploaded with `token`. Also records a use of its output, and
-    /// so revives the output if it is condemned.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn record_realisation(
-        &self,
-        cache: CacheId,
-        token: i64,
-        new: &NewRealisation,
-    ) -> Result<Recorded, StorageError>;
-
-    /// Returns the realisation with this key, or `None` if the cache does not have it.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn realisation(
-        &self,
-        cache: CacheId,
-        key: &str,
-    ) -> Result<Option<StoredRealisation>, StorageError>;
-
-    /// Returns the keys of all realisations of a cache.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn realisation_keys(&self, cache: CacheId) -> Result<Vec<String>, StorageError>;
 
     /// Adds a token. Returns its row number.
     ///

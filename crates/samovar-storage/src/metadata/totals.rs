@@ -17,6 +17,10 @@ pub struct Totals {
     pub loose_bytes: u64,
     /// Number of NARs whose file is missing or damaged.
     pub lost_count: u64,
+    /// Number of build logs.
+    pub log_count: u64,
+    /// Total length of build logs, realisations and narinfos, in bytes.
+    pub extra_bytes: u64,
     /// Number of condemned paths, which will be deleted unless they are used.
     pub condemned_count: u64,
     /// Number of pins. Each generation of a pin counts.
@@ -33,6 +37,7 @@ pub struct CacheTotals {
     pub name: String,
     /// Number of paths in the cache.
     pub path_count: u64,
-    /// Total length of the files that the cache's paths use, in bytes. A file counts once.
-    pub file_bytes: u64,
+    /// Total length of what the cache stores, in bytes: see
+    /// [`Metadata::used_bytes`](super::Metadata::used_bytes).
+    pub used_bytes: u64,
 }

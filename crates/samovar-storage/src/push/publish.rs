@@ -148,9 +148,8 @@ impl Push<'_> {
                     }));
                 }
                 Published::MissingNar => missing.push(Missing::Nar(path)),
-                Published::OverQuota { used } => {
-                    let quota = self.cache.quota.unwrap_or_default();
-                    return Err(PutError::from(Refusal::Quota { used: *used, quota }).into());
+                Published::OverLimit { used } => {
+                    return Err(PutError::from(self.cache.over_limit(*used)).into());
                 }
                 Published::TokenInvalid => {
                     return Err(PutError::from(Refusal::TokenInvalid).into());

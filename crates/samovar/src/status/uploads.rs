@@ -38,11 +38,14 @@ pub(super) fn storage(out: &mut String, storage: &StorageStatus, now_ms: u64) ->
     if let Some(totals) = &storage.totals {
         write!(
             out,
-            "  {} in {}, {} of them without a path ({}), {}",
+            "  {} in {}, {} of them without a path ({}), {} ({} with narinfos and realisations), \
+             {}",
             counted(totals.nar_count, "NAR"),
             human(totals.file_len),
             totals.loose_count,
             human(totals.loose_len),
+            counted(totals.log_count, "build log"),
+            human(totals.extra_len),
             counted(totals.pin_count, "pin")
         )?;
         match totals.lost_count {

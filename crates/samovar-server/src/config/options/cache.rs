@@ -329,7 +329,8 @@ pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
     cache(
         "uploads.quota",
         Size(1, u64::MAX, |draft, len| draft.cache.quota = Some(len)),
-        "Total size of the files of uploaded paths above which uploads are refused with 413.",
+        "Total size of what the cache stores above which uploads are refused with 413: files, \
+         narinfos, build logs and realisations.",
     )
     .defaults_to(Words("no limit")),
 ];

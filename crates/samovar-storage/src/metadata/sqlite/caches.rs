@@ -57,7 +57,7 @@ impl Caches for Sqlite {
 
 pub(crate) fn all(connection: &Connection, now: i64) -> Result<Vec<CacheSummary>, StorageError> {
     let query = format!(
-        "select name, coalesce(file_bytes, 0), \
+        "select name, coalesce(file_bytes + extra_bytes, 0), \
              (select count(*) from path where cache_id = its.id), \
              (select count(*) from pin where cache_id = its.id), \
              (select count(*) from token where token.cache = names.name and {VALID}), \
@@ -75,7 +75,7 @@ pub(crate) fn all(connection: &Connection, now: i64) -> Result<Vec<CacheSummary>
     while let Some(row) = rows.next()? {
         caches.push(CacheSummary {
             name: row.get(0)?,
-            file_bytes: unsigned(row.get(1)?)?,
+            used_bytes: unsigned(row.get(1)?)?,
             path_count: unsigned(row.get(2)?)?,
             pin_count: unsigned(row.get(3)?)?,
             token_count: unsigned(row.get(4)?)?,
@@ -140,6 +140,7 @@ fn purge(
     {
         return Ok(());
     }
+    transaction.execute("delete from log where cache_id = ?1", [cache.0])?;
     transaction.execute("delete from removed_pin where cache_id = ?1", [cache.0])?;
     transaction.execute("update cache set deletion = 2 where id = ?1", [cache.0])?;
     Ok(())

@@ -16,6 +16,13 @@ const SMALL_TABLES: [&str; 6] = ["meta", "cache", "token", "pin", "removed_pin",
 const FILE_BYTES: &str = "(select coalesce(sum(file_size), 0) from nar where id in \
      (select nar_id from path where cache_id = cache.id))";
 
+/// The total length of what the row of `cache` has besides the files of NARs.
+const EXTRA_BYTES: &str = "(\
+     (select coalesce(sum(own_bytes), 0) from path where cache_id = cache.id) \
+     + (select coalesce(sum(4096 + length(key) + length(body) + length(sigs)), 0) \
+        from extra where cache_id = cache.id) \
+     + (select coalesce(sum(4096 + size), 0) from log where cache_id = cache.id))";
+
 impl Rows for Sqlite {
     fn nars_after(&self, id: i64, count_max: u32) -> Result<Vec<ListedNar>, StorageError> {
         self.read(|connection| nars_after(connection, id, count_max))
@@ -127,7 +134,9 @@ impl Rows for Sqlite {
             false => self.read(wrong_totals),
             true => self.write(|transaction| {
                 let wrong = wrong_totals(transaction)?;
-                let update = format!("update cache set file_bytes = {FILE_BYTES}");
+                let update = format!(
+                    "update cache set file_bytes = {FILE_BYTES}, extra_bytes = {EXTRA_BYTES}"
+                );
                 transaction.execute(&update, [])?;
                 Ok(wrong)
             }),
@@ -338,10 +347,13 @@ fn check_small_tables(connection: &Connection) -> Result<(), StorageError> {
 
 fn wrong_totals(connection: &Connection) -> Result<Vec<String>, StorageError> {
     let query = format!(
-        "select 'the size of the cache ' || name || ' is recorded as ' || file_bytes \
-             || ' bytes, but its files have ' || actual \
-         from (select name, file_bytes, {FILE_BYTES} as actual from cache) \
-         where file_bytes <> actual"
+        "select 'the size of the cache ' || name || ' is recorded as ' || recorded \
+             || ' bytes, but its ' || what || ' have ' || actual \
+         from (select name, 'files' as what, file_bytes as recorded, {FILE_BYTES} as actual \
+               from cache \
+               union all select name, 'logs, realisations and narinfos', extra_bytes, \
+               {EXTRA_BYTES} from cache) \
+         where recorded <> actual"
     );
     let mut statement = connection.prepare(&query)?;
     let rows = statement.query_map([], |row| row.get(0))?;

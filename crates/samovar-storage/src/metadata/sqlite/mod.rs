@@ -12,6 +12,7 @@ mod caches;
 mod check;
 mod collect;
 mod extra;
+mod limits;
 mod lineage;
 mod overview;
 mod paths;
@@ -37,8 +38,8 @@ use samovar_nix::{HashPart, StorePath};
 
 use self::writer::{Taken, Writer};
 use super::{
-    CacheId, Client, Clock, Days, Graph, LookupResult, Metadata, NewNar, NewPath, NewRealisation,
-    NewToken, Published, Recorded, StoredNar, StoredPath, StoredRealisation, Uses,
+    CacheId, Client, Clock, Days, Graph, LookupResult, Metadata, NewNar, NewPath, NewToken,
+    Published, StoredNar, StoredPath, Uses,
 };
 use crate::admission::PATIENCE;
 use crate::error::StorageError;
@@ -337,8 +338,8 @@ impl Metadata for Sqlite {
         self.read(|connection| paths::has_sent(connection, token, nar_id))
     }
 
-    fn file_bytes(&self, cache: CacheId) -> Result<u64, StorageError> {
-        self.read(|connection| paths::file_bytes(connection, cache))
+    fn used_bytes(&self, cache: CacheId) -> Result<u64, StorageError> {
+        self.read(|connection| limits::used_bytes(connection, cache))
     }
 
     fn loose_bytes(&self, token: i64) -> Result<u64, StorageError> {
@@ -357,27 +358,6 @@ impl Metadata for Sqlite {
                 .map(|group| paths::publish_group(transaction, group, now));
             outcomes.collect()
         })
-    }
-
-    fn record_realisation(
-        &self,
-        cache: CacheId,
-        token: i64,
-        new: &NewRealisation,
-    ) -> Result<Recorded, StorageError> {
-        self.write(|transaction| extra::record(transaction, cache, token, new, self.now()))
-    }
-
-    fn realisation(
-        &self,
-        cache: CacheId,
-        key: &str,
-    ) -> Result<Option<StoredRealisation>, StorageError> {
-        self.read(|connection| extra::find(connection, cache, key))
-    }
-
-    fn realisation_keys(&self, cache: CacheId) -> Result<Vec<String>, StorageError> {
-        self.read(|connection| extra::keys(connection, cache))
     }
 
     fn add_token(&self, hash: &TokenHash, token: &NewToken) -> Result<i64, StorageError> {

@@ -5,12 +5,15 @@ use samovar_nix::{ContentAddress, Glob, HashPart, Signature, StorePath};
 
 use super::caches;
 use super::collect::{self, day};
+use super::limits::{over_limit, own_len};
 use super::rows::{
     base_name, damaged, is_shown, is_usable, nar_columns, nar_of, path_of, signed, unsigned,
 };
 use super::tokens::{self, Permit};
 use crate::error::StorageError;
-use crate::metadata::{CacheId, Client, NewNar, NewPath, Published, StoredNar, StoredPath};
+use crate::metadata::{
+    CacheId, Client, NewNar, NewPath, OWN_LEN, Published, StoredNar, StoredPath,
+};
 use crate::publish::SIGNATURE_COUNT_MAX;
 
 pub(super) fn cache(
@@ -174,17 +177,12 @@ pub(super) fn nar_by_file(
     Ok(statement.query_row([file_hash], row).optional()?)
 }
 
-pub(super) fn file_bytes(connection: &Connection, cache: CacheId) -> Result<u64, StorageError> {
-    let mut statement = connection.prepare_cached("select file_bytes from cache where id = ?1")?;
-    unsigned(statement.query_row([cache.0], |row| row.get(0))?)
-}
-
 pub(super) fn loose_bytes(connection: &Connection, token: i64) -> Result<u64, StorageError> {
     let mut statement = connection.prepare_cached(
-        "select coalesce(sum(file_size), 0) from sent join nar on nar.id = nar_id \
+        "select coalesce(sum(file_size + ?2), 0) from sent join nar on nar.id = nar_id \
          where token_id = ?1 and not exists (select 1 from path where path.nar_id = nar.id)",
     )?;
-    unsigned(statement.query_row([token], |row| row.get(0))?)
+    unsigned(statement.query_row([token, signed(OWN_LEN)?], |row| row.get(0))?)
 }
 
 pub(super) fn has_path(
@@ -357,7 +355,10 @@ fn publish_again(
     let added = joined(sigs, &new.signatures);
     if added != *sigs {
         transaction
-            .prepare_cached("update path set sigs = ?2 where id = ?1")?
+            .prepare_cached(
+                "update path set sigs = ?2, own_bytes = own_bytes + length(?2) - length(sigs) \
+                 where id = ?1",
+            )?
             .execute(params![id, added])?;
     }
     Ok(Published::Known)
@@ -370,8 +371,14 @@ fn insert_path(
     file_size: u64,
     now: i64,
 ) -> Result<Published, StorageError> {
-    if let Some(used) = over_quota(transaction, new, file_size)? {
-        return Ok(Published::OverQuota { used });
+    let is_counted: bool = transaction
+        .prepare_cached("select exists (select 1 from path where nar_id = ?1 and cache_id = ?2)")?
+        .query_row([new.nar_id, new.cache.0], |row| row.get(0))?;
+    let file_size = if is_counted { 0 } else { file_size };
+    let sigs = joined("", &new.signatures);
+    let own_len = own_len(new, &sigs);
+    if let Some(used) = over_limit(transaction, new.cache, new.limit, file_size, own_len)? {
+        return Ok(Published::OverLimit { used });
     }
     let (mut references, mut outer, mut missing) = (Vec::new(), Vec::new(), Vec::new());
     for reference in &new.references {
@@ -387,8 +394,8 @@ fn insert_path(
     transaction
         .prepare_cached(
             "insert into path (cache_id, hash_part, name, nar_id, self_reference, deriver, ca, \
-             sigs, registered_at, used_on, token_id) \
-             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+             sigs, registered_at, used_on, token_id, own_bytes) \
+             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
         )?
         .execute(params![
             new.cache.0,
@@ -398,10 +405,11 @@ fn insert_path(
             new.has_self_reference,
             new.deriver.as_ref().map(StorePath::base_name),
             new.content_address.map(|address| address.to_string()),
-            joined("", &new.signatures),
+            sigs,
             now,
             day(now),
-            new.token
+            new.token,
+            signed(own_len)?
         ])?;
     let id = transaction.last_insert_rowid();
     for reference in references {
@@ -420,26 +428,6 @@ fn insert_path(
         // missing.
         false => Published::MissingReferences(missing),
     })
-}
-
-/// Returns the present total length of the cache's files if a new path's file would exceed the
-/// quota. Otherwise returns `None`.
-fn over_quota(
-    transaction: &Transaction<'_>,
-    new: &NewPath,
-    file_size: u64,
-) -> Result<Option<u64>, StorageError> {
-    let Some(quota) = new.quota else {
-        return Ok(None);
-    };
-    let used = file_bytes(transaction, new.cache)?;
-    if used.saturating_add(file_size) <= quota {
-        return Ok(None);
-    }
-    let is_counted: bool = transaction
-        .prepare_cached("select exists (select 1 from path where nar_id = ?1 and cache_id = ?2)")?
-        .query_row([new.nar_id, new.cache.0], |row| row.get(0))?;
-    Ok((!is_counted).then_some(used))
 }
 
 /// Returns the row number of the path with this hash part and name, or `None` if it does not exist.

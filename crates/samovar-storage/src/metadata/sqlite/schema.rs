@@ -187,6 +187,59 @@ mod tests {
     }
 
     #[test]
+    fn what_counts_is_computed_for_a_database_of_schema_7() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        for step in &STEPS[..7] {
+            connection.execute_batch(step).unwrap();
+        }
+        connection
+            .execute_batch(
+                "pragma foreign_keys = on; pragma user_version = 7; \
+                 insert into cache values \
+                     (1, 'default', '/nix/store', 0, 0, 0), (2, 'b', '/nix/store', 0, 0, 0); \
+                 insert into nar values \
+                     (1, x'01', 1, x'01', 100, 'none', 'nar/1.nar', null, null, 0, 1, 0); \
+                 insert into path values \
+                     (1, 1, x'01', 'lib', 1, 0, null, null, '', 0, null, 0, null), \
+                     (2, 1, x'02', 'app', 1, 0, '1-app.drv', null, 'k:s', 0, null, 0, null); \
+                 insert into reference values (2, 1); \
+                 insert into outer_reference values (2, '1234-x'); \
+                 insert into extra values (1, 'k', 2, 'body', 'sig'), (2, 'k', null, 'b', '');",
+            )
+            .unwrap();
+        migrate(&mut connection).unwrap();
+        assert_eq!(integer(&connection, "pragma user_version"), SCHEMA);
+        let own = |id: i64| {
+            integer(
+                &connection,
+                &format!("select own_bytes from path where id = {id}"),
+            )
+        };
+        assert_eq!((own(1), own(2)), (4096, 4096 + 3 + 36 + 6));
+        let extra = |cache: i64| {
+            let query = format!("select extra_bytes from cache where id = {cache}");
+            integer(&connection, &query)
+        };
+        assert_eq!((extra(1), extra(2)), (4096 + own(2) + 4096 + 8, 4096 + 2));
+        let run = |statements: &str| connection.execute_batch(statements).unwrap();
+        // The realisation of a path is deleted with it. Its build log is left.
+        run("insert into log (cache_id, name, size, uploaded_at) values (1, '1-app.drv', 10, 0)");
+        run("update log set size = 20");
+        assert_eq!(extra(1), 4096 + own(2) + 4096 + 8 + 4096 + 20);
+        run("update path set own_bytes = own_bytes + 5 where id = 1");
+        run("update extra set sigs = 's2 s3'");
+        assert_eq!(
+            (extra(1), extra(2)),
+            (4101 + own(2) + 4096 + 10 + 4096 + 20, 4096 + 7)
+        );
+        run("delete from path where id = 2");
+        assert_eq!((extra(1), extra(2)), (4101 + 4096 + 20, 4096 + 7));
+        assert_eq!(integer(&connection, "select is_left from log"), 1);
+        run("delete from path; delete from log; delete from extra");
+        assert_eq!((extra(1), extra(2)), (0, 0));
+    }
+
+    #[test]
     fn a_newer_database_is_refused() {
         let mut connection = Connection::open_in_memory().unwrap();
         for version in [SCHEMA + 1, -1] {

@@ -44,19 +44,22 @@ pub(super) fn read(connection: &Connection) -> Result<Totals, StorageError> {
             })
         })?;
     let mut statement = transaction.prepare_cached(
-        "select name, file_bytes, (select count(*) from path where cache_id = cache.id) \
+        "select name, file_bytes + extra_bytes, \
+             (select count(*) from path where cache_id = cache.id) \
          from cache where deletion = 0 order by name",
     )?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         totals.caches.push(CacheTotals {
             name: row.get(0)?,
-            file_bytes: unsigned(row.get(1)?)?,
+            used_bytes: unsigned(row.get(1)?)?,
             path_count: unsigned(row.get(2)?)?,
         });
     }
     let count = |query: &str| unsigned(transaction.query_row(query, [], |row| row.get(0))?);
     totals.condemned_count = count("select count(*) from path where condemned_at is not null")?;
+    totals.log_count = count("select count(*) from log")?;
+    totals.extra_bytes = count("select coalesce(sum(extra_bytes), 0) from cache")?;
     totals.pin_count = count("select count(*) from pin")?;
     totals.collected_at = collected_at(&transaction)?;
     Ok(totals)

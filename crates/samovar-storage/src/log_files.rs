@@ -1,0 +1,48 @@
+//! Compares the build logs in the directory with the database.
+
+use crate::error::StorageError;
+use crate::metadata::{CacheId, LogFile, Metadata};
+use crate::mirror::{LOGS, log_prefix};
+use crate::objects::{Objects, list_if_any};
+
+/// Compares the build logs in the directory with their records, and corrects the records. Keeps
+/// those of files that were uploaded after `before`, which may be missing for a moment.
+pub(crate) fn compare(
+    metadata: &dyn Metadata,
+    objects: &dyn Objects,
+    before: i64,
+) -> Result<(), StorageError> {
+    let mirrored = metadata.mirrored_cache()?.map(|cache| cache.id);
+    for name in metadata.cache_names()? {
+        let Some(cache) = metadata.find_cache(&name)? else {
+            continue;
+        };
+        let found = in_directory(objects, cache.id, mirrored == Some(cache.id))?;
+        metadata.compare_logs(cache.id, &found, before)?;
+    }
+    Ok(())
+}
+
+/// Returns the build logs of a cache that the directory has.
+fn in_directory(
+    objects: &dyn Objects,
+    cache: CacheId,
+    is_mirrored: bool,
+) -> Result<Vec<LogFile>, StorageError> {
+    let prefix = match is_mirrored {
+        true => LOGS.to_owned(),
+        false => log_prefix(cache),
+    };
+    let mut found = Vec::new();
+    list_if_any(objects, &prefix, &mut |key| {
+        if let Some(state) = objects.state(key)? {
+            found.push(LogFile {
+                name: key.strip_prefix(&*prefix).unwrap_or(key).to_owned(),
+                size: state.len,
+                uploaded_at: state.modified_at,
+            });
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}

@@ -1,0 +1,105 @@
+//! Receives and returns build logs.
+//!
+//! The database records the name and the length of each log, which count towards the quota. A log
+//! is recorded before its file gets its name, so the record of a killed upload may lack its file.
+//! [`log_files::compare`] corrects that, and records logs that other programs have written.
+
+use std::fs::File;
+use std::io::{Read, Write as _};
+
+use samovar_nix::StorePath;
+
+use crate::counters::Kind;
+use crate::error::{PutError, StorageError};
+use crate::log_files;
+use crate::metadata::LogFile;
+use crate::mirror::{LOGS, log_prefix};
+use crate::publish::Refusal;
+use crate::storage::Storage;
+use crate::stored_cache::StoredCache;
+use crate::token::Token;
+
+/// Length of the buffer for receiving a build log, in bytes.
+const BUFFER_LEN: usize = 64 * 1024;
+
+impl StoredCache {
+    /// Receives a build log of at most `len_max` bytes. It replaces an earlier log with the same
+    /// name.
+    ///
+    /// # Errors
+    ///
+    /// Any [`PutError`]. Nothing of the upload is kept then.
+    pub fn put_log(
+        &self,
+        token: &Token,
+        path: &StorePath,
+        source: &mut dyn Read,
+        len_max: u64,
+    ) -> Result<(), PutError> {
+        let outcome = self.receive_log(token, path, source, len_max);
+        self.storage.counters.count(Kind::Log, outcome)
+    }
+
+    fn receive_log(
+        &self,
+        token: &Token,
+        path: &StorePath,
+        source: &mut dyn Read,
+        len_max: u64,
+    ) -> Result<(), PutError> {
+        // The name of a build log is that of its derivation.
+        token.check_name(path.name().strip_suffix(".drv").unwrap_or(path.name()))?;
+        let key = self.log_key(path);
+        let metadata = &self.storage.metadata;
+        let mut object = self.storage.objects.create()?;
+        let mut piece = vec![0; BUFFER_LEN];
+        let mut size = 0_u64;
+        loop {
+            let read = source.read(&mut piece).map_err(PutError::of_source)?;
+            if read == 0 {
+                break;
+            }
+            size += read as u64;
+            if size > len_max {
+                return Err(Refusal::LogTooLong(len_max).into());
+            }
+            object
+                .write_all(&piece[..read])
+                .map_err(|error| StorageError::file("cannot write", &key, error))?;
+        }
+        let log = LogFile {
+            name: path.base_name().to_owned(),
+            size,
+            uploaded_at: metadata.now(),
+        };
+        let recorded = metadata.record_log(self.id, token.id, &log, self.limit())?;
+        self.check_recorded(&recorded)?;
+        Ok(object.publish(&key)?)
+    }
+
+    /// Opens an uploaded build log, or returns `None` if it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn open_log(&self, path: &StorePath) -> Result<Option<File>, StorageError> {
+        self.storage.objects.open(&self.log_key(path))
+    }
+
+    /// Returns the object key of a log. Only the mirrored cache uses `log/`, so that a token for
+    /// one cache cannot change the logs of another.
+    fn log_key(&self, path: &StorePath) -> String {
+        match self.is_mirrored {
+            true => format!("{LOGS}{}", path.base_name()),
+            false => format!("{}{}", log_prefix(self.id), path.base_name()),
+        }
+    }
+}
+
+impl Storage {
+    /// Records the build logs in the directory that are not recorded.
+    pub(crate) fn compare_logs(&self) -> Result<(), StorageError> {
+        let before = self.metadata.now() - self.rules.young;
+        log_files::compare(&*self.metadata, &*self.objects, before)
+    }
+}
