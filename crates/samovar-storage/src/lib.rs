@@ -53,6 +53,7 @@ mod publish;
 mod purge;
 pub mod push;
 mod realisations;
+mod reserve;
 mod retention;
 mod root;
 mod size;

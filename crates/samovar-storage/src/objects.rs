@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 use crate::error::StorageError;
+use crate::reserve;
 
 /// Directory for files that are still being written.
 pub(crate) const TMP: &str = ".samovar/tmp";
@@ -36,6 +37,9 @@ const BOOT_ID: &str = ".samovar/boot-id";
 
 /// Number of bytes after which the kernel is told to start writing a file to the disk.
 const WRITEBACK_LEN: u64 = 4 << 20;
+
+/// Number of bytes after which an upload checks again that the disk has space.
+const CHECK_LEN: u64 = 1 << 20;
 
 /// Number of files from which a group is synced by one `syncfs`, which writes all changed files of
 /// the file system, instead of one `fsync` for each file.
@@ -281,8 +285,8 @@ fn sync_directory(path: &Path) -> io::Result<()> {
 
 impl Objects for Directory {
     fn create(&self) -> Result<Box<dyn NewObject>, StorageError> {
-        let file = self
-            .temporary()
+        let file = reserve::check_room(&self.root)
+            .and_then(|()| self.temporary())
             .map_err(|error| StorageError::file("cannot create a file in", TMP, error))?;
         Ok(Box::new(NewFile {
             file,
@@ -426,6 +430,7 @@ impl Objects for Directory {
 
     fn write_mirror(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError> {
         let failed = |error| StorageError::file("cannot write", key, error);
+        reserve::check_room(&self.root).map_err(failed)?;
         let mut file = self.temporary().map_err(failed)?;
         file.write_all(bytes).map_err(failed)?;
         if bytes.len() > PAGE_LEN {
@@ -468,7 +473,11 @@ impl NewFile {
 impl Write for NewFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let len = self.file.write(bytes)?;
+        let checked_len = self.len / CHECK_LEN;
         self.len += len as u64;
+        if self.len / CHECK_LEN > checked_len {
+            reserve::check_room(&self.root)?;
+        }
         if self.len - self.writeback_len >= WRITEBACK_LEN {
             self.start_writeback();
         }

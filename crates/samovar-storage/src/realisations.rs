@@ -17,6 +17,7 @@ impl StoredCache {
     ///
     /// Any [`PutError`]. Nothing is recorded then.
     pub fn put_realisation(&self, token: &Token, new: &NewRealisation) -> Result<bool, PutError> {
+        self.storage.check_room()?;
         let metadata = &self.storage.metadata;
         let recorded = metadata.record_realisation(self.id, token.id, new, self.limit())?;
         match recorded {

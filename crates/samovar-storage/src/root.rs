@@ -10,6 +10,7 @@ use rustix::process::geteuid;
 
 use crate::error::StorageError;
 use crate::objects::create_directory;
+use crate::reserve;
 use crate::storage::{DATABASE, STORE_ID};
 
 pub(crate) const PRIVATE: &str = ".samovar";
@@ -119,7 +120,10 @@ pub fn owned(root: &Path) -> Result<fs::Metadata, StorageError> {
 /// the owner can access the directory of the database.
 pub(crate) fn prepare(root: &Path) -> Result<(), StorageError> {
     match RootKind::of(root)? {
-        RootKind::Storage | RootKind::New => create_private(root),
+        RootKind::Storage | RootKind::New => {
+            reserve::give_back(root);
+            create_private(root)
+        }
         RootKind::WithoutDatabase => Err(StorageError::DatabaseMissing),
         RootKind::BinaryCache => Err(StorageError::NotImported),
     }

@@ -25,6 +25,7 @@ use crate::mirror;
 use crate::objects::{Directory, Objects, create_directory, list_if_any};
 use crate::publish::Refusal;
 use crate::push::joins::Joins;
+use crate::reserve;
 use crate::retention::{Retentions, Rules};
 use crate::root;
 use crate::stored_cache::StoredCache;
@@ -169,6 +170,8 @@ impl Storage {
         match lock.try_lock() {
             Ok(()) => {
                 storage.objects.remove_unfinished()?;
+                // Ignore errors: without the reserve, uploads leave space.
+                storage.make_reserve().ok();
                 storage.load_index(lock)?;
             }
             Err(TryLockError::WouldBlock) => {
@@ -387,6 +390,18 @@ impl Storage {
         let mut outcomes = outcomes.into_iter();
         let of_group = |group: &&[NarOfToken]| outcomes.by_ref().take(group.len()).collect();
         Ok(batch.iter().map(of_group).collect())
+    }
+
+    /// Fails if an upload would use the space that was reserved for deleting.
+    pub(crate) fn check_room(&self) -> Result<(), StorageError> {
+        let checked = reserve::check_room(&self.root);
+        checked.map_err(|error| StorageError::file("cannot write", ".", error))
+    }
+
+    /// Makes the reserve on the disk again, if there is space.
+    pub(crate) fn make_reserve(&self) -> Result<(), StorageError> {
+        let made = reserve::make(&self.root);
+        made.map_err(|error| StorageError::file("cannot write", ".samovar/reserve", error))
     }
 
     pub(crate) fn uses(&self) -> MutexGuard<'_, Uses> {

@@ -451,6 +451,7 @@ impl StoredCache {
         is_elsewhere: &dyn Fn(&StorePath) -> bool,
     ) -> Result<Vec<Published>, StorageError> {
         let storage = &*self.storage;
+        storage.check_room()?;
         for new in group.iter() {
             // If the file of a path that exists is missing, the new NAR replaces it.
             if let Some(known) = self.peek(new.path.hash_part())?

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::collect::{Collector, Summary};
 use crate::error::StorageError;
+use crate::reserve;
 use crate::retention::Retentions;
 use crate::storage::{Storage, boot_seconds};
 
@@ -117,6 +118,7 @@ impl Storage {
                 // Ignore errors: uploads report the same failures.
                 storage.probe().ok();
                 storage.read_totals().ok();
+                storage.make_reserve().ok();
                 drop(storage);
                 let pause = started.elapsed() * WATCH_PAUSE_FACTOR;
                 std::thread::sleep(pause.max(WATCH_INTERVAL));
@@ -175,6 +177,7 @@ impl Storage {
         &self,
         run: impl FnOnce(Collector<'_>) -> Result<T, StorageError>,
     ) -> Result<Option<T>, StorageError> {
+        reserve::give_back(&self.root);
         self.write_uses()?;
         // The collector removes objects: those of an unmounted directory would count as removed.
         self.check_presence()?;

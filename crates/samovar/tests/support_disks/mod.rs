@@ -4,6 +4,11 @@
     clippy::print_stdout,
     reason = "a test fails by panicking, and says what it has not tested"
 )]
+#![allow(
+    dead_code,
+    clippy::allow_attributes,
+    reason = "each test file uses a part of this"
+)]
 
 use std::ffi::CString;
 use std::fs;

@@ -210,6 +210,7 @@ pub(crate) fn files_below(storage: &Path) -> BTreeSet<String> {
             ) && !name.starts_with(DATABASE)
                 // The server writes it in the background.
                 && !name.starts_with(".samovar/backup/")
+                && !name.starts_with(".samovar/reserve/")
             {
                 files.insert(name.to_owned());
             }
@@ -572,6 +573,8 @@ pub(crate) fn nar_of_depth(depth: usize) -> Vec<u8> {
 pub(crate) fn on_small_disk(site: &Site, size: &str) -> (Running, PathBuf) {
     let seed = site.dir().join("seed");
     fs::rename(site.storage(), &seed).unwrap();
+    // It is that of another disk.
+    fs::remove_dir_all(seed.join(".samovar/reserve")).ok();
     fs::create_dir(site.storage()).unwrap();
     let script = "mount -t tmpfs -o size=\"$1\" none \"$2\" && cp -a \"$3\"/. \"$2\" && shift 3 && \
                   exec \"$@\"";
