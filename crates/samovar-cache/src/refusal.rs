@@ -154,9 +154,9 @@ impl Fixed {
             Self::Incomplete => "The closure has a path that cannot be served.\n",
             Self::NotAllowed => "This cache is read-only: use GET or HEAD.\n",
             Self::OnlyPut => {
-                "This URL takes GET and HEAD, and PUT if it is that of a file (nar/NAME, \
-                 HASH.narinfo, log/NAME): uploads use POST only below upload/push/, and DELETE \
-                 only below upload/push/ and upload/pin/.\n"
+                "This URL takes only GET, HEAD and PUT. To upload a file, send PUT to nar/NAME, \
+                 HASH.narinfo or log/NAME. POST is for URLs below upload/push/, DELETE for those \
+                 below upload/push/ and upload/pin/.\n"
             }
             Self::NoUploads | Self::NoUploadUrl => {
                 "This URL takes no uploads: check it, or ask the operator to allow uploads \

@@ -12,9 +12,10 @@ use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 
+use support::{samovar, sample, sample_store};
 use support_users::{as_user, has_users};
 use support_workspaces::{Home, assert_has, exits, write};
-use testkit::process::finish;
+use testkit::process::{fails, finish};
 
 /// Sequences that clear a terminal, set its title, and begin a line.
 const EVIL: &str = "evil\x1b[2J\x1b]0;title\x07\rmore\n\u{9b}31m second line\0";
@@ -29,21 +30,32 @@ fn assert_plain(text: &str) {
 
 /// Starts a server that refuses each request with this text. Returns its URL.
 fn refusing(text: String) -> String {
+    refusing_as("403 Forbidden", text)
+}
+
+/// Starts a server that refuses each request with this status and fields, and with this text.
+fn refusing_as(head: &'static str, text: String) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let text = text.clone();
-            thread::spawn(move || refuse(&stream, &text));
+            thread::spawn(move || refuse(&stream, head, &text));
         }
     });
     url
 }
 
 /// Refuses the first request of a connection.
-fn refuse(mut stream: &TcpStream, text: &str) -> io::Result<()> {
+fn refuse(mut stream: &TcpStream, head: &str, text: &str) -> io::Result<()> {
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
+    reader.read_line(&mut line)?;
+    // A limit of the size refuses no request without a body.
+    let (head, text) = match head.starts_with("413") && line.starts_with("GET ") {
+        true => ("200 OK", "StoreDir: /nix/store\n"),
+        false => (head, text),
+    };
     while line != "\r\n" {
         line.clear();
         if reader.read_line(&mut line)? == 0 {
@@ -51,8 +63,7 @@ fn refuse(mut stream: &TcpStream, text: &str) -> io::Result<()> {
         }
     }
     let len = text.len();
-    let head =
-        format!("HTTP/1.1 403 Forbidden\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n");
+    let head = format!("HTTP/1.1 {head}\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n");
     stream.write_all(&[head.as_bytes(), text.as_bytes()].concat())?;
     stream.shutdown(Shutdown::Write)?;
     // The rest of the request is read: closing a connection with unread bytes resets it, and the
@@ -133,6 +144,18 @@ fn the_texts_of_other_clients_cannot_control_the_terminal() {
         assert_eq!(found.status.code(), Some(code), "{text}");
         is_plain(&text);
     }
+}
+
+/// A page of a proxy, such as nginx with its default limit, has no word of Samovar.
+#[test]
+fn a_size_limit_of_a_proxy_is_not_that_of_the_cache() {
+    let page = "<html><h1>413 Request Entity Too Large</h1><hr>nginx</html>".to_owned();
+    let url = refusing_as("413 Payload Too Large\r\nContent-Type: text/html", page);
+    let mut push = samovar();
+    push.args(["push", "--store"]).arg(sample_store());
+    let text = fails(push.arg(url).arg(sample("fixed")));
+    let expected = "413 Payload Too Large: the answer is not Samovar's: a proxy limits the size";
+    assert!(text.contains(expected), "{text}");
 }
 
 #[test]

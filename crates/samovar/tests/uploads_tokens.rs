@@ -69,7 +69,11 @@ fn a_push_with_one_other_name_publishes_nothing() {
     let (id, _) = push.open(&paths);
     push.pack(&id, &paths);
     let response = push.publish(&id, &paths);
-    assert_refused(&response, 422, &["narinfo 2 of", "\"main\"", "\"mr-*\""]);
+    assert_refused(
+        &response,
+        422,
+        &["the narinfo of ", "-main: ", "\"main\"", "\"mr-*\""],
+    );
     server.assert_lacks(&good);
     push.published(&id, &[&good]);
     server.assert_serves(&good);

@@ -100,7 +100,7 @@ pub enum PushError {
     #[error(transparent)]
     Assemble(#[from] AssembleError),
     /// A narinfo is refused.
-    #[error("narinfo {number}{}: {refusal}", of_path(path.as_ref()))]
+    #[error("{}: {refusal}", of_record(*number, path.as_ref()))]
     Narinfo {
         /// Number of the narinfo's record in the body, from 1.
         number: usize,
@@ -117,8 +117,11 @@ pub enum PushError {
     Put(#[from] PutError),
 }
 
-fn of_path(path: Option<&StorePath>) -> String {
-    path.map_or_else(String::new, |path| format!(" of {path}"))
+fn of_record(number: usize, path: Option<&StorePath>) -> String {
+    match path {
+        Some(path) => format!("the narinfo of {path}"),
+        None => format!("narinfo {number} of the request"),
+    }
 }
 
 impl From<StorageError> for PushError {
