@@ -278,7 +278,8 @@ fn a_token_is_checked_by_the_cache_before_it_is_written() {
             setup
         };
         let text = fails(&mut setup(&token, &[]));
-        let expected = "the cache does not accept the token: ";
+        let expected =
+            "the cache refused the token: 401 Unauthorized with the token in SAMOVAR_TOKEN: ";
         assert!(
             text.contains(expected) && text.contains("was revoked"),
             "{text}"

@@ -188,8 +188,10 @@ impl Setup {
         let http = Http::new(remote, Patience::SETUP)?;
         let info = http.get(INFO_PATH)?;
         let cache = Cache::with_info(http, info).map_err(|error| match error.downcast_ref() {
-            Some(Private::NoLogin(_)) => error
-                .context("the cache needs a token: give it with --token-file, or in SAMOVAR_TOKEN"),
+            Some(Private::NoLogin(_)) => error.context(
+                "the cache needs a login: give a token with --token-file or in SAMOVAR_TOKEN, or \
+                 write the login of a user into the netrc file of Nix first",
+            ),
             Some(Private::WrongLogin(_)) => error.context("the cache does not accept the login"),
             None => error,
         })?;
@@ -464,7 +466,7 @@ fn checked_token(http: &Http) -> anyhow::Result<&'static str> {
         (true, Ok(_)) => Ok(
             "the token was not checked: the cache is public and takes no uploads, so it needs none",
         ),
-        (true, Err(error)) => Err(error.context("the cache does not accept the token")),
+        (true, Err(error)) => Err(error),
     }
 }
 

@@ -120,7 +120,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<E
 /// The server cannot be reached, or refuses the login.
 pub(crate) fn may_push(http: &Http) -> anyhow::Result<Option<bool>> {
     let http = http.at(format!("{}/upload{}", http.remote(), wire::PREFIX));
-    Ok(match session::open(&http, &[])? {
+    Ok(match session::open_as("the token", &http, &[])? {
         Opening::Opened(opened) => {
             session::end(&http, &opened);
             Some(true)

@@ -97,6 +97,15 @@ pub(super) enum Opening {
 ///
 /// The server cannot be reached, refuses the token, or sends an invalid response.
 pub(super) fn open(http: &Http, infos: &[PathInfo]) -> anyhow::Result<Opening> {
+    open_as("the push", http, infos)
+}
+
+/// Opens a push, as [`open`] does. `what`: what a server refuses if it refuses the push.
+///
+/// # Errors
+///
+/// As [`open`].
+pub(super) fn open_as(what: &str, http: &Http, infos: &[PathInfo]) -> anyhow::Result<Opening> {
     let send = |with_names| {
         let body = wire::open_body(infos, with_names);
         answer(|| http.post("/open", body.as_bytes()))
@@ -106,7 +115,7 @@ pub(super) fn open(http: &Http, infos: &[PathInfo]) -> anyhow::Result<Opening> {
         (response, text) = send(false)?;
     }
     let Some(text) = text else {
-        let error = |response| http.refused("the push", response);
+        let error = |response| http.refused(what, response);
         return match (response.status().as_u16(), http.remote().authorization()) {
             (404 | 405 | 501, _) => Ok(Opening::Unsupported),
             (403, _) | (401, None) => Ok(Opening::NotPermitted(error(response))),
