@@ -45,7 +45,7 @@ impl Cache {
     }
 
     /// Opens the cache that `http` reaches: requests its `nix-cache-info`.
-    fn over(http: Http) -> anyhow::Result<Self> {
+    pub(crate) fn over(http: Http) -> anyhow::Result<Self> {
         let response = http.get(INFO_PATH)?;
         Self::with_info(http, response)
     }

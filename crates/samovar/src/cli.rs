@@ -8,6 +8,7 @@ use clap_complete::Shell;
 use samovar_server::config;
 
 use crate::arguments::{json, option, paths, required, switch};
+use crate::client_certificate;
 use crate::trust::keys;
 use crate::{
     caches, client_setup, export, fsck, gc, hook, import, mount, pin, profile, pull, push, refs,
@@ -119,6 +120,7 @@ fn doctor() -> Command {
                 .value_parser(value_parser!(PathBuf))
                 .help("Also check whether a client with this nix.conf uses and trusts the server"),
         )
+        .args(client_certificate::options())
         .arg(switch("verify").help("Verify the NAR hashes of PATHs, or of all paths of the store"))
         .arg(
             option("rate", "BYTES")

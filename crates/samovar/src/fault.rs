@@ -84,7 +84,9 @@ impl Fault {
             ),
             Error::InvalidCertificate(error) => of_certificate(error, remote),
             Error::AlertReceived(AlertDescription::CertificateRequired) => {
-                "the server requires a client certificate, which this command cannot send"
+                "the server requires a client certificate: give one to samovar doctor by \
+                 --client-certificate, or to Nix in the URL (tls-certificate); other commands \
+                 cannot send one"
                     .to_owned()
             }
             Error::AlertReceived(_) | Error::PeerIncompatible(_) => {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use ureq::http::Response;
-use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider};
+use ureq::tls::{Certificate, ClientCert, PemItem, RootCerts, TlsConfig, TlsProvider};
 use ureq::typestate::{WithBody, WithoutBody};
 use ureq::{Agent, Body, RequestBuilder, SendBody};
 
@@ -151,6 +151,15 @@ struct Outage {
 
 impl Http {
     pub(crate) fn new(remote: Remote, patience: Patience) -> anyhow::Result<Self> {
+        Self::with_certificate(remote, patience, None)
+    }
+
+    /// Returns a client that sends this certificate to a server that asks for one.
+    pub(crate) fn with_certificate(
+        remote: Remote,
+        patience: Patience,
+        certificate: Option<ClientCert>,
+    ) -> anyhow::Result<Self> {
         let mut builder = Agent::config_builder()
             .http_status_as_error(false)
             .user_agent(concat!("samovar/", env!("CARGO_PKG_VERSION")))
@@ -166,6 +175,7 @@ impl Http {
                 .provider(TlsProvider::Rustls)
                 .unversioned_rustls_crypto_provider(provider)
                 .root_certs(RootCerts::new_with_certs(&root_certificates()?))
+                .client_cert(certificate)
                 .build();
             builder = builder.tls_config(tls);
         }

@@ -18,6 +18,7 @@ mod arguments;
 mod cache;
 mod caches;
 pub mod cli;
+mod client_certificate;
 mod client_setup;
 mod command;
 mod credential;

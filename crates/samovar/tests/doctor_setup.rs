@@ -505,6 +505,13 @@ fn client_errors() {
     check(&wrong, "trusts another key with the name ours-1", &fix);
     let off = format!("{asks}{trusts}substitute = false\n");
     check(&off, "substitution is disabled", "substitute = false");
+    // Nix fails on a missing file, unless it is included by !include.
+    place.write(
+        "second.conf",
+        "include missing.conf\n!include absent.conf\n",
+    );
+    let fault = format!("second.conf\" includes {:?}", place.path("missing.conf"));
+    check("!include second.conf\n", &fault, "write !include");
     let nowhere = place.path("nowhere");
     let words = ["--url", &url, "--client-config", text_of(&nowhere)];
     reports_error(&words, "cannot read", "nix.conf");

@@ -21,15 +21,30 @@ const SUBJECT: &str = "client";
 #[derive(Debug)]
 pub(super) struct Client(Conf);
 
-/// Returns the files that `include` lines of a `nix.conf` name, and that do not exist.
-fn missing_includes(path: &Path) -> Vec<PathBuf> {
+/// Maximum depth of included files. Nix itself would not end.
+const DEPTH_MAX: usize = 16;
+
+/// Adds the files that `include` lines of a `nix.conf`, or of the files that it includes, name, and
+/// that do not exist: each with the file that includes it.
+fn find_missing(path: &Path, depth: usize, missing: &mut Vec<(PathBuf, PathBuf)>) {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let directory = path.parent().unwrap_or(Path::new(""));
-    let included = text.lines().filter_map(|line| {
+    for line in text.lines() {
         let mut words = line.split_ascii_whitespace();
-        (words.next() == Some("include")).then(|| words.next().map(|name| directory.join(name)))?
-    });
-    included.filter(|file| !file.exists()).collect()
+        let is_optional = match words.next() {
+            Some("include") => false,
+            Some("!include") => true,
+            _ => continue,
+        };
+        let Some(file) = words.next().map(|name| directory.join(name)) else {
+            continue;
+        };
+        match file.exists() {
+            true if depth < DEPTH_MAX => find_missing(&file, depth + 1, missing),
+            false if !is_optional => missing.push((path.to_owned(), file)),
+            _ => {}
+        }
+    }
 }
 
 impl Client {
@@ -39,7 +54,9 @@ impl Client {
             findings.error(SUBJECT, text, "give the path of the client's nix.conf");
             return None;
         }
-        for missing in missing_includes(path) {
+        let mut missing = Vec::new();
+        find_missing(path, 0, &mut missing);
+        for (path, missing) in missing {
             findings.error(
                 SUBJECT,
                 format!("{path:?} includes {missing:?}, which does not exist: Nix fails"),

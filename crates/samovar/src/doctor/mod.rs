@@ -16,6 +16,7 @@ use samovar_server::config::Configuration;
 use samovar_server::listener::{Host, ListenSpec};
 use samovar_server::logins::without_logins;
 
+use crate::client_certificate;
 use crate::outcome::Outcome;
 use crate::remote::Remote;
 use crate::serve;
@@ -40,6 +41,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     // be permitted to read it.
     let client: Option<&PathBuf> = matches.get_one("client-config");
     let client = client.map(|path| client::Client::read(path, &mut findings));
+    let certificate = client_certificate::of(matches)?;
     if serve::file(matches).is_some_and(|file| file == Path::new(serve::SERVICE_FILE)) {
         socket_unit::examine(&mut config, &mut findings);
     }
@@ -65,7 +67,12 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     for (caches, is_public) in [(&caches, false), (&public, true)] {
         for (url, cache) in caches {
             let store = examined.store.as_deref();
-            round_trip::make(url, cache, is_public, store, &mut findings);
+            let at = round_trip::Place {
+                url,
+                is_public,
+                certificate: certificate.clone(),
+            };
+            round_trip::make(at, cache, store, &mut findings);
         }
     }
     if let Some(Some(client)) = client {

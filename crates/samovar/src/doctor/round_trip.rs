@@ -3,10 +3,12 @@
 use samovar_nix::StorePath;
 use samovar_server::checkup::{ExaminedCache, Findings};
 use samovar_store::Store;
+use ureq::tls::ClientCert;
 
 use crate::cache::Cache;
-use crate::http::CHECK_SERVER;
+use crate::http::{CHECK_SERVER, Http, Patience};
 use crate::private::Private;
+use crate::remote::Remote;
 
 const SUBJECT: &str = "round trip";
 
@@ -14,31 +16,74 @@ const SUBJECT: &str = "round trip";
 const UNREACHABLE_FIX: &str = "start the server, or give its URL with --url; if it does not \
                                start, see the errors above and its log";
 
+/// Where and how a cache is requested.
+#[derive(Debug)]
+pub(super) struct Place<'a> {
+    pub(super) url: &'a str,
+    /// Whether this is the URL for clients, which this machine may be unable to reach.
+    pub(super) is_public: bool,
+    /// The client certificate to send.
+    pub(super) certificate: Option<ClientCert>,
+}
+
+impl Place<'_> {
+    fn open(&self) -> anyhow::Result<Cache> {
+        let (remote, certificate) = (Remote::parse(self.url)?, self.certificate.clone());
+        Cache::over(Http::with_certificate(
+            remote,
+            Patience::QUERY,
+            certificate,
+        )?)
+    }
+
+    /// Returns what a private cache lacks, and how to check the access of a client.
+    fn without_login(&self, refused: &str) -> (String, &'static str) {
+        let is_secure = self.url.starts_with("https:");
+        match (&self.certificate, is_secure) {
+            (Some(_), _) => (
+                format!(
+                    "{refused}: the cache is private, and admits neither a request without a login \
+                     nor the client certificate"
+                ),
+                "add the certificate to access.certificates, or give another one",
+            ),
+            (None, true) => (
+                format!(
+                    "{refused}: the cache is private, and the request had neither a login nor a \
+                     client certificate"
+                ),
+                "none needed if this machine should have no access; to check a client's access: \
+                 samovar doctor --client-certificate FILE --client-key FILE; to check a user's: \
+                 curl --netrc-file FILE URL/nix-cache-info",
+            ),
+            (None, false) => (
+                format!("{refused}: the cache is private, and the request had no login"),
+                "none needed if this machine should have no access; to check a user's access: curl \
+                 --netrc-file FILE URL/nix-cache-info",
+            ),
+        }
+    }
+}
+
 /// Requests the newest path of the store that the cache allows, and the newest uploaded path, from
-/// the cache at `url`. `is_public`: `url` is the URL for clients, which this machine may be unable
-/// to reach.
+/// the cache at this place.
 pub(super) fn make(
-    url: &str,
+    at: Place<'_>,
     expected: &ExaminedCache,
-    is_public: bool,
     store: Option<&dyn Store>,
     findings: &mut Findings,
 ) {
-    let cache = match Cache::open(url) {
+    let cache = match at.open() {
         Ok(cache) => cache,
-        Err(error) if matches!(error.downcast_ref(), Some(Private::NoLogin(_))) => {
-            findings.warning(
-                SUBJECT,
-                format!("{error:#}; nothing else was checked"),
-                "none needed if this machine should have no access; to check a user's access: curl \
-                 --netrc-file FILE URL/nix-cache-info",
-            );
-            return;
-        }
         Err(error) => {
+            if let Some(Private::NoLogin(refused)) = error.downcast_ref() {
+                let (fault, fix) = at.without_login(refused);
+                findings.warning(SUBJECT, format!("{fault}; nothing else was checked"), fix);
+                return;
+            }
             let text = format!("{error:#}");
             match fault_and_fix(&text, error.is::<Private>()) {
-                (fault, UNREACHABLE_FIX) if is_public => findings.warning(
+                (fault, UNREACHABLE_FIX) if at.is_public => findings.warning(
                     SUBJECT,
                     fault,
                     "check public-url, its host name and the proxy in front of the server; none \
