@@ -87,7 +87,10 @@ impl View<'_> {
         html! {
             dl.table-of-facts {
                 div { dt { "NAR size" } dd { (Size(nar.nar_size)) } }
-                div { dt { "File" } dd { (Size(nar.file_size)) ", " (nar.compression.name()) } }
+                div { dt { "File" } dd {
+                    (Size(nar.file_size)) ", "
+                    @match nar.compression.name() { "none" => "not compressed", name => (name) }
+                } }
                 div { dt { "Closure" } dd {
                     @match details.closure {
                         Some(size) if size.path_count == 1 && references == 0 => "this path only",
