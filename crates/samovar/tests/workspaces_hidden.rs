@@ -11,7 +11,7 @@ use std::fs;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use support_users::{as_user, has_users};
 use support_workspaces::{Home, assert_has, read, tree, write};
-use testkit::process::output;
+use testkit::process::{finish, output};
 
 #[test]
 fn a_mounted_file_system_is_a_boundary() {
@@ -53,6 +53,66 @@ fn a_mounted_file_system_is_a_boundary() {
     home.run(&one, &["pull"]);
     assert_eq!(tree(&one), tree(&two));
     home.assert_clean(&one);
+}
+
+/// The mount is one of a user, whose namespace vanishes with the command.
+#[test]
+fn a_mounted_file_system_is_a_boundary_of_a_directory_that_is_pushed() {
+    let home = Home::new();
+    let dir = home.dir("tree");
+    write(&dir, "kept", "kept");
+    write(&dir, "n/sub/file", "same");
+    write(&dir, "z", "z");
+    let push = |mounts: &str| {
+        let mut command = support::bare("unshare");
+        command.args(["--user", "--map-root-user", "--mount", "sh", "-ec"]);
+        command.arg(format!("{mounts}; exec \"$SAMOVAR\" push tree app"));
+        command.env("SAMOVAR", env!("CARGO_BIN_EXE_samovar"));
+        command.env("SAMOVAR_CACHE", home.server.url());
+        command.env("SAMOVAR_TOKEN", &home.token);
+        command.current_dir(home.dir("."));
+        command
+    };
+    let mut probe = push("exit 0");
+    if !finish(&mut probe).status.success() {
+        println!("not tested: this machine has no user namespaces");
+        return;
+    }
+    let pulled = || {
+        let copy = home.dir(&format!(
+            "copy-{}",
+            fs::read_dir(home.dir(".")).unwrap().count()
+        ));
+        let mut pull = support::samovar();
+        pull.args(["pull", "app"]).arg(&copy);
+        pull.env("SAMOVAR_CACHE", home.server.url());
+        output(pull.env("SAMOVAR_TOKEN", &home.token));
+        tree(&copy)
+    };
+    output(&mut push("true"));
+    let first = pulled();
+    write(&home.dir("elsewhere"), "other", "other");
+    let mount = "mount --bind elsewhere tree/n";
+    // Nothing else has changed.
+    let done = finish(&mut push(mount));
+    let text = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
+    assert_has(&text, "left out 1 mounted file system");
+    assert_has(&text, "app@1 is unchanged");
+    assert_eq!(pulled(), first);
+    // Most of the tree has changed.
+    let numbers = (0..40_000_u64).map(|number| number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let content: Vec<u8> = numbers.flat_map(u64::to_le_bytes).collect();
+    write(&dir, "kept", &content);
+    fs::remove_file(dir.join("z")).unwrap();
+    output(&mut push(mount));
+    let second = pulled();
+    assert_eq!(second[&b"n/sub/file"[..]], b"same");
+    assert_eq!(second[&b"kept"[..]], content);
+    assert!(!second.contains_key(&b"z"[..]) && !second.contains_key(&b"n/other"[..]));
+    // Without the mount, what is not there was removed.
+    fs::remove_file(dir.join("n/sub/file")).unwrap();
+    output(&mut push("true"));
+    assert!(!pulled().contains_key(&b"n/sub/file"[..]));
 }
 
 /// Root may read all files, other users may not.

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{anyhow, bail, ensure};
 use clap::ArgMatches;
-use samovar_workspace::{Scanned, scan};
+use samovar_workspace::{ReadError, Scanned, scan};
 use serde_json::json;
 
 use super::local_tree::LocalTree;
@@ -108,12 +108,12 @@ pub(super) fn run(
     let log = snapshots.refs().get(name)?.unwrap_or_default();
     let newest = log.generations.first();
     let base = base(options, &snapshots, newest)?;
-    let rescan = |scan| Scanned::scan_with(options.directory, scan);
-    let scanned = rescan(scan::Options::WRITING);
-    let scanned = scanned.map_err(|error| Failed::Refused.because(error))?;
-    report_skipped(&scanned);
+    let rescan = |scan| read(options.directory, base.as_ref(), scan);
+    let refused = |error: ReadError| Failed::Refused.because(error);
+    let scanned = rescan(scan::Options::WRITING).map_err(refused)?;
+    check_skipped(&scanned, newest, base.as_ref())?;
     let tree = LocalTree::new(scanned, base.is_none(), options.is_json, &rescan);
-    let tree = tree.map_err(|error| Failed::Refused.because(error))?;
+    let tree = tree.map_err(refused)?;
     let uploaded = snapshots.upload(name, &tree, base.as_ref(), options.is_json)?;
     let update = Update {
         manifest: &uploaded.snapshot.path,
@@ -187,6 +187,43 @@ fn base(
         ));
     });
     Ok(downloaded.ok())
+}
+
+/// Scans a directory. What the snapshot `base` has below mount points was not removed.
+fn read(
+    directory: &Path,
+    base: Option<&Downloaded>,
+    options: scan::Options,
+) -> Result<Scanned, ReadError> {
+    let mut scanned = Scanned::scan_with(directory, options)?;
+    if let Some(base) = base {
+        let carried = scanned.carry(&base.manifest.entries);
+        carried.map_err(|reason| ReadError::Entry {
+            path: directory.to_owned(),
+            reason,
+        })?;
+    }
+    Ok(scanned)
+}
+
+/// Reports what is left out. Refuses a tree with mount points if the files that were pushed from
+/// below them are not known.
+fn check_skipped(
+    scanned: &Scanned,
+    newest: Option<&Generation>,
+    base: Option<&Downloaded>,
+) -> anyhow::Result<()> {
+    report_skipped(scanned);
+    let is_snapshot = newest.is_some_and(|newest| is_manifest(newest.manifest.name()));
+    let mut hidden = scanned.skipped.hidden();
+    match hidden.next().filter(|_| is_snapshot && base.is_none()) {
+        None => Ok(()),
+        Some(path) => Err(Failed::Unavailable.because(anyhow!(
+            "{path:?} is a mounted file system, and the newest generation, which may have files \
+             there, cannot be read: unmount it, or push again when the cache can be read; nothing \
+             was published"
+        ))),
+    }
 }
 
 /// Refuses a cache that everybody can read: refs and snapshots are private unless their owner
