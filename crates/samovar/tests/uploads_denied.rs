@@ -118,6 +118,27 @@ fn roots_hide_uploaded_paths_with_their_references_nars_and_logs() {
     assert_eq!(stolen.status, 409, "{}", stolen.text());
 }
 
+/// The NAR of a hidden path has another file after a push of another path with the same contents.
+#[test]
+fn contents_of_a_hidden_path_can_be_pushed_in_another_compression() {
+    let scene = Scene::new();
+    scene.waits_for(&scene.lib, 404);
+    let token = scene.site.token(&["--name", "second"]);
+    let push = Push::new(&scene.server, &token);
+    let copy = MadePath::new("copy").containing(b"app").compressed("zstd");
+    let more = MadePath::new("more").containing(b"app").compressed("zstd");
+    for (path, expected) in [(&copy, "need"), (&more, "link")] {
+        let (id, needs) = push.open(&[path]);
+        assert_eq!(needs, [expected]);
+        if expected == "need" {
+            assert!(push.pack(&id, &[path])[0].starts_with("kept "));
+        }
+        push.published(&id, &[path]);
+        scene.server.assert_serves(path);
+    }
+    scene.assert_all(&scene.app, 404);
+}
+
 #[test]
 fn a_nar_is_served_while_one_of_its_paths_may_be_read() {
     let scene = Scene::new();

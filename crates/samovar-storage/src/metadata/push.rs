@@ -54,19 +54,19 @@ pub trait PushMetadata {
     /// Any [`StorageError`].
     fn renew_nar(&self, token: i64, nar: i64, is_reader: bool) -> Result<(), StorageError>;
 
-    /// Returns the stored NAR with this hash if the client may use it. Returns `None` otherwise,
-    /// and if the NAR is lost. The collector may delete the NAR until
-    /// [`hold_nars`](Self::hold_nars) is called.
+    /// Returns the stored NARs with this hash that the client may use and that are not lost: one
+    /// for each file. The collector may delete them until [`hold_nars`](Self::hold_nars) is
+    /// called.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
-    fn nar(
+    fn nars(
         &self,
         cache: CacheId,
         client: Client,
         nar_hash: &NarHash,
-    ) -> Result<Option<StoredNar>, StorageError>;
+    ) -> Result<Vec<StoredNar>, StorageError>;
 
     /// Records that these NARs were sent with `token` now, and revives those that are condemned.
     /// Returns, for each NAR, whether it still exists.

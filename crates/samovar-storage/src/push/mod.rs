@@ -219,9 +219,14 @@ impl StoredCache {
                 Need::Narinfo(nar) => self.shows_nar(Some(token.id), nar.id)?,
                 Need::All => true,
             };
-            if !is_shown {
-                *need = Need::All;
+            if is_shown {
+                continue;
             }
+            let nar = match need {
+                Need::Narinfo(_) => self.usable_nar(token, &line.nar_hash)?,
+                _ => None,
+            };
+            *need = nar.map_or(Need::All, Need::Narinfo);
         }
         Ok(needs)
     }
@@ -270,11 +275,10 @@ impl StoredCache {
         nar_hash: &NarHash,
     ) -> Result<Option<StoredNar>, StorageError> {
         let storage = &*self.storage;
-        // The NAR may have several files. Each that is missing is recorded as lost.
-        while let Some(nar) = storage.metadata.nar(self.id, token.into(), nar_hash)? {
-            if storage.is_whole(&nar)? {
-                let is_shown = self.shows_nar(Some(token.id), nar.id)?;
-                return Ok(is_shown.then_some(nar));
+        // Each file that is missing is recorded as lost. A policy may hide the paths of some files.
+        for nar in storage.metadata.nars(self.id, token.into(), nar_hash)? {
+            if self.shows_nar(Some(token.id), nar.id)? && storage.is_whole(&nar)? {
+                return Ok(Some(nar));
             }
         }
         Ok(None)

@@ -39,13 +39,13 @@ impl PushMetadata for Sqlite {
         })
     }
 
-    fn nar(
+    fn nars(
         &self,
         cache: CacheId,
         client: Client,
         nar_hash: &NarHash,
-    ) -> Result<Option<StoredNar>, StorageError> {
-        self.read(|connection| nar(connection, cache, client, nar_hash))
+    ) -> Result<Vec<StoredNar>, StorageError> {
+        self.read(|connection| nars(connection, cache, client, nar_hash, u32::MAX))
     }
 
     fn renew_nar(&self, token: i64, nar: i64, is_reader: bool) -> Result<(), StorageError> {
@@ -129,7 +129,7 @@ fn need(
         Some(found) if found.is_unrecorded => Err(Unrecorded(found)),
         Some(found) => Ok(Need::Nothing(found.nar)),
         None => {
-            let nar = nar(connection, cache, client, &line.nar_hash)?;
+            let nar = nars(connection, cache, client, &line.nar_hash, 1)?.pop();
             let nar = nar.filter(|nar| nar.nar_size == line.nar_size);
             Ok(nar.map_or(Need::All, Need::Narinfo))
         }
@@ -190,23 +190,33 @@ fn path(
     }))
 }
 
-/// Returns the stored NAR with this hash, if the client may use it.
-fn nar(
+/// Returns the stored NARs with this hash that the client may use, at most `count_max`.
+fn nars(
     connection: &Connection,
     cache: CacheId,
     client: Client,
     nar_hash: &NarHash,
-) -> Result<Option<StoredNar>, StorageError> {
+    count_max: u32,
+) -> Result<Vec<StoredNar>, StorageError> {
     let mut statement = connection.prepare_cached(concat!(
         "select ",
         nar_columns!(),
         " from nar where nar_hash = ?1 and state <> 3 and ",
         is_usable!(),
-        " order by id limit 1"
+        " order by id limit ?5"
     ))?;
-    let nar_hash = nar_hash.as_bytes();
-    let mut rows = statement.query(params![nar_hash, cache.0, client.token, client.is_reader])?;
-    rows.next()?.map(nar_of).transpose()
+    let mut rows = statement.query(params![
+        nar_hash.as_bytes(),
+        cache.0,
+        client.token,
+        client.is_reader,
+        count_max
+    ])?;
+    let mut nars = Vec::new();
+    while let Some(row) = rows.next()? {
+        nars.push(nar_of(row)?);
+    }
+    Ok(nars)
 }
 
 /// Returns the time at which a NAR was sent with this token.
