@@ -6,6 +6,8 @@ mod support;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use support::{File, Server, hash, samovar, sample, secret_file, serve, status, token, user};
 
@@ -69,32 +71,62 @@ fn the_authenticated_user_is_logged() {
     let bearer = |token: &str| format!("Authorization: Bearer {token}\r\n");
     // The base-64 texts encode the logins ada:x and ada:y.
     let basic = |text: &str| format!("Authorization: Basic {text}\r\n");
+    let long = STANDARD.encode(format!("{}:y", "n".repeat(700)));
     let asked = [
-        (bearer(&token), 200, Some("ci")),
-        (bearer("nonsense"), 401, None),
-        (String::new(), 401, None),
+        (bearer(&token), 200, Some("ci"), None),
+        (bearer("nonsense"), 401, None, None),
+        (String::new(), 401, None, None),
         // A worker verifies the first password. Later, its result is in memory.
-        (basic("YWRhOng="), 200, Some("ada")),
-        (basic("YWRhOng="), 200, Some("ada")),
-        (basic("YWRhOnk="), 401, None),
+        (basic("YWRhOng="), 200, Some("ada"), None),
+        (basic("YWRhOng="), 200, Some("ada"), None),
+        (basic("YWRhOnk="), 401, None, Some("ada")),
+        (basic("YWRhOnk="), 401, None, Some("ada")),
+        // The names are `a "[` and a long one.
+        (basic("YSAiWzp5"), 401, None, Some("a \"[")),
+        (basic(&long), 401, None, Some(&"n".repeat(64))),
     ];
     let mut logged = Logged::new(&file, "json", &access);
     let url = format!("/{}.narinfo", hash(&sample("fixed")));
-    for (fields, status, name) in &asked {
+    for (fields, status, name, refused) in &asked {
         let (said, line) = logged.json(&url, fields);
         assert_eq!(said, *status, "{fields}");
         assert_eq!(line["user"].as_str(), *name, "{fields}");
+        assert_eq!(line["refused_user"].as_str(), *refused, "{fields}");
         assert_eq!(line["client"], "127.0.0.1");
     }
     drop(logged);
     fs::remove_file(file.path.with_file_name("access.log")).unwrap();
     let mut logged = Logged::new(&file, "combined", &access);
-    for (fields, status, name) in &asked {
+    for (fields, status, name, refused) in &asked {
         let (said, line) = logged.get(&url, fields);
         assert_eq!(said, *status, "{fields}");
-        let expected = format!("127.0.0.1 - {} [", name.unwrap_or("-"));
+        let name = name.or(*refused).unwrap_or("-");
+        let name = name.replace('"', "\\\"").replace(' ', "\\x20");
+        let expected = format!("127.0.0.1 - {name} [");
         assert!(line.starts_with(&expected), "{line}");
     }
+}
+
+/// A hidden cache answers a wrong password with 404, as if it did not exist. Only the JSON log has
+/// the name, in a field of its own.
+#[test]
+fn a_login_that_a_hidden_cache_refuses_is_logged() {
+    let file = File::new("");
+    let (access, _) = credentials(file.path.parent().unwrap());
+    let access = format!("{access}refuse-with = \"404\"\n");
+    let wrong = "Authorization: Basic YWRhOnk=\r\n";
+    let mut logged = Logged::new(&file, "json", &access);
+    let (status, line) = logged.json("/nix-cache-info", wrong);
+    assert_eq!((status, &line["user"]), (404, &Value::Null));
+    assert_eq!(line["refused_user"], "ada");
+    drop(logged);
+    fs::remove_file(file.path.with_file_name("access.log")).unwrap();
+    let mut logged = Logged::new(&file, "combined", &access);
+    let (status, line) = logged.get("/nix-cache-info", wrong);
+    assert!(
+        status == 404 && line.starts_with("127.0.0.1 - - ["),
+        "{line}"
+    );
 }
 
 /// Also while the command that runs the server has standard output.

@@ -131,7 +131,13 @@ pub struct Client {
     pub name: Option<Arc<str>>,
     /// The address of the client, not of a trusted proxy; `None` if it is unknown.
     pub address: Option<IpAddr>,
+    /// The name of a login that was not admitted, of at most [`REFUSED_LEN_MAX`] bytes. Clients can
+    /// send any.
+    pub refused: Option<Box<[u8]>>,
 }
+
+/// Maximum length of the name of a refused login that is kept for logs.
+const REFUSED_LEN_MAX: usize = 64;
 
 impl Access {
     /// Reads the configured files. Also returns warnings about them, one line each.
@@ -311,7 +317,13 @@ impl Access {
 
     /// Identifies the client of an admitted request, for logs.
     pub fn client(&self, head: Head<'_>, now: Instant) -> Client {
-        let mut client = self.identify(head, now).0;
+        let (mut client, verdict) = self.identify(head, now);
+        if !matches!(verdict, Verdict::Granted)
+            && let Some(Credentials::Basic(basic)) = self.credentials(head)
+        {
+            let len = basic.user().len().min(REFUSED_LEN_MAX);
+            client.refused = basic.user().get(..len).map(Into::into);
+        }
         // Without the header, all that is known is the proxy.
         if let Peer::Tcp(proxy) = head.peer()
             && !self.proxies.is_told(head.headers())
@@ -369,8 +381,8 @@ impl Access {
     /// about the request.
     fn identify(&self, head: Head<'_>, now: Instant) -> (Client, Verdict) {
         let mut client = Client {
-            name: None,
             address: self.proxies.client(head.peer(), head.headers()),
+            ..Client::default()
         };
         let mut asks = None;
         match self.credentials(head) {

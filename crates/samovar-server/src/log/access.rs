@@ -36,6 +36,8 @@ pub(crate) struct Entry<'a> {
     pub(crate) client: Option<IpAddr>,
     /// `%u`: the name of the client; `None` or empty if it was not authenticated.
     pub(crate) user: Option<&'a [u8]>,
+    /// The name of a login that was refused; `None` if there was none. The client has chosen it.
+    pub(crate) refused_user: Option<&'a [u8]>,
     /// The requested store path; `None` if unknown. Not in the combined format.
     pub(crate) path: Option<&'a str>,
     /// `%t`: time when the request was received.
@@ -137,11 +139,20 @@ const MONTHS: [&str; 12] = [
 ];
 
 impl Entry<'_> {
+    /// Whether the status says that a login was refused. A hidden cache answers one with 404, where
+    /// its name could be mistaken for that of a user.
+    fn shows_refused_user(&self) -> bool {
+        matches!(self.status, 401 | 403 | 429)
+    }
+
     /// Appends the entry as a line with a newline.
     pub(crate) fn append_line(&self, line: &mut Vec<u8>) {
         append_or_dash(self.client, line);
         line.extend_from_slice(b" - ");
-        append_field(self.user, line);
+        match self.refused_user.filter(|_| self.shows_refused_user()) {
+            Some(name) if !name.is_empty() => append_word(name, line),
+            _ => append_field(self.user, line),
+        }
         let time = utc(self.time);
         let (year, month, day) = time.to_calendar_date();
         let (hour, minute, second) = time.to_hms();
@@ -189,6 +200,16 @@ fn append_field(value: Option<&[u8]>, line: &mut Vec<u8>) {
     }
 }
 
+/// Appends bytes of a client as one word.
+fn append_word(value: &[u8], line: &mut Vec<u8>) {
+    let mut words = value.split(|byte| *byte == b' ');
+    escape(words.next().unwrap_or_default(), line);
+    for word in words {
+        line.extend_from_slice(b"\\x20");
+        escape(word, line);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::UNIX_EPOCH;
@@ -200,6 +221,7 @@ mod tests {
         Entry {
             client: Some("192.0.2.7".parse().expect("an address")),
             user: None,
+            refused_user: None,
             path: None,
             time: UNIX_EPOCH + Duration::from_secs(971_211_336),
             request: Some(Request {
@@ -258,6 +280,26 @@ mod tests {
     }
 
     #[test]
+    fn a_refused_user_is_one_word_of_a_refusal() {
+        let of = |name: &'static [u8], status| {
+            let mut line = Vec::new();
+            let refused = Entry {
+                refused_user: Some(name),
+                status,
+                ..entry()
+            };
+            refused.append_line(&mut line);
+            let text = String::from_utf8(line).expect("is text");
+            let end = text.find(" [").expect("a time");
+            text["192.0.2.7 - ".len()..end].to_owned()
+        };
+        assert_eq!(of(b"ada", 401), "ada");
+        assert_eq!(of(b"", 401), "-");
+        assert_eq!(of(b"ada", 404), "-");
+        assert_eq!(of(b"a [x] \"\n\xff", 403), r#"a\x20[x]\x20\"\x0a\xff"#);
+    }
+
+    #[test]
     fn no_field_can_be_forged() {
         let hostile = b"x\" 200 0 \"-\" \"-\"\n127.0.0.1 - admin";
         let request = Request {
@@ -267,6 +309,7 @@ mod tests {
         };
         let entry = Entry {
             user: Some(hostile),
+            refused_user: Some(hostile),
             request: Some(request),
             referer: Some(hostile),
             user_agent: Some(hostile),

@@ -5,6 +5,7 @@
 //! | `time` | time of the request, RFC 3339, UTC, milliseconds |
 //! | `client` | address of the client; `null` on a unix socket |
 //! | `user` | name of an authenticated client, else `null` |
+//! | `refused_user` | name of a login that was refused, as the client sent it, else `null` |
 //! | `method`, `target`, `version` | the request line; `null` if it was invalid |
 //! | `route` | class of the request, as in the metrics |
 //! | `path` | full store path, if its name is in memory |
@@ -35,6 +36,7 @@ struct Line<'a> {
     time: String,
     client: Option<String>,
     user: Option<Cow<'a, str>>,
+    refused_user: Option<Cow<'a, str>>,
     method: Option<Cow<'a, str>>,
     target: Option<Cow<'a, str>>,
     version: Option<&'static str>,
@@ -63,6 +65,7 @@ pub(super) fn append_line(entry: &Entry<'_>, line: &mut Vec<u8>) {
         time: format!("{}.{milliseconds:03}Z", rfc_3339(entry.time)),
         client: entry.client.map(|client| client.to_string()),
         user: text(entry.user),
+        refused_user: text(entry.refused_user),
         method: text(request.map(|request| request.method)),
         target: text(shown.as_deref()),
         version: request.map(|request| request.version),
@@ -134,6 +137,7 @@ mod tests {
         Entry {
             client: Some("192.0.2.7".parse().expect("an address")),
             user: None,
+            refused_user: None,
             path: None,
             time: UNIX_EPOCH + Duration::from_millis(971_211_336_007),
             request: Some(Request {
@@ -155,6 +159,7 @@ mod tests {
     fn an_entry_with_all_fields() {
         let expected = serde_json::json!({
             "time": "2000-10-10T20:55:36.007Z", "client": "192.0.2.7", "user": null,
+            "refused_user": null,
             "method": "GET", "target": "/p4pclmv1gyja5kzc26npqpia1qqxrf0l.narinfo?x",
             "version": "HTTP/1.1", "route": "narinfo",
             "path": null, "hash": "p4pclmv1gyja5kzc26npqpia1qqxrf0l", "status": 200, "bytes": 52,

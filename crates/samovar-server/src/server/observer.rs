@@ -209,6 +209,7 @@ impl samovar_http::Observer for Logs {
         access.record(&Entry {
             client: self.address(head, client.as_ref()),
             user: user.map(str::as_bytes),
+            refused_user: client.as_ref().and_then(|client| client.refused.as_deref()),
             path: path.as_deref(),
             time: SystemTime::now()
                 .checked_sub(exchange.duration)
@@ -248,6 +249,7 @@ impl samovar_http::Observer for Logs {
             access.record(&Entry {
                 client: address(*peer),
                 user: None,
+                refused_user: None,
                 path: None,
                 time: SystemTime::now(),
                 request: None,
