@@ -95,3 +95,18 @@ fn a_hidden_cache_at_the_root_is_answered_as_if_it_did_not_exist() {
     caches.push(hidden(""));
     are_same(&server(caches), &server(others()));
 }
+
+/// Beyond the limit on wrong passwords, too.
+#[test]
+fn wrong_passwords_for_a_hidden_cache_are_answered_as_if_it_did_not_exist() {
+    use base64::Engine as _;
+    let with = server(vec![cache("/open"), hidden("/team")]);
+    let without = server(vec![cache("/open")]);
+    for number in 0..13 {
+        let login = base64::engine::general_purpose::STANDARD.encode(format!("ada:{number}"));
+        let fields = format!("Authorization: Basic {login}\r\n");
+        let answer = |server: &TestServer| server.request("GET", "/team/nix-cache-info", &fields);
+        let (found, expected) = (answer(&with).unwrap(), answer(&without).unwrap());
+        assert_eq!(found, expected, "password {number}");
+    }
+}
