@@ -72,7 +72,7 @@ fn logs_are_served_in_every_storage_format() {
         }
         assert_eq!(
             (reply.status, reply.header("content-type")),
-            (200, Some("text/plain"))
+            (200, Some("text/plain; charset=utf-8"))
         );
         assert!(reply.body == expected, "{kind}: {}", reply.body.len());
         assert_eq!(reply.header("content-encoding"), None, "{kind}");

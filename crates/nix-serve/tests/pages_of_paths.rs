@@ -47,7 +47,9 @@ fn a_build_log_has_a_page_with_colours_and_numbered_lines() {
     for accept in ["Accept: */*", HTML] {
         let raw = server.request("GET", &format!("/log/{base_name}"), &[accept]);
         assert_eq!((raw.status, &*raw.body), (200, &text[..]));
-        assert_eq!(raw.header("content-type"), Some("text/plain"));
+        let media_type = raw.header("content-type");
+        assert_eq!(media_type, Some("text/plain; charset=utf-8"));
+        assert_eq!(raw.header("x-content-type-options"), Some("nosniff"));
         assert_eq!(raw.header("vary"), Some("Accept-Encoding"));
     }
     // A hash part alone leads to the build log of its path.

@@ -5,6 +5,8 @@
 //! text is one variant of [`Fixed`]: a worker sends it as a [`Response`], an I/O thread as the
 //! [`Prepared`] that was made from the same variant at start.
 
+use std::borrow::Cow;
+
 use samovar_http::http::{Method, Status};
 use samovar_http::{Prepared, Response};
 use samovar_store::StoreError;
@@ -85,6 +87,14 @@ pub(crate) enum Fixed {
 }
 
 pub(crate) const TEXT: Field = ("Content-Type", "text/plain");
+
+/// A browser must show as text what clients have sent or builds have printed.
+pub(crate) const NOSNIFF: Field = ("X-Content-Type-Options", "nosniff");
+
+/// Makes a response with a text that may quote what a client has sent.
+pub(crate) fn text_response(status: Status, text: impl Into<Cow<'static, str>>) -> Response {
+    Response::text(status, text).header(NOSNIFF.0, NOSNIFF.1)
+}
 
 const RETRY_AFTER: Field = ("Retry-After", "1");
 

@@ -10,7 +10,7 @@ use samovar_metrics::Event;
 use super::AccessError;
 use super::config::{AccessConfig, RefuseWith};
 use crate::prepared::Field;
-use crate::refusal::TEXT;
+use crate::refusal::{NOSNIFF, TEXT, text_response};
 
 /// Reason why access control refuses a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl Denied {
             true => (Status::UNAUTHORIZED, UNAUTHORIZED),
             false => (Status::FORBIDDEN, FORBIDDEN),
         };
-        let mut fields = vec![TEXT, NO_STORE];
+        let mut fields = vec![TEXT, NOSNIFF, NO_STORE];
         fields.extend(
             challenge
                 .as_deref()
@@ -108,7 +108,7 @@ impl Denied {
             Some(TokenFault::LacksRight(_)) => (Status::FORBIDDEN, None),
             _ => (self.status, self.challenge.as_ref()),
         };
-        let response = Response::text(status, text).header(NO_STORE.0, NO_STORE.1);
+        let response = text_response(status, text).header(NO_STORE.0, NO_STORE.1);
         match challenge {
             Some(challenge) => response.header("WWW-Authenticate", challenge),
             None => response,
@@ -121,7 +121,7 @@ pub(super) fn too_many(wait: Duration) -> Response {
     // Rounded up, at least 1: a client that retries after a rounded-down time would be refused
     // again.
     let seconds = wait.as_secs().saturating_add(1);
-    Response::text(Status::TOO_MANY_REQUESTS, TOO_MANY)
+    text_response(Status::TOO_MANY_REQUESTS, TOO_MANY)
         .header("Retry-After", seconds.to_string())
         .header(NO_STORE.0, NO_STORE.1)
 }

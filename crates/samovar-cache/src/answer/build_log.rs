@@ -6,9 +6,13 @@ use samovar_metrics::Event;
 use samovar_nix::StorePath;
 use samovar_storage::{StorageError, StoredCache};
 
+use crate::prepared::Field;
 use crate::reader::Reader;
 use crate::reader::policy::Decision;
-use crate::refusal::Refusal;
+use crate::refusal::{NOSNIFF, Refusal};
+
+/// The media type of a build log. Builds print UTF-8, or what browsers show as replacements.
+pub(crate) const LOG_TYPE: Field = ("Content-Type", "text/plain; charset=utf-8");
 
 /// Answers `/log/<base name>`.
 pub(crate) fn respond(
@@ -20,7 +24,8 @@ pub(crate) fn respond(
     let log = reader.store().log(path)?.ok_or(Refusal::Absent)?;
     let respond = |body| {
         Response::new(Status::OK, body)
-            .header("Content-Type", "text/plain")
+            .header(LOG_TYPE.0, LOG_TYPE.1)
+            .header(NOSNIFF.0, NOSNIFF.1)
             .header("Vary", "Accept-Encoding")
     };
     // Most logs are stored in compressed form, so the length of the text is unknown.

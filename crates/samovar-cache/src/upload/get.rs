@@ -9,10 +9,10 @@ use samovar_storage::verify::FileName;
 
 use super::target::{Kind, Target};
 use super::{Context, Uploads, render, unavailable, with_token};
-use crate::answer::build_log;
+use crate::answer::build_log::{self, LOG_TYPE};
 use crate::answer::nar::Part;
 use crate::narinfo::rendered;
-use crate::refusal::{Fixed, TEXT};
+use crate::refusal::{Fixed, NOSNIFF, TEXT};
 
 impl Uploads {
     /// Answers a GET or HEAD from uploaded paths, after the live Nix store had no such path.
@@ -100,7 +100,9 @@ impl Uploads {
         };
         match opened {
             Ok(Some(file)) => match Body::file(file) {
-                Ok(body) => Response::new(Status::OK, body).header("Content-Type", TEXT.1),
+                Ok(body) => Response::new(Status::OK, body)
+                    .header(LOG_TYPE.0, LOG_TYPE.1)
+                    .header(NOSNIFF.0, NOSNIFF.1),
                 Err(_failed) => Fixed::Unavailable.response(),
             },
             Ok(None) => Fixed::NoPath.response(),

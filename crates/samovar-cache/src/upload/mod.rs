@@ -66,7 +66,7 @@ use crate::access::{Access, TokenFault};
 use crate::narinfo::narinfos::Narinfos;
 use crate::narinfo::signing::Signing;
 use crate::reader::uploaded_info;
-use crate::refusal::Fixed;
+use crate::refusal::{Fixed, text_response};
 
 pub(crate) use self::bulk::Uploaded;
 #[cfg(fuzzing)]
@@ -590,9 +590,9 @@ fn repeats_without_body(head: Head<'_>) -> bool {
 }
 
 fn ok(text: &str) -> Response {
-    Response::text(Status::OK, format!("{text}\n"))
+    text_response(Status::OK, format!("{text}\n"))
 }
 
 fn refused(status: Status, text: &str) -> Response {
-    Response::text(status, format!("{text}\n"))
+    text_response(status, format!("{text}\n"))
 }

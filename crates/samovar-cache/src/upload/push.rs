@@ -24,7 +24,7 @@ use super::authorize::Right;
 use super::body::SharedBody;
 use super::push_target::{Target, small_number};
 use super::{Context, Uploads, failed, refused, render, report};
-use crate::refusal::Fixed;
+use crate::refusal::{Fixed, text_response};
 
 /// Memory for parsing a body, as a multiple of the body's length.
 const PARSE_FACTOR: u64 = 3;
@@ -172,7 +172,7 @@ impl Uploads {
                 context.refuse(request.head(), token, path, refusal);
             }
         }
-        Ok(Response::text(Status::OK, text))
+        Ok(text_response(Status::OK, text))
     }
 
     fn put_pack(
@@ -205,7 +205,7 @@ impl Uploads {
         }
         let kept = outcomes.len() - refused;
         write_line(&mut text, format_args!("end {kept} {refused}"));
-        Ok(Response::text(Status::OK, text))
+        Ok(text_response(Status::OK, text))
     }
 
     fn parts(&self, token: &Token, id: PushId, nar_hash: &NarHash) -> Result<Response, Failure> {
@@ -216,7 +216,7 @@ impl Uploads {
             write_line(&mut text, format_args!("part {number} {len} {sha256}"));
         }
         write_line(&mut text, format_args!("end {}", parts.len()));
-        Ok(Response::text(Status::OK, text))
+        Ok(text_response(Status::OK, text))
     }
 
     fn join(
@@ -270,7 +270,7 @@ impl Uploads {
             push.assemble(&base, window_log, &mut &body, &mut admitted)
         };
         let (nar_hash, nar_size) = body.finish(receive(), BODY_LEN_MAX)?;
-        Ok(Response::text(
+        Ok(text_response(
             Status::OK,
             format!("kept {} {nar_size}\nend 1\n", nixbase32(&nar_hash)),
         ))
@@ -316,7 +316,7 @@ impl Uploads {
             }
         }
         let count = published.len();
-        Ok(Response::text(
+        Ok(text_response(
             Status::OK,
             format!("published {count}\nend {count}\n"),
         ))
@@ -350,7 +350,7 @@ fn failure(head: Head<'_>, error: &PushError) -> Response {
             _ => Status::UNPROCESSABLE_CONTENT,
         },
         PushError::Missing(missing) => {
-            return Response::text(Status::CONFLICT, missing_text(missing));
+            return text_response(Status::CONFLICT, missing_text(missing));
         }
         PushError::Put(PutError::Source(source)) if WireError::of(source).is_some() => {
             let error = WireError::of(source);
@@ -428,5 +428,5 @@ fn write_line(text: &mut String, line: std::fmt::Arguments<'_>) {
 }
 
 fn done() -> Response {
-    Response::text(Status::OK, String::new())
+    text_response(Status::OK, String::new())
 }

@@ -12,7 +12,7 @@ use crate::answer::bulk;
 use crate::known::row::Row;
 use crate::known::shared_store::SharedStore;
 use crate::narinfo::narinfos::Narinfos;
-use crate::refusal::{Fixed, Refusal};
+use crate::refusal::{Fixed, Refusal, text_response};
 
 /// Maximum number of paths in a closure. Computing one of this size takes a worker eight seconds;
 /// no known system is as large.
@@ -80,5 +80,5 @@ pub(crate) fn no_slot(shared: &SharedStore) -> Response {
 /// Returns the response for a closure with more than `count_max` paths.
 pub(crate) fn too_large(count_max: usize) -> Response {
     let text = format!("The closure has more than {count_max} paths.\n");
-    Response::text(Status::UNPROCESSABLE_CONTENT, text)
+    text_response(Status::UNPROCESSABLE_CONTENT, text)
 }

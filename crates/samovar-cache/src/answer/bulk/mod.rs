@@ -22,7 +22,7 @@ use samovar_nix::{HashPart, StoreDir, StorePath};
 use samovar_store::Member;
 
 use crate::narinfo::narinfos::{Answer, Narinfos};
-use crate::refusal::Fixed;
+use crate::refusal::{Fixed, text_response};
 
 /// Maximum number of paths in a request: ten closures of a whole system.
 pub(crate) const COUNT_MAX: usize = 100_000;
@@ -65,7 +65,7 @@ pub(crate) fn respond(
     if coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")) {
         let text = "The body may not be compressed.\n";
         // A 415 names the accepted codings (RFC 9110, 15.5.16).
-        return Response::text(Status::UNSUPPORTED_MEDIA_TYPE, text)
+        return text_response(Status::UNSUPPORTED_MEDIA_TYPE, text)
             .header("Accept-Encoding", "identity");
     }
     // If the client had to be authenticated first, its body was not buffered and is read here.
@@ -74,7 +74,7 @@ pub(crate) fn respond(
         && let Err(error) = request.reader().read_to_end(&mut streamed)
     {
         let status = BodyError::of(&error).map_or(Status::BAD_REQUEST, BodyError::status);
-        return Response::text(status, format!("{error}\n"));
+        return text_response(status, format!("{error}\n"));
     }
     let body = match &*streamed {
         [] => request.body(),
@@ -87,7 +87,7 @@ pub(crate) fn respond(
                 ListError::Line { .. } => Status::BAD_REQUEST,
                 ListError::TooMany => Status::CONTENT_TOO_LARGE,
             };
-            return Response::text(status, format!("{error}\n"));
+            return text_response(status, format!("{error}\n"));
         }
     };
     let member = |hash_part| Member {

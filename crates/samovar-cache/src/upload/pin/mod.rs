@@ -23,7 +23,7 @@ use super::get::is_denied;
 use super::{Context, Uploads, failed, refused};
 use crate::known::pin_watch::{COUNT_MAX, TOKEN_COUNT_MAX, WaitError};
 use crate::narinfo::narinfos::Narinfos;
-use crate::refusal::Fixed;
+use crate::refusal::{Fixed, text_response};
 
 /// The methods of a pin.
 const ALLOWED: &str = "GET, HEAD, PUT, DELETE";
@@ -81,7 +81,7 @@ impl Uploads {
             });
         }
         let text = format!("removed {count}\nend 1\n");
-        Ok(Response::text(Status::OK, text))
+        Ok(text_response(Status::OK, text))
     }
 
     /// Returns whether the cache has this uploaded path, and no policy hides it.

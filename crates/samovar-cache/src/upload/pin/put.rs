@@ -11,6 +11,7 @@ use samovar_storage::token::Token;
 use samovar_storage::{PIN_TEXT_LEN_MAX, PinError, PinName, PinOptions, PinText, PutError};
 
 use super::{bad_request, condition, number_needed, parameters, refusal, tag, valid};
+use crate::refusal::text_response;
 use crate::upload::authorize::Right;
 use crate::upload::{Context, Uploads, failed, refused};
 
@@ -52,7 +53,7 @@ impl Uploads {
             by: context.uploader(&token),
         });
         let text = format!("pinned {} {}\nend 1\n", pin.generation, path.base_name());
-        Ok(Response::text(Status::OK, text).header("ETag", tag(pin.version())))
+        Ok(text_response(Status::OK, text).header("ETag", tag(pin.version())))
     }
 
     fn pin_path(

@@ -12,7 +12,7 @@ use samovar_storage::{PinError, PinName};
 use super::{bad_request, busy, changed, condition, context_of, parameters, tag, valid};
 use crate::known::pin_watch::{Question, Waiter};
 use crate::narinfo::narinfos::Narinfos;
-use crate::refusal::TEXT;
+use crate::refusal::{NOSNIFF, TEXT, text_response};
 use crate::route::path::encode as percent_encode;
 use crate::upload::authorize::{Right, unauthorized};
 use crate::upload::{Context, Uploads, refused, unavailable};
@@ -96,7 +96,10 @@ impl Uploads {
         let shown = shown.version();
         let lineages = self.lineages(context, name, shown)?;
         let response = Response::new(Status::OK, self.generations_body(context, name, page));
-        let response = response.header(TEXT.0, TEXT.1).header(LINEAGES, lineages);
+        let response = response.header(TEXT.0, TEXT.1);
+        let response = response
+            .header(NOSNIFF.0, NOSNIFF.1)
+            .header(LINEAGES, lineages);
         Ok(Current::Response(with_fields(response, shown)))
     }
 
@@ -132,7 +135,7 @@ impl Uploads {
             text.push_str(&format!("pin {name} {} {path} {created}\n", pin.generation));
         }
         text.push_str(&format!("end {}\n", pins.len()));
-        Ok(Response::text(Status::OK, text).header("Cache-Control", NO_STORE))
+        Ok(text_response(Status::OK, text).header("Cache-Control", NO_STORE))
     }
 
     /// Removes the pins of paths that a policy hides.
