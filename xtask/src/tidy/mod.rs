@@ -9,6 +9,7 @@
 //! | [`words`] | texts for users do not contain the project's private words |
 //! | [`sources`] | `proto/` is pure; `unsafe` in one place only; line width; file size; `TODO` |
 //! | [`manifests`] | each direct dependency has a reason beside it |
+//! | [`promises`] | documents with promises name tests that exist |
 //! | [`links`] | links and paths in documents have targets, and the book links all its pages |
 //!
 //! A rule is a function from text to findings. Its message includes the reason, so that no other
@@ -21,6 +22,7 @@ mod lexer;
 mod links;
 mod manifests;
 mod modules;
+mod promises;
 mod sleeps;
 mod sources;
 mod words;
@@ -87,6 +89,7 @@ pub(crate) fn check(repository: &Path) -> Result<()> {
     findings.extend(words::check(&texts));
     findings.extend(sources::check(&texts));
     findings.extend(manifests::check(&texts));
+    findings.extend(promises::check(&texts));
     findings.extend(links::check(&texts, |path| repository.join(path).exists()));
 
     for finding in &findings {
