@@ -132,7 +132,8 @@ impl StoredCache {
             }
         };
         let new = NewNar::new(verified, key);
-        Ok(storage.metadata.add_nars(token.id, &[new])?)
+        storage.metadata.add_nars(token.id, &[new])?;
+        Ok(())
     }
 
     /// Returns the key of `file` if it is already in the storage directory under a key that can be

@@ -387,7 +387,12 @@ impl Storage {
         let keys: Vec<&str> = new.iter().map(|(_, new)| &*new.nar.object_key).collect();
         self.objects.sync(&keys)?;
         let outcomes = self.metadata.add_nars_of_tokens(&new, patience)?;
-        let mut outcomes = outcomes.into_iter();
+        if outcomes.iter().any(|outcome| matches!(outcome, Ok(true))) {
+            self.check_mirror();
+        }
+        let mut outcomes = outcomes
+            .into_iter()
+            .map(|outcome| outcome.map(|_was_lost| ()));
         let of_group = |group: &&[NarOfToken]| outcomes.by_ref().take(group.len()).collect();
         Ok(batch.iter().map(of_group).collect())
     }

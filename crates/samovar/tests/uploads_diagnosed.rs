@@ -208,7 +208,7 @@ fn what_is_lost_left_over_or_from_the_future_is_found() {
         &findings,
         "warning",
         "1 of the newest 1000 narinfos",
-        "none needed while the server runs",
+        "reload or start the server, which writes them",
     );
     assert_finds(
         &findings,

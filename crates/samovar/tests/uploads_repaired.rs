@@ -13,7 +13,8 @@ use std::process::Command;
 
 use support::{samovar, sample, sample_store, secret_file};
 use support_protocol::Push;
-use support_uploads::{MadePath, Running, Site, hash};
+use support_uploads::{MadePath, Running, Site, assert_mirrors, hash};
+use testkit::eventually;
 use testkit::nix::{hash_part, nix};
 use testkit::process::output;
 
@@ -365,6 +366,31 @@ fn a_file_that_a_request_misses_is_lost_until_it_is_uploaded_again() {
     server.publish(&token, &path);
     server.assert_serves(&path);
     assert_clean(&site);
+}
+
+/// A NAR is shared: the narinfos of all its paths return to the directory.
+#[test]
+fn an_upload_of_a_lost_file_returns_all_its_paths_to_the_directory() {
+    let (site, server, token) = Site::serving();
+    let [path, twin] = ["path", "twin"].map(|name| MadePath::new(name).containing(b"same"));
+    server.publish(&token, &path);
+    server.publish(&token, &twin);
+    for is_pack in [false, true] {
+        fs::remove_file(site.storage().join(path.url())).unwrap();
+        assert_eq!(server.get(&path.file_target()).status, 404);
+        eventually("the narinfos are removed", || {
+            !site.files().iter().any(|file| file.ends_with(".narinfo"))
+        });
+        if is_pack {
+            let push = Push::new(&server, &token);
+            let (id, _) = push.open(&[&path]);
+            push.pack(&id, &[&path]);
+            push.published(&id, &[&path]);
+        } else {
+            server.publish(&token, &path);
+        }
+        assert_mirrors(&site, &[path.clone(), twin.clone()]);
+    }
 }
 
 #[test]

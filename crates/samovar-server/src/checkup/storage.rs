@@ -277,7 +277,7 @@ fn files(found: &Inspection, findings: &mut Findings) {
         count => findings.warning(
             SUBJECT,
             format!("the directory lacks {count} of the newest 1000 narinfos"),
-            "none needed while the server runs, which writes them within ten minutes",
+            "reload or start the server, which writes them",
         ),
     }
     if found.left_over_count > 0 {

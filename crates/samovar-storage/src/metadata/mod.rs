@@ -334,16 +334,16 @@ pub trait Metadata:
     fn is_garbage(&self, object_key: &str) -> Result<bool, StorageError>;
 
     /// Records verified NARs that were uploaded with `token`, in one transaction. Some may already
-    /// be recorded.
+    /// be recorded. Returns whether one of them was lost.
     ///
     /// # Errors
     ///
     /// [`StorageError::KeyInUse`] if the key of a NAR [is garbage](Self::is_garbage);
     /// [`StorageError::TokenInvalid`]. Other errors. Nothing is recorded then.
-    fn add_nars(&self, token: i64, new: &[NewNar]) -> Result<(), StorageError>;
+    fn add_nars(&self, token: i64, new: &[NewNar]) -> Result<bool, StorageError>;
 
     /// Records NARs of several tokens in one transaction, each with the id of its token. Waits at
-    /// most `patience` for the database. Returns an outcome for each NAR:
+    /// most `patience` for the database. Returns an outcome for each NAR: whether it was lost,
     /// [`StorageError::KeyInUse`] if its key [is garbage](Self::is_garbage), or
     /// [`StorageError::TokenInvalid`].
     ///
@@ -354,7 +354,7 @@ pub trait Metadata:
         &self,
         new: &[&(i64, NewNar)],
         patience: Duration,
-    ) -> Result<Vec<Result<(), StorageError>>, StorageError>;
+    ) -> Result<Vec<Result<bool, StorageError>>, StorageError>;
 
     /// Returns the total length of what a cache stores, in bytes: of the files of NARs that its
     /// paths use, each counted once, of its build logs and realisations, and of its narinfos.

@@ -139,7 +139,9 @@ impl Push<'_> {
                 .map(|new| new.nar.object_key.as_str())
                 .collect();
             batch.group.sync(&keys)?;
-            storage.metadata.add_nars(self.token.id, &batch.new)?;
+            if storage.metadata.add_nars(self.token.id, &batch.new)? {
+                storage.check_mirror();
+            }
         }
         if !batch.known.is_empty() {
             let ids: Vec<i64> = batch.known.iter().map(|(_, id)| *id).collect();

@@ -296,10 +296,12 @@ impl Metadata for Sqlite {
         self.read(|connection| collect::is_garbage(connection, object_key))
     }
 
-    fn add_nars(&self, token: i64, new: &[NewNar]) -> Result<(), StorageError> {
+    fn add_nars(&self, token: i64, new: &[NewNar]) -> Result<bool, StorageError> {
         self.write(|transaction| {
             let mut new = new.iter();
-            new.try_for_each(|new| paths::add_nar(transaction, token, new, self.now()))
+            new.try_fold(false, |were_lost, new| {
+                Ok(were_lost | paths::add_nar(transaction, token, new, self.now())?)
+            })
         })
     }
 
@@ -307,7 +309,7 @@ impl Metadata for Sqlite {
         &self,
         new: &[&(i64, NewNar)],
         patience: Duration,
-    ) -> Result<Vec<Result<(), StorageError>>, StorageError> {
+    ) -> Result<Vec<Result<bool, StorageError>>, StorageError> {
         self.write_within(patience, |transaction| {
             let outcomes = new.iter().map(|(token, new)| {
                 match paths::add_nar(transaction, *token, new, self.now()) {

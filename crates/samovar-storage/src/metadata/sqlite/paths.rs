@@ -207,17 +207,21 @@ pub(super) fn set_mirrored(connection: &Connection, cache: CacheId) -> Result<()
     Ok(())
 }
 
+/// Records a NAR. Returns whether it was recorded as lost.
 pub(super) fn add_nar(
     transaction: &Transaction<'_>,
     token: i64,
     new: &NewNar,
     now: i64,
-) -> Result<(), StorageError> {
+) -> Result<bool, StorageError> {
     tokens::check(transaction, token, now)?;
     let nar = &new.nar;
     if collect::is_garbage(transaction, &nar.object_key)? {
         return Err(StorageError::KeyInUse(nar.object_key.clone()));
     }
+    let was_lost = transaction
+        .prepare_cached("select exists (select 1 from nar where file_hash = ?1 and state = 3)")?
+        .query_row([nar.file_hash], |row| row.get(0))?;
     let run = |statement, parameters: &[&dyn ToSql]| {
         transaction.prepare_cached(statement)?.execute(parameters)
     };
@@ -243,7 +247,7 @@ pub(super) fn add_nar(
         "insert or replace into sent select ?1, id, ?2 from nar where file_hash = ?3",
         params![token, now, nar.file_hash],
     )?;
-    Ok(())
+    Ok(was_lost)
 }
 
 /// Publishes all paths of a group, or none.
