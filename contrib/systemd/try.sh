@@ -152,7 +152,10 @@ for _ in 1 2 3; do
     soon test ! -e "/proc/$before"
 done
 before=$(main)
-dpkg -i /out/package.deb > /tmp/upgraded 2>&1 || fails "the package is upgraded: $(cat /tmp/upgraded)"
+dpkg-deb -R /out/package.deb /tmp/later
+sed -i 's/^Version: .*/&+later/' /tmp/later/DEBIAN/control
+dpkg-deb --root-owner-group -Znone --build /tmp/later /tmp/later.deb > /dev/null
+dpkg -i /tmp/later.deb > /tmp/upgraded 2>&1 || fails "the package is upgraded: $(cat /tmp/upgraded)"
 grep -q "replacing the running server" /tmp/upgraded || fails "the upgrade says so: $(cat /tmp/upgraded)"
 soon is_other "$before"
 soon test ! -e "/proc/$before"

@@ -172,10 +172,25 @@ mod tests {
         assert!(verified.status.success() && is_clean, "{complaints}");
     }
 
-    /// Installs the package below a folder and removes it again. Stub programs stand in for the
-    /// real ones.
+    /// Returns a copy of a package with a later version.
+    fn later(file: &Path, dir: &Path) -> PathBuf {
+        let (tree, copy) = (dir.join("later"), dir.join("later.deb"));
+        output(Command::new("dpkg-deb").arg("-R").arg(file).arg(&tree)).expect("unpacks");
+        let control = tree.join("DEBIAN/control");
+        let text = fs::read_to_string(&control).expect("reads");
+        let version = format!("Version: {}", env!("CARGO_PKG_VERSION"));
+        let text = text.replace(&version, &format!("{version}+later"));
+        fs::write(&control, text).expect("writes");
+        let mut build = Command::new("dpkg-deb");
+        build.args(["--root-owner-group", "-Znone", "--build"]);
+        output(build.arg(&tree).arg(&copy)).expect("packs");
+        copy
+    }
+
+    /// Installs the package below a folder, upgrades it and removes it again. systemd does not run
+    /// there. Stub programs stand in for the real ones.
     #[test]
-    fn the_package_is_installed_and_removed() {
+    fn the_package_is_installed_upgraded_and_removed() {
         if Command::new("dpkg-deb").arg("--version").output().is_err() {
             println!("skipped: there is no dpkg-deb here");
             return;
@@ -228,6 +243,17 @@ mod tests {
         is_understood(&root.join("lib/systemd/system"), dir.path());
         let config = root.join("etc/samovar/samovar.toml");
         fs::write(&config, "priority = 7\n").expect("writes");
+        dpkg(&["--install", &later(&file, dir.path()).display().to_string()]);
+        let mut query = Command::new("dpkg-query");
+        query.arg(format!(
+            "--admindir={}",
+            root.join("var/lib/dpkg").display()
+        ));
+        let state = output(query.args(["-W", "-f=${Status} ${Version}", "samovar"]));
+        let expected = format!("install ok installed {}+later", env!("CARGO_PKG_VERSION"));
+        assert_eq!(state.expect("answers"), expected);
+        let kept = fs::read_to_string(&config).expect("reads");
+        assert_eq!(kept, "priority = 7\n", "an upgrade keeps the configuration");
         dpkg(&["--remove", "samovar"]);
         assert!(!root.join("usr/bin/samovar").exists());
         assert!(config.exists(), "what an operator has written stays");
