@@ -1,7 +1,7 @@
 //! Tokens in files and in the environment.
 
 use std::fs::File;
-use std::io::{Read as _, Write as _};
+use std::io::{PipeReader, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
@@ -16,7 +16,7 @@ use samovar_storage::token::PREFIX;
 pub(crate) const TOKEN_VARIABLE: &str = "SAMOVAR_TOKEN";
 
 /// Environment variable with the number of a pipe that has the token, in a process that
-/// [`hide_token`] has started.
+/// [`move_token`] or [`pass_token`] has started.
 pub(crate) const PIPE_VARIABLE: &str = "SAMOVAR_TOKEN_PIPE";
 
 /// Maximum length of a token that a pipe takes, in bytes.
@@ -39,36 +39,83 @@ pub(crate) fn token_variable() -> Option<String> {
         .filter(|token| !token.is_empty())
 }
 
-/// Hides the token of [`TOKEN_VARIABLE`] from the programs that this process starts: they could
-/// read the environment of this process in `/proc`. So it is replaced by one without the variable,
-/// which gets the token by a pipe. Other users than root cannot read its memory either.
+/// Hides the token of [`TOKEN_VARIABLE`] from the programs that this process starts.
+///
+/// # Errors
+///
+/// As [`move_token`] and [`seal`].
+pub(crate) fn hide_token() -> anyhow::Result<()> {
+    move_token()?;
+    seal()
+}
+
+/// Replaces this process by one without [`TOKEN_VARIABLE`], which gets the token by a pipe:
+/// programs that it starts could read its environment in `/proc`. Does nothing if the variable is
+/// not set.
 ///
 /// # Errors
 ///
 /// The process cannot be replaced.
-pub(crate) fn hide_token() -> anyhow::Result<()> {
+pub(crate) fn move_token() -> anyhow::Result<()> {
     let Some(token) = std::env::var_os(TOKEN_VARIABLE).filter(|token| !token.is_empty()) else {
-        token_variable();
-        return set_dumpable_behavior(DumpableBehavior::NotDumpable)
-            .context("cannot hide the memory of the process");
+        return Ok(());
     };
-    let token = token.to_string_lossy();
-    let token = token_in(&token, TOKEN_VARIABLE)?;
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("samovar").args(std::env::args_os().skip(1));
+    let _pipe = pass(&mut command, &token.to_string_lossy())?;
+    let error = command.exec();
+    Err(anyhow!(error).context("cannot start this program again, without the token"))
+}
+
+/// Reads the token from the pipe of [`move_token`] or [`pass_token`], and hides the memory of this
+/// process from other processes of the user. Call it after the process has entered its namespaces,
+/// which needs the files of the process in `/proc`.
+///
+/// # Errors
+///
+/// The system refuses it.
+pub(crate) fn seal() -> anyhow::Result<()> {
+    token_variable();
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .context("cannot hide the memory of the process")
+}
+
+/// Returns whether this process gets a token by a pipe.
+pub(crate) fn is_passed() -> bool {
+    std::env::var_os(PIPE_VARIABLE).is_some()
+}
+
+/// Passes the token of [`token_variable`] to this program, which `command` starts. Keep the result
+/// until the program was started.
+///
+/// # Errors
+///
+/// There is no pipe, or the token is too long.
+pub(crate) fn pass_token(command: &mut Command) -> anyhow::Result<Option<PipeReader>> {
+    without_token(command);
+    let token = token_variable();
+    token.map(|token| pass(command, &token)).transpose()
+}
+
+fn pass(command: &mut Command, token: &str) -> anyhow::Result<PipeReader> {
+    // A longer one would not fit into the pipe, which nobody reads yet.
     ensure!(
         token.len() <= TOKEN_LEN_MAX,
         "the token in {TOKEN_VARIABLE} is too long"
     );
     let (reader, mut writer) = std::io::pipe()?;
     writer.write_all(token.as_bytes())?;
-    drop(writer);
     fcntl_setfd(&reader, FdFlags::empty())?;
-    let error = Command::new("/proc/self/exe")
-        .arg0("samovar")
-        .args(std::env::args_os().skip(1))
+    command
         .env_remove(TOKEN_VARIABLE)
-        .env(PIPE_VARIABLE, reader.as_raw_fd().to_string())
-        .exec();
-    Err(anyhow!(error).context("cannot start this program again, without the token"))
+        .env(PIPE_VARIABLE, reader.as_raw_fd().to_string());
+    Ok(reader)
+}
+
+/// Removes the token from the environment of a program that does not need it, such as a build with
+/// scripts of others. To hide it also in the environment of this process, [`hide_token`] first.
+pub(crate) fn without_token(command: &mut Command) -> &mut Command {
+    command.env_remove(TOKEN_VARIABLE).env_remove(PIPE_VARIABLE)
 }
 
 /// Returns the token in the first line of a text. `source`: description of the text's origin.

@@ -182,6 +182,29 @@ fn standard_output_is_that_of_the_command() {
     assert_eq!(text, format!("{}\na", at.to_str().unwrap()));
 }
 
+/// Neither the processes beside the command nor its parents show the token, and the mount and the
+/// push have it nevertheless.
+#[test]
+fn the_command_cannot_read_the_token_anywhere() {
+    let Some(overlays) = Overlays::new() else {
+        return;
+    };
+    overlays.push(FILES);
+    let script = "cat package.json >copy; ls -d /proc/[0-9]*; env; \
+                  cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null \
+                  | tr '\\0' '\\n' || true";
+    let mut command = overlays.run(&["app"], script);
+    let found = output(command.stdin(std::process::Stdio::null()));
+    assert!(
+        found.contains("PATH=") && found.contains("/proc/"),
+        "{found}"
+    );
+    assert!(!found.contains(&overlays.home.token), "{found}");
+    let pulled = overlays.pulled();
+    assert_eq!(pulled.get(&b"copy"[..]), pulled.get(&b"package.json"[..]));
+    overlays.assert_nothing_left();
+}
+
 #[test]
 fn an_older_generation_is_not_pushed_on_top() {
     let Some(overlays) = Overlays::new() else {

@@ -10,6 +10,8 @@ use samovar_server::checkup::Findings;
 use samovar_server::config::Configuration;
 use samovar_server::listener::ListenSpec;
 
+use crate::credential::without_token;
+
 const SUBJECT: &str = "socket unit";
 
 /// Socket unit of the service that the Debian package and the NixOS module install.
@@ -25,7 +27,7 @@ pub(super) fn examine(config: &mut Configuration, findings: &mut Findings) {
         return;
     }
     let mut show = Command::new("systemctl");
-    let shown = show
+    let shown = without_token(&mut show)
         .args(["show", "--property=ActiveState,Listen", UNIT])
         .output();
     let text = shown.map(|shown| String::from_utf8_lossy(&shown.stdout).into_owned());

@@ -50,6 +50,7 @@ use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::arguments::{option, required, switch};
+use crate::credential::{is_passed, seal};
 use crate::credentials::{self, Sources};
 use crate::notice::notice;
 use crate::outcome::Failed;
@@ -149,6 +150,9 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
     let is_detached = matches.get_flag("detached");
     if is_detached {
         background::detach();
+    } else if is_passed() {
+        // A command that runs in an overlay of the mount must not read the token.
+        seal().map_err(|error| Failed::Unavailable.because(error))?;
     }
     let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot catch signals")?;
     let (ended, ends) = mpsc::channel();

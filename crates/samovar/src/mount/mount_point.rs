@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use super::file_system::FileSystem;
+use crate::credential::without_token;
 use crate::mounts::mounts;
 use crate::outcome::Failed;
 
@@ -171,6 +172,7 @@ impl MountPoint {
         }
         for helper in HELPERS {
             let mut command = Command::new(helper);
+            without_token(&mut command);
             command.args(["-u", "-z", "--"]).arg(&self.path);
             let output = command.stdin(Stdio::null()).output();
             match output {

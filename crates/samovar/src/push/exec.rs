@@ -9,7 +9,7 @@ use samovar_store::Store;
 
 use super::Pusher;
 use super::report::Report;
-use crate::credential::{PIPE_VARIABLE, TOKEN_VARIABLE};
+use crate::credential::without_token;
 
 /// Number of registered paths per query.
 const LIST_COUNT: usize = 500;
@@ -29,11 +29,7 @@ pub(super) fn run(
     let (program, arguments) = words.split_first().context("a command is missing")?;
     let before = newest(&*pusher.store)?;
     pusher.check_login()?;
-    let status = Command::new(program)
-        .args(arguments)
-        // The command, such as a build with scripts of others, needs no token.
-        .env_remove(TOKEN_VARIABLE)
-        .env_remove(PIPE_VARIABLE)
+    let status = without_token(Command::new(program).args(arguments))
         .status()
         .with_context(|| format!("cannot run {program:?}"))?;
     let infos = registered_after(&*pusher.store, before)?;

@@ -1,7 +1,7 @@
 //! Processes beside an overlay: the guard of `samovar workspace run` without a PID namespace, which
 //! kills what is left if that process is killed, and the view, which serves the snapshot.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, PipeReader, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -12,6 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::namespace::{Permission, kill_members, mount_namespace};
 use crate::arguments::required;
+use crate::credential::{pass_token, without_token};
 use crate::credentials::Sources;
 use crate::outcome::Failed;
 use crate::refs::URL_VARIABLE;
@@ -105,7 +106,7 @@ impl View {
         sources: &Sources,
         directory: &Path,
     ) -> anyhow::Result<Self> {
-        let mut command = mount_command(manifest, url, sources, directory)?;
+        let (mut command, _pipe) = mount_command(manifest, url, sources, directory)?;
         command.arg("--writable-directories").stdout(Stdio::piped());
         let mut child = {
             let _permission = Permission::mount()?;
@@ -136,7 +137,7 @@ impl View {
 }
 
 /// Returns a command that mounts the snapshot with this manifest. `url`: the cache, if it is not
-/// that of `SAMOVAR_CACHE`.
+/// that of `SAMOVAR_CACHE`. Keep the pipe, which has the token, until the command was started.
 ///
 /// # Errors
 ///
@@ -146,8 +147,9 @@ fn mount_command(
     url: Option<&str>,
     sources: &Sources,
     directory: &Path,
-) -> anyhow::Result<Command> {
+) -> anyhow::Result<(Command, Option<PipeReader>)> {
     let mut command = own_program();
+    let pipe = pass_token(&mut command)?;
     command.arg("mount");
     for (option, file) in [
         ("--token-file", &sources.token_file),
@@ -162,7 +164,7 @@ fn mount_command(
     if let Some(url) = url {
         command.env(URL_VARIABLE, url);
     }
-    Ok(command)
+    Ok((command, pipe))
 }
 
 /// Mounts the snapshot with this manifest. A process in the background serves it, until it is
@@ -178,7 +180,7 @@ pub(crate) fn start_view(
     directory: &Path,
     is_offline: bool,
 ) -> anyhow::Result<()> {
-    let mut command = mount_command(manifest, Some(url), sources, directory)?;
+    let (mut command, _pipe) = mount_command(manifest, Some(url), sources, directory)?;
     command.arg("--background").stdout(Stdio::null());
     if is_offline {
         command.arg("--offline");
@@ -214,6 +216,7 @@ fn own_program() -> Command {
     // The file may have been replaced since this process was started, by an upgrade.
     let mut command = Command::new("/proc/self/exe");
     command.arg0("samovar").process_group(0);
+    without_token(&mut command);
     command
 }
 

@@ -37,7 +37,7 @@ use super::origin::{Origin, find, report_kept};
 use super::refusal::check_fuse;
 use super::signals::Signals;
 use crate::arguments::{option, switch};
-use crate::credential::TOKEN_VARIABLE;
+use crate::credential::{move_token, seal, without_token};
 use crate::credentials::{self, Sources};
 use crate::mount::{DIRECTORY_MODE, keep_manifest};
 use crate::notice::notice;
@@ -153,6 +153,7 @@ fn try_run(matches: &ArgMatches) -> anyhow::Result<u8> {
         first::settle(signals.parent())?;
         (Namespace::current()?, signals)
     } else {
+        move_token()?;
         // While the process has one thread.
         let namespace = Namespace::enter()?;
         let signals = Signals::catch()?;
@@ -161,6 +162,7 @@ fn try_run(matches: &ArgMatches) -> anyhow::Result<u8> {
         }
         (namespace, signals)
     };
+    seal()?;
     let wanted = Wanted::of(matches)?;
     let snapshots = Snapshots::open(
         wanted.name.remote.clone(),
@@ -405,9 +407,8 @@ impl Run {
         first::without_parent(&mut command)
             .args(arguments)
             .current_dir(&self.target)
-            .env("PWD", &self.target)
-            // The command, such as a build with scripts of others, needs no token.
-            .env_remove(TOKEN_VARIABLE);
+            .env("PWD", &self.target);
+        without_token(&mut command);
         let child = signals.start(Some(self.layers.dir().to_owned()), || {
             let spawned = command.spawn();
             Ok(spawned.map_err(|error| NotStarted::new(program, &error))?)
