@@ -22,9 +22,9 @@ use samovar_workspace::root::Attributes;
 use samovar_workspace::{Entry, Kind, Manifest, Mtime, Root, Scanned};
 
 use super::fetch::{Place, Staged, file};
-use super::open::set_root_mode;
 use super::state::shown_path;
 use super::unchanged::is_as_scanned;
+use crate::notice::notice;
 use crate::outcome::Failed;
 use crate::size::counted;
 use crate::snapshot::Snapshots;
@@ -363,6 +363,14 @@ fn changed(path: &[u8]) -> anyhow::Error {
         "{} was changed by another program meanwhile, and stays as it is: run the command again",
         shown_path(path)
     ))
+}
+
+/// Sets the mode of the root of a workspace.
+pub(super) fn set_root_mode(root: &Path, mode: u16) {
+    let set = fs::set_permissions(root, fs::Permissions::from_mode(mode.into()));
+    if let Err(error) = set {
+        notice(&format!("cannot set the mode of {root:?}: {error}"));
+    }
 }
 
 fn set_file_attributes(path: &Path, mode: u16, mtime: Mtime) -> anyhow::Result<()> {

@@ -3,7 +3,8 @@
 //! A `.samovar` can also come with a clone or an archive. So it is converted only if the list of
 //! this user's workspaces has its directory: `$XDG_STATE_HOME/samovar/workspaces-HOST`, with one
 //! percent-encoded path per line. And if it has an index, that one must describe a file of the
-//! directory as it is on this disk, which nobody can do in advance.
+//! directory as it is on this disk, which nobody can do in advance; or it must be in the layers of
+//! an overlay of this user.
 //!
 //! # Crashes
 //!
@@ -94,8 +95,9 @@ pub(super) fn convert(root: &Path) -> anyhow::Result<Option<Registered>> {
         true => root.join(STATE_DIRECTORY),
         // The directory was removed while nothing was mounted.
         false => match removed(root) {
-            Some(upper) => upper.join(STATE_DIRECTORY),
-            None => return Ok(None),
+            // It is created again first.
+            Some(upper) if root.is_dir() => upper.join(STATE_DIRECTORY),
+            _ => return Ok(None),
         },
     };
     convert_from(root, &from).with_context(|| format!("cannot convert the state in {from:?}"))
@@ -107,7 +109,7 @@ fn convert_from(root: &Path, from: &Path) -> anyhow::Result<Option<Registered>> 
     let text = fs::read(from.join(STATE)).with_context(|| format!("cannot read {from:?}"))?;
     let state = State::parse(&String::from_utf8_lossy(&text))?;
     ensure!(
-        is_of_this_disk(root, from),
+        has_own_layers(&state) || is_of_this_disk(root, from),
         Failed::Refused.because(anyhow!(
             "it does not describe the files in {root:?}, as if it had come with a copy: run \
              samovar workspace open --adopt REF {}",
@@ -168,6 +170,15 @@ fn lock(from: &Path) -> anyhow::Result<File> {
             "another command of an earlier version uses the workspace: wait for its end, or end it"
         ))),
     }
+}
+
+/// Returns whether the layers of a state in overlay mode are where this user has those of
+/// workspaces, where nothing comes with an archive. While they are not mounted, the index describes
+/// no file.
+fn has_own_layers(state: &State) -> bool {
+    let layers = state.mode.layers().and_then(Path::parent);
+    let own = state_dir().map(|own| own.join(OVERLAYS));
+    own.is_ok_and(|own| layers == Some(&own))
 }
 
 /// Returns whether the index of an old state describes a file of the directory: by its inode, and
@@ -238,6 +249,18 @@ fn remove(from: &Path, root: &Path) {
     let is_removed = fs::remove_dir(&target).is_ok();
     let link = root.join(STATE_DIRECTORY);
     if is_removed && link.is_symlink() {
+        fs::remove_file(link).ok();
+    }
+}
+
+/// Removes the link to a state that was converted while an overlay hid the link.
+pub(super) fn remove_link(root: &Path) {
+    let link = root.join(STATE_DIRECTORY);
+    let target = fs::read_link(&link).unwrap_or_default();
+    let layers = target.parent().and_then(Path::parent);
+    if layers.is_some_and(|layers| upper(layers).join(STATE_DIRECTORY) == target)
+        && !target.exists()
+    {
         fs::remove_file(link).ok();
     }
 }

@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -578,23 +577,23 @@ fn describe(row: &mut Row, workspace: &Workspace) -> anyhow::Result<()> {
 /// Describes a workspace whose directory was removed. In overlay mode, its changes are elsewhere.
 fn describe_removed(row: &mut Row) {
     let Some(removed) = overlay::find_removed(&row.root) else {
+        if let Some(changes) = old::removed(&row.root) {
+            row.state = vanished(&changes, "REF", &row.root);
+        }
         return;
     };
-    let (changes, root) = (removed.upper().unwrap_or_default(), row.root.display());
     let State { url, name, .. } = &removed.state;
     row.title = removed.title();
     row.age = removed.state.base.as_ref().map(|base| age(base.synced_at));
     row.is_mounted = Some(false);
-    row.state = format!(
-        "vanished, with its changes in {changes:?}: samovar workspace open --mode overlay \
-         {url}#{name} {root} mounts them again"
-    );
+    let changes = removed.upper().unwrap_or_default();
+    row.state = vanished(&changes, &format!("{url}#{name}"), &row.root);
 }
 
-/// Sets the mode of the root of a workspace.
-pub(super) fn set_root_mode(root: &Path, mode: u16) {
-    let set = fs::set_permissions(root, fs::Permissions::from_mode(mode.into()));
-    if let Err(error) = set {
-        notice(&format!("cannot set the mode of {root:?}: {error}"));
-    }
+fn vanished(changes: &Path, reference: &str, root: &Path) -> String {
+    format!(
+        "vanished, with its changes in {changes:?}: samovar workspace open --mode overlay \
+         {reference} {} mounts them again",
+        root.display()
+    )
 }

@@ -18,11 +18,11 @@ use samovar_workspace::scan::Options;
 use samovar_workspace::{Action, Entries, Entry, Kind, Root, Scanned, Walk, merge_with};
 
 use super::adopt::{self, Origin};
-use super::apply::Apply;
+use super::apply::{Apply, set_root_mode};
 use super::delete::check_complete;
 use super::local::{empty, write_index};
 use super::on_server::{OnServer, missing};
-use super::open::{has_files, set_root_mode};
+use super::open::has_files;
 use super::repositories::{self, Conflict, Report};
 use super::state::{Base, State, Workspace};
 use crate::credentials::Sources;

@@ -309,6 +309,7 @@ fn unmount_idle(workspace: &Workspace, layers: &Layers) -> anyhow::Result<()> {
         }
     }
     unmount_lazily(&layers.lower());
+    old::remove_link(root);
     Ok(())
 }
 
