@@ -45,6 +45,12 @@ impl Unit {
     }
 }
 
+/// Returns whether a directory with this name is a repository.
+#[must_use]
+pub fn is_repository(name: &[u8]) -> bool {
+    Unit::of(name) == Some(Unit::Repository)
+}
+
 /// Returns whether a directory with this name is the conflict copy of a repository.
 #[must_use]
 pub fn is_copy(name: &[u8]) -> bool {

@@ -310,6 +310,7 @@ fn adopting_a_directory_reverts_nothing_that_others_have_pushed() {
     let text = home.exits(&one, &["pull"], 1);
     assert_has(&text, "conflict: a stays");
     assert_has(&text, "conflict: b stays");
+    assert_has(&text, "conflict: added stays");
     assert_eq!(read(&one, "b"), "changed here");
     let copies = tree(&one).into_iter();
     let copies: Vec<_> = copies

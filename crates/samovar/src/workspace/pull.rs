@@ -76,7 +76,7 @@ fn find_base(
             let what = format!("they have come from generation {}", generation.number);
             (Some(Base::now(generation.version(), &snapshot)), what)
         }
-        Origin::Unknown { .. } => (None, "each difference is a conflict".to_owned()),
+        _ => (None, "each difference is a conflict".to_owned()),
     };
     writeln!(
         out,
@@ -114,12 +114,19 @@ pub(super) fn pull(
     let theirs = &snapshot.manifest;
     let ours = repositories::read_settled(workspace, false, Options::default())?;
     let base = workspace.base()?;
+    let is_based = base.is_some();
     let base = base.map_or_else(empty, |base| base.manifest.entries);
     let host = newest.host.as_deref().unwrap_or("server");
     let label = format!("{host}-{}", date(newest.created_at));
     let contents = repositories::contents(&workspace.place(), snapshots, &base, &ours, theirs)?;
     let mut actions = merge_with(&base, &ours.entries, &theirs.entries, &label, &contents);
     let conflicts = conflicts(&mut actions, &ours.entries, &theirs.entries);
+    let name = workspace.state.name.clone();
+    let mut doubts = Vec::new();
+    if !is_based {
+        let trees = [&ours.entries, &theirs.entries];
+        doubts = adopt::doubts(snapshots, &name, trees, &conflicts)?;
+    }
     let applied = Apply::run(&workspace.place(), snapshots, &ours, theirs, &actions)?;
     // Before the base changes: the next pull reports no conflict of this one.
     let report = Report {
@@ -130,6 +137,9 @@ pub(super) fn pull(
     };
     for conflict in &conflicts {
         report.conflict(conflict, &workspace.root, out)?;
+    }
+    for doubt in &doubts {
+        doubt.report(name.as_str(), newest.number, out)?;
     }
     report.copies(out)?;
     out.flush()?;
@@ -143,7 +153,7 @@ pub(super) fn pull(
         human(applied.received_len),
         started_at.elapsed().as_secs_f64()
     )?;
-    Ok(match conflicts.is_empty() {
+    Ok(match conflicts.is_empty() && doubts.is_empty() {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })

@@ -86,6 +86,13 @@ impl Home {
         exits(&mut self.command_in(directory, arguments), code)
     }
 
+    /// Runs a command in a workspace. Returns its exit code.
+    #[track_caller]
+    pub(crate) fn exits_with(&self, directory: &Path, arguments: &[&str]) -> i32 {
+        let found = finish(&mut self.command_in(directory, arguments));
+        found.status.code().unwrap()
+    }
+
     /// Runs `push` in a workspace. Returns the generation.
     #[track_caller]
     pub(crate) fn push(&self, directory: &Path) -> u64 {
