@@ -15,7 +15,7 @@ use std::process::Command;
 use support::samovar;
 use support_uploads::{MadePath, Running, Site};
 use support_users::{NOBODY, has_users};
-use testkit::process::output;
+use testkit::process::{fails, output};
 
 /// Creates a site with an empty storage directory of another user.
 fn site() -> Site {
@@ -102,6 +102,27 @@ fn maintenance_by_root_leaves_the_storage_to_its_owner() {
     assert_served_by_owner(&site, &path, &token);
     output(&mut command(&site, "cache delete default --yes"));
     assert_owned(&site, "cache delete");
+}
+
+/// A server that root starts by mistake would leave files that the owner's server cannot use.
+#[test]
+fn a_server_that_root_runs_refuses_the_storage_of_another_user() {
+    if !has_users() {
+        return;
+    }
+    let site = site();
+    for is_new in [true, false] {
+        if !is_new {
+            site.token(&[]);
+        }
+        let text = fails(samovar().args(site.arguments()));
+        assert!(
+            text.contains("belongs to user 65534") && text.contains("set `user` to 65534"),
+            "{text}"
+        );
+        assert_eq!(site.storage().join(".samovar").exists(), !is_new);
+    }
+    assert_owned(&site, "serve");
 }
 
 /// Asserts that a server that the owner of the storage runs can use it.

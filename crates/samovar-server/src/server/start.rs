@@ -4,12 +4,14 @@
 //! read are read and sockets are bound. The store is opened after it, because the new user must be
 //! able to read it.
 
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use rustix::process::{Resource, getrlimit, setrlimit};
+use rustix::process::{Resource, geteuid, getrlimit, setrlimit};
 use samovar_cache::{CacheConfig, LeaseConfig, NarCoding, Program, Site, SiteConfig, Trust};
 use samovar_http::{Server, handover};
 use samovar_metrics::{Metrics, Observer};
@@ -25,7 +27,7 @@ use super::reload::{self, Again};
 use super::unencrypted::unencrypted;
 use super::upgrade::{Event, Kind, Predecessor};
 use super::{caches, nar_cache};
-use crate::config::{CacheSettings, Configuration, GC_LEASE_TIME_DEFAULT, cores, nearest};
+use crate::config::{CacheSettings, Configuration, GC_LEASE_TIME_DEFAULT, Names, cores, nearest};
 use crate::daemon::{Background, Identity, PidFile};
 use crate::log::{AccessLog, ErrorLog};
 use crate::notify::{self, Watchdog};
@@ -387,6 +389,7 @@ fn open_storage(
         return Ok(None);
     };
     let failed = || format!("cannot use the storage {directory:?}");
+    refuse_root(directory, &config.names).with_context(failed)?;
     let is_new = RootKind::of(directory).with_context(failed)? == RootKind::New;
     let storage = Storage::open(directory, store_dir).with_context(failed)?;
     if is_new {
@@ -396,6 +399,19 @@ fn open_storage(
         ));
     }
     Ok(Some(storage))
+}
+
+/// Refuses to use the storage of another user as root: the server would make files that the
+/// storage's owner, who runs the server at other times, cannot use.
+fn refuse_root(directory: &Path, names: &Names) -> anyhow::Result<()> {
+    let owner = samovar_storage::owned(directory)?.uid();
+    anyhow::ensure!(
+        !geteuid().is_root() || owner == 0,
+        "it belongs to user {owner}, who could not use the files of a server that root runs: set \
+         {} to {owner}, or start the server as that user",
+        names.option("user")
+    );
+    Ok(())
 }
 
 /// Returns the URI of the store to serve; `None` for the one that the environment names. A server
