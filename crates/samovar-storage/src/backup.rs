@@ -32,7 +32,8 @@ impl Storage {
     ///
     /// # Errors
     ///
-    /// Any [`StorageError`].
+    /// Any [`StorageError`]. After [`StorageError::Damaged`], the backup may lack damaged paths
+    /// only.
     pub fn back_up(&self) -> Result<(), StorageError> {
         let key = format!("{PREFIX}{}{SUFFIX}", self.metadata.today()?);
         let state = self.metadata.dump_state()?;
@@ -47,14 +48,16 @@ impl Storage {
         let failed = |error| StorageError::file("cannot write", &key, error);
         let object = self.objects.create()?;
         let mut encoder = zstd::Encoder::new(object, LEVEL).map_err(failed)?;
-        self.metadata
+        let fault = self
+            .metadata
             .dump(&mut |line| writeln!(encoder, "{line}").map_err(failed))?;
         encoder.finish().map_err(failed)?.publish(&key)?;
         let pause_end = Instant::now() + started.elapsed() * PAUSE_FACTOR;
         *locked(&self.last_backup) = Some((state, pause_end));
         let mut keys = self.backups()?;
         keys.truncate(keys.len().saturating_sub(COUNT_MAX));
-        keys.iter().try_for_each(|key| self.objects.remove(key))
+        keys.iter().try_for_each(|key| self.objects.remove(key))?;
+        fault.map_or(Ok(()), Err)
     }
 
     /// Restores tokens, pins and last uses from the newest backup. Returns the key of the backup,

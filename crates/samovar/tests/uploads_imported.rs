@@ -414,7 +414,17 @@ fn a_rebuilt_database_has_the_paths_of_all_caches() {
         response.text()
     };
     let before = [narinfo(&server, &lib), narinfo(&server, &app)];
+    let damaged = MadePath::new("damaged");
+    for (target, body) in [
+        (damaged.file_target(), damaged.file.clone()),
+        (damaged.target(), damaged.narinfo().into_bytes()),
+    ] {
+        let response = server.put(&token, &format!("/b{target}"), body);
+        assert_eq!(response.status, 200, "{}", response.text());
+    }
     server.process.terminate();
+    // A path that cannot be read does not prevent the backup of all others.
+    site.sql("update path set name = '' where name = 'damaged'");
     // The backup is written soon after the start.
     let server = site.start();
     testkit::eventually("the backup has the paths", || {
@@ -429,6 +439,9 @@ fn a_rebuilt_database_has_the_paths_of_all_caches() {
             text.contains(&app.store_path)
         })
     });
+    server
+        .process
+        .wait_for("back up the database of the storage");
     server.process.terminate();
     for suffix in ["", "-wal", "-shm"] {
         fs::remove_file(site.storage().join(format!("{DATABASE}{suffix}"))).ok();

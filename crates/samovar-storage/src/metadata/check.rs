@@ -85,15 +85,16 @@ pub trait Rows {
     fn today(&self) -> Result<String, StorageError>;
 
     /// Calls `write` with a line of JSON for each token, each pin, the last use of each path, and
-    /// the narinfo of each path of a cache that is not mirrored.
+    /// the narinfo of each path of a cache that is not mirrored. Returns the fault of the first
+    /// path that is left out because its row is damaged.
     ///
     /// # Errors
     ///
-    /// Any [`StorageError`], and those of `write`.
+    /// Any other [`StorageError`], and those of `write`.
     fn dump(
         &self,
         write: &mut dyn FnMut(&str) -> Result<(), StorageError>,
-    ) -> Result<(), StorageError>;
+    ) -> Result<Option<StorageError>, StorageError>;
 
     /// Returns the narinfos in lines that [`dump`](Self::dump) has written, each with the name of
     /// its cache. A path comes after its references.

@@ -77,7 +77,7 @@ impl Rows for Sqlite {
     fn dump(
         &self,
         write: &mut dyn FnMut(&str) -> Result<(), StorageError>,
-    ) -> Result<(), StorageError> {
+    ) -> Result<Option<StorageError>, StorageError> {
         self.read(|connection| {
             // All queries read the same snapshot.
             let transaction = connection.unchecked_transaction()?;
@@ -148,11 +148,12 @@ impl Rows for Sqlite {
     }
 }
 
-/// Writes the narinfos of all caches that the directory does not mirror, references first.
+/// Writes the narinfos of all caches that the directory does not mirror, references first. Returns
+/// the fault of the first path that is left out because its row is damaged.
 fn dump_paths(
     connection: &Connection,
     write: &mut dyn FnMut(&str) -> Result<(), StorageError>,
-) -> Result<(), StorageError> {
+) -> Result<Option<StorageError>, StorageError> {
     let mut json =
         connection.prepare("select json_object('kind', 'narinfo', 'cache', ?1, 'text', ?2)")?;
     let mut paths = connection.prepare(
@@ -161,23 +162,43 @@ fn dump_paths(
          where cache_id is not (select cast(value as integer) from meta \
              where meta.key = 'mirrored-cache') order by path.id",
     )?;
+    let mut fault = None;
     let mut rows = paths.query([])?;
     while let Some(row) = rows.next()? {
-        let dir: String = row.get(2)?;
-        let dir = StoreDir::new(&dir).map_err(|error| damaged(&format!("{dir:?}: {error}")))?;
         let (cache, hash_part) = (CacheId(row.get(0)?), HashPart::from_bytes(row.get(3)?));
-        let Some((path, _)) = stored::stored_path(connection, cache, hash_part)? else {
-            continue;
+        let dir: String = row.get(2)?;
+        let text = match narinfo(connection, cache, &dir, hash_part) {
+            Ok(text) => text,
+            Err(error @ StorageError::Damaged(_)) => {
+                fault = fault.or(Some(error));
+                continue;
+            }
+            Err(error) => return Err(error),
         };
-        let mut text = Vec::new();
-        let written = mirror::narinfo(&path).write(&dir, &mut text);
-        written.map_err(|error| damaged(&format!("{}: {error}", path.path)))?;
-        let text = String::from_utf8_lossy(&text);
-        let name: String = row.get(1)?;
-        let line: String = json.query_row([&*name, &*text], |row| row.get(0))?;
-        write(&line)?;
+        if let Some(text) = text {
+            let name: String = row.get(1)?;
+            let line: String = json.query_row([&name, &text], |row| row.get(0))?;
+            write(&line)?;
+        }
     }
-    Ok(())
+    Ok(fault)
+}
+
+/// Returns the narinfo of a path in a cache with this store directory. `None`: the path is lost.
+fn narinfo(
+    connection: &Connection,
+    cache: CacheId,
+    dir: &str,
+    hash_part: HashPart,
+) -> Result<Option<String>, StorageError> {
+    let dir = StoreDir::new(dir).map_err(|error| damaged(&format!("{dir:?}: {error}")))?;
+    let Some((path, _)) = stored::stored_path(connection, cache, hash_part)? else {
+        return Ok(None);
+    };
+    let mut text = Vec::new();
+    let written = mirror::narinfo(&path).write(&dir, &mut text);
+    written.map_err(|error| damaged(&format!("{}: {error}", path.path)))?;
+    Ok(Some(String::from_utf8_lossy(&text).into_owned()))
 }
 
 fn nars_after(
