@@ -279,6 +279,8 @@ fn the_status_page_updates_itself() {
             .status,
         200
     );
+    let cache = format!(".status-head a[href=\"{}/\"]", server.url());
+    browser.wait_until(&format!("document.querySelector('{cache}')"));
     // A missing path has no page.
     let link = "return document.querySelectorAll('a[href*=\"0000000000\"]').length";
     assert_eq!(browser.run(link), 0);

@@ -86,7 +86,7 @@ fn recent_uploads_pins_and_quota_are_shown() {
         "1.0 GiB",
         &*link(&scene.lib),
         &*link(&scene.app),
-        "release",
+        "pinned as <bdi>release</bdi>@1",
     ];
     assert_shows(&uploads, &parts);
     let lib = scene.page_of(&scene.lib);

@@ -27,6 +27,7 @@ pub(crate) fn page(status: &Status, host: &str) -> Response {
         div.status-head {
             h1 { "Status" }
             p.live role="status" data-live="" { "Snapshot. " a href="" { "Refresh" } "." }
+            @if let Some(url) = &links.0 { a href={ (url) "/" } { "Pages of the cache" } }
         }
         (health(status))
         (now(status))

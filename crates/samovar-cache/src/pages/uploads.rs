@@ -94,7 +94,7 @@ impl View<'_> {
                     }
                 } }
             }
-            (self.pushes(&pushes))
+            (self.pushes(&pushes, pins.as_deref().unwrap_or_default()))
             (self.pins(pins.as_deref()))
         })
     }
@@ -149,7 +149,8 @@ impl View<'_> {
         Ok(pins)
     }
 
-    fn pushes(&self, pushes: &[RecentPush]) -> Markup {
+    /// Renders the last pushes, and the pins of each path that is among `pins`.
+    fn pushes(&self, pushes: &[RecentPush], pins: &[Pin]) -> Markup {
         html! {
             section aria-labelledby="recent" {
                 h2 id="recent" { "Recent uploads" }
@@ -162,13 +163,13 @@ impl View<'_> {
                         th scope="col" { "Uploaded" }
                         th.minor scope="col" { "Token" }
                     } }
-                    tbody { @for push in pushes { (self.push(push)) } }
+                    tbody { @for push in pushes { (self.push(push, pins)) } }
                 } } }
             }
         }
     }
 
-    fn push(&self, push: &RecentPush) -> Markup {
+    fn push(&self, push: &RecentPush, pins: &[Pin]) -> Markup {
         let RecentPath {
             path,
             registered_at,
@@ -176,9 +177,16 @@ impl View<'_> {
             file_size,
             token,
         } = &push.path;
+        let pins = pins.iter().filter(|pin| pin.path == *path);
         html! {
             tr {
-                td { (self.path_name(path, true)) (self.others(push)) }
+                td {
+                    (self.path_name(path, true))
+                    @for pin in pins {
+                        span.pin { "pinned as " (Name(pin.name.as_bytes())) "@" (pin.generation) }
+                    }
+                    (self.others(push))
+                }
                 td.number.minor { (Size(*nar_size)) }
                 td.number.minor { (Size(*file_size)) }
                 td.time { (Age::of(*registered_at)) }
