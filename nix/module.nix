@@ -156,7 +156,7 @@ in
         type = types.nullOr types.str;
         default = null;
         example = "90d";
-        description = "Time since the last use after which uploaded paths are deleted; never if null.";
+        description = "Time since the last use after which uploaded paths are deleted, at least 1h; never if null.";
       };
 
       retentionRules = mkOption {

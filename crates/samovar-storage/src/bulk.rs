@@ -3,7 +3,7 @@
 use samovar_nix::HashPart;
 
 use crate::error::StorageError;
-use crate::metadata::{DAY, LookupResult, StoredPath};
+use crate::metadata::{LookupResult, StoredPath, USE_INTERVAL};
 use crate::stored_cache::StoredCache;
 
 impl StoredCache {
@@ -38,11 +38,13 @@ impl StoredCache {
                 *found = Ok(None);
             }
         }
-        let today = storage.metadata.now() / DAY;
+        let before = storage.metadata.now() - USE_INTERVAL;
         let mut uses = storage.uses();
         let used = found.iter().flatten().flatten();
-        uses.paths
-            .extend(used.filter(|path| path.used_on < today).map(|path| path.id));
+        uses.paths.extend(
+            used.filter(|path| path.used_at <= before)
+                .map(|path| path.id),
+        );
         drop(uses);
         for (hash_part, found) in asked.iter().zip(&found) {
             if matches!(found, Ok(None)) {

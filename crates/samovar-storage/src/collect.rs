@@ -2,10 +2,11 @@
 //!
 //! # Kept paths
 //!
-//! A path is kept if it is pinned, if it was uploaded within the last day, or if it was used within
-//! the retention time of its cache, which is unlimited by default. The closure of a kept path is
-//! kept, too. Uses of a path are requests for its narinfo or NAR, and further uploads of it. For
-//! caches of limited size see [`Retention`]. A NAR is kept if a path uses it, or if a client has
+//! A path is kept if it is pinned, if it was uploaded within the last day, or if it was used
+//! within the retention time of its cache, which is unlimited by default; if that is less than a
+//! day, it also applies to uploads. The closure of a kept path is kept, too. Uses of a path are
+//! requests for its narinfo or NAR, and further uploads of it. For caches of limited size see
+//! [`Retention`]. A NAR is kept if a path uses it, or if a client has
 //! sent it within the last day. For build logs and realisations see [`unused_extras`].
 //!
 //! # Steps
@@ -25,6 +26,10 @@
 //!    records the key of its object as garbage.
 //! 5. *Remove* the objects whose keys are garbage.
 //! 6. *Free* these keys [`Rules::key_rest`] later, so that new objects can use them.
+//!
+//! With [`Rules::at_once`], one run does all of this. Then `hold` is zero, and a pause after the
+//! condemnation takes its place: it exceeds the interval at which servers write uses, and what is
+//! condemned was not used within the retention time, an hour at least.
 //!
 //! # Invariants
 //!
@@ -46,6 +51,7 @@ use std::fs::{File, TryLockError};
 use std::mem;
 use std::ops::AddAssign;
 use std::path::Path;
+use std::time::Duration;
 
 use samovar_nix::HashPart;
 
@@ -60,7 +66,7 @@ use crate::purge::purge_step;
 use crate::size::{counted, human};
 
 pub use crate::keep::Verdict;
-pub use crate::retention::{Retention, RetentionRule, Retentions, Rules};
+pub use crate::retention::{Retention, RetentionRule, Retentions, Rules, retention_time};
 
 /// Name of the file that the collector locks, relative to the storage directory.
 const LOCK: &str = ".samovar/collector-lock";
@@ -145,6 +151,8 @@ pub struct Collector<'a> {
     drift: i64,
     /// Whether an operator has confirmed the run, so that it is not doubted.
     is_forced: bool,
+    /// Time between the condemnation of paths and their deletion, in which uses are recorded.
+    pause: Duration,
     phase: Phase,
     summary: Summary,
     _lock: File,
@@ -211,6 +219,7 @@ impl<'a> Collector<'a> {
                 deleted,
                 drift: 0,
                 is_forced: false,
+                pause: Duration::ZERO,
                 phase: Phase::Check,
                 summary: Summary::default(),
                 _lock: lock,
@@ -232,6 +241,14 @@ impl<'a> Collector<'a> {
     #[must_use]
     pub fn forced(mut self, is_forced: bool) -> Self {
         self.is_forced = is_forced;
+        self
+    }
+
+    /// Sets a pause between the condemnation of paths and the first deletion. With
+    /// [`Rules::at_once`], a use before the condemnation must be recorded until then.
+    #[must_use]
+    pub fn pausing(mut self, pause: Duration) -> Self {
+        self.pause = pause;
         self
     }
 
@@ -307,7 +324,12 @@ impl<'a> Collector<'a> {
                 }
             }
             Phase::ConfirmPaths => match self.metadata.confirm(BATCH_COUNT)? {
-                true => Phase::FindPaths,
+                true => {
+                    if self.summary.condemned > 0 {
+                        std::thread::sleep(self.pause);
+                    }
+                    Phase::FindPaths
+                }
                 false => Phase::ConfirmPaths,
             },
             Phase::FindPaths => {
@@ -449,7 +471,7 @@ pub fn preview(
     rules: &Rules,
     retentions: &Retentions,
 ) -> Result<(Graph, Vec<Verdict>), StorageError> {
-    let graph = metadata.graph(&|cache, name| retentions.of(cache).days_of(name))?;
+    let graph = metadata.graph(&|cache, name| retentions.of(cache).time_of(name))?;
     let verdicts = keep::decide(&graph, retentions, rules, metadata.now());
     Ok((graph, verdicts))
 }

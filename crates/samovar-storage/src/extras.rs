@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use crate::error::StorageError;
-use crate::metadata::{CacheId, DAY, Extra, Metadata};
+use crate::metadata::{CacheId, Extra, Metadata};
 use crate::retention::{Retentions, Rules};
 
 /// Returns the build logs and realisations without a path that the next run of the collector
@@ -25,8 +25,8 @@ pub fn unused_extras(
     let now = metadata.now();
     let (mut unused, mut others) = (Vec::new(), Vec::new());
     for extra in metadata.extras_without_path(now - rules.young)? {
-        let days = retentions.of(&extra.cache_name).days_of(&extra.name);
-        let is_old = days.is_some_and(|days| extra.uploaded_at <= now - i64::from(days) * DAY);
+        let time = retentions.of(&extra.cache_name).time_of(&extra.name);
+        let is_old = time.is_some_and(|time| extra.uploaded_at <= now - time);
         match extra.is_left || is_old {
             true => unused.push(extra),
             false => others.push(extra),

@@ -2,8 +2,12 @@
 
 use std::collections::HashMap;
 
-use crate::metadata::{DAY, Graph};
+use crate::metadata::{Graph, USE_INTERVAL};
 use crate::retention::{Retention, Retentions, Rules};
+
+/// Time by which the recorded last use of a path may be older than its last use, in seconds: uses
+/// within [`USE_INTERVAL`] are not recorded, and others wait in memory while the database is busy.
+const RECORD_DELAY: i64 = 2 * USE_INTERVAL;
 
 /// The decision about a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,9 +23,9 @@ pub enum Verdict {
 /// Returns a verdict for each path, in the order of the graph.
 ///
 /// A path is kept if it is young, pinned or used within its retention time, or if a kept path
-/// refers to it. If the kept paths of a cache exceed its retention size, the paths that
-/// were not used for the longest time are deleted first, but never one that is pinned, young, or
-/// used today or yesterday. A use of a path counts as a use of its closure.
+/// refers to it. If the kept paths of a cache exceed its retention size, the paths that were not
+/// used for the longest time are deleted first, but never one that is pinned, young, or used
+/// within [`Rules::young`]. A use of a path counts as a use of its closure.
 pub(crate) fn decide(
     graph: &Graph,
     retentions: &Retentions,
@@ -30,14 +34,15 @@ pub(crate) fn decide(
 ) -> Vec<Verdict> {
     let retentions = graph.caches.iter().map(|name| retentions.of(name));
     let retentions: Vec<&Retention> = retentions.collect();
-    let today = now.div_euclid(DAY);
     let mut kept = vec![false; graph.paths.len()];
     let mut needed = vec![false; graph.paths.len()];
     for (index, path) in graph.paths.iter().enumerate() {
-        let is_young = path.registered_at > now - rules.young;
-        needed[index] = is_young || path.used_on >= today - 1;
-        let is_used = |days| path.used_on >= today - i64::from(days);
-        kept[index] = path.days.is_none_or(is_used);
+        let is_used = |time: i64| path.used_at >= now - time - RECORD_DELAY;
+        let young = path
+            .retention
+            .map_or(rules.young, |time| time.min(rules.young));
+        needed[index] = path.registered_at > now - young || is_used(young);
+        kept[index] = path.retention.is_none_or(is_used);
     }
     for index in &graph.pinned {
         needed[*index as usize] = true;
@@ -84,7 +89,7 @@ fn spread(graph: &Graph, marked: &mut [bool]) {
 /// Changes the verdict on the least recently used paths of each cache that exceeds its retention
 /// size.
 fn shrink(graph: &Graph, retentions: &[&Retention], needed: &[bool], verdicts: &mut [Verdict]) {
-    let used_on = closure_uses(graph, verdicts);
+    let used_at = closure_uses(graph, verdicts);
     // Number of kept paths for each cache and NAR. The file of a NAR counts once per cache.
     let mut counts: HashMap<(u32, i64), u32> = HashMap::new();
     let mut sizes = vec![0_u64; retentions.len()];
@@ -104,7 +109,7 @@ fn shrink(graph: &Graph, retentions: &[&Retention], needed: &[bool], verdicts: &
     }
     // Among paths with the same last use, newer rows come first, so that a path is deleted before
     // its references.
-    candidates.sort_by_key(|index| (used_on[*index], std::cmp::Reverse(*index)));
+    candidates.sort_by_key(|index| (used_at[*index], std::cmp::Reverse(*index)));
     for index in candidates {
         let path = &graph.paths[index];
         let cache = path.cache as usize;
@@ -121,26 +126,26 @@ fn shrink(graph: &Graph, retentions: &[&Retention], needed: &[bool], verdicts: &
     }
 }
 
-/// Returns the day of the last use of each path, where a use of a kept path also counts for its
+/// Returns the time of the last use of each path, where a use of a kept path also counts for its
 /// references.
 fn closure_uses(graph: &Graph, verdicts: &[Verdict]) -> Vec<i64> {
-    let mut used_on: Vec<i64> = graph.paths.iter().map(|path| path.used_on).collect();
+    let mut used_at: Vec<i64> = graph.paths.iter().map(|path| path.used_at).collect();
     let mut is_changed = true;
     while is_changed {
         is_changed = false;
-        for index in (0..used_on.len()).rev() {
+        for index in (0..used_at.len()).rev() {
             if verdicts[index] != Verdict::Keep {
                 continue;
             }
             for reference in graph.references(index) {
-                if used_on[reference] < used_on[index] {
-                    used_on[reference] = used_on[index];
+                if used_at[reference] < used_at[index] {
+                    used_at[reference] = used_at[index];
                     is_changed = true;
                 }
             }
         }
     }
-    used_on
+    used_at
 }
 
 #[cfg(test)]
@@ -152,11 +157,10 @@ mod tests {
     use samovar_nix::Glob;
 
     use super::*;
-    use crate::metadata::GraphPath;
+    use crate::metadata::{DAY, GraphPath};
     use crate::retention::RetentionRule;
 
-    const TODAY: i64 = 20_000;
-    const NOW: i64 = TODAY * DAY + 5000;
+    const NOW: i64 = 20_000 * DAY + 5000;
 
     /// A path of a random graph: its cache, NAR, days since its last use, age in hours, references
     /// to earlier paths, and whether it is pinned.
@@ -174,9 +178,9 @@ mod tests {
                 cache: *cache,
                 nar_id: *nar,
                 file_size: 1 << *nar,
-                used_on: TODAY - unused,
+                used_at: NOW - unused * DAY,
                 registered_at: NOW - age * 3600,
-                days: None,
+                retention: None,
                 is_condemned: false,
             });
             let references: BTreeSet<u32> = references
@@ -243,12 +247,13 @@ mod tests {
             // Paths have different retention times, as with rules for names.
             let days = |index: usize| days + u32::try_from(index).unwrap() % 3;
             for (index, path) in graph.paths.iter_mut().enumerate() {
-                path.days = (path.cache == 0).then_some(days(index));
+                path.retention = (path.cache == 0).then_some(i64::from(days(index)) * DAY);
             }
             let verdicts = decide(&graph, &Retentions::default(), &Rules::default(), NOW);
             let is_root = |index: &usize| {
                 let (cache, _, unused, age, _, is_pinned) = nodes[*index];
-                cache == 1 || is_pinned || age < 24 || unused <= i64::from(days(*index))
+                let days = i64::from(days(*index));
+                cache == 1 || is_pinned || age < 24 || unused <= days
             };
             let expected = closure(&graph, (0..nodes.len()).filter(is_root));
             for (index, verdict) in verdicts.iter().enumerate() {
@@ -291,7 +296,7 @@ mod tests {
                 let users = (0..nodes.len()).filter(|user| {
                     closure(&graph, std::iter::once(*user)).contains(&index)
                 });
-                users.map(|user| graph.paths[user].used_on).max()
+                users.map(|user| graph.paths[user].used_at).max()
             };
             for dropped in &dropped {
                 for kept in kept.difference(&needed) {
@@ -310,22 +315,23 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(unused: i64, age: i64, days: u32, expected: Verdict) {
-        let mut graph = graph(&[(0, 1, unused, 0, Vec::new(), false)]);
+    fn check(unused: i64, age: i64, retention: i64, expected: Verdict) {
+        let mut graph = graph(&[(0, 1, 0, 0, Vec::new(), false)]);
         graph.paths[0].registered_at = NOW - age;
-        graph.paths[0].days = Some(days);
+        graph.paths[0].used_at = NOW - unused;
+        graph.paths[0].retention = Some(retention);
         let verdicts = decide(&graph, &Retentions::default(), &Rules::default(), NOW);
         assert_eq!(verdicts, [expected]);
     }
 
     #[test]
     fn the_first_rule_that_matches_a_name_applies() {
-        let rule = |names, days| RetentionRule {
+        let rule = |names, time| RetentionRule {
             names: Glob::new(names),
-            days,
+            time,
         };
         let retention = Retention {
-            days: Some(90),
+            time: Some(90),
             rules: vec![
                 rule("keep-*", None),
                 rule("*-debug", Some(30)),
@@ -333,13 +339,13 @@ mod tests {
             ],
             size: None,
         };
-        for (name, days) in [
+        for (name, time) in [
             ("keep-a-debug", None),
             ("curl-8.5.0-debug", Some(30)),
             ("curl-8.5.0-dev", Some(7)),
             ("curl-8.5.0", Some(90)),
         ] {
-            assert_eq!(retention.days_of(name), days, "{name}");
+            assert_eq!(retention.time_of(name), time, "{name}");
         }
         let retentions = Retentions::from_iter([("a".to_owned(), retention.clone())]);
         assert_eq!(*retentions.of("a"), retention);
@@ -348,8 +354,13 @@ mod tests {
 
     #[test]
     fn the_limits_of_retention_and_youth() {
-        check(30, DAY, 30, Verdict::Keep);
-        check(31, DAY, 30, Verdict::Unused);
-        check(31, DAY - 1, 30, Verdict::Keep);
+        let (month, old) = (30 * DAY, 40 * DAY);
+        check(month + RECORD_DELAY, old, month, Verdict::Keep);
+        check(month + RECORD_DELAY + 1, old, month, Verdict::Unused);
+        check(old, DAY, month, Verdict::Unused);
+        check(old, DAY - 1, month, Verdict::Keep);
+        check(3600 + RECORD_DELAY, old, 3600, Verdict::Keep);
+        check(3600 + RECORD_DELAY + 1, 3600, 3600, Verdict::Unused);
+        check(old, 3599, 3600, Verdict::Keep);
     }
 }

@@ -84,6 +84,7 @@ pub use purge::purge_step;
 pub use root::{RootKind, owned};
 pub use size::{counted, human as human_size};
 pub use statistics::Statistics;
-pub use storage::{DATABASE, Render, Storage, open_database};
+pub use storage::{DATABASE, Render, Storage, is_in_use, open_database};
 pub use stored_cache::{StoredCache, listing_reader};
+pub use upkeep::PAUSE;
 pub use waiting::{LendSlot, Patience, Waits};

@@ -10,8 +10,8 @@ use crate::retention::{Retentions, Rules};
 /// Number of unused paths up to which a run is never doubted.
 const FEW_COUNT: usize = 16;
 
-/// Retention in days up to which paths are expected to go, many at once. They are not counted.
-const SHORT_DAYS: u32 = 7;
+/// Retention in seconds up to which paths are expected to go, many at once. They are not counted.
+const SHORT: i64 = 7 * DAY;
 
 /// Minimum time since the last run, in seconds, at which a run is doubted although the clock did
 /// not jump while this process ran: the server may not have run.
@@ -32,7 +32,7 @@ pub(crate) fn of_clock(
     if drift > rules.drift_max && pause > rules.drift_max {
         return Some(Doubt::Jump(drift));
     }
-    let pause_max = retentions.shortest().map(|days| i64::from(days) * DAY)?;
+    let pause_max = retentions.shortest()?;
     (pause > pause_max.max(PAUSE_MIN).max(rules.drift_max)).then_some(Doubt::Pause(pause))
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn of_clock(
 pub(crate) fn of_verdicts(graph: &Graph, verdicts: &[Verdict]) -> Option<Doubt> {
     let paths = graph.paths.iter().zip(verdicts);
     let counted = paths
-        .filter(|(path, _)| !path.is_condemned && path.days.is_none_or(|days| days > SHORT_DAYS));
+        .filter(|(path, _)| !path.is_condemned && path.retention.is_none_or(|time| time > SHORT));
     let (mut kept, mut dead) = (0, 0);
     for (_, verdict) in counted {
         kept += 1;
@@ -57,9 +57,9 @@ mod tests {
 
     const NOW: i64 = 20_000 * DAY;
 
-    fn clock(pause: i64, drift: i64, days: Option<u32>) -> Option<Doubt> {
+    fn clock(pause: i64, drift: i64, days: Option<i64>) -> Option<Doubt> {
         let retention = Retention {
-            days,
+            time: days.map(|days| days * DAY),
             ..Retention::default()
         };
         let retentions = Retentions::from_iter([("a".to_owned(), retention)]);
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn more_than_half_of_many_paths_is_doubted() {
-        let of = |kept: usize, dead: usize, days| {
+        let of = |kept: usize, dead: usize, days: Option<i64>| {
             let mut graph = Graph::default();
             let mut verdicts = vec![Verdict::Keep; kept];
             verdicts.resize(kept + dead, Verdict::Unused);
@@ -109,9 +109,9 @@ mod tests {
                     cache: 0,
                     nar_id: 1,
                     file_size: 1,
-                    used_on: 0,
+                    used_at: 0,
                     registered_at: 0,
-                    days,
+                    retention: days.map(|days| days * DAY),
                     is_condemned: false,
                 });
             }

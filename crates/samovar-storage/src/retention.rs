@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use samovar_nix::Glob;
 
 use crate::metadata::DAY;
+use crate::size::counted;
 
 /// The times of the collector in seconds, and its limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,7 +13,9 @@ pub struct Rules {
     /// Time from the condemnation to the deletion. Must exceed the interval at which uses are
     /// written to the database.
     pub hold: i64,
-    /// Time after its upload for which a path is kept even if no client uses it.
+    /// Time after its upload for which a path or build log is kept even if no client uses it, and
+    /// after its last use even if the cache exceeds its retention size. For paths at most the
+    /// retention time.
     pub young: i64,
     /// Time for which an uploaded NAR is kept that no path uses. Nix sends all NARs of a closure
     /// before the first narinfo.
@@ -42,12 +45,27 @@ impl Default for Rules {
     }
 }
 
+impl Rules {
+    /// Returns the rules for freeing space at once: what clients have sent or used within the last
+    /// hour is kept, and nothing waits between its condemnation and its deletion.
+    #[must_use]
+    pub fn at_once(self) -> Self {
+        const HOUR: i64 = 3600;
+        Self {
+            hold: 0,
+            young: self.young.min(HOUR),
+            loose: self.loose.min(HOUR),
+            ..self
+        }
+    }
+}
+
 /// The paths of a cache that are kept in addition to pinned and young ones. By default, all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Retention {
-    /// Number of days after its last use for which a path is kept. `None`: it is kept forever.
-    pub days: Option<u32>,
-    /// Other numbers of days for paths with certain names. The first rule that matches applies.
+    /// Time after its last use for which a path is kept, in seconds. `None`: it is kept forever.
+    pub time: Option<i64>,
+    /// Other times for paths with certain names. The first rule that matches applies.
     pub rules: Vec<RetentionRule>,
     /// Maximum total length of the cache's files, in bytes. If it is exceeded, the paths that were
     /// not used for the longest time are deleted. `None`: no limit.
@@ -59,8 +77,8 @@ pub struct Retention {
 pub struct RetentionRule {
     /// Pattern of names without the hash part.
     pub names: Glob,
-    /// Number of days as in [`Retention::days`].
-    pub days: Option<u32>,
+    /// Time as in [`Retention::time`].
+    pub time: Option<i64>,
 }
 
 impl Retention {
@@ -70,11 +88,11 @@ impl Retention {
         self.rules.iter().find(|rule| rule.names.matches(name))
     }
 
-    /// Returns the number of days after its last use for which a path of this name is kept. `None`:
-    /// it is kept forever.
+    /// Returns the time after its last use for which a path of this name is kept, in seconds.
+    /// `None`: it is kept forever.
     #[must_use]
-    pub fn days_of(&self, name: &str) -> Option<u32> {
-        self.rule(name).map_or(self.days, |rule| rule.days)
+    pub fn time_of(&self, name: &str) -> Option<i64> {
+        self.rule(name).map_or(self.time, |rule| rule.time)
     }
 }
 
@@ -87,19 +105,19 @@ impl Retentions {
     #[must_use]
     pub fn of(&self, cache: &str) -> &Retention {
         const ALL: &Retention = &Retention {
-            days: None,
+            time: None,
             rules: Vec::new(),
             size: None,
         };
         self.0.get(cache).unwrap_or(ALL)
     }
 
-    /// Returns the shortest retention time of any path, in days. `None`: all paths are kept
+    /// Returns the shortest retention time of any path, in seconds. `None`: all paths are kept
     /// forever.
-    pub(crate) fn shortest(&self) -> Option<u32> {
+    pub(crate) fn shortest(&self) -> Option<i64> {
         let of = |retention: &Retention| {
-            let rules = retention.rules.iter().filter_map(|rule| rule.days);
-            rules.chain(retention.days).min()
+            let rules = retention.rules.iter().filter_map(|rule| rule.time);
+            rules.chain(retention.time).min()
         };
         self.0.values().filter_map(of).min()
     }
@@ -109,4 +127,13 @@ impl FromIterator<(String, Retention)> for Retentions {
     fn from_iter<T: IntoIterator<Item = (String, Retention)>>(retentions: T) -> Self {
         Self(retentions.into_iter().collect())
     }
+}
+
+/// Formats a retention time, which is given in seconds, in the largest unit without a fraction.
+#[must_use]
+pub fn retention_time(seconds: i64) -> String {
+    let units = [(DAY, "day"), (3600, "hour"), (60, "minute"), (1, "second")];
+    let unit = units.into_iter().find(|(length, _)| seconds % length == 0);
+    let (length, noun) = unit.unwrap_or((1, "second"));
+    counted(seconds / length, noun)
 }

@@ -87,6 +87,8 @@ pub struct Storage {
     pub(crate) last_backup: Mutex<Option<(String, Instant)>>,
     /// Whether the directory may lack files of the mirror.
     pub(crate) is_mirror_behind: AtomicBool,
+    /// Whether an upload was refused because of the quota of its cache.
+    pub(crate) is_over_quota: AtomicBool,
     /// Whether the last probe succeeded.
     pub(crate) is_usable: AtomicBool,
 }
@@ -165,6 +167,7 @@ impl Storage {
             last_backup: Mutex::default(),
             // An earlier process may have been killed before it wrote the last files.
             is_mirror_behind: AtomicBool::new(true),
+            is_over_quota: AtomicBool::new(false),
             is_usable: AtomicBool::new(true),
         });
         match lock.try_lock() {
@@ -493,6 +496,19 @@ fn open_lock(root: &Path) -> Result<File, StorageError> {
 pub(crate) fn stated_user(root: &Path) -> Option<u32> {
     let text = fs::read_to_string(root.join(LOCK)).ok()?;
     text.trim().parse().ok()
+}
+
+/// Returns whether a server uses a storage directory.
+///
+/// # Errors
+///
+/// [`StorageError::File`] if the lock file cannot be opened or locked.
+pub fn is_in_use(root: &Path) -> Result<bool, StorageError> {
+    match open_lock(root)?.try_lock() {
+        Ok(()) => Ok(false),
+        Err(TryLockError::WouldBlock) => Ok(true),
+        Err(TryLockError::Error(error)) => Err(StorageError::file("cannot lock", LOCK, error)),
+    }
 }
 
 /// Opens the database of a storage directory. Creates it if the directory is new. Only the owner

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,8 +13,8 @@ use crate::admission::{Admitted, PATIENCE, Wait};
 use crate::counters::{Kind, Reason, Received};
 use crate::error::{PutError, StorageError};
 use crate::metadata::{
-    CacheId, Client, DAY, NewNar, NewPath, NewReference, OWN_LEN, Published, SizeLimit, StoredNar,
-    StoredPath,
+    CacheId, Client, NewNar, NewPath, NewReference, OWN_LEN, Published, SizeLimit, StoredNar,
+    StoredPath, USE_INTERVAL,
 };
 use crate::objects::NewObject;
 use crate::publish::{self, Refusal};
@@ -101,7 +102,7 @@ impl StoredCache {
             path = None;
         }
         match &path {
-            Some(path) if path.used_on < storage.metadata.now() / DAY => {
+            Some(path) if path.used_at <= storage.metadata.now() - USE_INTERVAL => {
                 storage.uses().paths.insert(path.id);
             }
             Some(_) => {}
@@ -347,9 +348,7 @@ impl StoredCache {
     /// length.
     pub(crate) fn check_quota(&self, used: u64, file_size: u64) -> Result<(), Refusal> {
         match self.quota {
-            Some(quota) if used.saturating_add(file_size) > quota => {
-                Err(Refusal::Quota { used, quota })
-            }
+            Some(quota) if used.saturating_add(file_size) > quota => Err(self.over_limit(used)),
             _ => Ok(()),
         }
     }
@@ -362,9 +361,11 @@ impl StoredCache {
         }
     }
 
-    /// Returns the refusal of an upload that would exceed the limit.
+    /// Returns the refusal of an upload that would exceed the limit. The background thread then
+    /// frees space.
     pub(crate) fn over_limit(&self, used: u64) -> Refusal {
         let SizeLimit { quota, extra_max } = self.limit();
+        self.storage.is_over_quota.store(true, Ordering::Relaxed);
         match quota {
             Some(quota) => Refusal::Quota { used, quota },
             None => Refusal::TooManyExtras {

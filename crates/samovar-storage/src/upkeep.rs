@@ -1,6 +1,8 @@
 //! Runs the background threads of a storage: they write uses, make backups, collect, repair the
 //! mirror, and read totals.
 
+use std::collections::HashSet;
+use std::hash::Hash;
 use std::io;
 use std::mem;
 use std::sync::atomic::Ordering;
@@ -9,18 +11,33 @@ use std::time::{Duration, Instant};
 
 use crate::collect::{Collector, Summary};
 use crate::error::StorageError;
+use crate::metadata::Uses;
 use crate::reserve;
-use crate::retention::Retentions;
+use crate::retention::{Retentions, Rules};
 use crate::storage::{Storage, boot_seconds};
 
-/// Interval at which uses are written to the database. It is shorter than
-/// [`Rules::hold`](crate::collect::Rules::hold), so that a used path is revived before it can be
-/// deleted.
-const WRITE_INTERVAL: Duration = Duration::from_secs(600);
+/// Interval at which uses are written to the database, and at which the threads look whether there
+/// is something to do.
+const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Number of write intervals between two runs of the collector, one hour in total. The first run
-/// follows the first interval, so that a server that is restarted often also collects.
-const COLLECT_INTERVAL: u32 = 6;
+/// Maximum number of uses of paths, and of NARs, that one transaction records. Uploads wait about
+/// 20 ms for it.
+const BATCH_COUNT: usize = 500;
+
+/// Pause between the condemnation of a path and its deletion in a run that frees space at once. It
+/// exceeds the interval at which uses are written, so that a used path is revived before it can be
+/// deleted.
+pub const PAUSE: Duration = Duration::from_secs(15);
+
+/// Number of intervals after which backups are checked and expired pushes deleted.
+const TASKS_INTERVAL: u32 = 120;
+
+/// Number of intervals between two runs of the collector, one hour in total. The first run follows
+/// the first tasks, so that a server that is restarted often also collects.
+const COLLECT_INTERVAL: u32 = 6 * TASKS_INTERVAL;
+
+/// Minimum number of intervals between runs that free space because a quota is exceeded.
+const FREE_INTERVAL: u32 = TASKS_INTERVAL;
 
 /// Minimum interval at which the storage is probed and totals are read.
 const WATCH_INTERVAL: Duration = Duration::from_secs(5);
@@ -38,8 +55,9 @@ impl Storage {
             .unwrap_or_else(PoisonError::into_inner) = retentions;
     }
 
-    /// Starts the thread that makes a backup at the start and every day, writes uses every 10
-    /// minutes, and runs the collector every hour. It ends after the storage is dropped. `report`
+    /// Starts the threads that make a backup at the start and every day, write uses every few
+    /// seconds, and run the collector every hour, or soon after an upload was refused because of
+    /// the quota. They end after the storage is dropped. `report`
     /// receives each outcome of the collector, and each error with the task that failed, such as
     /// `delete expired pushes`. `repair` writes the files that the mirror lacks. It is called at
     /// the start, after [`check_mirror`](Self::check_mirror), and after a file could not be
@@ -69,35 +87,58 @@ impl Storage {
                     report(Err(error));
                 }
             }
+            let mut freed_in = 0;
             for interval in 1_u32.. {
-                std::thread::sleep(WRITE_INTERVAL);
+                std::thread::sleep(INTERVAL);
                 let Some(storage) = weak.upgrade() else {
                     return;
                 };
-                for (task, outcome) in [
-                    (
-                        "record the last uses of uploaded paths",
-                        storage.write_uses(),
-                    ),
-                    ("delete expired pushes", storage.sweep_pushes()),
-                ] {
-                    if let Err(error) = outcome {
-                        report(Err((task, error)));
+                if interval % TASKS_INTERVAL == 0 {
+                    let swept = storage.sweep_pushes();
+                    let swept = swept.map_err(|error| ("delete expired pushes", error));
+                    for error in [swept, back_up(&storage)]
+                        .into_iter()
+                        .filter_map(Result::err)
+                    {
+                        report(Err(error));
                     }
                 }
-                if let Err(error) = back_up(&storage) {
-                    report(Err(error));
-                }
-                if interval % COLLECT_INTERVAL == 1
-                    && let Some(outcome) = storage.collect().transpose()
+                let is_over_quota = &storage.is_over_quota;
+                let collected = if interval % COLLECT_INTERVAL == TASKS_INTERVAL {
+                    storage.collect()
+                } else if (freed_in == 0 || interval - freed_in >= FREE_INTERVAL)
+                    && is_over_quota.swap(false, Ordering::Relaxed)
                 {
+                    freed_in = interval;
+                    storage.collect_at_once()
+                } else {
+                    continue;
+                };
+                if let Some(outcome) = collected.transpose() {
                     report(outcome.map_err(|error| ("collect uploaded paths", error)));
                 }
             }
         };
         let thread = std::thread::Builder::new().name("storage-upkeep".to_owned());
         thread.spawn(upkeep)?;
+        self.start_recording()?;
         self.start_watch(repair)
+    }
+
+    /// Starts the thread that writes uses to the database. It has nothing else to do, so that a
+    /// collector of another process can rely on the interval.
+    fn start_recording(self: &Arc<Self>) -> io::Result<()> {
+        let weak = Arc::downgrade(self);
+        let record = move || {
+            while let Some(storage) = weak.upgrade() {
+                // Ignore errors: the next attempt writes the uses, and uploads report the failures.
+                storage.write_uses().ok();
+                drop(storage);
+                std::thread::sleep(INTERVAL);
+            }
+        };
+        let thread = std::thread::Builder::new().name("storage-uses".to_owned());
+        thread.spawn(record).map(drop)
     }
 
     /// Starts the thread that probes the storage, repairs the mirror when it is behind, and reads
@@ -134,17 +175,18 @@ impl Storage {
     ///
     /// Any [`StorageError`]. The next attempt writes the uses.
     pub fn write_uses(&self) -> Result<(), StorageError> {
-        let uses = mem::take(&mut *self.uses());
-        if uses.paths.is_empty() && uses.nars.is_empty() {
-            return Ok(());
+        loop {
+            let batch = take_batch(&mut self.uses());
+            if batch.paths.is_empty() && batch.nars.is_empty() {
+                return Ok(());
+            }
+            if let Err(error) = self.metadata.record_uses(&batch) {
+                let mut unwritten = self.uses();
+                unwritten.paths.extend(batch.paths);
+                unwritten.nars.extend(batch.nars);
+                return Err(error);
+            }
         }
-        let written = self.metadata.record_uses(&uses);
-        if written.is_err() {
-            let mut unwritten = self.uses();
-            unwritten.paths.extend(uses.paths);
-            unwritten.nars.extend(uses.nars);
-        }
-        written
     }
 
     /// Runs the collector. Returns `None` if another collector of this storage is running.
@@ -153,8 +195,22 @@ impl Storage {
     ///
     /// Any [`StorageError`]. The next run continues the collection.
     pub fn collect(&self) -> Result<Option<Summary>, StorageError> {
+        self.collect_by(self.rules, |collector| collector.run())
+    }
+
+    /// Like [`collect`](Self::collect), but frees space [at once](Rules::at_once).
+    fn collect_at_once(&self) -> Result<Option<Summary>, StorageError> {
+        let run = |collector: Collector<'_>| collector.pausing(PAUSE).run();
+        self.collect_by(self.rules.at_once(), run)
+    }
+
+    fn collect_by(
+        &self,
+        rules: Rules,
+        run: impl FnOnce(Collector<'_>) -> Result<Summary, StorageError>,
+    ) -> Result<Option<Summary>, StorageError> {
         let started = Instant::now();
-        let outcome = self.collecting(|collector| collector.run()).transpose();
+        let outcome = self.collecting_by(rules, run).transpose();
         if let Some(outcome) = &outcome {
             self.counters.collected(outcome, started.elapsed());
         }
@@ -177,6 +233,14 @@ impl Storage {
         &self,
         run: impl FnOnce(Collector<'_>) -> Result<T, StorageError>,
     ) -> Result<Option<T>, StorageError> {
+        self.collecting_by(self.rules, run)
+    }
+
+    fn collecting_by<T>(
+        &self,
+        rules: Rules,
+        run: impl FnOnce(Collector<'_>) -> Result<T, StorageError>,
+    ) -> Result<Option<T>, StorageError> {
         reserve::give_back(&self.root);
         self.write_uses()?;
         // The collector removes objects: those of an unmounted directory would count as removed.
@@ -191,7 +255,7 @@ impl Storage {
             &self.root,
             &*self.metadata,
             &*self.objects,
-            self.rules,
+            rules,
             &retentions,
             &deleted,
         )?;
@@ -200,4 +264,21 @@ impl Storage {
             .map(|collector| run(collector.with_drift(drift)))
             .transpose()
     }
+}
+
+/// Removes some of the uses that wait to be written.
+fn take_batch(uses: &mut Uses) -> Uses {
+    Uses {
+        paths: take_some(&mut uses.paths),
+        nars: take_some(&mut uses.nars),
+    }
+}
+
+fn take_some<T: Copy + Eq + Hash>(from: &mut HashSet<T>) -> HashSet<T> {
+    if from.len() <= BATCH_COUNT {
+        return mem::take(from);
+    }
+    let some: HashSet<T> = from.iter().take(BATCH_COUNT).copied().collect();
+    from.retain(|item| !some.contains(item));
+    some
 }

@@ -102,7 +102,7 @@ impl Model {
         let dir = tempfile::tempdir().unwrap();
         let storage = Storage::with_rules(dir.path(), &StoreDir::default(), rules, clock).unwrap();
         let keep = Retention {
-            days: Some(1),
+            time: Some(86_400),
             ..Retention::default()
         };
         storage.set_retentions([("default".to_owned(), keep)].into_iter().collect());

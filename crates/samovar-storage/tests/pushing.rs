@@ -188,11 +188,11 @@ fn a_path_that_the_client_need_not_send_is_revived() {
     assert!(database.confirm(10).unwrap() && path().is_condemned);
     assert_eq!(fixture.open(&made).1, Answer::Have);
     assert!(!path().is_condemned);
-    assert_eq!(path().used_on, clock() / DAY);
+    assert_eq!(path().used_at, clock());
     // The use of a path that is not condemned is recorded at once as well.
     pass(DAY);
     assert_eq!(fixture.open(&made).1, Answer::Have);
-    assert_eq!(path().used_on, clock() / DAY);
+    assert_eq!(path().used_at, clock());
 }
 
 #[test]

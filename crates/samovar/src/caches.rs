@@ -8,8 +8,8 @@ use std::io::{self, BufRead as _, IsTerminal as _, Write};
 use anyhow::{Context as _, bail, ensure};
 use clap::{ArgMatches, Command};
 use samovar_server::config::CacheSettings;
-use samovar_storage::collect::{Retention, RetentionRule};
-use samovar_storage::metadata::{CacheSummary, Caches as _, Freed, Sqlite};
+use samovar_storage::collect::{Retention, RetentionRule, retention_time};
+use samovar_storage::metadata::{CacheSummary, Caches as _, DAY, Freed, Sqlite};
 use samovar_storage::objects::Directory;
 use samovar_storage::purge_step;
 use serde_json::{Value, json};
@@ -146,12 +146,12 @@ fn configured_cells(settings: Option<&CacheSettings>) -> [String; 3] {
     let Some(settings) = settings else {
         return ["-", "for ever", "no: not served"].map(str::to_owned);
     };
-    let Retention { days, rules, size } = &settings.retention;
-    let mut retention = match (days, size) {
+    let Retention { time, rules, size } = &settings.retention;
+    let mut retention = match (time.map(retention_time), size) {
         (None, None) => "for ever".to_owned(),
-        (Some(days), None) => format!("{days} days"),
+        (Some(time), None) => time,
         (None, Some(size)) => human(*size),
-        (Some(days), Some(size)) => format!("{days} days, {}", human(*size)),
+        (Some(time), Some(size)) => format!("{time}, {}", human(*size)),
     };
     if !rules.is_empty() {
         retention.push_str(&format!(", {} rules", rules.len()));
@@ -174,16 +174,25 @@ fn document(cache: &CacheSummary, is_known: bool, settings: Option<&CacheSetting
         document["configured"] = settings.is_some().into();
         document["quota"] = settings.and_then(|settings| settings.quota).into();
         let retention = settings.map(|settings| &settings.retention);
-        document["retentionDays"] = retention.and_then(|retention| retention.days).into();
+        let time = retention.and_then(|retention| retention.time);
+        document["retentionDays"] = days(time).into();
+        document["retentionSeconds"] = time.into();
         let rules = retention.map(|retention| retention.rules.iter());
-        let rule =
-            |rule: &RetentionRule| json!({ "names": rule.names.to_string(), "days": rule.days });
+        let rule = |rule: &RetentionRule| {
+            let names = rule.names.to_string();
+            json!({ "names": names, "days": days(rule.time), "seconds": rule.time })
+        };
         document["retentionRules"] = rules
             .map(|rules| rules.map(rule).collect::<Vec<_>>())
             .into();
         document["retentionSize"] = retention.and_then(|retention| retention.size).into();
     }
     document
+}
+
+/// Returns a retention time in days, or `None` if it is not in whole days.
+fn days(time: Option<i64>) -> Option<i64> {
+    time.filter(|time| time % DAY == 0).map(|time| time / DAY)
 }
 
 fn delete(

@@ -11,9 +11,9 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use samovar_server::config::CacheSettings;
 use samovar_server::server::unserved;
 use samovar_storage::collect::{Collector, Retention, Retentions, Rules, Verdict, preview};
-use samovar_storage::metadata::{Caches as _, DAY, Metadata};
+use samovar_storage::metadata::{Caches as _, Metadata, Overview as _};
 use samovar_storage::objects::Directory;
-use samovar_storage::unused_extras;
+use samovar_storage::{PAUSE, is_in_use, unused_extras};
 
 use crate::serve;
 use crate::size::{counted, human};
@@ -27,18 +27,28 @@ pub(crate) fn command() -> Command {
         .after_help(
             "Keeps pinned paths, paths uploaded within the last day, and paths used within \
              uploads.retention, all with their closures. The first run only marks the other \
-             paths for deletion, and they are still served. A run at least an hour later deletes \
-             the marked paths that were not used in between. A run at least an hour after that \
-             deletes their files, unless other paths use them. Give the configuration of the \
-             server: samovar gc --config FILE --dry-run. A run that would delete more than half of \
-             the paths, or that finds that the clock may have jumped, changes nothing without \
-             --force.",
+             paths for deletion, and they are still served. A run at least an hour later \
+             deletes the marked paths that were not used in between. A run at least an hour \
+             after that deletes their files, unless other paths use them. With --now, one run \
+             does all of this. It keeps the files that clients have sent, or asked for with \
+             their token, within the last hour, because a push may be in progress; without \
+             --now, that is a day. If a server runs, it waits 15 seconds between marking and \
+             deleting, and keeps what a client uses meanwhile. Give the configuration of the \
+             server: samovar gc --config FILE --dry-run. A run that would delete more than half \
+             of the paths, or that finds that the clock may have jumped, changes nothing \
+             without --force.",
         )
         .arg(
             Arg::new("dry-run")
                 .long("dry-run")
                 .action(ArgAction::SetTrue)
                 .help("Print the paths that would be deleted, and change nothing"),
+        )
+        .arg(
+            Arg::new("now")
+                .long("now")
+                .action(ArgAction::SetTrue)
+                .help("Delete at once what is not kept, and files sent more than an hour ago"),
         )
         .arg(
             Arg::new("force")
@@ -68,8 +78,13 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
     let of_cache =
         |cache: &CacheSettings| (cache.storage_name().to_owned(), cache.retention.clone());
     let retentions: Retentions = config.caches.iter().map(of_cache).collect();
+    let is_now = matches.get_flag("now");
+    let rules = match is_now {
+        true => Rules::default().at_once(),
+        false => Rules::default(),
+    };
     if matches.get_flag("dry-run") {
-        show(&metadata, &retentions, out)?;
+        show(&metadata, &rules, &retentions, out)?;
         if !config.caches.iter().any(|cache| deletes(&cache.retention)) {
             writeln!(
                 out,
@@ -89,7 +104,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
         &directory,
         &metadata,
         &objects,
-        Rules::default(),
+        rules,
         &retentions,
         // The server notices deleted paths by itself.
         &|_cache, _hash_part| Ok(()),
@@ -97,18 +112,29 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
     let Some(collector) = collector else {
         bail!("another collector uses the storage: try again when it has ended");
     };
+    let collector = match is_now && is_in_use(&directory)? {
+        true => collector.pausing(PAUSE),
+        false => collector,
+    };
     let summary = collector.forced(matches.get_flag("force")).run()?;
     let condemned = counted(condemned_count(&metadata)?, "path");
-    Ok(writeln!(
-        out,
-        "{summary}; waiting for deletion: {condemned}"
-    )?)
+    writeln!(out, "{summary}; waiting for deletion: {condemned}")?;
+    let totals = metadata.totals()?;
+    if is_now && totals.loose_count > 0 {
+        writeln!(
+            out,
+            "kept for pushes in progress: {} without a path ({}), sent within the last hour",
+            counted(totals.loose_count, "file"),
+            human(totals.loose_bytes)
+        )?;
+    }
+    Ok(())
 }
 
 /// Returns whether paths of a cache can ever be deleted because they are unused.
 fn deletes(retention: &Retention) -> bool {
     let mut rules = retention.rules.iter();
-    retention.days.is_some() || retention.size.is_some() || rules.any(|rule| rule.days.is_some())
+    retention.time.is_some() || retention.size.is_some() || rules.any(|rule| rule.time.is_some())
 }
 
 /// Returns the number of condemned paths: a later run deletes them unless a client uses them first.
@@ -119,10 +145,11 @@ fn condemned_count(metadata: &dyn Metadata) -> anyhow::Result<usize> {
 /// Prints the paths that a run would delete, with the size of their files and the reason.
 fn show(
     metadata: &dyn Metadata,
+    rules: &Rules,
     retentions: &Retentions,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    let (graph, verdicts) = preview(metadata, &Rules::default(), retentions)?;
+    let (graph, verdicts) = preview(metadata, rules, retentions)?;
     let kept: HashSet<i64> = graph
         .paths
         .iter()
@@ -131,8 +158,8 @@ fn show(
         .map(|(path, _)| path.nar_id)
         .collect();
     let (mut count, mut freed, mut freed_nars) = (0_u64, 0, HashSet::new());
-    let rules = graph.caches.iter().map(|cache| &retentions.of(cache).rules);
-    let widths = rules.flatten().map(|rule| rule.names.to_string().len());
+    let of_names = graph.caches.iter().map(|cache| &retentions.of(cache).rules);
+    let widths = of_names.flatten().map(|rule| rule.names.to_string().len());
     let width = widths.max().unwrap_or_default().max(9);
     writeln!(
         out,
@@ -162,12 +189,12 @@ fn show(
             out,
             "{:>10}  {:10}  {reason:width$}  {cache:12}  {}",
             human(path.file_size),
-            date(path.used_on * DAY),
+            date(path.used_at),
             store_path.base_name()
         )?;
     }
     let total = graph.paths.len();
-    let extras = unused_extras(metadata, &Rules::default(), retentions)?;
+    let extras = unused_extras(metadata, rules, retentions)?;
     if !extras.is_empty() {
         let freed = extras.iter().map(|extra| extra.size).sum();
         writeln!(

@@ -82,7 +82,9 @@ fn a_pushed_path_is_pinned_and_not_collected() {
     push(2, &["--keep", "1"]);
     assert_eq!(pins(&site), [row(3, false, 2)]);
     pusher.report(&server.url(), &[&paths[3]]);
-    site.sql("update path set used_on = used_on - 40, registered_at = registered_at - 3456000");
+    site.sql(
+        "update path set used_at = used_at - 3456000, registered_at = registered_at - 3456000",
+    );
     let mut gc = samovar();
     gc.args(["gc", "--dry-run", "--uploads-retention", "30d", "--storage"]);
     let plan = output(gc.arg(site.storage()));

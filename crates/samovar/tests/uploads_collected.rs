@@ -35,7 +35,7 @@ fn age(site: &Site, days: u32) {
     let unconfirmed = i64::MAX;
     let sql = format!(
         "begin immediate; \
-         update path set used_on = used_on - {days}, registered_at = registered_at - {seconds}; \
+         update path set used_at = used_at - {seconds}, registered_at = registered_at - {seconds}; \
          update path set condemned_at = condemned_at - {seconds} \
              where condemned_at <> {unconfirmed}; \
          update nar set created_at = created_at - {seconds}, \
@@ -326,8 +326,8 @@ fn above_the_retention_size_the_longest_unused_go_first() {
         server.publish(&token, path);
     }
     age(&site, 2);
-    site.sql("update path set used_on = used_on - 2 where name = 'oldest'");
-    site.sql("update path set used_on = used_on - 1 where name = 'older'");
+    site.sql("update path set used_at = used_at - 172800 where name = 'oldest'");
+    site.sql("update path set used_at = used_at - 86400 where name = 'older'");
     let sizes = paths.each_ref().map(|path| path.file.len());
     let total: usize = sizes.iter().sum();
     let condemned_at = |size: usize| {
@@ -362,7 +362,7 @@ fn rules_for_names_shorten_or_extend_the_retention() {
         server.publish(&token, path);
     }
     age(&site, 31);
-    site.sql("update path set used_on = used_on - 60 where name in ('old', 'keep-debug')");
+    site.sql("update path set used_at = used_at - 5184000 where name in ('old', 'keep-debug')");
     let gc = |arguments: &[&str]| {
         let mut command = samovar();
         command.args(["gc", "--config"]).arg(site.config());

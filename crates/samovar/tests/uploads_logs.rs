@@ -29,7 +29,7 @@ fn age(site: &Site, days: u32) {
         "begin immediate; \
          update log set uploaded_at = uploaded_at - {seconds}; \
          update extra set recorded_at = recorded_at - {seconds}; \
-         update path set used_on = used_on - {days}, registered_at = registered_at - {seconds}, \
+         update path set used_at = used_at - {seconds}, registered_at = registered_at - {seconds}, \
              condemned_at = condemned_at - {seconds}; commit;"
     ));
 }

@@ -223,15 +223,14 @@ fn a_record_is_a_use_of_the_path_and_revives_it() {
         assert_eq!(records(&closure(&server, &app.store_path)).len(), 2);
     };
     // Condemned paths are revived before they are reported as found.
-    site.sql("update path set used_on = used_on - 40, condemned_at = 1");
+    site.sql("update path set used_at = used_at - 3456000, condemned_at = 1");
     use_all();
     let condemned = "select name from path where condemned_at is not null";
     assert_eq!(site.sql(condemned), "unused");
-    // A day may end during the test.
-    let used = "select name from path where used_on > unixepoch() / 86400 - 20 order by name";
+    let used = "select name from path where used_at > unixepoch() - 1728000 order by name";
     assert_eq!(site.sql(used), "app\nlib\nlisted");
     // Uses of other paths are recorded later.
-    site.sql("update path set used_on = used_on - 40");
+    site.sql("update path set used_at = used_at - 3456000");
     use_all();
     server.process.terminate();
     assert_eq!(site.sql(used), "app\nlib\nlisted");

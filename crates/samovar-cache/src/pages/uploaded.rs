@@ -6,7 +6,7 @@ use samovar_http::http::Status;
 use samovar_metrics::Event;
 use samovar_nix::{HashPart, StorePath};
 use samovar_storage::StorageError;
-use samovar_storage::metadata::{CLOSURE_COUNT_MAX, Details};
+use samovar_storage::metadata::{CLOSURE_COUNT_MAX, DAY, Details};
 
 use super::View;
 use super::landing::snippet;
@@ -135,7 +135,7 @@ impl View<'_> {
                         }
                     } }
                     div { dt { "Last use" } dd {
-                        (Day(details.path.used_on))
+                        (Day(details.path.used_at.div_euclid(DAY)))
                         @if details.is_condemned { ", " strong { "will be deleted unless used" } }
                     } }
                     @if self.shows_pins { div { dt { "Pins" } dd {

@@ -1,14 +1,15 @@
 //! Warnings about options that are valid, and hardly do what was meant.
 
 use samovar_cache::access::{RefuseWith, without_host_bits};
+use samovar_storage::collect::retention_time;
 
 use super::options::OptionSpec;
 use super::settings::Settings;
 use super::{CacheSettings, ClientAddress, Configuration};
 use crate::listener::ListenSpec;
 
-/// Retention in days below which there is a warning: Nix caches narinfos that long.
-const RETENTION_DAYS_MIN: u32 = 30;
+/// Retention in seconds below which there is a warning: Nix caches narinfos that long.
+const RETENTION_MIN: i64 = 30 * 86_400;
 
 /// Returns the warnings about a configuration, one line each.
 pub(super) fn remarks(settings: &Settings, config: &Configuration) -> Vec<String> {
@@ -18,11 +19,11 @@ pub(super) fn remarks(settings: &Settings, config: &Configuration) -> Vec<String
             "" => String::new(),
             name => format!(" of the cache {name}"),
         };
-        let days = cache.retention.days;
-        if let Some(days) = days.filter(|days| *days < RETENTION_DAYS_MIN) {
-            let unit = if days == 1 { "day" } else { "days" };
+        let time = cache.retention.time;
+        if let Some(time) = time.filter(|time| *time < RETENTION_MIN) {
+            let time = retention_time(time);
             remarks.push(format!(
-                "uploads.retention{of} is {days} {unit}: clients keep narinfos for 30 days, and \
+                "uploads.retention{of} is {time}: clients keep narinfos for 30 days, and \
                  may request paths that are deleted by then"
             ));
         }

@@ -15,6 +15,8 @@ fn a_retention_of_less_than_30_days_is_remarked() {
         "{short:?}"
     );
     assert!(remarks(1)[0].starts_with("uploads.retention is 1 day: "));
+    let hours = configuration("storage = \"/s\"\nuploads.retention = \"36h\"\n").unwrap();
+    assert!(hours.remarks[0].starts_with("uploads.retention is 36 hours: "));
     assert_eq!(remarks(30), [] as [String; 0]);
     let file = "storage = \"/s\"\n[caches.a.uploads]\nretention = \"1d\"\n[caches.b]\n";
     let of_cache = configuration(file).unwrap().remarks;
@@ -26,18 +28,19 @@ fn a_retention_of_less_than_30_days_is_remarked() {
 }
 
 #[test]
-fn a_retention_is_in_whole_days() {
-    let days = |time: &str| {
+fn a_retention_is_an_hour_at_least() {
+    let seconds = |time: &str| {
         let file = format!("storage = \"/s\"\nuploads.retention = \"{time}\"\n");
         let config = configuration(&file).map_err(|error| error.to_string())?;
-        Ok::<_, String>(config.caches[0].retention.days)
+        Ok::<_, String>(config.caches[0].retention.time)
     };
-    assert_eq!(days("24h"), Ok(Some(1)));
-    assert_eq!(days("48h"), Ok(Some(2)));
-    for refused in ["23h", "25h", "36h", "1000h", "0d"] {
-        let error = days(refused).unwrap_err();
+    assert_eq!(seconds("1h"), Ok(Some(3600)));
+    assert_eq!(seconds("90min"), Ok(Some(5400)));
+    assert_eq!(seconds("2d"), Ok(Some(172_800)));
+    for refused in ["59min", "3599", "0d", "-1h"] {
+        let error = seconds(refused).unwrap_err();
         assert!(
-            error.contains("a time in whole days, such as 90d"),
+            error.contains("a time of at least 1h, such as 90d"),
             "{error}"
         );
     }
@@ -85,21 +88,25 @@ fn retention_rules_are_a_pattern_and_a_time() {
         let rules = config.caches[0].retention.rules.iter();
         Ok::<_, String>(
             rules
-                .map(|rule| (rule.names.to_string(), rule.days))
+                .map(|rule| (rule.names.to_string(), rule.time))
                 .collect::<Vec<_>>(),
         )
     };
     let found = rules("[\"*-debug=30d\", \"a=b-*= 1 d\", \"keep-*=forever\"]").unwrap();
-    let expected = [("*-debug", Some(30)), ("a=b-*", Some(1)), ("keep-*", None)];
+    let expected = [
+        ("*-debug", Some(30 * 86_400)),
+        ("a=b-*", Some(86_400)),
+        ("keep-*", None),
+    ];
     assert_eq!(
         found,
-        expected.map(|(names, days)| (names.to_owned(), days))
+        expected.map(|(names, time)| (names.to_owned(), time))
     );
     for wrong in [
         "*-debug",
         "=30d",
         "*-debug=",
-        "*-debug=23h",
+        "*-debug=59min",
         "*-debug=0d",
         "*-debug=never",
     ] {

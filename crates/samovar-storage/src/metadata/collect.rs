@@ -4,6 +4,10 @@ use std::collections::HashSet;
 
 use super::CacheId;
 
+/// Time that must have passed since the last recorded use of a path until another use is recorded,
+/// in seconds.
+pub const USE_INTERVAL: i64 = 600;
+
 /// Paths and NARs whose use is not recorded in the database yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Uses {
@@ -39,18 +43,18 @@ pub struct GraphPath {
     pub nar_id: i64,
     /// Length of the NAR's file, in bytes.
     pub file_size: u64,
-    /// Day of the last recorded use, in days since 1970.
-    pub used_on: i64,
+    /// Time of the last recorded use, in seconds since 1970.
+    pub used_at: i64,
     /// Time of publication, in seconds since 1970.
     pub registered_at: i64,
-    /// Number of days after its last use for which the path is kept. `None`: it is kept forever.
-    pub days: Option<u32>,
+    /// Time after its last use for which the path is kept, in seconds. `None`: it is kept forever.
+    pub retention: Option<i64>,
     /// Whether the path is condemned.
     pub is_condemned: bool,
 }
 
-/// Returns [`GraphPath::days`] from the name of a cache and the name of a path in it.
-pub type Days<'a> = dyn Fn(&str, &str) -> Option<u32> + 'a;
+/// Returns [`GraphPath::retention`] from the name of a cache and the name of a path in it.
+pub type Times<'a> = dyn Fn(&str, &str) -> Option<i64> + 'a;
 
 impl Graph {
     /// Returns the indices of a path's references.

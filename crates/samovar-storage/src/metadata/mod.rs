@@ -28,7 +28,7 @@ use crate::waiting::Waits;
 pub use caches::{CacheSummary, Caches, DeletedCache, Freed};
 pub use check::{CacheRow, ListedNar, ListedPath, Rows};
 pub use client::Client;
-pub use collect::{Days, Graph, GraphPath, Uses};
+pub use collect::{Graph, GraphPath, Times, USE_INTERVAL, Uses};
 pub use extra::{
     Extra, ExtraKind, Extras, LogFile, NewRealisation, OWN_LEN, Recorded, SizeLimit,
     StoredRealisation,
@@ -111,8 +111,8 @@ impl NewNar {
 pub struct StoredPath {
     /// Row number of the path.
     pub id: i64,
-    /// Day of the last recorded use, in days since 1970.
-    pub used_on: i64,
+    /// Time of the last recorded use, in seconds since 1970.
+    pub used_at: i64,
     /// The store path.
     pub path: StorePath,
     /// The path's NAR.
@@ -426,7 +426,7 @@ pub trait Metadata:
     /// Returns the present time by the clock of the database, in seconds since 1970.
     fn now(&self) -> i64;
 
-    /// Records that paths were used today, and revives those that are condemned.
+    /// Records that paths were used now, and revives those that are condemned.
     ///
     /// # Errors
     ///
@@ -439,7 +439,7 @@ pub trait Metadata:
     /// # Errors
     ///
     /// Any [`StorageError`].
-    fn graph(&self, days: &Days<'_>) -> Result<Graph, StorageError>;
+    fn graph(&self, time: &Times<'_>) -> Result<Graph, StorageError>;
 
     /// Returns the store path in this row, or `None` if the row does not exist.
     ///

@@ -295,18 +295,18 @@ pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
     .defaults_to(Words("the URL in the browser")),
     cache(
         "uploads.retention",
-        Parsed("a time in whole days, such as 90d", |draft, text| {
-            draft.cache.retention.days = Some(days(text)?);
+        Parsed("a time of at least 1h, such as 90d", |draft, text| {
+            draft.cache.retention.time = Some(retention_time(text)?);
             Some(())
         }),
-        "Time since the last use after which uploaded paths are deleted, in whole days. Pinned \
-         paths stay, and so does everything that the remaining paths refer to.",
+        "Time since the last use after which uploaded paths are deleted, at least 1h. Pinned paths \
+         stay, and so does everything that the remaining paths refer to.",
     )
     .defaults_to(Words("for ever")),
     cache(
         "uploads.retention-rules",
         Each(
-            "a list of rules such as \"*-debug=30d\", with a time in whole days or forever",
+            "a list of rules such as \"*-debug=30d\", with a time of at least 1h or forever",
             |draft, values| {
                 let rule = |value: &Toml| retention_rule(value.as_text()?);
                 draft.cache.retention.rules = values.iter().map(rule).collect::<Option<_>>()?;
@@ -323,7 +323,7 @@ pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
             draft.cache.retention.size = Some(len);
         }),
         "Total size of the files of uploaded paths above which those whose last use is the longest \
-         ago are deleted. Pinned paths, and those used today or yesterday, stay.",
+         ago are deleted. Pinned paths, and those used within the last day, stay.",
     )
     .defaults_to(Words("no limit")),
     cache(
@@ -335,25 +335,23 @@ pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
     .defaults_to(Words("no limit")),
 ];
 
-/// Parses a retention time in days. Refuses other times than whole days.
-fn days(text: &str) -> Option<u32> {
-    const DAY_S: u64 = 24 * 60 * 60;
-    let seconds = unit::time(text)?.as_secs();
-    let days = u32::try_from(seconds / DAY_S).ok()?;
-    (days > 0 && seconds % DAY_S == 0).then_some(days)
+/// Parses a retention time. Returns it in seconds. Refuses times of less than an hour.
+fn retention_time(text: &str) -> Option<i64> {
+    let seconds = i64::try_from(unit::time(text)?.as_secs()).ok()?;
+    (seconds >= 3600).then_some(seconds)
 }
 
 /// Parses `PATTERN=TIME`. The names of store paths may contain `=`, times do not.
 fn retention_rule(text: &str) -> Option<RetentionRule> {
     let (names, time) = text.rsplit_once('=')?;
-    let days = match time.trim() {
+    let time = match time.trim() {
         "forever" => None,
-        time => Some(days(time)?),
+        time => Some(retention_time(time)?),
     };
     let names = Some(names.trim()).filter(|names| !names.is_empty())?;
     Some(RetentionRule {
         names: Glob::new(names),
-        days,
+        time,
     })
 }
 

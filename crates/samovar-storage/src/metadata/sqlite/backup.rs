@@ -18,7 +18,7 @@ const DUMP: [&str; 4] = [
      'generation', generation, 'removed_at', removed_at) \
      from removed_pin join cache on cache.id = cache_id order by cache_id, removed_pin.name",
     "select json_object('kind', 'use', 'cache', cache.name, 'path', hex(hash_part), \
-     'day', used_on) from path join cache on cache.id = cache_id order by path.id",
+     'at', used_at) from path join cache on cache.id = cache_id order by path.id",
 ];
 
 /// Each statement is run with every line, and changes nothing for lines of another kind.
@@ -41,7 +41,9 @@ const RESTORE: [&str; 4] = [
     "insert or ignore into removed_pin (cache_id, name, generation, removed_at) \
      select id, ?1 ->> 'name', ?1 ->> 'generation', ?1 ->> 'removed_at' from cache \
      where ?1 ->> 'kind' = 'removed-pin' and cache.name = ?1 ->> 'cache'",
-    "update path set used_on = ?1 ->> 'day' where ?1 ->> 'kind' = 'use' \
+    // Older versions have written the day, since 1970.
+    "update path set used_at = coalesce(?1 ->> 'at', (?1 ->> 'day') * 86400) \
+     where ?1 ->> 'kind' = 'use' \
      and cache_id = (select id from cache where name = ?1 ->> 'cache') \
      and hash_part = unhex(?1 ->> 'path')",
 ];
@@ -112,11 +114,11 @@ mod tests {
         connection
             .execute_batch(
                 "insert into meta values ('mirrored-cache', '1'); \
-                 insert into cache values (1, 'default', '/nix/store', 0, 0, 0); \
+                 insert into cache values (1, 'default', '/nix/store', 0, 0, 0, 0); \
                  insert into nar values \
                      (1, x'01', 1, x'01', 100, 'none', 'nar/1.nar', null, null, 0, 1, 0); \
                  insert into path values \
-                     (1, 1, x'01', 'app', 1, 0, null, null, '', 0, null, 0, null);",
+                     (1, 1, x'01', 'app', 1, 0, null, null, '', 0, null, 0, null, 0);",
             )
             .unwrap();
         connection

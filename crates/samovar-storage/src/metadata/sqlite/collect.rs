@@ -6,7 +6,7 @@ use samovar_nix::{HashPart, StorePath};
 use super::rows::{damaged, path_of, unsigned};
 use super::{check, paths};
 use crate::error::StorageError;
-use crate::metadata::{CacheId, DAY, Days, Graph, GraphPath, Uses};
+use crate::metadata::{CacheId, Graph, GraphPath, Times, Uses};
 use crate::mirror::narinfo_key;
 
 /// Time of a condemnation whose commit may not have returned yet. Look-ups that began before the
@@ -38,7 +38,7 @@ pub(super) fn record_uses(
 
 pub(super) fn graph(
     connection: &Connection,
-    days: &Days<'_>,
+    time: &Times<'_>,
     now: i64,
 ) -> Result<Graph, StorageError> {
     // All queries read the same snapshot.
@@ -52,7 +52,7 @@ pub(super) fn graph(
         graph.caches.push(row.get(1)?);
     }
     let mut statement = transaction.prepare(
-        "select path.id, cache_id, nar_id, file_size, used_on, registered_at, \
+        "select path.id, cache_id, nar_id, file_size, used_at, registered_at, \
          condemned_at is not null, path.name from path join nar on nar.id = nar_id \
          order by path.id",
     )?;
@@ -63,10 +63,10 @@ pub(super) fn graph(
         graph.paths.push(GraphPath {
             id: row.get(0)?,
             cache,
-            days: days(&graph.caches[cache as usize], name),
+            retention: time(&graph.caches[cache as usize], name),
             nar_id: row.get(2)?,
             file_size: unsigned(row.get(3)?)?,
-            used_on: row.get(4)?,
+            used_at: row.get(4)?,
             registered_at: row.get(5)?,
             is_condemned: row.get(6)?,
         });
@@ -321,9 +321,4 @@ fn ids(connection: &Connection, query: &str, parameters: &[i64]) -> Result<Vec<i
     let parameters = rusqlite::params_from_iter(parameters);
     let rows = statement.query_map(parameters, |row| row.get(0))?;
     Ok(rows.collect::<Result<_, _>>()?)
-}
-
-/// Returns the day of a time, in days since 1970.
-pub(super) fn day(now: i64) -> i64 {
-    now.div_euclid(DAY)
 }

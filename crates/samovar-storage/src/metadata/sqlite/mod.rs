@@ -38,8 +38,8 @@ use samovar_nix::{HashPart, StorePath};
 
 use self::writer::{Taken, Writer};
 use super::{
-    CacheId, Client, Clock, Days, Graph, LookupResult, Metadata, NewNar, NewPath, NewToken,
-    Published, StoredNar, StoredPath, Uses,
+    CacheId, Client, Clock, Graph, LookupResult, Metadata, NewNar, NewPath, NewToken, Published,
+    StoredNar, StoredPath, Times, Uses,
 };
 use crate::admission::PATIENCE;
 use crate::error::StorageError;
@@ -386,11 +386,12 @@ impl Metadata for Sqlite {
     }
 
     fn record_uses(&self, uses: &Uses) -> Result<(), StorageError> {
-        self.write(|transaction| collect::record_uses(transaction, uses, self.now()))
+        // If a power cut undoes this, it also undoes later deletions.
+        self.write_lazily(|transaction| collect::record_uses(transaction, uses, self.now()))
     }
 
-    fn graph(&self, days: &Days<'_>) -> Result<Graph, StorageError> {
-        self.read(|connection| collect::graph(connection, days, self.now()))
+    fn graph(&self, time: &Times<'_>) -> Result<Graph, StorageError> {
+        self.read(|connection| collect::graph(connection, time, self.now()))
     }
 
     fn store_path(&self, id: i64) -> Result<Option<StorePath>, StorageError> {

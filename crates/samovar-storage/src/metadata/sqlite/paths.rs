@@ -4,7 +4,7 @@ use rusqlite::{Connection, OptionalExtension as _, ToSql, Transaction, params};
 use samovar_nix::{ContentAddress, Glob, HashPart, Signature, StorePath};
 
 use super::caches;
-use super::collect::{self, day};
+use super::collect;
 use super::limits::{over_limit, own_len};
 use super::rows::{
     base_name, damaged, is_shown, is_usable, nar_columns, nar_of, path_of, signed, unsigned,
@@ -12,7 +12,7 @@ use super::rows::{
 use super::tokens::{self, Permit};
 use crate::error::StorageError;
 use crate::metadata::{
-    CacheId, Client, NewNar, NewPath, OWN_LEN, Published, StoredNar, StoredPath,
+    CacheId, Client, NewNar, NewPath, OWN_LEN, Published, StoredNar, StoredPath, USE_INTERVAL,
 };
 use crate::publish::SIGNATURE_COUNT_MAX;
 
@@ -143,10 +143,10 @@ pub(super) fn revive_nar(connection: &Connection, nar: i64, now: i64) -> Result<
 pub(super) fn record_use(connection: &Connection, path: i64, now: i64) -> Result<(), StorageError> {
     connection
         .prepare_cached(
-            "update path set used_on = max(used_on, ?2), condemned_at = null \
-             where id = ?1 and (used_on < ?2 or condemned_at is not null)",
+            "update path set used_at = max(used_at, ?2), condemned_at = null \
+             where id = ?1 and (used_at <= ?3 or condemned_at is not null)",
         )?
-        .execute(params![path, day(now)])?;
+        .execute(params![path, now, now - USE_INTERVAL])?;
     Ok(())
 }
 
@@ -159,10 +159,10 @@ pub(super) fn record_nar_use(
 ) -> Result<(), StorageError> {
     connection
         .prepare_cached(
-            "update path set used_on = max(used_on, ?3), condemned_at = null \
-             where nar_id = ?1 and cache_id = ?2 and (used_on < ?3 or condemned_at is not null)",
+            "update path set used_at = max(used_at, ?3), condemned_at = null \
+             where nar_id = ?1 and cache_id = ?2 and (used_at <= ?4 or condemned_at is not null)",
         )?
-        .execute(params![nar, cache.0, day(now)])?;
+        .execute(params![nar, cache.0, now, now - USE_INTERVAL])?;
     Ok(())
 }
 
@@ -398,7 +398,7 @@ fn insert_path(
     transaction
         .prepare_cached(
             "insert into path (cache_id, hash_part, name, nar_id, self_reference, deriver, ca, \
-             sigs, registered_at, used_on, token_id, own_bytes) \
+             sigs, registered_at, used_at, token_id, own_bytes) \
              values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
         )?
         .execute(params![
@@ -411,7 +411,7 @@ fn insert_path(
             new.content_address.map(|address| address.to_string()),
             sigs,
             now,
-            day(now),
+            now,
             new.token,
             signed(own_len)?
         ])?;
@@ -513,7 +513,7 @@ pub(super) fn stored_path(
         "select ",
         nar_columns!(),
         ", path.id, path.name, path.self_reference, path.deriver, path.ca, path.sigs, \
-         path.registered_at, path.used_on, path.condemned_at is not null \
+         path.registered_at, path.used_at, path.condemned_at is not null \
          from path join nar on nar.id = path.nar_id \
          where path.cache_id = ?1 and path.hash_part = ?2 and nar.state <> 3 and ",
         is_shown!("?1")
@@ -552,7 +552,7 @@ pub(super) fn stored_path(
     let signatures = sigs.split(' ').filter(|text| !text.is_empty());
     let path = StoredPath {
         id,
-        used_on: row.get(14)?,
+        used_at: row.get(14)?,
         nar: nar_of(row)?,
         references,
         deriver: deriver.map(|deriver| base_name(&deriver)).transpose()?,

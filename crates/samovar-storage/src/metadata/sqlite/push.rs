@@ -3,11 +3,12 @@
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use samovar_nix::{NarHash, StorePath};
 
-use super::collect::day;
 use super::rows::{is_shown, is_usable, nar_columns, nar_of, path_of, signed};
 use super::{Sqlite, paths, tokens};
 use crate::error::StorageError;
-use crate::metadata::{CacheId, Client, Metadata as _, Need, PushLimits, PushMetadata, StoredNar};
+use crate::metadata::{
+    CacheId, Client, Metadata as _, Need, PushLimits, PushMetadata, StoredNar, USE_INTERVAL,
+};
 use crate::push::wire::OpenLine;
 
 /// Minimum age in seconds at which the time is renewed at which a NAR was sent.
@@ -109,7 +110,7 @@ impl PushMetadata for Sqlite {
     }
 }
 
-/// This path was used today, but the database has no record of that yet.
+/// This path is used now, and the use must be recorded.
 struct Unrecorded(Found);
 
 /// Returns what a client must send to push a path. Returns [`Unrecorded`] if the path exists but
@@ -158,7 +159,7 @@ struct Found {
     id: i64,
     path: StorePath,
     nar: StoredNar,
-    /// Whether its use today must be recorded.
+    /// Whether its use now must be recorded.
     is_unrecorded: bool,
 }
 
@@ -172,12 +173,12 @@ fn path(
     let mut statement = connection.prepare_cached(concat!(
         "select ",
         nar_columns!(),
-        ", path.id, used_on < ?3 or condemned_at is not null, name \
+        ", path.id, used_at <= ?3 or condemned_at is not null, name \
          from path join nar on nar.id = nar_id \
          where cache_id = ?1 and hash_part = ?2 and state <> 3 and ",
         is_shown!("?1")
     ))?;
-    let parameters = params![cache.0, line.hash_part.as_bytes(), day(now)];
+    let parameters = params![cache.0, line.hash_part.as_bytes(), now - USE_INTERVAL];
     let mut rows = statement.query(parameters)?;
     let Some(row) = rows.next()? else {
         return Ok(None);

@@ -83,7 +83,7 @@ mod tests {
         assert_eq!(integer(&connection, "pragma user_version"), SCHEMA);
         assert_eq!(integer(&connection, "select count(*) from path"), 4);
         assert_eq!(integer(&connection, "select min(state) from nar"), 1);
-        let unused = "select count(*) from path where abs(used_on - unixepoch() / 86400) > 1 \
+        let unused = "select count(*) from path where abs(used_at - unixepoch()) > 86400 \
                       or condemned_at is not null";
         assert_eq!(integer(&connection, unused), 0);
         let bytes = |cache: i64| {
@@ -201,7 +201,7 @@ mod tests {
                      (1, x'01', 1, x'01', 100, 'none', 'nar/1.nar', null, null, 0, 1, 0); \
                  insert into path values \
                      (1, 1, x'01', 'lib', 1, 0, null, null, '', 0, null, 0, null), \
-                     (2, 1, x'02', 'app', 1, 0, '1-app.drv', null, 'k:s', 0, null, 0, null); \
+                     (2, 1, x'02', 'app', 1, 0, '1-app.drv', null, 'k:s', 0, null, 20000, null); \
                  insert into reference values (2, 1); \
                  insert into outer_reference values (2, '1234-x'); \
                  insert into extra values (1, 'k', 2, 'body', 'sig'), (2, 'k', null, 'b', '');",
@@ -216,6 +216,8 @@ mod tests {
             )
         };
         assert_eq!((own(1), own(2)), (4096, 4096 + 3 + 36 + 6));
+        let used_at = integer(&connection, "select used_at from path where id = 2");
+        assert_eq!(used_at, 20_001 * 86_400 - 1);
         let extra = |cache: i64| {
             let query = format!("select extra_bytes from cache where id = {cache}");
             integer(&connection, &query)

@@ -73,3 +73,7 @@ end;
 create trigger log_recounted after update of size on log begin
     update cache set extra_bytes = extra_bytes - old.size + new.size where id = new.cache_id;
 end;
+
+-- Last use: a time. Older schemas had the day, since 1970.
+alter table path rename column used_on to used_at;
+update path set used_at = min(unixepoch(), used_at * 86400 + 86399);
