@@ -160,6 +160,32 @@ fn a_nar_is_served_while_one_of_its_paths_may_be_read() {
     scene.server.process.wait_for("lead elsewhere: 2 paths");
 }
 
+/// What a rule denies does not shrink when something else is configured.
+#[test]
+fn references_of_a_deleted_path_stay_denied_after_a_reload() {
+    let scene = Scene::new();
+    scene.waits_for(&scene.lib, 404);
+    // As the collector does.
+    scene.site.sql("delete from path where name = 'app'");
+    let rule = format!("deny = [{{ roots = [{:?}] }}]", scene.root);
+    for (options, count) in [
+        (format!("priority = 7\n[policy]\n{rule}\n"), 1),
+        (
+            format!("[policy]\n{rule}\nallow = [{{ names = [\"*\"] }}]\n"),
+            2,
+        ),
+    ] {
+        scene.site.configure_empty(&options);
+        scene.server.process.signal("HUP");
+        eventually("the server has reloaded", || {
+            scene.server.process.count("the configuration was reloaded") == count
+        });
+        scene.assert_all(&scene.lib, 404);
+        scene.waits_for(&scene.other, 200);
+        scene.assert_all(&scene.lib, 404);
+    }
+}
+
 #[test]
 fn a_root_that_cannot_be_followed_leaves_uploaded_paths_unknown() {
     let scene = Scene::new();

@@ -121,11 +121,9 @@ impl Policy {
         }
     }
 
-    /// Takes over the closures of the other policy, if both have the same roots.
+    /// Takes over the closures of rules that the other policy has, too.
     pub(crate) fn inherit(&self, before: &Self) {
-        if before.config == self.config {
-            self.roots.inherit(&before.roots);
-        }
+        self.roots.inherit(&before.roots);
     }
 
     /// Whether the policy allows all paths at all times.

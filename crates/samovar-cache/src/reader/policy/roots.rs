@@ -59,7 +59,7 @@ pub(crate) const FIRST_CHECK_TIME: Duration = Duration::from_secs(60);
 const NICENESS: i32 = 5;
 
 /// The roots of one rule, as configured.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct RuleRoots {
     pub(super) roots: Vec<PathBuf>,
     /// Whether this is a deny rule. A missing root of a deny rule is an error, because it may have
@@ -71,6 +71,8 @@ pub(super) struct RuleRoots {
 #[derive(Debug)]
 pub(crate) struct Roots {
     rules: Vec<RuleRoots>,
+    /// The results of the last check, from which the next one goes on.
+    closures: RwLock<Vec<Closure>>,
     sets: RwLock<Option<Arc<Sets>>>,
     /// Number of changes of the closures so far.
     generation: AtomicU64,
@@ -99,6 +101,7 @@ impl Roots {
     pub(super) fn new(rules: Vec<RuleRoots>) -> Self {
         let known = rules.is_empty().then(Arc::default);
         Self {
+            closures: RwLock::new(vec![Closure::default(); rules.len()]),
             rules,
             sets: RwLock::new(known),
             generation: AtomicU64::new(0),
@@ -129,9 +132,20 @@ impl Roots {
         !self.rules.is_empty()
     }
 
-    /// Takes over the closures of `before`, which must have the same roots.
+    /// Takes over the closures of rules that `before` has, too: they may have members that neither
+    /// the store nor the uploaded paths know any more.
     pub(super) fn inherit(&self, before: &Self) {
-        self.publish(before.sets());
+        let known = unpoisoned(before.closures.read());
+        let mut closures = unpoisoned(self.closures.write());
+        for (rule, closure) in self.rules.iter().zip(&mut *closures) {
+            let same = before.rules.iter().position(|before| before == rule);
+            if let Some(known) = same.and_then(|at| known.get(at)) {
+                *closure = known.clone();
+            }
+        }
+        if before.rules == self.rules {
+            self.publish(before.sets());
+        }
     }
 
     #[cfg(test)]
@@ -247,12 +261,12 @@ impl RootsCheck {
         roots: Arc<Roots>,
         uploaded: Option<StoredCache>,
     ) -> Self {
-        let count = roots.rules.len();
+        let closures = unpoisoned(roots.closures.read()).clone();
         Self {
             shared,
             roots,
             uploaded,
-            closures: vec![Closure::default(); count],
+            closures,
             version: None,
             has_failed: false,
         }
@@ -335,6 +349,7 @@ impl RootsCheck {
                 shared.observer.event(&Event::DenialsEnded(&lost));
             }
         }
+        unpoisoned(roots.closures.write()).clone_from(&made);
         self.closures = made;
         shared.recovered();
         self.version = before.filter(|before| version().as_ref() == Some(before));
