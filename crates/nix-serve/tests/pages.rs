@@ -328,6 +328,7 @@ fn files_are_sent_unchanged_and_cannot_run_code() {
             "{policy}"
         );
         assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
+        assert_eq!(answer.header("x-robots-tag"), Some("noindex"));
     }
     let data = server.get(&url("data"));
     assert_eq!(data.body, content);

@@ -87,6 +87,7 @@ impl Sent<'_> {
                 .header("X-Content-Type-Options", "nosniff")
                 .header("X-Frame-Options", "DENY")
                 .header("Referrer-Policy", "no-referrer")
+                .header("X-Robots-Tag", "noindex")
         };
         if head
             .header("If-None-Match")
