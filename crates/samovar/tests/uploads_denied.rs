@@ -160,6 +160,39 @@ fn a_nar_is_served_while_one_of_its_paths_may_be_read() {
     scene.server.process.wait_for("lead elsewhere: 2 paths");
 }
 
+/// Whoever has asked for a NAR, and found that the cache has it, has not sent it.
+#[test]
+fn only_who_has_sent_a_nar_can_read_it_after_it_is_denied() {
+    let scene = Scene::new();
+    scene.waits_for(&scene.lib, 404);
+    let (sender, asker) = (
+        scene.site.token(&["--name", "sender"]),
+        scene.site.token(&[]),
+    );
+    let path = MadePath::new("later");
+    scene.server.publish(&sender, &path);
+    let copy = MadePath::new("copy").containing(b"later");
+    let (id, needs) = Push::new(&scene.server, &asker).open(&[&copy]);
+    assert_eq!(needs, ["link"]);
+    assert_eq!(
+        scene
+            .server
+            .put(&asker, &path.file_target(), &path.file)
+            .status,
+        200
+    );
+    Push::new(&scene.server, &asker).pack(&id, &[&copy]);
+    let target = format!("/upload{}", path.file_target());
+    assert_eq!(scene.server.request("HEAD", &target, &asker).status, 200);
+    fs::remove_file(&scene.root).unwrap();
+    symlink(&path.store_path, &scene.root).unwrap();
+    scene.waits_for(&path, 404);
+    for (token, status) in [(&sender, 200), (&asker, 404)] {
+        let response = scene.server.request("GET", &target, token);
+        assert_eq!(response.status, status);
+    }
+}
+
 /// What a rule denies does not shrink when something else is configured.
 #[test]
 fn references_of_a_deleted_path_stay_denied_after_a_reload() {

@@ -126,8 +126,10 @@ pub(super) fn has_sent(
     token: i64,
     nar: i64,
 ) -> Result<bool, StorageError> {
-    let mut statement = connection
-        .prepare_cached("select exists (select 1 from sent where token_id = ?1 and nar_id = ?2)")?;
+    let mut statement = connection.prepare_cached(
+        "select exists (select 1 from sent \
+             where token_id = ?1 and nar_id = ?2 and not is_held)",
+    )?;
     Ok(statement.query_row([token, nar], |row| row.get(0))?)
 }
 
@@ -244,7 +246,7 @@ pub(super) fn add_nar(
         ],
     )?;
     run(
-        "insert or replace into sent select ?1, id, ?2 from nar where file_hash = ?3",
+        "insert or replace into sent select ?1, id, ?2, 0 from nar where file_hash = ?3",
         params![token, now, nar.file_hash],
     )?;
     Ok(was_lost)

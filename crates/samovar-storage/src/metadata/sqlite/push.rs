@@ -228,7 +228,8 @@ fn sent_at(connection: &Connection, token: i64, nar: i64) -> Result<Option<i64>,
     Ok(sent_at.optional()?)
 }
 
-/// Records that a NAR was sent with this token now, and revives it. Returns whether it exists.
+/// Holds a NAR for a token as if it was sent now, and revives it. Returns whether it exists. The
+/// client may not have sent it: then the NAR is the client's only as long as it may read it.
 fn hold_nar(
     transaction: &Transaction<'_>,
     token: i64,
@@ -237,7 +238,8 @@ fn hold_nar(
 ) -> Result<bool, StorageError> {
     paths::revive_nar(transaction, nar, now)?;
     let mut statement = transaction.prepare_cached(
-        "insert or replace into sent select ?1, id, ?2 from nar where id = ?3 and state <> 3",
+        "insert into sent select ?1, id, ?2, 1 from nar where id = ?3 and state <> 3 \
+         on conflict do update set sent_at = excluded.sent_at",
     )?;
     Ok(statement.execute([token, now, nar])? > 0)
 }

@@ -36,7 +36,8 @@ macro_rules! is_usable {
         concat!(
             "(?4 and exists (select 1 from path where nar_id = nar.id and cache_id = ?2) and ",
             is_shown!("?2"),
-            " or exists (select 1 from sent where nar_id = nar.id and token_id = ?3))"
+            " or exists (select 1 from sent \
+             where nar_id = nar.id and token_id = ?3 and not is_held))"
         )
     };
 }

@@ -77,3 +77,6 @@ end;
 -- Last use: a time. Older schemas had the day, since 1970.
 alter table path rename column used_on to used_at;
 update path set used_at = min(unixepoch(), used_at * 86400 + 86399);
+
+-- 1: the client found the NAR by its right to read, and has not sent it.
+alter table sent add column is_held integer not null default 0;
