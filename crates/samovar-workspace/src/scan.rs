@@ -126,6 +126,8 @@ pub struct Skipped {
     pub mounts: Vec<PathBuf>,
     /// Paths of files and directories that the user may not read.
     pub unreadable: Vec<PathBuf>,
+    /// Paths of entries with the name [`STATE_DIRECTORY`].
+    pub reserved: Vec<PathBuf>,
 }
 
 impl FileState {
@@ -324,7 +326,7 @@ impl Scanner {
                     continue;
                 }
                 Ok(Some(Visit::Unreadable { name, error })) => {
-                    if ignored_depth > 0 || Self::is_left_out(name) {
+                    if ignored_depth > 0 || self.leaves_out(name) {
                         continue;
                     }
                     self.unreadable(name, error)?;
@@ -333,7 +335,7 @@ impl Scanner {
                 Ok(Some(Visit::Entry { name, metadata })) => (name, metadata, false),
                 Ok(Some(Visit::Enter { name, metadata })) => (name, metadata, true),
             };
-            if ignored_depth > 0 || Self::is_left_out(name) {
+            if ignored_depth > 0 || self.leaves_out(name) {
                 ignored_depth += usize::from(is_entered);
                 continue;
             }
@@ -389,8 +391,12 @@ impl Scanner {
     }
 
     /// Returns whether an entry is left out because Samovar itself has written it.
-    fn is_left_out(name: &[u8]) -> bool {
-        name == STATE_DIRECTORY.as_bytes() || is_temporary(name)
+    fn leaves_out(&mut self, name: &[u8]) -> bool {
+        let is_reserved = name == STATE_DIRECTORY.as_bytes();
+        if is_reserved {
+            self.skipped.reserved.push(self.relative_path(name));
+        }
+        is_reserved || is_temporary(name)
     }
 
     fn enter(&mut self, name: &[u8]) {

@@ -143,6 +143,59 @@ fn automatic_pushes_fail_if_the_workspace_vanishes_with_unpushed_files() {
     }
 }
 
+/// A storage of a server in the tree, for example, is on no other disk.
+#[test]
+fn what_no_snapshot_has_is_named_and_stays() {
+    let home = Home::new();
+    let one = home.open("app", "one");
+    write(&one, "d/file", "1");
+    write(&one, "d/.samovar/data", "precious");
+    write(&one, ".samovar/data", "precious");
+    write(&one, "d/.samovar-tmp-0123456789abcdef/x", "precious");
+    write(&one, "e/.samovar-tmp-0123456789abcdef", "left over");
+    for words in ["push", "status"] {
+        let text = home.exits(&one, &[words], 0);
+        assert_has(&text, "left out 2 reserved names: ");
+        assert_has(&text, "d/.samovar");
+    }
+    let before = tree(&one);
+    let text = home.exits(&one, &["close", "--delete"], 1);
+    assert_has(&text, "2 paths, in no snapshot");
+    assert_eq!(tree(&one), before);
+    let text = home.exits(&one, &["close", "--delete", "--discard"], 1);
+    assert_has(&text, "3 paths stay, which no snapshot has");
+    assert_eq!(read(&one, "d/.samovar/data"), "precious");
+    assert_eq!(read(&one, ".samovar/data"), "precious");
+    assert!(!one.join("d/file").exists() && !one.join("e").exists());
+    let text = home.exits(&one, &["status"], 2);
+    assert_has(&text, "is not in a workspace");
+}
+
+/// The states of all workspaces are in the home directory.
+#[test]
+fn closing_the_home_directory_keeps_the_states_of_other_workspaces() {
+    let home = Home::new();
+    let user = home.dir("user");
+    fs::create_dir(&user).unwrap();
+    let run = |words: &[&str], directory: &Path, code: i32| {
+        let mut command = home.command_in(directory, words);
+        command.env("XDG_STATE_HOME", user.join("state"));
+        support_workspaces::exits(&mut command, code)
+    };
+    let other = home.dir("other");
+    fs::create_dir(&other).unwrap();
+    for (name, directory) in [("home", &user), ("app", &other)] {
+        run(&["open", name, "."], directory, 0);
+        write(directory, "a", "a");
+        let text = run(&["push"], directory, 0);
+        assert!(!text.contains(".samovar"), "{text}");
+    }
+    write(&other, "b", "unpushed");
+    run(&["close", "--delete"], &user, 0);
+    assert!(!user.join("a").exists());
+    assert_has(&run(&["status"], &other, 1), "app@1");
+}
+
 /// Messages count what they name.
 #[test]
 fn a_merge_of_modes_says_so() {

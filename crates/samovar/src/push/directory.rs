@@ -17,6 +17,7 @@ use crate::outcome::Failed;
 use crate::refs::{Expected, Generation, RefName, Update, Updated, check_snapshot, is_manifest};
 use crate::size::{counted, human};
 use crate::snapshot::{Downloaded, Snapshots};
+use crate::user_dirs;
 
 /// Maximum number of paths that a message names.
 const NAMED_COUNT: usize = 5;
@@ -206,6 +207,9 @@ fn read(
     Ok(scanned)
 }
 
+/// What is left out because of its name, in messages.
+const RESERVED: &str = "reserved name";
+
 /// Reports what is left out. Refuses a tree with mount points if the files that were pushed from
 /// below them are not known.
 fn check_skipped(
@@ -244,12 +248,29 @@ pub(crate) fn refuse_public(snapshots: &Snapshots) -> anyhow::Result<()> {
 /// Prints what a snapshot leaves out.
 pub(crate) fn report_skipped(scanned: &Scanned) {
     let skipped = &scanned.skipped;
-    let kinds = [
+    let reserved = reserved(scanned);
+    report(&[
         (&skipped.special, "special file"),
         (&skipped.mounts, "mounted file system"),
         (&skipped.unreadable, "unreadable path"),
-    ];
-    let kinds = kinds.into_iter().filter(|(paths, _)| !paths.is_empty());
+        (&reserved, RESERVED),
+    ]);
+}
+
+/// Reports what is left out because of its name.
+pub(crate) fn report_reserved(scanned: &Scanned) {
+    report(&[(&reserved(scanned), RESERVED)]);
+}
+
+/// Returns what is left out because of its name, without the states of this user's workspaces.
+pub(crate) fn reserved(scanned: &Scanned) -> Vec<PathBuf> {
+    let paths = scanned.skipped.reserved.iter();
+    let is_shown = |path: &&PathBuf| !user_dirs::is_workspaces(&scanned.root.join(path));
+    paths.filter(is_shown).cloned().collect()
+}
+
+fn report(kinds: &[(&Vec<PathBuf>, &str)]) {
+    let kinds = kinds.iter().filter(|(paths, _)| !paths.is_empty());
     let kinds: Vec<String> = kinds
         .map(|(paths, noun)| format!("{}: {}", counted(paths.len() as u64, noun), named(paths)))
         .collect();

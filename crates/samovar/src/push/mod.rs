@@ -64,7 +64,9 @@ use session::{Opening, Session};
 use stock::Stock;
 use wire::Opened;
 
-pub(crate) use directory::{KEEP, host, named, refuse_public, report_skipped};
+pub(crate) use directory::{
+    KEEP, host, named, refuse_public, report_reserved, report_skipped, reserved,
+};
 pub(crate) use local_tree::LocalTree;
 pub(crate) use options::{command, message};
 

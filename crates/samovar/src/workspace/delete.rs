@@ -1,10 +1,11 @@
 //! Deletion of the files of a workspace, by `samovar workspace close --delete`.
 //!
 //! Only entries that were scanned are deleted, each if it is still as it was scanned: what a
-//! program creates or changes meanwhile stays. Before the first one, the index of the scan is
-//! stored, and then the file [`CLOSING`] in the state directory. If the process is killed, the next
-//! `close` goes on: it deletes what is in the index and unchanged since. Until then, other commands
-//! would take the missing files for removals, so they are refused.
+//! program creates or changes meanwhile stays, and so does each `.samovar`, which no snapshot has.
+//! Before the first one, the index of the scan is stored, and then the file [`CLOSING`] in the
+//! state directory. If the process is killed, the next `close` goes on: it deletes what is in the
+//! index and unchanged since. Until then, other commands would take the missing files for removals,
+//! so they are refused.
 
 use std::fs;
 use std::io;
@@ -20,6 +21,8 @@ use super::state::Workspace;
 use super::unchanged::is_as_scanned;
 use crate::outcome::Failed;
 use crate::push::named;
+use crate::size::counted;
+use crate::user_dirs;
 
 /// File in the state directory that exists while the files are deleted.
 pub(super) const CLOSING: &str = "closing";
@@ -49,16 +52,16 @@ pub(super) fn check_complete(workspace: &Workspace) -> anyhow::Result<()> {
 }
 
 /// Deletes the entries of a scan, which are those of the base, or may be lost. Returns the paths of
-/// the entries that stay, because they have appeared or changed since.
+/// the entries that stay.
 ///
 /// # Errors
 ///
 /// An entry cannot be deleted, or the state cannot be written.
-pub(super) fn delete(workspace: &Workspace, scanned: &Scanned) -> anyhow::Result<Vec<PathBuf>> {
+pub(super) fn delete(workspace: &Workspace, scanned: &Scanned) -> anyhow::Result<Kept> {
     let marked = Index::of(scanned).write(&workspace.path(""));
     let marked = marked.and_then(|()| fs::File::create(workspace.path(CLOSING))?.sync_all());
     marked.with_context(|| format!("cannot write the state of {:?}", workspace.root))?;
-    delete_entries(scanned, |_| true)
+    delete_entries(workspace, scanned, |_| true)
 }
 
 /// Goes on with a deletion that was killed.
@@ -66,7 +69,7 @@ pub(super) fn delete(workspace: &Workspace, scanned: &Scanned) -> anyhow::Result
 /// # Errors
 ///
 /// An entry cannot be deleted, or the index is damaged.
-pub(super) fn go_on(workspace: &Workspace) -> anyhow::Result<Vec<PathBuf>> {
+pub(super) fn go_on(workspace: &Workspace) -> anyhow::Result<Kept> {
     let index = Index::read(&workspace.path("")).ok().flatten();
     let index = index.with_context(|| {
         format!(
@@ -77,14 +80,17 @@ pub(super) fn go_on(workspace: &Workspace) -> anyhow::Result<Vec<PathBuf>> {
     let mut scanned = Scanned::scan(&workspace.root).map_err(super::local::read_error)?;
     index.apply(&mut scanned);
     let known = index.unchanged(&scanned);
-    delete_entries(&scanned, |entry| known[entry])
+    delete_entries(workspace, &scanned, |entry| known[entry])
 }
 
 fn delete_entries(
+    workspace: &Workspace,
     scanned: &Scanned,
     is_known: impl Fn(usize) -> bool,
-) -> anyhow::Result<Vec<PathBuf>> {
+) -> anyhow::Result<Kept> {
+    fs::remove_dir_all(workspace.incoming()).unwrap_or_default();
     let root = Root::open(&scanned.root)?;
+    let mut left_out = Vec::new();
     for (index, entry) in scanned.entries.list().iter().enumerate().rev() {
         let path = scanned.entries.path(index);
         let is_directory = matches!(entry.kind, Kind::Directory { .. });
@@ -93,7 +99,7 @@ fn delete_entries(
             continue;
         }
         let deleted = match is_directory {
-            true => delete_directory(&root, &scanned.root, &path),
+            true => delete_directory(&root, &scanned.root, &path, &mut left_out),
             false => permitted(&root, &path, || root.remove_file(&path)),
         };
         match deleted {
@@ -107,7 +113,30 @@ fn delete_entries(
     let rest = Scanned::scan(&scanned.root).map_err(super::local::read_error)?;
     let entries = rest.entries.list().iter().enumerate();
     let kept = entries.filter(|(_, entry)| !matches!(entry.kind, Kind::Directory { .. }));
-    Ok(kept.map(|(index, _)| rest.path(index)).collect())
+    left_out.retain(|path| !user_dirs::is_workspaces(path));
+    left_out.sort();
+    Ok(Kept {
+        changed: kept.map(|(index, _)| rest.path(index)).collect(),
+        left_out,
+    })
+}
+
+/// Refuses to delete files that no snapshot has.
+///
+/// # Errors
+///
+/// There are some.
+pub(super) fn check_reserved(root: &Path, reserved: &[PathBuf]) -> anyhow::Result<()> {
+    ensure!(
+        reserved.is_empty(),
+        Failed::Refused.because(anyhow!(
+            "{root:?} has {}, in no snapshot, because the name .samovar is reserved: {}. \
+             Move them out of the workspace, or use --discard, which lets them stay",
+            counted(reserved.len() as u64, "path"),
+            named(reserved)
+        ))
+    );
+    Ok(())
 }
 
 /// Returns whether another process has removed the entry, or created one in a directory.
@@ -116,9 +145,15 @@ fn is_expected(error: &io::Error) -> bool {
     matches!(error.kind(), DirectoryNotEmpty | NotFound)
 }
 
-/// Deletes a directory without scanned entries, with what no scan shows: special files, and what
-/// killed processes of Samovar have left. The root itself stays.
-fn delete_directory(root: &Root, top: &Path, path: &[u8]) -> io::Result<()> {
+/// Deletes a directory without scanned entries, with what no scan shows: special files, and files
+/// that killed processes of Samovar have left. The root itself stays, and so do directories that no
+/// scan shows: they are added to `left_out`.
+fn delete_directory(
+    root: &Root,
+    top: &Path,
+    path: &[u8],
+    left_out: &mut Vec<PathBuf>,
+) -> io::Result<()> {
     let is_root = path.is_empty();
     if !is_root {
         match permitted(root, path, || root.remove_directory(path)) {
@@ -135,12 +170,13 @@ fn delete_directory(root: &Root, top: &Path, path: &[u8]) -> io::Result<()> {
             path => [path, b"/", name.as_bytes()].concat(),
         };
         let kind = entry.file_type()?;
+        let is_left_over = is_temporary(name.as_bytes());
         let is_special =
             kind.is_socket() || kind.is_fifo() || kind.is_char_device() || kind.is_block_device();
-        if is_special {
+        if is_special || is_left_over && !kind.is_dir() {
             permitted(root, &below, || root.remove_file(&below))?;
-        } else if is_temporary(name.as_bytes()) || name == STATE_DIRECTORY && !is_root {
-            permitted(root, &below, || root.remove_all(&below))?;
+        } else if is_left_over || name == STATE_DIRECTORY {
+            left_out.push(entry.path());
         }
     }
     match is_root {
@@ -164,12 +200,36 @@ fn permitted(root: &Root, path: &[u8], operation: impl Fn() -> io::Result<()>) -
     }
 }
 
-/// Returns the error of a workspace that was closed, but of which some entries stay.
-pub(super) fn kept_error(root: &Path, kept: &[PathBuf]) -> anyhow::Error {
-    Failed::Refused.because(anyhow!(
-        "closed {root:?}, and deleted what was pushed; {} stay, which programs have created or \
-         changed meanwhile: {}",
-        crate::size::counted(kept.len() as u64, "file"),
-        named(kept)
-    ))
+/// Paths of what a deletion has kept.
+#[derive(Debug)]
+pub(super) struct Kept {
+    /// Files that have appeared or changed since the scan.
+    changed: Vec<PathBuf>,
+    /// Directories that no scan shows.
+    left_out: Vec<PathBuf>,
+}
+
+impl Kept {
+    pub(super) fn is_empty(&self) -> bool {
+        self.changed.is_empty() && self.left_out.is_empty()
+    }
+
+    /// Returns the error of a workspace that was closed, but of which some entries stay.
+    pub(super) fn error(&self, root: &Path) -> anyhow::Error {
+        let mut text = format!("closed {root:?}, and deleted what was pushed");
+        for (paths, noun, reason) in [
+            (
+                &self.changed,
+                "file",
+                "programs have created or changed meanwhile",
+            ),
+            (&self.left_out, "path", "no snapshot has"),
+        ] {
+            if !paths.is_empty() {
+                let count = counted(paths.len() as u64, noun);
+                text.push_str(&format!("; {count} stay, which {reason}: {}", named(paths)));
+            }
+        }
+        Failed::Refused.because(anyhow!(text))
+    }
 }

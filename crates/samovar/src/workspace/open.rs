@@ -14,7 +14,7 @@ use samovar_workspace::root::is_temporary;
 use samovar_workspace::{Kind, STATE_DIRECTORY, Scanned, scan};
 
 use super::adopt::adopt;
-use super::delete::{check_complete, delete, go_on, is_closing, kept_error};
+use super::delete::{check_complete, check_reserved, delete, go_on, is_closing};
 use super::local::{changes, empty, local_changes, read_error, read_with, steady, summary};
 use super::mode::Mode;
 use super::on_server::{OnServer, check_stored};
@@ -25,7 +25,7 @@ use crate::credentials::Sources;
 use crate::disk::{Use, unsuitable};
 use crate::notice::notice;
 use crate::outcome::Failed;
-use crate::push::refuse_public;
+use crate::push::{refuse_public, reserved};
 use crate::refs::{Generation, RefName, check_snapshot};
 use crate::remote::Remote;
 use crate::size::counted;
@@ -446,7 +446,7 @@ pub(super) fn close(
             fs::remove_dir(&root).unwrap_or_default();
             writeln!(out, "closed and deleted {root:?}")?;
         }
-        Some(kept) => return Err(kept_error(&root, &kept)),
+        Some(kept) => return Err(kept.error(&root)),
     }
     Ok(())
 }
@@ -474,6 +474,7 @@ fn scan_to_delete(
         let base = base.map_or_else(empty, |base| base.manifest.entries);
         let changes = changes(&base, &scanned.entries);
         ensure!(changes.is_empty(), unpushed(root, &changes));
+        check_reserved(root, &reserved(scanned))?;
         scanned.clone()
     };
     ensure!(

@@ -5,8 +5,8 @@
 //!
 //! `$XDG_STATE_HOME/samovar/.samovar/ID` is the state directory of a workspace. ID is 32 random
 //! hexadecimal digits. No snapshot contains a directory with the name `.samovar`, so that a home
-//! directory can be a workspace. Besides the files of the [state](super::state), it has the file
-//! `directory`, which is written last:
+//! directory can be a workspace, and `close --delete` deletes none. Besides the files of the
+//! [state](super::state), it has the file `directory`, which is written last:
 //!
 //! ```text
 //! samovar-directory 1
@@ -40,7 +40,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, anyhow, ensure};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
 use rustix::fs::{AtFlags, CWD, Dir, StatxFlags, XattrFlags, getxattr, setxattr, statx};
-use samovar_workspace::{STATE_DIRECTORY, boot_id};
+use samovar_workspace::boot_id;
 
 use super::mode::field;
 use crate::mounts::mounts;
@@ -232,14 +232,9 @@ fn process_id() -> u32 {
     std::process::id()
 }
 
-/// Returns the directory with the state directories. `None`: the user has no home directory.
-fn states() -> Option<PathBuf> {
-    Some(user_dirs::state()?.join("samovar").join(STATE_DIRECTORY))
-}
-
 /// Returns all registered workspaces.
 pub(super) fn list() -> Vec<Registered> {
-    let entries = states().and_then(|states| fs::read_dir(states).ok());
+    let entries = user_dirs::workspaces().and_then(|states| fs::read_dir(states).ok());
     let dirs = entries.into_iter().flatten().flatten();
     let dirs = dirs.filter(|entry| is_id(entry.file_name().as_bytes()));
     // A directory without identity is that of a command that was killed while it created it.
@@ -271,7 +266,7 @@ pub(super) fn check_owner(root: &Path, directory: &Path) -> anyhow::Result<()> {
 ///
 /// A program has removed the permissions.
 pub(super) fn check() -> anyhow::Result<()> {
-    let Some(states) = states() else {
+    let Some(states) = user_dirs::workspaces() else {
         return Ok(());
     };
     let failed = |path: &Path, error: io::Error| {
@@ -339,7 +334,8 @@ pub(super) fn mounted_on(root: &Path) -> Option<String> {
 ///
 /// The user has no home directory, or the directory cannot be created.
 pub(super) fn create(root: &Path, mount: Option<&str>) -> anyhow::Result<Registered> {
-    let states = states().context("there is no HOME for the state of workspaces: set HOME")?;
+    let states = user_dirs::workspaces();
+    let states = states.context("there is no HOME for the state of workspaces: set HOME")?;
     let context = || {
         format!("cannot create a directory in {states:?}, for the state of the workspace {root:?}")
     };

@@ -11,11 +11,12 @@ use samovar_workspace::diff::{Change, ChangeKind};
 use serde_json::json;
 
 use super::age;
-use super::local::{changes, counts, empty, local_changes, read, summary, word};
+use super::local::{changes, counts, empty, read, summary, word};
 use super::on_server::{OnServer, missing};
 use super::state::{State, Workspace, shown_path};
 use crate::credentials::Sources;
 use crate::http::{Http, Patience, printable};
+use crate::push::report_reserved;
 use crate::refs::{Refs, write_log};
 
 /// Maximum wait for the server. The state of the files does not depend on it.
@@ -62,7 +63,11 @@ pub(super) fn status(
             Some(Query::start(http, workspace.state.clone()))
         }
     };
-    let changes = local_changes(workspace, is_json)?;
+    let scanned = read(workspace, is_json)?;
+    let base = workspace.base()?;
+    let base = base.map_or_else(empty, |base| base.manifest.entries);
+    let changes = changes(&base, &scanned.entries);
+    report_reserved(&scanned);
     let found = query.map(Query::finish);
     let state = &workspace.state;
     let answer = found.as_ref().and_then(|found| found.as_ref().ok());

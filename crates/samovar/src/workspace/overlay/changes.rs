@@ -5,7 +5,9 @@
 //! the others are read.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use rustix::fd::{AsFd, OwnedFd};
@@ -187,7 +189,7 @@ fn leave(out: &mut Option<Builder>) -> Result<(), samovar_workspace::entries::Tr
     }
 }
 
-/// Reads all entries below the upper directory, except the state of a workspace.
+/// Reads all entries below the upper directory.
 pub(super) fn read_upper(root: &Path) -> Result<Upper, Errno> {
     let mut found = Upper::new();
     let root = open_directory(CWD, root.as_os_str().as_encoded_bytes())?;
@@ -204,8 +206,7 @@ pub(super) fn read_upper(root: &Path) -> Result<Upper, Errno> {
         };
         let entry = entry?;
         let name = entry.file_name();
-        let is_state = path.is_empty() && name.to_bytes() == STATE_DIRECTORY.as_bytes();
-        if is_state || matches!(name.to_bytes(), b"." | b"..") {
+        if matches!(name.to_bytes(), b"." | b"..") {
             continue;
         }
         if !path.is_empty() {
@@ -226,6 +227,18 @@ pub(super) fn read_upper(root: &Path) -> Result<Upper, Errno> {
         open.push((Dir::new(inner)?, path.len()));
     }
     Ok(found)
+}
+
+/// Returns the paths of entries of the upper directory that no snapshot has.
+pub(super) fn reserved(upper: &Upper) -> Vec<PathBuf> {
+    let end = [b"/", STATE_DIRECTORY.as_bytes()].concat();
+    let is_reserved = |path: &&Vec<u8>| [b"/", &path[..]].concat().ends_with(&end);
+    let paths = upper.keys().filter(is_reserved);
+    let mut paths: Vec<_> = paths
+        .map(|path| PathBuf::from(OsStr::from_bytes(path)))
+        .collect();
+    paths.sort();
+    paths
 }
 
 impl UpperEntry {

@@ -11,13 +11,14 @@ use samovar_nix::StoreDir;
 use samovar_workspace::scan::Options;
 use samovar_workspace::{Entries, Scanned};
 
+use super::super::delete::check_reserved;
 use super::super::local::{empty, local_changes};
 use super::super::mode::{Lower, Mode, Overlay};
 use super::super::on_server::check_stored;
 use super::super::open::{has_files, unpushed};
 use super::super::state::{State, Workspace};
 use super::super::{old, registry};
-use super::changes::{self, read_upper};
+use super::changes::{self, read_upper, reserved};
 use super::guard::start_view;
 use super::layers::{LOWER, Layers, OVERLAYS, state_dir, unmount_lazily};
 use super::namespace::{Namespace, may_mount};
@@ -352,7 +353,12 @@ pub(in super::super) fn close(
         Err(error) if !discards => Err(error),
         stored => Ok(stored.is_ok()),
     };
+    let reserved = reserved(&before);
+    if !discards {
+        check_reserved(&root, &reserved)?;
+    }
     let is_clean = match local_changes(workspace, false) {
+        _ if !reserved.is_empty() => false,
         Ok(changes) if changes.is_empty() => (discards && deletes) || is_stored()?,
         Ok(changes) if !discards => return Err(unpushed(&root, &changes)),
         Err(error) if !discards => return Err(error),
