@@ -41,7 +41,7 @@ pub(crate) struct Cache {
 impl Cache {
     /// Opens the cache at `url`: requests its `nix-cache-info`.
     pub(crate) fn open(url: &str) -> anyhow::Result<Self> {
-        Self::over(Http::new(Remote::parse(url)?, Patience::QUERY)?)
+        Self::over(Http::new(Remote::of_folder(url)?, Patience::QUERY)?)
     }
 
     /// Opens the cache that `http` reaches: requests its `nix-cache-info`.

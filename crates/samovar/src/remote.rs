@@ -66,19 +66,34 @@ impl Remote {
         })
     }
 
-    /// Parses the URL of a cache. Removes a final `/upload`, which the URLs for `nix copy` have.
+    /// Parses a URL below which files are requested. Lines of `nix.conf` may have parameters after
+    /// it, which only Nix understands.
     ///
     /// # Errors
     ///
     /// If `text` is not a URL for [`parse`](Self::parse), or has a query or a fragment.
-    pub(crate) fn of_cache(text: &str) -> anyhow::Result<Self> {
+    pub(crate) fn of_folder(text: &str) -> anyhow::Result<Self> {
         let remote = Self::parse(text)?;
         let url = remote.url();
-        if url.contains(['?', '#']) {
-            return Err(Failed::Usage.because(anyhow!(
-                "{url:?} has parameters of nix copy: leave out the part after the question mark"
-            )));
-        }
+        let problem = match url.find(['?', '#']) {
+            None => return Ok(remote),
+            Some(at) if url[at..].starts_with('?') => {
+                "has parameters of Nix: leave out the part from the question mark on"
+            }
+            Some(_) => "has a fragment: leave out the part from # on",
+        };
+        Err(Failed::Usage.because(anyhow!("{url:?} {problem}")))
+    }
+
+    /// Parses the URL of a cache as [`of_folder`](Self::of_folder). Removes a final `/upload`, as
+    /// in URLs for `nix copy`.
+    ///
+    /// # Errors
+    ///
+    /// As [`of_folder`](Self::of_folder).
+    pub(crate) fn of_cache(text: &str) -> anyhow::Result<Self> {
+        let remote = Self::of_folder(text)?;
+        let url = remote.url();
         let url = url.strip_suffix("/upload").unwrap_or(url).to_owned();
         Ok(remote.at(url))
     }

@@ -328,7 +328,7 @@ fn usage_errors_end_with_exit_code_2() {
     for (command, arguments, part) in [
         (push, &[&*path, &*url][..], "does not begin with http://"),
         (push, &["localhost:5000", &path], "does not begin with http"),
-        (push, &[&with_query, &path], "parameters of nix copy"),
+        (push, &[&with_query, &path], "parameters of Nix"),
         (push, &[&url, "./nowhere"], "is not a path in /nix/store"),
         (push, &[&url, &path, "--netrc-file", "none"], "cannot read"),
         (
@@ -339,7 +339,7 @@ fn usage_errors_end_with_exit_code_2() {
         (push, &[&url, "--exec", "nix"], "--exec after --"),
         (setup, &["localhost:5000"], "does not begin with http://"),
         (setup, &["file:///tmp"], "does not begin with http://"),
-        (setup, &[&with_query], "parameters of nix copy"),
+        (setup, &[&with_query], "parameters of Nix"),
         (import, &["--from", "file://tmp/old"], "file:///tmp/old"),
         (import, &["--from", &url], "name those to import"),
         (&["export", "--to", "x"], &[], "no storage is configured"),
@@ -407,4 +407,44 @@ fn a_nar_that_the_cache_loses_during_the_push_is_sent_again() {
     assert_copies_back(&server.url(), &site.public_key, store.root(), &paths);
     let opened = proxy.exchanges("/open");
     assert_eq!(opened.len(), 2);
+}
+
+/// A line of `nix.conf` may have parameters after the URL of a cache. No request is sent for a URL
+/// that only Nix understands.
+#[test]
+fn parameters_and_fragments_of_a_url_are_refused_by_every_command() {
+    let storage = tempfile::tempdir().unwrap();
+    let storage = storage.path().join("storage");
+    let storage = storage.to_str().unwrap();
+    let path = MadePath::new("path").store_path;
+    let closed = testkit::closed_port::ClosedPort::new();
+    let url = format!("http://{}/", closed.addr());
+    let (query, fragment) = (format!("{url}?priority=1"), format!("{url}#x"));
+    let reference = format!("{query}#main");
+    let in_query = "has parameters of Nix: leave out the part from the question mark on";
+    let in_fragment = "has a fragment: leave out the part from # on";
+    for (arguments, part) in [
+        (&["query", &query, &path][..], in_query),
+        (&["query", &fragment, &path], in_fragment),
+        (&["closure", &query, &path], in_query),
+        (&["push", &query, &path], in_query),
+        (&["push", ".", &reference], in_query),
+        (&["pull", &reference, "new"], in_query),
+        (&["ref", "list", &query], in_query),
+        (&["mount", "--store", &query, "new"], in_query),
+        (
+            &["import", "--storage", storage, "--from", &query, &path],
+            in_query,
+        ),
+        (
+            &["import", "--storage", storage, "--from", &fragment, &path],
+            in_fragment,
+        ),
+        (&["status", &query], in_query),
+        (&["doctor", "--url", &query], in_query),
+        (&["use", &query], in_query),
+        (&["use", &fragment], in_fragment),
+    ] {
+        ends_with(samovar().args(arguments), 2, &[part]);
+    }
 }

@@ -28,7 +28,7 @@ pub(crate) use verify::verify_paths;
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<Outcome> {
     let mut config = serve::configuration(&serve::settings(matches)?)?;
     let given: Option<&String> = matches.get_one("url");
-    given.map(|url| Remote::parse(url)).transpose()?;
+    given.map(|url| Remote::of_folder(url)).transpose()?;
     let mut findings = Findings::default();
     findings.ok(
         "configuration",

@@ -17,7 +17,6 @@ use samovar_storage::verify::{FileName, Unlimited};
 use super::Failure;
 use crate::cache::Cache;
 use crate::outcome::Failed;
-use crate::remote::Remote;
 use crate::roots;
 use crate::storage::copy;
 use crate::walk;
@@ -190,7 +189,6 @@ impl Kind {
             }
             return Self::directory(Path::new(path), links);
         }
-        Remote::parse(text).map_err(|error| Failed::Usage.because(error))?;
         let cache = Cache::open(text)?;
         let store_dir = cache.store_dir().clone();
         Ok((Self::Http(Box::new(cache)), store_dir))

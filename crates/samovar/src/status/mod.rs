@@ -63,7 +63,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
 
 /// Downloads the status from the admin listener at `url`.
 fn fetch(url: &str) -> anyhow::Result<Vec<u8>> {
-    let remote = Remote::parse(url)?;
+    let remote = Remote::of_folder(url)?;
     let http = Http::new(remote, Patience::QUERY)?;
     let url = http.url(PATH);
     let response = http.get(PATH)?;
