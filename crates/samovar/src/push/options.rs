@@ -74,7 +74,7 @@ pub(crate) fn command() -> Command {
         )
         .arg(Arg::new("url").value_name("URL").required(true).help(
             "URL of a binary cache that takes uploads: Samovar with --storage, or any server \
-                 that takes PUT; or a directory",
+                 that takes PUT. In the second form: the directory DIR, before the REF",
         ))
         .arg(paths())
         .arg(switch("exec").requires("command").help(
