@@ -77,7 +77,7 @@ pub enum KeyError {
     #[error("key without a name")]
     NoColon,
     /// The key name is empty, or holds white space or a control character.
-    #[error("bad key name")]
+    #[error("the name of the key is empty, or has a blank or a control character")]
     Name,
     /// The text after the colon is not base-64 of 64 bytes (secret key) or 32 bytes (public key).
     #[error("bad base-64")]

@@ -40,7 +40,7 @@ pub enum SignatureError {
     #[error("signature without a key name")]
     NoColon,
     /// The key name is empty, or holds a colon, white space or a control character.
-    #[error("bad key name")]
+    #[error("the name of the key is empty, or has a blank or a control character")]
     KeyName,
     /// The text after the colon is not the canonical base-64 of 64 bytes.
     #[error("bad base-64")]

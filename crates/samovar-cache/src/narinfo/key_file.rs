@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use samovar_nix::SecretKey;
+use samovar_nix::{KeyError, SecretKey};
 
 use crate::private_file;
 
@@ -42,6 +42,14 @@ pub enum KeyFileError {
          expected (the public key's file is shorter)"
     )]
     Malformed(PathBuf),
+    /// The key has a name that no key of Nix may have.
+    #[error(
+        "the key in the secret key file {0:?} has a name that is empty, or has a blank or a \
+         control character, so no client can trust it: make a new one with \
+         `nix-store --store dummy:// --generate-binary-cache-key NAME SECRET-FILE PUBLIC-FILE`, \
+         and a NAME such as cache.example.org-1"
+    )]
+    Name(PathBuf),
     /// Reading the file failed with another error.
     #[error(
         "the secret key file {0:?} cannot be read: name a regular file that this user can read"
@@ -83,8 +91,10 @@ pub fn load_key(path: &Path) -> Result<LoadedKey, KeyFileError> {
         return Err(KeyFileError::Empty(path.to_owned()));
     }
     // The parser's error could quote the key, so it is dropped.
-    let key =
-        SecretKey::parse(&text).map_err(|_secret| KeyFileError::Malformed(path.to_owned()))?;
+    let key = SecretKey::parse(&text).map_err(|error| match error {
+        KeyError::Name => KeyFileError::Name(path.to_owned()),
+        _ => KeyFileError::Malformed(path.to_owned()),
+    })?;
     let mut warnings = Vec::new();
     if mode & 0o077 != 0 {
         warnings.push(format!(
@@ -134,6 +144,10 @@ mod tests {
         check(KEY, 0o644, Ok(1));
         check("", 0o600, Err("is empty"));
         check(" \n", 0o600, Err("is empty"));
+        for name in ["my key", "", "a\u{7f}"] {
+            let named = KEY.replace("test-1", name);
+            check(&named, 0o600, Err("has a blank or a control character"));
+        }
         check("test-1:AAECAw==", 0o600, Err("no Nix secret key"));
         check(&KEY.replace(':', ""), 0o600, Err("no Nix secret key"));
     }

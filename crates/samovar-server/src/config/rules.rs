@@ -88,7 +88,9 @@ fn root(text: &str) -> Result<PathBuf, String> {
 
 fn public_key(text: &str) -> Result<PublicKey, String> {
     PublicKey::parse(text).map_err(|_error| {
-        "a list of tables in which signed-by has public keys, NAME:BASE64".to_owned()
+        "a list of tables in which signed-by has public keys, NAME:BASE64, whose NAME has no \
+         blanks"
+            .to_owned()
     })
 }
 

@@ -198,11 +198,14 @@ pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
     ),
     cache(
         "signing.trusted-keys",
-        Each("a list of public keys, NAME:BASE64", |draft, values| {
-            let key = |value: &Toml| PublicKey::parse(value.as_text()?).ok();
-            draft.trusted_keys = values.iter().map(key).collect::<Option<_>>()?;
-            Some(())
-        }),
+        Each(
+            "a list of public keys, NAME:BASE64, whose NAME has no blanks",
+            |draft, values| {
+                let key = |value: &Toml| PublicKey::parse(value.as_text()?).ok();
+                draft.trusted_keys = values.iter().map(key).collect::<Option<_>>()?;
+                Some(())
+            },
+        ),
         "Public keys, NAME:BASE64, for signing.sign = \"trusted\".",
     ),
     cache(
