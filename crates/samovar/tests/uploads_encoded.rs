@@ -29,8 +29,10 @@ fn every_url_is_the_same_when_it_is_encoded() {
     let server = site.start();
     for (cache, prefix, shown) in [("main", "", "/"), ("team", "/te%61m%2B1", "/team+1/")] {
         let token = site.token(&["--cache", cache, "--rights", "read,push,pin"]);
-        let path = MadePath::new(&format!("c++-{cache}"));
-        let name = path.store_path[11..].replace('+', "%2B");
+        let path = MadePath::new(&format!("c++-{cache}?"));
+        let name = path.store_path[11..]
+            .replace('+', "%2B")
+            .replace('?', "%3F");
         let log = format!("/log/{name}");
         let put = |target: &str, body: &[u8]| {
             let target = format!("{prefix}{}", encoded(&format!("/upload{target}")));
@@ -39,7 +41,11 @@ fn every_url_is_the_same_when_it_is_encoded() {
         };
         put(&path.file_target(), &path.file);
         put(&path.target(), path.narinfo().as_bytes());
-        put(&log.replace("%2B", "+"), b"built");
+        put(&log.replace("%2B", "+").replace("%3F", "?"), b"built");
+        // The page of the log links to its text.
+        let page = server.get(&format!("{prefix}/build-log/{name}"));
+        assert_eq!(page.status, 200);
+        assert!(page.text().contains(&format!("/log/{name}\"")));
         for target in [
             path.target(),
             path.file_target(),
@@ -49,7 +55,10 @@ fn every_url_is_the_same_when_it_is_encoded() {
             for below in ["", "/upload"] {
                 let plain = server.get(&format!("{shown}{}", &format!("{below}{target}")[1..]));
                 assert_eq!(plain.status, 200, "{below}{target}");
-                let whole = encoded(&format!("{below}{}", target.replace("%2B", "+")));
+                let whole = encoded(&format!(
+                    "{below}{}",
+                    target.replace("%2B", "+").replace("%3F", "?")
+                ));
                 let same = server.get(&format!("{prefix}{whole}"));
                 assert!(same.body == plain.body, "{whole}");
                 for wrong in ["%2F", "%00", "%zz", "%252B", "%"] {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use samovar_nix::nar::DecodeError;
+use samovar_nix::nar::{DEPTH_MAX, DecodeError, DecodeErrorKind};
 use samovar_nix::{NarHash, nixbase32};
 
 use super::MemoryError;
@@ -125,6 +125,9 @@ impl Refusal {
             Self::Corrupt { format, reason } => {
                 format!("the file is not a valid {format} stream: {reason}")
             }
+            Self::NotANar(error) if error.kind == DecodeErrorKind::Depth => {
+                format!("a path in the NAR has {DEPTH_MAX} names or more, which Nix refuses")
+            }
             Self::NotANar(error) => format!("the content is not a NAR: {error}"),
             Self::BytesAfterStream { format } => {
                 format!("bytes follow the end of the {format} stream")
@@ -169,6 +172,9 @@ impl Refusal {
             Self::Corrupt { .. } => {
                 "compress the NAR again, or check that the suffix of the file name states its \
                  compression"
+            }
+            Self::NotANar(error) if matches!(error.kind, DecodeErrorKind::Depth) => {
+                "move the files up"
             }
             Self::NotANar(_) => {
                 "make the NAR with nix-store --dump, which writes all names in order and none of \
