@@ -88,6 +88,9 @@ soon test -S $daemon
 echo hello > /tmp/hello
 path=$(nix-store --add /tmp/hello)
 hash=${path:11:32}
+head -c 64M /dev/urandom > /tmp/big
+big=$(nix-store --add /tmp/big)
+bighash=${big:11:32}
 nix-store --store dummy:// --generate-binary-cache-key one-1 /tmp/one.secret /tmp/one
 nix-store --store dummy:// --generate-binary-cache-key two-1 /tmp/two.secret /tmp/two
 
@@ -159,11 +162,26 @@ dpkg -i /tmp/later.deb > /tmp/upgraded 2>&1 || fails "the package is upgraded: $
 grep -q "replacing the running server" /tmp/upgraded || fails "the upgrade says so: $(cat /tmp/upgraded)"
 soon is_other "$before"
 soon test ! -e "/proc/$before"
+# A download that takes longer than the restart, at the old process of an upgrade and at the new one.
+slow() { curl -sS --limit-rate 1M "http://localhost:5000/nar/$bighash.nar" > /dev/null 2>&1 & }
+slow
+sleep 1
+before=$(main)
+systemctl kill -s USR2 --kill-who=main samovar.service
+soon is_other "$before"
+slow
+sleep 1
+[ -e "/proc/$before" ] || fails "the old process finishes its download"
+began=$(date +%s)
 systemctl restart samovar.service
+took=$(($(date +%s) - began))
+[ ! -e "/proc/$before" ] || fails "the restart ends the old process of an upgrade"
+[ $took -le 15 ] || fails "a restart under slow downloads takes $took s"
+sleep 1
 touch /tmp/stop
 wait $load
 read -r count bad < /tmp/count
-echo "three upgrades in place, one of the package and a restart: $count requests, $bad failed"
+echo "four upgrades in place, one of the package and a restart of $took s: $count requests, $bad failed"
 [ "$bad" = 0 ] || fails "a request under upgrades and a restart"
 
 before=$(main)

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use samovar_server::server::STOP_TIME;
 use support::{OwnStore, PATIENCE, eventually, hash_part, local, nix_serve};
-use support_process::{Connection, Process, serve_sample};
+use support_process::{Connection, Process, serve_sample, signal};
+use testkit::procfs::stat_fields;
 
 /// Length of a file, bytes: more than the socket buffers hold, so that a download stays in progress
 /// until the client reads it.
@@ -144,6 +145,51 @@ fn a_download_that_stands_still_is_cut_when_time_is_up() {
 /// gives a slow download less time.
 #[test]
 fn a_service_that_binds_its_own_sockets_ends_sooner() {
+    let mut big = Big::serve_by(as_service());
+    let download = big.start_download();
+    let start = Instant::now();
+    big.server.signal("TERM");
+    assert_eq!(big.server.wait(), Some(0));
+    assert_ends_sooner(start);
+    assert!(!download.finish());
+}
+
+/// The process that has replaced another one is the main process of the service, too; and the old
+/// one, which finishes its downloads, does not delay the restart, at which systemd stops both.
+#[test]
+fn a_service_ends_sooner_also_after_an_upgrade() {
+    let mut big = Big::serve_by(as_service());
+    let old_download = big.start_download();
+    big.server.signal("USR2");
+    let line = big.server.wait_for("has taken over");
+    let mut words = line.split(' ').skip_while(|word| *word != "process");
+    let new = words.nth(1).unwrap().parse().unwrap();
+    let new_download = big.start_download();
+    let start = Instant::now();
+    signal(new, "TERM");
+    big.server.signal("TERM");
+    assert_eq!(big.server.wait(), Some(0));
+    assert_ends_sooner(start);
+    eventually("the new process ends", || !runs(new));
+    assert_ends_sooner(start);
+    assert!(!old_download.finish());
+    assert!(!new_download.finish());
+}
+
+#[track_caller]
+fn assert_ends_sooner(start: Instant) {
+    let waited = start.elapsed();
+    assert!(waited >= Duration::from_secs(2), "{waited:?}");
+    assert!(waited < AT_ONCE, "{waited:?}");
+}
+
+/// Returns whether a process runs. One that has ended may be a zombie.
+fn runs(pid: u32) -> bool {
+    stat_fields(pid).is_some_and(|fields| fields[0] != "Z")
+}
+
+/// Returns a command of a server that seems to be started by systemd.
+fn as_service() -> Command {
     let program = nix_serve();
     let mut command = Command::new("sh");
     // systemd sets this variable to the number of the process that it starts.
@@ -158,15 +204,7 @@ fn a_service_that_binds_its_own_sockets_ends_sooner() {
         };
     }
     command.args(program.get_args());
-    let mut big = Big::serve_by(command);
-    let download = big.start_download();
-    let start = Instant::now();
-    big.server.signal("TERM");
-    assert_eq!(big.server.wait(), Some(0));
-    let waited = start.elapsed();
-    assert!(waited >= Duration::from_secs(2), "{waited:?}");
-    assert!(waited < AT_ONCE, "{waited:?}");
-    assert!(!download.finish());
+    command
 }
 
 #[test]

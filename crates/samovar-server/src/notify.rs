@@ -42,16 +42,7 @@ pub(crate) fn main_process(pid: u32) {
 /// Returns whether systemd has started this process as the main process of a service. A process
 /// that such a service has started has another number.
 pub(crate) fn is_main_process() -> bool {
-    is_own_number("SYSTEMD_EXEC_PID")
-}
-
-/// Returns whether the service manager passes sockets to this process. False once they are taken.
-pub(crate) fn passes_sockets() -> bool {
-    is_own_number("LISTEN_PID")
-}
-
-fn is_own_number(variable: &str) -> bool {
-    let number = std::env::var(variable);
+    let number = std::env::var("SYSTEMD_EXEC_PID");
     number.is_ok_and(|number| number == std::process::id().to_string())
 }
 

@@ -45,7 +45,8 @@ pub(super) fn wait(serving: &Serving<'_>, again: &Again<'_>) -> Ended {
     let (server, events) = (&serving.server, &serving.events);
     let logs = &*serving.bound.prepared.logs;
     let errors = &logs.errors;
-    let stop_time = match notify::is_main_process() && !serving.bound.are_sockets_inherited {
+    // If the service manager owns the sockets, clients wait while it restarts the service.
+    let stop_time = match serving.bound.is_main && !serving.bound.bound.is_managed {
         true => RESTART_TIME,
         false => STOP_TIME,
     };
@@ -102,8 +103,9 @@ pub(super) fn wait(serving: &Serving<'_>, again: &Again<'_>) -> Ended {
 
 fn begin_upgrade(serving: &Serving<'_>, errors: &ErrorLog) -> Option<Successor> {
     let sender = serving.sender.clone();
-    let is_managed = serving.bound.bound.is_managed;
-    match Successor::start(&serving.server, &serving.kinds, is_managed, sender) {
+    let bound = &serving.bound;
+    let state = (bound.bound.is_managed, bound.is_main);
+    match Successor::start(&serving.server, &serving.kinds, state, sender) {
         Ok(new) => {
             errors.info(format_args!("upgrade: starting process {}", new.pid()));
             Some(new)

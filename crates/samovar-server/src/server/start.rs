@@ -59,9 +59,9 @@ pub(super) struct Bound<'a> {
     /// The PID file, still under its temporary name if there is a predecessor; `None` if none is
     /// configured.
     pid_file: Option<PidFile>,
-    /// Whether the service manager owns the sockets, so that clients wait while it restarts the
-    /// service.
-    pub(super) are_sockets_inherited: bool,
+    /// Whether this is the main process of a service of systemd, since its start or since an
+    /// upgrade.
+    pub(super) is_main: bool,
     /// The server that has passed its sockets to this process; `None` if there is none, or once it
     /// is released.
     predecessor: Option<handover::Predecessor>,
@@ -116,7 +116,8 @@ impl<'a> Prepared<'a> {
     pub(super) fn bind(self, predecessor: Option<Predecessor>) -> anyhow::Result<Bound<'a>> {
         let (config, errors) = (self.config, &self.logs.errors);
         let pid = predecessor.as_ref().map(Predecessor::pid);
-        let are_sockets_inherited = notify::passes_sockets();
+        let was_main = predecessor.as_ref().is_some_and(|one| one.is_main);
+        let is_main = was_main || notify::is_main_process();
         let tls = self.tls.as_ref();
         let (mut bound, predecessor) = match predecessor {
             Some(predecessor) => {
@@ -146,7 +147,7 @@ impl<'a> Prepared<'a> {
             bound,
             admin,
             pid_file,
-            are_sockets_inherited,
+            is_main,
             predecessor,
         })
     }

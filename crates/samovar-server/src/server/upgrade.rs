@@ -36,13 +36,18 @@ const VARIABLE: &str = "NIX_SERVE_PREDECESSOR";
 /// passed the sockets to that one.
 const MANAGED: &str = "NIX_SERVE_MANAGED_SOCKETS";
 
+/// Environment variable of the new process: the PID of its parent, if that one is the main process
+/// of a service of systemd, as the new process then is.
+const MAIN: &str = "NIX_SERVE_MAIN_PROCESS";
+
 /// Variables that are not passed on: they apply to one process only, by its PID or its open files.
-const NOT_INHERITED: [&str; 5] = [
+const NOT_INHERITED: [&str; 6] = [
     "LISTEN_FDS",
     "LISTEN_PID",
     "LISTEN_FDNAMES",
     "WATCHDOG_PID",
     MANAGED,
+    MAIN,
 ];
 
 /// An event that the main thread waits for.
@@ -88,6 +93,8 @@ pub struct Predecessor {
     stream: UnixStream,
     /// Whether the service manager has bound its sockets.
     pub(super) is_managed: bool,
+    /// Whether it is the main process of a service.
+    pub(super) is_main: bool,
 }
 
 impl Predecessor {
@@ -104,11 +111,13 @@ impl Predecessor {
             return Ok(None);
         };
         let stream = take_stdin().context("cannot connect to the running server")?;
+        let is_set = |name| env::var(name).is_ok_and(|pid| pid.parse() == Ok(parent));
         Ok(Some(Self {
             pid: parent,
             kinds: kinds.to_owned(),
             stream,
-            is_managed: env::var(MANAGED).is_ok_and(|pid| pid.parse() == Ok(parent)),
+            is_managed: is_set(MANAGED),
+            is_main: is_set(MAIN),
         }))
     }
 
@@ -152,7 +161,7 @@ impl Successor {
     pub(super) fn start(
         server: &Arc<Server<Site>>,
         kinds: &[Kind],
-        is_managed: bool,
+        (is_managed, is_main): (bool, bool),
         events: Sender<Event>,
     ) -> anyhow::Result<Self> {
         let own_pid = std::process::id();
@@ -170,8 +179,10 @@ impl Successor {
             .args(env::args_os().skip(1))
             .env(VARIABLE, format!("{own_pid} {letters}"))
             .stdin(Stdio::from(OwnedFd::from(theirs)));
-        if is_managed {
-            command.env(MANAGED, own_pid.to_string());
+        for (name, is_set) in [(MANAGED, is_managed), (MAIN, is_main)] {
+            if is_set {
+                command.env(name, own_pid.to_string());
+            }
         }
         let child = command
             .spawn()
