@@ -398,8 +398,8 @@ fn store(config: &Configuration, findings: &mut Findings) -> Option<Box<dyn Stor
             "store",
             "its database is not in WAL mode: if Nix runs with use-sqlite-wal = false, the server \
              does not see the locks of Nix",
-            "set use-sqlite-wal = false in the nix.conf or NIX_CONFIG of the server too; or run \
-             any Nix command without it, which turns WAL mode on",
+            "if Nix runs with use-sqlite-wal = false, set that in the nix.conf or NIX_CONFIG of \
+             the server too; otherwise run any Nix command, which turns WAL mode on",
         ),
         (Ok(Some(true)), false) => findings.warning(
             "store",

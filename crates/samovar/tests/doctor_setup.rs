@@ -129,8 +129,8 @@ fn server_errors() {
     );
     check(
         &["--secret-key-files", text_of(&nonsense)],
-        "key",
-        "one line NAME:BASE64",
+        "holds no Nix secret key, which is one line NAME:BASE64",
+        "name the file of the secret key, or make a new one with `nix-store",
     );
     let store = format!("local?root={}", text_of(&empty));
     check(

@@ -38,8 +38,9 @@ pub enum KeyFileError {
     Empty(PathBuf),
     /// The file is not a Nix secret key.
     #[error(
-        "the secret key file {0:?} holds no Nix secret key: one line NAME:BASE64 with 64 bytes is \
-         expected (the public key's file is shorter)"
+        "the secret key file {0:?} holds no Nix secret key, which is one line NAME:BASE64 with 64 \
+         bytes (a public key has 32): name the file of the secret key, or make a new one with \
+         `nix-store --store dummy:// --generate-binary-cache-key NAME SECRET-FILE PUBLIC-FILE`"
     )]
     Malformed(PathBuf),
     /// The key has a name that no key of Nix may have.

@@ -23,8 +23,9 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
             Some(())
         }),
         "Addresses to listen on: HOST:PORT, [ADDRESS]:PORT, :PORT, or the path of a unix socket. \
-         Sockets that a service manager passes replace the default, and are refused if they are \
-         not among the addresses given here.",
+         If a service manager passes sockets, the server listens on those instead of the default. \
+         If addresses are given here, each passed socket must have one of them; otherwise the \
+         server does not start.",
     )
     .defaults_to(Value(|config| config.listeners[0].to_string()))
     .nix_serve(&[])
