@@ -524,7 +524,8 @@ mod tests {
         ];
         for pair in sorted.windows(2) {
             let [one, two] = [pair[0], pair[1]].map(|name| NaturalName(name.to_owned()));
-            assert!(one < two && two > one, "{pair:?}");
+            assert_eq!(one.cmp(&two), Ordering::Less, "{pair:?}");
+            assert_eq!(two.cmp(&one), Ordering::Greater, "{pair:?}");
         }
         let [one, two] = ["a01", "a1"].map(|name| NaturalName(name.to_owned()));
         assert_ne!(one.cmp(&two), Ordering::Equal);
