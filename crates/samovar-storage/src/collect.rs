@@ -64,6 +64,7 @@ use crate::objects::Objects;
 use crate::plausible;
 use crate::purge::purge_step;
 use crate::size::{counted, human};
+use crate::unmounted::check_files;
 
 pub use crate::keep::Verdict;
 pub use crate::retention::{Retention, RetentionRule, Retentions, Rules, retention_time};
@@ -255,6 +256,8 @@ impl<'a> Collector<'a> {
     /// Checks the database and the clock.
     fn check(&self) -> Result<(), StorageError> {
         let metadata = self.metadata;
+        // The objects of an unmounted directory would count as removed.
+        check_files(metadata, self.objects)?;
         metadata.check_small_tables()?;
         let collected_at = metadata.collected_at()?;
         let (now, rules) = (metadata.now(), &self.rules);

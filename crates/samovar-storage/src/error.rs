@@ -58,6 +58,13 @@ pub enum StorageError {
          restart the server"
     )]
     Gone(PathBuf),
+    /// The directory of NAR files is empty, but the database lists more than a few files.
+    #[error(
+        "nar/ in the storage directory has no files, but the database lists many: mount its disk, \
+         or restore the files; if all of them are lost, confirm that by creating an empty file in \
+         nar/"
+    )]
+    NoFiles,
     /// The directory is a storage, but its database is missing or empty.
     #[error("the database .samovar/db.sqlite of this storage is missing; {NEW_DATABASE}")]
     DatabaseMissing,

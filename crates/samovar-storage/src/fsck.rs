@@ -21,6 +21,7 @@ use crate::objects::{ObjectState, Objects};
 use crate::publish::NARINFO_LEN_MAX;
 use crate::size::counted;
 use crate::storage::Render;
+use crate::unmounted::check_files;
 use crate::verify::{FileName, Limits, Unlimited, VerifyError, verify};
 
 /// Number of rows that one query reads.
@@ -176,8 +177,10 @@ impl<'a> Fsck<'a> {
     ///
     /// # Errors
     ///
-    /// A [`StorageError`] of the mirror, or that the database is busy.
+    /// [`StorageError::NoFiles`] if the disk of the NAR files seems not to be mounted. A
+    /// [`StorageError`] of the mirror, or that the database is busy.
     pub fn run(mut self) -> Result<Summary, StorageError> {
+        check_files(self.metadata, self.objects)?;
         // Each check runs whatever the others find, also if one cannot read its part of the
         // database.
         let checks = [

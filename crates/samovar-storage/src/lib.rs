@@ -61,6 +61,7 @@ mod statistics;
 mod storage;
 mod stored_cache;
 pub mod token;
+mod unmounted;
 mod upkeep;
 pub mod verify;
 mod waiting;

@@ -15,6 +15,7 @@ use crate::lost::{LostFile, place_of_nars};
 use crate::metadata::StoredNar;
 use crate::mirror::narinfo_key;
 use crate::storage::{STORE_ID, Storage};
+use crate::unmounted::check_files;
 
 impl Storage {
     /// Sets the function that is told of each file that is found to be missing or to have a wrong
@@ -29,13 +30,14 @@ impl Storage {
     /// # Errors
     ///
     /// [`StorageError::Gone`] if the directory, or its part with the NAR files, was moved or
-    /// unmounted.
+    /// unmounted; [`StorageError::NoFiles`] if that was so when the storage was opened.
     pub fn check_presence(&self) -> Result<(), StorageError> {
         let id = fs::read_to_string(self.root.join(STORE_ID));
         let is_present = id.is_ok_and(|id| id.trim() == self.store_id)
             && place_of_nars(&self.root) == self.place_of_nars;
         match is_present {
-            true => Ok(()),
+            // The disk of the files may have been unmounted before the storage was opened.
+            true => check_files(&*self.metadata, &*self.objects),
             false => Err(StorageError::Gone(self.root.clone())),
         }
     }
