@@ -1,5 +1,6 @@
 //! The web interface shows uploads, pins and the quota to clients that may read the cache. Its
 //! pages are accessible.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../../nix-serve/tests/support_browser/mod.rs"]
 mod support_browser;
