@@ -310,8 +310,12 @@ impl Machine {
                 git.run(&["switch", "--quiet", "main"]);
             }
             12 if !self.pending.is_empty() => {
+                // The other machine may have committed what is pending here.
+                let has_changes = !git.changes().is_empty();
                 git.run(&["stash", "--quiet"]);
-                commits.push(git.run(&["rev-parse", "stash"]));
+                if has_changes {
+                    commits.push(git.run(&["rev-parse", "stash"]));
+                }
                 self.pending.clear();
             }
             _ => write(&git.dir, &format!("build/{}", self.name), text),
