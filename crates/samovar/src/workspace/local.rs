@@ -1,7 +1,9 @@
 //! The files of a workspace, and how they differ from a snapshot.
 
 use std::io;
+use std::panic::resume_unwind;
 use std::path::Path;
+use std::thread;
 
 use anyhow::anyhow;
 use samovar_workspace::diff::{Change, ChangeKind, diff};
@@ -54,9 +56,10 @@ pub(super) fn read_with(
 fn try_read(workspace: &Workspace, is_quiet: bool, options: Options) -> anyhow::Result<Scanned> {
     // Ignore errors: without it, more files are hashed.
     prepare_clock(&workspace.root).unwrap_or_default();
-    let mut scanned = scan(workspace, options)?;
     // Without a usable index, all files are hashed.
-    let index = Index::read(&workspace.path("")).ok().flatten();
+    let read_index = || Index::read(&workspace.path("")).ok().flatten();
+    let (scanned, index) = beside(|| scan(workspace, options), &read_index);
+    let mut scanned = scanned?;
     let missing_count = match index {
         Some(index) => index.apply(&mut scanned).len(),
         None => usize::MAX,
@@ -184,10 +187,26 @@ pub(super) fn changes(base: &Entries, new: &Entries) -> Vec<Change> {
 ///
 /// The files or the state cannot be read.
 pub(super) fn local_changes(workspace: &Workspace, is_quiet: bool) -> anyhow::Result<Vec<Change>> {
-    let scanned = read(workspace, is_quiet)?;
-    let base = workspace.base()?;
-    let base = base.map_or_else(empty, |base| base.manifest.entries);
-    Ok(changes(&base, &scanned.entries))
+    let (scanned, base) = beside(|| read(workspace, is_quiet), &|| workspace.base());
+    let base = base?.map_or_else(empty, |base| base.manifest.entries);
+    Ok(changes(&base, &scanned?.entries))
+}
+
+/// Calls both functions at the same time, the second one on another thread.
+pub(super) fn beside<A, B: Send>(
+    here: impl FnOnce() -> A,
+    there: &(dyn Fn() -> B + Sync),
+) -> (A, B) {
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().spawn_scoped(scope, there);
+        let here = here();
+        let there = match thread {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            // The system has no thread to spare.
+            Err(_) => there(),
+        };
+        (here, there)
+    })
 }
 
 /// Returns the word for a kind of change.

@@ -10,7 +10,7 @@ use samovar_workspace::{Entries, Entry, Kind, Skipped, Walk, scan};
 use serde_json::json;
 
 use super::delete::check_complete;
-use super::local::{changes, empty, read_error, steady, summary, write_index};
+use super::local::{beside, changes, empty, read_error, steady, summary, write_index};
 use super::on_server::{OnServer, RECREATE, check_base};
 use super::repositories;
 use super::state::{Base, Lock, State, Workspace};
@@ -135,8 +135,9 @@ pub(super) fn push(
         writes: true,
         skips_unreadable: options.skips_unreadable,
     };
-    let scanned = repositories::read_settled(workspace, options.is_json, scan)?;
-    let base = workspace.base()?;
+    let read = || repositories::read_settled(workspace, options.is_json, scan);
+    let (scanned, base) = beside(read, &|| workspace.base());
+    let (scanned, base) = (scanned?, base?);
     let none = empty();
     let base_entries = base.as_ref().map_or(&none, |base| &base.manifest.entries);
     if base.is_some() && !options.is_forced && changes(base_entries, &scanned.entries).is_empty() {
