@@ -158,6 +158,12 @@ impl Client {
     pub fn configured(addr: SocketAddr, builder: &Builder) -> Self {
         let stream = TcpStream::connect(addr).unwrap();
         stream.set_nonblocking(true).unwrap();
+        Self::over(stream, builder)
+    }
+
+    /// Uses a connected stream whose reads and writes fail with `WouldBlock` instead of blocking.
+    #[track_caller]
+    pub fn over(stream: impl Stream + 'static, builder: &Builder) -> Self {
         let (send, connection) = handshake(Socket::new(stream), builder, PATIENCE).unwrap();
         Self {
             send,

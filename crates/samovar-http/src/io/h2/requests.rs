@@ -41,7 +41,14 @@ impl<S: Service> Context<S> {
         let service = &self.shared.service;
         let (local, turn) = (&mut self.local, Turn(self.turn));
         match answer_inline(service, local, turn, self.now, head, reply) {
-            Outcome::Sent(status, _) => self.send_scratch(conn, stream, status),
+            Outcome::Sent(status, _) => {
+                self.send_scratch(conn, stream, status);
+                let secure = conn.secure.as_ref();
+                if secure.is_some_and(|session| session.has_lapsed()) {
+                    // The client must connect again.
+                    self.leave(conn);
+                }
+            }
             Outcome::Dispatch(place) if is_end => {
                 let request = Box::new(Request::of(head, place));
                 self.dispatch(conn, stream, request, None, false);
