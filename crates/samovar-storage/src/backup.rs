@@ -1,8 +1,8 @@
 //! The daily backup: data that only the database has, not the files of the storage directory.
 //!
-//! One file per day contains the tokens (as hashes), the pins, the last uses, and the narinfos of
-//! the caches that are not mirrored, as lines of JSON that are compressed with zstd. It is written
-//! again if they change. `samovar import --rebuild` restores them from the
+//! One file per day contains the tokens (as hashes), the pins, the last uses, the name of the
+//! mirrored cache, and the narinfos of the others, as lines of JSON that are compressed with zstd.
+//! It is written again if they change. `samovar import --rebuild` restores them from the
 //! newest file.
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -88,7 +88,7 @@ impl Storage {
     }
 
     /// Reads the newest backup. Returns its key and its lines.
-    fn newest_backup(&self) -> Result<Option<(String, Vec<String>)>, StorageError> {
+    pub(crate) fn newest_backup(&self) -> Result<Option<(String, Vec<String>)>, StorageError> {
         let Some(key) = self.backups()?.pop() else {
             return Ok(None);
         };

@@ -52,10 +52,10 @@ pub enum StorageError {
     /// The collector doubts that its run is right, and has changed nothing.
     #[error("{0}")]
     Doubtful(Doubt),
-    /// This storage directory is no longer the one that was opened.
+    /// This storage directory, or its database, is no longer the one that was opened.
     #[error(
-        "the storage directory {0:?} was moved or unmounted: mount it again; if it was replaced, \
-         restart the server"
+        "the storage directory {0:?} was moved or unmounted, or a part of it such as its database: \
+         put it back; if it was replaced, restart the server"
     )]
     Gone(PathBuf),
     /// The directory of NAR files is empty, but the database lists more than a few files.
@@ -65,6 +65,9 @@ pub enum StorageError {
          nar/"
     )]
     NoFiles,
+    /// A server uses the storage, which must be used alone.
+    #[error("a server uses the storage{}: stop it first", process(*.0))]
+    InUse(Option<u32>),
     /// The directory is a storage, but its database is missing or empty.
     #[error("the database .samovar/db.sqlite of this storage is missing; {NEW_DATABASE}")]
     DatabaseMissing,
@@ -245,4 +248,8 @@ impl From<crate::publish::Refusal> for PutError {
     fn from(refusal: crate::publish::Refusal) -> Self {
         Self::Narinfo(Box::new(refusal))
     }
+}
+
+fn process(pid: Option<u32>) -> String {
+    pid.map_or_else(String::new, |pid| format!(" (process {pid})"))
 }

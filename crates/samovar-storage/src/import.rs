@@ -13,7 +13,7 @@ use samovar_nix::{NarHash, StorePath};
 use crate::error::{PutError, StorageError};
 use crate::metadata::{NewNar, NewToken, Rows as _, Sqlite};
 use crate::root::{RootKind, create_private};
-use crate::storage::{DATABASE, STORE_ID, Storage};
+use crate::storage::{DATABASE, STORE_ID, Storage, is_in_use, stated_user};
 use crate::stored_cache::StoredCache;
 use crate::token::{Rights, Token, TokenHash};
 use crate::verify::{FileName, Unlimited, verify};
@@ -34,6 +34,9 @@ pub fn begin(root: &Path, rebuilds: bool) -> Result<(), StorageError> {
         return Ok(());
     }
     create_private(root)?;
+    if rebuilds && is_in_use(root)? {
+        return Err(StorageError::InUse(stated_user(root)));
+    }
     let database = Sqlite::open(&root.join(DATABASE))?;
     if !database.paths_after(0, 1)?.is_empty() {
         return Err(StorageError::NotEmpty);
@@ -55,6 +58,19 @@ impl Storage {
     pub fn mirrored_name(&self) -> Result<Option<String>, StorageError> {
         let mirrored = self.metadata.mirrored_cache()?;
         Ok(mirrored.map(|cache| cache.name))
+    }
+
+    /// Returns the name of the cache whose narinfos were written into the directory when the newest
+    /// backup was made. Returns `None` if there is no such backup.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn backed_up_mirrored_name(&self) -> Result<Option<String>, StorageError> {
+        match self.newest_backup()? {
+            Some((_, lines)) => self.metadata.dumped_mirrored_cache(&lines),
+            None => Ok(None),
+        }
     }
 
     /// Returns the token with which imported paths are recorded. Creates it if it does not exist.

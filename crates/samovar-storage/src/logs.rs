@@ -83,7 +83,11 @@ impl StoredCache {
     ///
     /// Any [`StorageError`].
     pub fn open_log(&self, path: &StorePath) -> Result<Option<File>, StorageError> {
-        self.storage.objects.open(&self.log_key(path))
+        let opened = self.storage.objects.open(&self.log_key(path))?;
+        if opened.is_none() {
+            self.storage.check_presence()?;
+        }
+        Ok(opened)
     }
 
     /// Returns the object key of a log. Only the mirrored cache uses `log/`, so that a token for

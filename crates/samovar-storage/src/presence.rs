@@ -4,8 +4,8 @@
 //! the file. From then on its paths count as absent, so that clients use another cache, and the
 //! next push sends the NAR again.
 //!
-//! If the directory was moved or unmounted, all files are missing, but nothing is lost: then
-//! requests fail with [`StorageError::Gone`].
+//! If the directory was moved, unmounted or replaced, all files are missing, but nothing is lost:
+//! then requests fail with [`StorageError::Gone`], uploads too. The same holds for the database.
 
 use std::fs::{self, File};
 use std::sync::atomic::Ordering;
@@ -25,13 +25,16 @@ impl Storage {
         self.on_lost.0.set(Box::new(on_lost)).ok();
     }
 
-    /// Checks that the storage directory is still the one that was opened.
+    /// Checks that the storage directory is still the one that was opened. Nothing may be
+    /// acknowledged before this check: it would be gone when the server is started again.
     ///
     /// # Errors
     ///
-    /// [`StorageError::Gone`] if the directory, or its part with the NAR files, was moved or
-    /// unmounted; [`StorageError::NoFiles`] if that was so when the storage was opened.
+    /// [`StorageError::Gone`] if the directory, its part with the NAR files, or its database was
+    /// moved, unmounted or replaced; [`StorageError::NoFiles`] if there were no NAR files when the
+    /// storage was opened.
     pub fn check_presence(&self) -> Result<(), StorageError> {
+        self.metadata.check_file()?;
         let id = fs::read_to_string(self.root.join(STORE_ID));
         let is_present = id.is_ok_and(|id| id.trim() == self.store_id)
             && place_of_nars(&self.root) == self.place_of_nars;

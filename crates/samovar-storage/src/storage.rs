@@ -364,6 +364,7 @@ impl Storage {
         let _changing = self.changing();
         let started = Instant::now();
         let outcomes = self.metadata.publish(batch, patience)?;
+        self.check_presence()?;
         let path_count = batch.iter().map(|group| group.len()).sum();
         self.counters.committed(path_count, started.elapsed());
         let mut index = self.index_mut();
@@ -390,6 +391,7 @@ impl Storage {
         let keys: Vec<&str> = new.iter().map(|(_, new)| &*new.nar.object_key).collect();
         self.objects.sync(&keys)?;
         let outcomes = self.metadata.add_nars_of_tokens(&new, patience)?;
+        self.check_presence()?;
         if outcomes.iter().any(|outcome| matches!(outcome, Ok(true))) {
             self.check_mirror();
         }

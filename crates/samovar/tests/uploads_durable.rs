@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 
 use support::samovar;
 use support_uploads::{
@@ -21,7 +22,7 @@ use support_uploads::{
 };
 use testkit::eventually;
 use testkit::http1::{Connection, Response};
-use testkit::process::{Process, signal};
+use testkit::process::{Process, output, signal};
 
 /// System calls that change the storage, and the numbers of the calls at which the server is
 /// killed. They cover the start, the upload of files and narinfos, and commits. strace counts the
@@ -449,4 +450,52 @@ fn the_old_process_denies_no_path_of_the_new_one() {
             assert_eq!(response.status, 200, "{}", response.text());
         }
     }
+}
+
+/// The commands are those of the book.
+#[test]
+fn a_backup_of_a_running_server_is_complete() {
+    let (site, server, token) = Site::serving();
+    let copy = tempfile::tempdir().unwrap();
+    let storage = copy.path().join("storage");
+    let publish = |number: u32| {
+        let path = MadePath::new(&format!("path-{number}"));
+        server.publish(&token, &path);
+        path
+    };
+    let before: Vec<MadePath> = (0..20).map(publish).collect();
+    let (is_over, count) = (AtomicBool::new(false), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 100.. {
+                publish(number);
+                count.fetch_add(1, Ordering::Relaxed);
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        fs::create_dir_all(storage.join(".samovar")).unwrap();
+        let [from, to] = [&site.storage(), &storage].map(|path| path.display().to_string());
+        let run = |script: String| output(Command::new("sh").arg("-c").arg(script));
+        run(format!(
+            "sqlite3 {from}/.samovar/db.sqlite \".backup '{to}/.samovar/db.sqlite'\""
+        ));
+        let copied = count.load(Ordering::Relaxed);
+        eventually("more paths are pushed", || {
+            count.load(Ordering::Relaxed) > copied + 20
+        });
+        run(format!(
+            "tar -C {from} --exclude='./.samovar/db.sqlite*' --exclude='./.samovar/tmp/*' -c . \
+             | tar -C {to} -x"
+        ));
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let restored = Site::with_storage(copy, storage);
+    let server = restored.start();
+    for path in &before {
+        server.assert_serves(path);
+    }
+    let check = restored.sql("pragma integrity_check");
+    assert_eq!(check.trim(), "ok");
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use support::{samovar, sample, sample_store, secret_file};
-use support_protocol::Push;
+use support_protocol::{Push, open_line};
 use support_uploads::{MadePath, Running, Site, assert_mirrors, hash};
 use testkit::eventually;
 use testkit::nix::{hash_part, nix};
@@ -478,6 +478,60 @@ fn nothing_is_lost_if_the_directory_is_moved_away() {
     assert_clean(&site);
 }
 
+/// What is uploaded meanwhile would be gone when the server is started again.
+#[test]
+fn nothing_is_acknowledged_after_the_directory_was_replaced() {
+    let (site, server, token) = Site::serving();
+    let path = MadePath::new("before");
+    server.publish(&token, &path);
+    let storage = site.storage();
+    let parts = [
+        ("moved", storage.clone()),
+        ("nars", storage.join("nar")),
+        ("database", storage.join(".samovar/db.sqlite")),
+    ];
+    for (name, part) in parts {
+        let (away, copy) = (site.dir().join("away"), site.dir().join("copy"));
+        output(Command::new("cp").arg("-a").args([&part, &copy]));
+        fs::rename(&part, &away).unwrap();
+        fs::rename(&copy, &part).unwrap();
+        let later = MadePath::new(name);
+        let uploads = [
+            (later.file_target(), later.file.clone()),
+            (
+                format!("/log/{}", &later.store_path[11..]),
+                b"built".to_vec(),
+            ),
+            (path.target(), path.narinfo().into_bytes()),
+        ];
+        for (target, body) in uploads {
+            let response = server.put(&token, &target, body);
+            // Logs are in another directory than NARs.
+            let is_there = name == "nars" && target.starts_with("/log/");
+            let status = if is_there { 200 } else { 503 };
+            assert_eq!(
+                response.status,
+                status,
+                "{name} {target}: {}",
+                response.text()
+            );
+        }
+        let open = Push::new(&server, &token).send("POST", "open", open_line(&later));
+        assert!(name == "nars" || open.status == 503, "{name}");
+        assert_eq!(server.get("/readyz").status, 503);
+        // A log that is not there may be in the other directory.
+        if name == "moved" {
+            let log = format!("/log/{}", &path.store_path[11..]);
+            assert_eq!(server.get(&log).status, 503);
+        }
+        output(Command::new("rm").arg("-r").arg(&part));
+        fs::rename(&away, &part).unwrap();
+        server.publish(&token, &later);
+        server.assert_serves(&path);
+    }
+    assert_clean(&site);
+}
+
 /// Some tables have no row numbers.
 #[test]
 fn every_check_runs_whatever_the_others_find() {
@@ -487,7 +541,7 @@ fn every_check_runs_whatever_the_others_find() {
     server.process.terminate();
     fs::remove_file(site.storage().join(path.url())).unwrap();
     site.sql(
-        "pragma foreign_keys = off; insert into sent values (77, 1, 1); \
+        "pragma foreign_keys = off; insert into sent values (77, 1, 1, 0); \
          insert into outer_reference values (77, 'x'); update cache set file_bytes = 5, \
              extra_bytes = 6;",
     );

@@ -84,9 +84,9 @@ pub trait Rows {
     /// Any [`StorageError`].
     fn today(&self) -> Result<String, StorageError>;
 
-    /// Calls `write` with a line of JSON for each token, each pin, the last use of each path, and
-    /// the narinfo of each path of a cache that is not mirrored. Returns the fault of the first
-    /// path that is left out because its row is damaged.
+    /// Calls `write` with a line of JSON for each token, each pin, the last use of each path, the
+    /// mirrored cache, and the narinfo of each path of another cache. Returns the fault of the
+    /// first path that is left out because its row is damaged.
     ///
     /// # Errors
     ///
@@ -103,6 +103,13 @@ pub trait Rows {
     ///
     /// Any [`StorageError`].
     fn dumped_narinfos(&self, lines: &[String]) -> Result<Vec<(String, String)>, StorageError>;
+
+    /// Returns the name of the mirrored cache in lines that [`dump`](Self::dump) has written.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn dumped_mirrored_cache(&self, lines: &[String]) -> Result<Option<String>, StorageError>;
 
     /// Returns a text that changes when what [`dump`](Self::dump) writes changes, except the last
     /// uses.

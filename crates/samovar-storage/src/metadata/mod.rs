@@ -213,6 +213,14 @@ pub trait Metadata:
     /// Returns how callers wait for this database.
     fn waits(&self) -> &Waits;
 
+    /// Checks that the database is still the file that was opened. Each other function checks that,
+    /// too: queries before they run, and transactions before they return.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::Gone`] if the file was moved or replaced.
+    fn check_file(&self) -> Result<(), StorageError>;
+
     /// Returns the identifier of the storage, which was generated with the database.
     ///
     /// # Errors

@@ -182,7 +182,11 @@ fn cache_of(
 ) -> anyhow::Result<(StoredCache, Signing)> {
     let first = config.caches.first().context("a server has a cache")?;
     let mirrored = storage.mirrored_name()?;
-    let mirrored = mirrored.unwrap_or_else(|| first.storage_name().to_owned());
+    // A rebuilt database does not know it yet. The order of the configured caches may have changed
+    // since the narinfos were written.
+    let mirrored =
+        mirrored.map_or_else(|| storage.backed_up_mirrored_name(), |name| Ok(Some(name)));
+    let mirrored = mirrored?.unwrap_or_else(|| first.storage_name().to_owned());
     let name = name.unwrap_or(&mirrored);
     if is_in_place && *name != mirrored {
         return Err(Failed::Usage.because(anyhow!(

@@ -4,7 +4,14 @@ use rusqlite::{Connection, OptionalExtension as _, Transaction};
 
 use crate::error::StorageError;
 
-const DUMP: [&str; 4] = [
+/// The ID of the mirrored cache, as an SQL expression; null if there is none.
+macro_rules! mirrored_id {
+    () => {
+        "(select cast(value as integer) from meta where meta.key = 'mirrored-cache')"
+    };
+}
+
+const DUMP: [&str; 5] = [
     "select json_object('kind', 'token', 'hash', hex(hash), 'name', name, 'cache', cache, \
      'names', names, 'rights', rights, 'created_at', created_at, 'expires_at', expires_at, \
      'revoked_at', revoked_at) from token order by id",
@@ -19,6 +26,10 @@ const DUMP: [&str; 4] = [
      from removed_pin join cache on cache.id = cache_id order by cache_id, removed_pin.name",
     "select json_object('kind', 'use', 'cache', cache.name, 'path', hex(hash_part), \
      'at', used_at) from path join cache on cache.id = cache_id order by path.id",
+    concat!(
+        "select json_object('kind', 'mirrored-cache', 'name', name) from cache where id = ",
+        mirrored_id!()
+    ),
 ];
 
 /// Each statement is run with every line, and changes nothing for lines of another kind.
@@ -81,15 +92,35 @@ pub(super) fn narinfos(
     Ok(narinfos)
 }
 
-/// Returns a text that changes when tokens or pins change, or paths of caches that the directory
-/// does not mirror.
+/// Returns the name of the mirrored cache in the lines of a backup.
+pub(super) fn mirrored_cache(
+    connection: &Connection,
+    lines: &[String],
+) -> Result<Option<String>, StorageError> {
+    let mut statement =
+        connection.prepare("select ?1 ->> 'name' where ?1 ->> 'kind' = 'mirrored-cache'")?;
+    for line in lines {
+        if let Some(name) = statement.query_row([line], |row| row.get(0)).optional()? {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns a text that changes when tokens, pins or the mirrored cache change, or paths of caches
+/// that the directory does not mirror.
 pub(super) fn state(connection: &Connection) -> Result<String, StorageError> {
-    let query = "select concat_ws(' ', \
+    let query = concat!(
+        "select concat_ws(' ', ",
+        mirrored_id!(),
+        ", \
          (select concat_ws(' ', count(*), max(id), sum(revoked_at)) from token), \
          (select concat_ws(' ', count(*), max(id)) from pin), \
          (select concat_ws(' ', count(*), max(id)) from path \
-             where cache_id is not (select cast(value as integer) from meta \
-                 where meta.key = 'mirrored-cache')))";
+             where cache_id is not ",
+        mirrored_id!(),
+        "))"
+    );
     Ok(connection.query_row(query, [], |row| row.get(0))?)
 }
 

@@ -28,6 +28,8 @@ pub(crate) use caches::all as all_caches;
 pub(crate) use schema::SCHEMA;
 pub(crate) use tokens::all as all_tokens;
 
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -57,6 +59,8 @@ const WRITER_CACHE_KIB: i64 = 32 << 10;
 #[derive(Debug)]
 pub struct Sqlite {
     path: PathBuf,
+    /// Device and inode number of the database when it was opened.
+    file: (u64, u64),
     writer: Writer,
     idle: Mutex<Vec<Connection>>,
     clock: Clock,
@@ -99,6 +103,9 @@ impl Sqlite {
         lineage::notice_restored(&mut writer, path)?;
         Ok(Self {
             path: path.to_owned(),
+            file: file(path).map_err(|error| {
+                StorageError::file("cannot read", path.to_string_lossy(), error)
+            })?,
             writer: Writer::new(writer),
             idle: Mutex::default(),
             clock,
@@ -162,6 +169,7 @@ impl Sqlite {
             let statements = statements.take().ok_or(StorageError::Busy)?;
             let outcome = statements(&transaction)?;
             transaction.commit()?;
+            self.check_file()?;
             Ok(outcome)
         })
     }
@@ -171,6 +179,7 @@ impl Sqlite {
         &self,
         query: impl FnOnce(&Connection) -> Result<T, StorageError>,
     ) -> Result<T, StorageError> {
+        self.check_file()?;
         let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let pooled = idle().pop();
         let connection = match pooled {
@@ -184,6 +193,11 @@ impl Sqlite {
         }
         outcome
     }
+}
+
+fn file(path: &Path) -> std::io::Result<(u64, u64)> {
+    let file = fs::metadata(path)?;
+    Ok((file.dev(), file.ino()))
 }
 
 fn connect(path: &Path) -> Result<Connection, StorageError> {
@@ -201,6 +215,15 @@ fn connect(path: &Path) -> Result<Connection, StorageError> {
 impl Metadata for Sqlite {
     fn waits(&self) -> &Waits {
         &self.waits
+    }
+
+    fn check_file(&self) -> Result<(), StorageError> {
+        let is_same = file(&self.path).is_ok_and(|file| file == self.file);
+        let root = self.path.parent().and_then(Path::parent);
+        match is_same {
+            true => Ok(()),
+            false => Err(StorageError::Gone(root.unwrap_or(&self.path).to_owned())),
+        }
     }
 
     fn store_id(&self) -> Result<String, StorageError> {
