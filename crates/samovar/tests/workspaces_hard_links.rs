@@ -71,3 +71,43 @@ fn hard_links_become_copies_and_no_file_behind_them_changes() {
     home.run(&two, &["pull"]);
     assert_eq!(tree(&two), tree(&one));
 }
+
+/// Each change of a link changes the metadata of the others: that is no change by another program.
+#[test]
+fn links_of_one_file_are_replaced_and_removed_by_one_command() {
+    let home = Home::new();
+    let one = home.open("app", "one");
+    let names = ["p", "q", "r", "s", "t", "u"];
+    write(&one, "p", "one");
+    let link = |names: &[&str]| {
+        for name in names {
+            fs::hard_link(one.join("p"), one.join(name)).unwrap();
+        }
+    };
+    link(&names[1..]);
+    home.push(&one);
+    let two = home.open("app", "two");
+    for name in &names[..3] {
+        write(&two, name, format!("two {name}"));
+    }
+    set_mode(&two.join("s"), 0o600);
+    fs::remove_file(two.join("t")).unwrap();
+    home.push(&two);
+    home.run(&one, &["pull"]);
+    assert_eq!(tree(&one), tree(&two));
+    for name in names {
+        fs::remove_file(one.join(name)).unwrap_or_default();
+    }
+    write(&one, "p", "linked again");
+    link(&names[1..]);
+    home.run(&one, &["discard", "--yes"]);
+    assert_eq!(tree(&one), tree(&two));
+    for name in names {
+        fs::remove_file(one.join(name)).unwrap_or_default();
+    }
+    write(&one, "p", "linked again");
+    link(&names[1..]);
+    home.push(&one);
+    home.run(&one, &["close", "--delete"]);
+    assert!(!one.exists());
+}

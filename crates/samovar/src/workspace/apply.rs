@@ -23,7 +23,7 @@ use samovar_workspace::{Entry, Kind, Manifest, Mtime, Root, Scanned};
 
 use super::fetch::{Place, Staged, file};
 use super::state::shown_path;
-use super::unchanged::is_as_scanned;
+use super::unchanged::{Links, is_as_scanned};
 use crate::notice::notice;
 use crate::outcome::Failed;
 use crate::size::counted;
@@ -37,6 +37,7 @@ pub(super) struct Apply<'a> {
     theirs: &'a Manifest,
     staged: Staged,
     counts: Counts,
+    links: Links,
 }
 
 /// Numbers of changes.
@@ -106,6 +107,7 @@ impl<'a> Apply<'a> {
             theirs,
             staged: Staged::download(place, snapshots, theirs, &files)?,
             counts: Counts::default(),
+            links: Links::default(),
         };
         for action in &actions {
             let applied = apply.apply(&place.root, action);
@@ -157,13 +159,14 @@ impl<'a> Apply<'a> {
         }
     }
 
-    fn set_attributes(&self, path: &[u8], mode: u16, mtime: Mtime) -> anyhow::Result<()> {
+    fn set_attributes(&mut self, path: &[u8], mode: u16, mtime: Mtime) -> anyhow::Result<()> {
         let attributes = Attributes {
             mode,
             mtime: Some(mtime),
         };
         // Another link to a file, as in the store of a package manager, keeps its attributes.
         let is_shared = self.root.stat(path).is_ok_and(|found| {
+            self.links.change(&found);
             FileType::from_raw_mode(found.st_mode).is_file() && found.st_nlink > 1
         });
         let copy = || {
@@ -317,8 +320,8 @@ impl<'a> Apply<'a> {
     }
 
     /// Checks that a file or link is unchanged since the scan.
-    fn check(&self, path: &[u8], ours: usize) -> anyhow::Result<()> {
-        match is_as_scanned(&self.root, self.ours, ours) {
+    fn check(&mut self, path: &[u8], ours: usize) -> anyhow::Result<()> {
+        match is_as_scanned(&self.root, self.ours, ours, &mut self.links) {
             true => Ok(()),
             false => Err(changed(path)),
         }

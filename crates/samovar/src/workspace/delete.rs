@@ -18,7 +18,7 @@ use samovar_workspace::root::{Attributes, is_temporary};
 use samovar_workspace::{Index, Kind, Root, STATE_DIRECTORY, Scanned};
 
 use super::state::Workspace;
-use super::unchanged::is_as_scanned;
+use super::unchanged::{Links, is_as_scanned};
 use crate::outcome::Failed;
 use crate::push::named;
 use crate::size::counted;
@@ -91,10 +91,12 @@ fn delete_entries(
     fs::remove_dir_all(workspace.incoming()).unwrap_or_default();
     let root = Root::open(&scanned.root)?;
     let mut left_out = Vec::new();
+    let mut links = Links::default();
     for (index, entry) in scanned.entries.list().iter().enumerate().rev() {
         let path = scanned.entries.path(index);
         let is_directory = matches!(entry.kind, Kind::Directory { .. });
-        let is_deleted = is_known(index) && (is_directory || is_as_scanned(&root, scanned, index));
+        let is_deleted =
+            is_known(index) && (is_directory || is_as_scanned(&root, scanned, index, &mut links));
         if !is_deleted {
             continue;
         }

@@ -1,33 +1,74 @@
 //! [`is_as_scanned`]: whether a file is unchanged since a scan, before it is deleted or replaced.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read as _};
 
+use rustix::fs::Stat;
 use samovar_workspace::{FileState, Kind, Mtime, Root, Scanned};
 use sha2::{Digest as _, Sha256};
 
-/// Returns whether a file or link is unchanged since the scan. Reads the contents of a file that
+/// Files of which this command has removed or replaced a link, by device and inode: their other
+/// links have another ctime since.
+#[derive(Debug, Default)]
+pub(super) struct Links(HashSet<(u64, u64)>);
+
+impl Links {
+    /// Notes that one of the links of a file is about to be removed, if it has others.
+    pub(super) fn change(&mut self, found: &Stat) {
+        if found.st_nlink > 1 {
+            self.0.insert((found.st_dev, found.st_ino));
+        }
+    }
+
+    fn has(&self, found: &Stat) -> bool {
+        self.0.contains(&(found.st_dev, found.st_ino))
+    }
+}
+
+/// Returns whether a file or link is unchanged since the scan, before it is removed or replaced.
+/// Reads the contents of a file that
 /// may have other ones with the same metadata: a program has changed it right before the scan, or
 /// the file system gives files that are mapped no new times.
-pub(super) fn is_as_scanned(root: &Root, scanned: &Scanned, index: usize) -> bool {
+pub(super) fn is_as_scanned(
+    root: &Root,
+    scanned: &Scanned,
+    index: usize,
+    links: &mut Links,
+) -> bool {
     let path = scanned.entries.path(index);
     let (Some(expected), Some(entry)) = (scanned.states.get(index), scanned.entries.get(index))
     else {
         return false;
     };
-    if !has_state(root, &path, expected) {
+    let Ok(found) = root.stat(&path) else {
         return false;
+    };
+    let is_relinked = links.has(&found);
+    // The time of the last change also shows a change of the mode.
+    let expected = match is_relinked && permissions(&found) == entry.mode {
+        true => &FileState {
+            ctime: state(&found).ctime,
+            ..*expected
+        },
+        false => expected,
+    };
+    let is_settled = scanned.is_notified && expected.is_settled(scanned) && !is_relinked;
+    let is_same = has_state(root, &path, expected)
+        && match entry.kind {
+            Kind::File {
+                digest: Some(digest),
+                ..
+            } if !is_settled => {
+                let found = root.file(&path).and_then(digest_of);
+                found.is_ok_and(|found| found == digest) && has_state(root, &path, expected)
+            }
+            _ => !is_relinked,
+        };
+    if is_same {
+        links.change(&found);
     }
-    match entry.kind {
-        Kind::File {
-            digest: Some(digest),
-            ..
-        } if !scanned.is_notified || !expected.is_settled(scanned) => {
-            let found = root.file(&path).and_then(digest_of);
-            found.is_ok_and(|found| found == digest) && has_state(root, &path, expected)
-        }
-        _ => true,
-    }
+    is_same
 }
 
 fn digest_of(mut file: File) -> io::Result<[u8; 32]> {
@@ -42,15 +83,25 @@ fn digest_of(mut file: File) -> io::Result<[u8; 32]> {
 }
 
 fn has_state(root: &Root, path: &[u8], expected: &FileState) -> bool {
-    root.stat(path).is_ok_and(|found| {
-        let time = |seconds, nanoseconds| Mtime {
-            seconds,
-            nanoseconds,
-        };
-        let nanoseconds = |number: u64| u32::try_from(number).unwrap_or_default();
-        u64::try_from(found.st_size).is_ok_and(|size| size == expected.size)
-            && found.st_ino == expected.inode
-            && time(found.st_mtime, nanoseconds(found.st_mtime_nsec)) == expected.mtime
-            && time(found.st_ctime, nanoseconds(found.st_ctime_nsec)) == expected.ctime
-    })
+    let found = root.stat(path);
+    found.is_ok_and(|found| state(&found).is_same(expected))
+}
+
+/// Returns the state of a file, without its device.
+fn state(found: &Stat) -> FileState {
+    let time = |seconds, nanoseconds: u64| Mtime {
+        seconds,
+        nanoseconds: u32::try_from(nanoseconds).unwrap_or_default(),
+    };
+    FileState {
+        size: u64::try_from(found.st_size).unwrap_or_default(),
+        mtime: time(found.st_mtime, found.st_mtime_nsec),
+        ctime: time(found.st_ctime, found.st_ctime_nsec),
+        inode: found.st_ino,
+        device: 0,
+    }
+}
+
+fn permissions(found: &Stat) -> u16 {
+    u16::try_from(found.st_mode & 0o777).unwrap_or_default()
 }
