@@ -243,21 +243,60 @@ fn a_state_that_came_with_the_files_gets_no_token() {
     }
     // The same in the place of a workspace that was removed, and that the list still has.
     let two = home.open("app", "two");
-    make_old(&home, &two, true);
-    hostile(&two, true);
     let copy = home.dir("copy");
+    make_old(&home, &two, true);
     output(Command::new("cp").arg("-a").args([&two, &copy]));
-    fs::remove_dir_all(&two).unwrap();
-    fs::rename(&copy, &two).unwrap();
-    assert_not_asked(&home, &two, &listener);
-    let text = home.exits(&two, &["status"], 3);
-    assert_has(&text, "does not describe the files");
+    for with_index in [true, false] {
+        fs::remove_dir_all(&two).unwrap();
+        output(Command::new("cp").arg("-a").args([&copy, &two]));
+        hostile(&two, with_index);
+        assert_not_asked(&home, &two, &listener);
+        let text = home.exits(&two, &["status"], 3);
+        assert_has(&text, "does not describe the files");
+    }
     // Inside of a workspace, it changes nothing.
     fs::rename(&two, one.join("clone")).unwrap();
     let three = home.open("app", "three");
     fs::rename(one.join("clone"), three.join("clone")).unwrap();
     home.exits(&three.join("clone"), &["push"], 0);
     assert!(three.join("clone/.samovar").exists());
+}
+
+#[test]
+fn an_old_workspace_that_cannot_be_converted_is_adopted_as_the_message_says() {
+    let home = Home::new();
+    let one = pushed(&home);
+    write(&one, "b", "b");
+    home.push(&one);
+    let two = home.open("app", "two");
+    fs::remove_file(two.join("b")).unwrap();
+    home.push(&two);
+    make_old(&home, &one, true);
+    // All files were edited, or restored from a backup.
+    for name in ["a", "b"] {
+        let text = read(&one, name);
+        fs::remove_file(one.join(name)).unwrap();
+        write(&one, name, text);
+    }
+    write(&one, "a", "edited");
+    let text = home.exits(&one, &["status"], 3);
+    let advice = format!("open --adopt URL#app@2 {}", one.display());
+    assert_has(&text, &advice);
+    assert_has(&text, &home.server.url());
+    // A command that fails changes nothing.
+    let adopt = |name: &str| {
+        let mut command = home.command(&["open", "--adopt", name]);
+        command.arg(&one);
+        command
+    };
+    support_workspaces::exits(&mut adopt("app@9"), 1);
+    assert_has(&home.exits(&one, &["status"], 3), &advice);
+    output(&mut adopt(&format!("{}#app@2", home.server.url())));
+    assert!(!one.join(".samovar").exists());
+    assert_has(&home.exits(&one, &["diff"], 1), "1 modified, 1 touched");
+    home.run(&one, &["pull"]);
+    assert_eq!(read(&one, "a"), "edited");
+    assert!(!one.join("b").exists());
 }
 
 /// Forgets a workspace, as if its state was lost.

@@ -2,9 +2,9 @@
 //!
 //! A `.samovar` can also come with a clone or an archive. So it is converted only if the list of
 //! this user's workspaces has its directory: `$XDG_STATE_HOME/samovar/workspaces-HOST`, with one
-//! percent-encoded path per line. And if it has an index, that one must describe a file of the
-//! directory as it is on this disk, which nobody can do in advance; or it must be in the layers of
-//! an overlay of this user.
+//! percent-encoded path per line. And its index must describe a file of the directory as it is on
+//! this disk, which nobody can do in advance; or it must be in the layers of an overlay of this
+//! user. Otherwise the user has to name the ref again.
 //!
 //! # Crashes
 //!
@@ -108,14 +108,7 @@ fn convert_from(root: &Path, from: &Path) -> anyhow::Result<Option<Registered>> 
     let _lock = lock(from)?;
     let text = fs::read(from.join(STATE)).with_context(|| format!("cannot read {from:?}"))?;
     let state = State::parse(&String::from_utf8_lossy(&text))?;
-    ensure!(
-        has_own_layers(&state) || is_of_this_disk(root, from),
-        Failed::Refused.because(anyhow!(
-            "it does not describe the files in {root:?}, as if it had come with a copy: run \
-             samovar workspace open --adopt REF {}",
-            root.display()
-        ))
-    );
+    ensure!(is_proved(&state, root, from), unproved(&state, root));
     if let Some(layers) = state.mode.layers() {
         // Commands remove the layers: they must be those of this workspace.
         let own = fs::read(upper(layers).join(STATE_DIRECTORY).join(STATE));
@@ -133,6 +126,38 @@ fn convert_from(root: &Path, from: &Path) -> anyhow::Result<Option<Registered>> 
         registered.dir
     ));
     Ok(Some(registered))
+}
+
+/// Returns whether a directory has the state of an earlier version that is not converted, because
+/// nothing proves that it was made there. The command line may name the ref again.
+pub(super) fn is_unproved(root: &Path) -> bool {
+    let from = root.join(STATE_DIRECTORY);
+    let state = || {
+        let text = fs::read(from.join(STATE)).ok()?;
+        State::parse(&String::from_utf8_lossy(&text)).ok()
+    };
+    is_workspace(root) && !state().is_some_and(|state| is_proved(&state, root, &from))
+}
+
+fn is_proved(state: &State, root: &Path, from: &Path) -> bool {
+    has_own_layers(state) || is_of_this_disk(root, from)
+}
+
+/// Returns the error of a state of which nothing proves that it was made in the directory.
+fn unproved(state: &State, root: &Path) -> anyhow::Error {
+    let generation = match &state.base {
+        Some(base) => format!("@{}", base.version.number),
+        None => String::new(),
+    };
+    Failed::Refused.because(anyhow!(
+        "it does not describe the files in {root:?} as they are on this disk, as if it had come \
+         with a copy. If this is your workspace, changed or restored since, run samovar workspace \
+         open --adopt URL#{}{generation} {}, where URL is that of your cache, which gets your \
+         token: {:?}, if you know that one. The files stay as they are",
+        state.name,
+        root.display(),
+        state.url
+    ))
 }
 
 /// Refuses a state that another user has made: it could name the server of an attacker, who would
@@ -182,12 +207,12 @@ fn has_own_layers(state: &State) -> bool {
 }
 
 /// Returns whether the index of an old state describes a file of the directory: by its inode, and
-/// by the time of its last change, which no program can set. An index without files proves nothing.
+/// by the time of its last change, which no program can set.
 fn is_of_this_disk(root: &Path, from: &Path) -> bool {
     let Ok(Some(index)) = Index::read(from) else {
-        return true;
+        return false;
     };
-    let mut files = index.files().peekable();
+    let mut files = index.files();
     let is_same = |(path, inode, ctime): (Vec<u8>, u64, Mtime)| {
         let path = root.join(OsStr::from_bytes(&path));
         let found = path.symlink_metadata();
@@ -196,7 +221,7 @@ fn is_of_this_disk(root: &Path, from: &Path) -> bool {
             found.ino() == inode && (found.ctime(), found.ctime_nsec()) == time
         })
     };
-    files.peek().is_none() || files.any(is_same)
+    files.any(is_same)
 }
 
 /// Copies the state. The file that makes it one is written last.

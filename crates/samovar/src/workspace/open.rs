@@ -58,7 +58,8 @@ pub(super) fn open(
     out: &mut dyn Write,
 ) -> anyhow::Result<ExitCode> {
     let root = absolute(options.directory)?;
-    if let Some(workspace) = Workspace::at(&root)? {
+    let is_set_aside = options.adopts && old::is_unproved(&root);
+    if !is_set_aside && let Some(workspace) = Workspace::at(&root)? {
         return reopen(options, workspace, sources, out);
     }
     if options.is_overlay
@@ -104,12 +105,13 @@ fn open_directory(
     }
     let new = create_directories(&root)?;
     let mut workspace = Workspace::create(root, state(options))?;
-    old::forget(&workspace.root);
     let _lock = workspace.lock()?;
     let is_first = !workspace.path(STATE).exists();
     let opened = fill_or_adopt(options, &mut workspace, snapshots, newest, has_files, out);
     if opened.is_err() && is_first {
         undo(&workspace, has_files, &new);
+    } else {
+        old::finish(&workspace.root);
     }
     opened
 }
