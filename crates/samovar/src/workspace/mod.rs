@@ -23,6 +23,7 @@ mod auto;
 mod command;
 mod delete;
 mod fetch;
+mod list;
 mod local;
 mod mode;
 mod old;
@@ -87,7 +88,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<E
             let namespace: &String = matches.get_one("namespace").context("no namespace")?;
             overlay::run_guard(namespace)?;
         }
-        "list" => open::list(matches.get_flag("json"), out)?,
+        "list" => list::list(matches.get_flag("json"), out)?,
         _ => {
             let directory = matches.get_one::<PathBuf>("dir").map(PathBuf::as_path);
             let found = Workspace::find(directory.unwrap_or(Path::new(".")));

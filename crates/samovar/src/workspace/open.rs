@@ -1,4 +1,4 @@
-//! `samovar workspace open`, `close` and `list`.
+//! `samovar workspace open` and `close`.
 
 use std::fs;
 use std::io::{self, Write};
@@ -20,7 +20,7 @@ use super::mode::Mode;
 use super::on_server::{OnServer, check_stored};
 use super::pull::pull;
 use super::state::{Base, STATE, State, Workspace, is_workspace};
-use super::{age, old, overlay, registry};
+use super::{old, overlay};
 use crate::credentials::Sources;
 use crate::disk::{Use, unsuitable};
 use crate::notice::notice;
@@ -494,109 +494,4 @@ pub(super) fn unpushed(root: &Path, changes: &[Change]) -> anyhow::Error {
         "{root:?} has unpushed changes ({}): run samovar workspace push first, or use --discard",
         summary(changes)
     ))
-}
-
-/// Lists the workspaces of the user.
-pub(super) fn list(is_json: bool, out: &mut dyn Write) -> anyhow::Result<()> {
-    let registered = registry::list().into_iter().filter_map(|one| {
-        let is_workspace = one.dir.join(STATE).exists();
-        is_workspace.then_some(one.path)
-    });
-    let mut roots: Vec<PathBuf> = registered.chain(old::list()).collect();
-    roots.sort();
-    roots.dedup();
-    let mut rows = Vec::new();
-    for root in roots {
-        let mut row = Row {
-            root,
-            title: "-".to_owned(),
-            is_mounted: None,
-            age: None,
-            state: "vanished".to_owned(),
-        };
-        match Workspace::at(&row.root) {
-            Ok(None) => describe_removed(&mut row),
-            Ok(Some(workspace)) => {
-                if let Err(error) = describe(&mut row, &workspace) {
-                    row.state = format!("{error:#}");
-                }
-            }
-            Err(error) => row.state = format!("{error:#}"),
-        }
-        rows.push(row);
-    }
-    if is_json {
-        let rows = rows.iter().map(|row| {
-            serde_json::json!({
-                "directory": row.root.to_string_lossy(),
-                "ref": row.title,
-                "mode": if row.is_mounted.is_some() { "overlay" } else { "dir" },
-                "isMounted": row.is_mounted,
-                "state": row.state,
-                "age": row.age,
-            })
-        });
-        let document = serde_json::json!({ "workspaces": rows.collect::<Vec<_>>() });
-        return Ok(writeln!(out, "{document}")?);
-    }
-    for row in rows {
-        let age = row.age.unwrap_or_else(|| "never".to_owned());
-        let mode = match row.is_mounted {
-            None => "",
-            Some(true) => ", overlay",
-            Some(false) => ", overlay, not mounted",
-        };
-        let line = format!(
-            "{}  {}{mode}, last push or pull: {age}",
-            row.root.display(),
-            row.title
-        );
-        writeln!(out, "{line}; {}", row.state)?;
-    }
-    Ok(())
-}
-
-/// A workspace in the list.
-struct Row {
-    root: PathBuf,
-    /// The ref with the generation.
-    title: String,
-    /// Whether the files can be read, in overlay mode.
-    is_mounted: Option<bool>,
-    /// Time since the last push or pull.
-    age: Option<String>,
-    state: String,
-}
-
-fn describe(row: &mut Row, workspace: &Workspace) -> anyhow::Result<()> {
-    row.title = workspace.title();
-    let synced = workspace.state.base.as_ref();
-    row.age = synced.map(|base| age(base.synced_at));
-    row.is_mounted = overlay::is_mounted(workspace);
-    row.state = summary(&local_changes(workspace, true)?);
-    Ok(())
-}
-
-/// Describes a workspace whose directory was removed. In overlay mode, its changes are elsewhere.
-fn describe_removed(row: &mut Row) {
-    let Some(removed) = overlay::find_removed(&row.root) else {
-        if let Some(changes) = old::removed(&row.root) {
-            row.state = vanished(&changes, "REF", &row.root);
-        }
-        return;
-    };
-    let State { url, name, .. } = &removed.state;
-    row.title = removed.title();
-    row.age = removed.state.base.as_ref().map(|base| age(base.synced_at));
-    row.is_mounted = Some(false);
-    let changes = removed.upper().unwrap_or_default();
-    row.state = vanished(&changes, &format!("{url}#{name}"), &row.root);
-}
-
-fn vanished(changes: &Path, reference: &str, root: &Path) -> String {
-    format!(
-        "vanished, with its changes in {changes:?}: samovar workspace open --mode overlay \
-         {reference} {} mounts them again",
-        root.display()
-    )
 }
