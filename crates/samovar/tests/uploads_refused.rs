@@ -563,8 +563,8 @@ fn encoded_bodies_and_other_requests_are_refused() {
     for (method, target) in [("POST", path.file_target()), ("DELETE", path.target())] {
         let response = server.request(method, &target, &token);
         let parts = [
-            "HEAD, and PUT",
-            "POST only below upload/push/",
+            "GET, HEAD and PUT",
+            "POST is for URLs below upload/push/",
             "upload/pin/",
         ];
         assert_refused(&response, 405, &parts);
