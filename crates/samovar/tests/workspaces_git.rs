@@ -292,7 +292,9 @@ impl Machine {
             3 => self.edit("shared", &text),
             4..=6 => commits.extend(self.commit(&text)),
             7 => {
-                if let Some(file) = self.pending.first() {
+                // The other machine may have stashed what is pending here.
+                let mut pending = self.pending.iter();
+                if let Some(file) = pending.find(|file| git.dir.join(file).exists()) {
                     git.run(&["add", file]);
                 }
             }
