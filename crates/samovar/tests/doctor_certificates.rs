@@ -1,7 +1,5 @@
 //! `samovar doctor` diagnoses a cache with client certificates, and can send one.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod support;
 
 use std::fs;

@@ -40,8 +40,9 @@ impl Scene {
 
     /// Connects from this address and sends a login.
     fn login(&self, from: Ipv4Addr, name: &str, password: &str) -> Connection {
-        let SocketAddr::V4(address) = self.address else {
-            panic!("the server listens on IPv4");
+        let address = match self.address {
+            SocketAddr::V4(address) => address,
+            SocketAddr::V6(address) => unreachable!("the server listens on IPv4, not {address}"),
         };
         let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
         bind(&socket, &SocketAddrV4::new(from, 0)).unwrap();

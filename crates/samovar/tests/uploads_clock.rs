@@ -2,7 +2,6 @@
 //! `SAMOVAR_GC_ROUNDS` is the number of jumps.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::print_stdout, reason = "a test says what it has tested")]
 
 mod support;
 mod support_clock;

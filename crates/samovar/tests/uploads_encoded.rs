@@ -1,8 +1,6 @@
 //! Names are accepted and served however their characters are encoded in the URL. Nix sends `+` as
 //! `%2B` since 2.34.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod support;
 mod support_uploads;
 

@@ -1,8 +1,6 @@
 //! Space can be freed at once: `samovar gc --now`, or a push that the quota refuses, deletes what
 //! nothing keeps, and neither what a client reads nor what it has just sent.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod support;
 mod support_uploads;
 

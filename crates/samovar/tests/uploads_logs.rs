@@ -1,8 +1,6 @@
 //! Build logs, realisations and narinfos count towards the quota of their cache, and the collector
 //! deletes build logs and realisations that belong to no path.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod support;
 mod support_uploads;
 

@@ -2,8 +2,6 @@
 //! 30 days the narinfo that it has sent, without the cache's signature, for the URL to which it
 //! pushed.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod support;
 mod support_uploads;
 

@@ -1,8 +1,6 @@
 //! If the disk of the NAR files is not mounted when a server or a command starts, no file is
 //! recorded as lost, and nothing is collected.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod support;
 mod support_uploads;
 

@@ -2,7 +2,6 @@
 //! generations have their order, every change is found, and merges are right.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::print_stdout, reason = "a test says what it has not tested")]
 
 mod support;
 mod support_clock;
