@@ -2,7 +2,8 @@
 
 use std::cell::RefCell;
 use std::env;
-use std::io::Write;
+use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
@@ -144,15 +145,19 @@ pub(crate) fn with_words(command: Command) -> Command {
 
 /// Runs the server until a signal ends it, or prints the effective configuration.
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
-    let settings = settings(matches)?;
-    let config = configuration(&settings)?;
+    // A reload or an upgrade must not lose the file: it would open what the file restricts.
+    let file = file(matches);
+    let settings = settings_in(matches, file.as_deref())?;
+    let mut config = configuration(&settings)?;
+    config.successor_environment = file.clone().map(|file| (CONFIG_VARIABLE, file));
     if matches.get_flag("check-config") {
         server::check(&config)?;
         return Ok(out.write_all(without_logins(&show(&settings, &config)).as_bytes())?);
     }
     let current = &RefCell::new(settings.clone());
     let again = || {
-        let fresh = self::settings(matches)?;
+        let file = file.clone().or_else(|| self::file(matches));
+        let fresh = settings_in(matches, file.as_deref())?;
         let mut config = configuration(&fresh)?;
         let changed = fresh.changed(&settings, Scope::Server);
         if !changed.is_empty() {
@@ -173,9 +178,14 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
 }
 
 pub(crate) fn settings(matches: &ArgMatches) -> anyhow::Result<Settings> {
+    settings_in(matches, file(matches).as_deref())
+}
+
+/// Returns the settings of the command line, the environment, and this file.
+fn settings_in(matches: &ArgMatches, file: Option<&Path>) -> anyhow::Result<Settings> {
     let mut settings = Settings::default();
-    if let Some(file) = file(matches) {
-        settings.add_file(&file)?;
+    if let Some(file) = file {
+        settings.add_file(file)?;
     }
     let mut variables = Vec::new();
     for (name, value) in env::vars_os() {
@@ -216,11 +226,16 @@ pub(crate) fn settings(matches: &ArgMatches) -> anyhow::Result<Settings> {
     Ok(settings)
 }
 
-/// Returns the configuration file: the given one, or that of the service if it is installed.
+/// Returns the configuration file: the given one, or that of the service if it is installed. If that
+/// is unknown, because a directory cannot be searched, reading the file will fail.
 pub(crate) fn file(matches: &ArgMatches) -> Option<PathBuf> {
     let named = matches.get_one("config").cloned();
     let given = named.or_else(|| env::var_os(CONFIG_VARIABLE).map(PathBuf::from));
-    given.or_else(|| Some(PathBuf::from(SERVICE_FILE)).filter(|file| file.exists()))
+    let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    given.or_else(|| match fs::symlink_metadata(SERVICE_FILE) {
+        Err(error) if is_missing(&error) => None,
+        _ => Some(PathBuf::from(SERVICE_FILE)),
+    })
 }
 
 pub(crate) fn configuration(settings: &Settings) -> Result<Configuration, ConfigError> {

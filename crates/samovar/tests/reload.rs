@@ -1,5 +1,6 @@
 //! A reload (HUP) replaces the whole configuration at once, and no request fails because of it.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stdout, reason = "a test says what it has not tested")]
 
 mod support;
 
@@ -11,7 +12,11 @@ use std::os::unix::fs::symlink;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use support::{File, hash, realise, sample, secret_file, serve, token};
+use support::{
+    File, bare, hash, realise, samovar, sample, sample_store, secret_file, serve, token,
+};
+use testkit::eventually;
+use testkit::process::{Process, fails};
 
 const DONE: &str = "the configuration was reloaded";
 
@@ -63,6 +68,63 @@ impl Drop for Until<'_> {
 fn copies(address: &str, path: &str) -> bool {
     let substituter = format!("http://{address}");
     realise(&substituter, path, "").status.success()
+}
+
+/// Without the file, the server would be public. A reload, an upgrade and a start fail if the file
+/// of the service is missing, or if it is unknown whether there is one.
+#[test]
+fn the_file_of_the_service_is_not_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let etc = dir.path().join("etc/samovar");
+    fs::create_dir_all(&etc).unwrap();
+    let (line, token) = token("ci");
+    let tokens = secret_file(dir.path(), "tokens", &line);
+    let file = etc.join("samovar.toml");
+    let text = format!(
+        "store = {:?}\nlisten = \"127.0.0.1:0\"\nadmin.listen = []\n\
+         access.tokens-file = {tokens:?}\n",
+        sample_store()
+    );
+    fs::write(&file, text).unwrap();
+    let in_etc = |script: &str| {
+        let script = format!("mount --bind {}/etc /etc && {script}", dir.path().display());
+        let mut command = bare("unshare");
+        command.args(["--map-root-user", "--mount", "sh", "-c", &script, "sh"]);
+        command.arg(samovar().get_program());
+        command
+    };
+    if !in_etc("true").output().unwrap().status.success() {
+        assert!(std::env::var_os("CI").is_none(), "no mount namespaces");
+        println!("not tested: mount namespaces cannot be made");
+        return;
+    }
+    let mut serve = in_etc("exec \"$1\" serve");
+    let (server, address) = Process::serving(&mut serve);
+    let status = |token: &str| {
+        let fields = format!("Authorization: Bearer {token}\r\n");
+        support::status(&address.to_string(), "/nix-cache-info", &fields)
+    };
+    assert_eq!((status(&token), status("")), (200, 401));
+    let away = etc.join("away");
+    fs::rename(&file, &away).unwrap();
+    for (count, signal) in ["HUP", "USR2", "HUP"].into_iter().enumerate() {
+        server.signal(signal);
+        eventually("the signal is handled", || {
+            server.count("cannot read the configuration file") > count
+        });
+        assert_eq!((status(&token), status("")), (200, 401), "{signal}");
+    }
+    // A link that leads nowhere.
+    symlink(etc.join("nothing"), &file).unwrap();
+    let text = fails(&mut in_etc("exec \"$1\" serve"));
+    assert!(
+        text.contains("cannot read the configuration file"),
+        "{text}"
+    );
+    fs::rename(&away, &file).unwrap();
+    server.signal("HUP");
+    server.wait_for(DONE);
+    assert_eq!((status(&token), status("")), (200, 401));
 }
 
 /// A request never sees a mixture of two configurations. Access rules and policy change together: a

@@ -452,6 +452,23 @@ fn the_old_process_denies_no_path_of_the_new_one() {
     }
 }
 
+/// A new process would make an empty storage, and deny all paths.
+#[test]
+fn an_upgrade_fails_while_the_storage_is_not_there() {
+    let (site, server, token) = Site::serving();
+    let path = MadePath::new("path");
+    server.publish(&token, &path);
+    let away = site.dir().join("away");
+    fs::rename(site.storage(), &away).unwrap();
+    server.process.signal("USR2");
+    server.process.wait_for("put its directory back");
+    server.process.wait_for("continues to serve");
+    assert!(!site.storage().exists());
+    assert_eq!(server.get(&path.target()).status, 503);
+    fs::rename(&away, site.storage()).unwrap();
+    server.assert_serves(&path);
+}
+
 /// The commands are those of the book.
 #[test]
 fn a_backup_of_a_running_server_is_complete() {

@@ -45,6 +45,9 @@ use crate::listener::{ADMIN_PORT_DEFAULT, Host, ListenSpec, PORT_DEFAULT};
 pub struct Configuration {
     /// Names of the program and its options in messages.
     pub names: Names,
+    /// Environment variable of the process that replaces this one in an upgrade: the configuration
+    /// file that this process has read.
+    pub successor_environment: Option<(&'static str, PathBuf)>,
     /// Addresses to listen on, in the order given, each once; never empty. Default: all addresses,
     /// [`PORT_DEFAULT`].
     pub listeners: Vec<ListenSpec>,
@@ -160,6 +163,7 @@ impl Default for Configuration {
     fn default() -> Self {
         Self {
             names: Names::default(),
+            successor_environment: None,
             listeners: vec![ListenSpec::Tcp {
                 host: Host::Any,
                 port: PORT_DEFAULT,

@@ -105,7 +105,8 @@ fn begin_upgrade(serving: &Serving<'_>, errors: &ErrorLog) -> Option<Successor> 
     let sender = serving.sender.clone();
     let bound = &serving.bound;
     let state = (bound.bound.is_managed, bound.is_main);
-    match Successor::start(&serving.server, &serving.kinds, state, sender) {
+    let config = bound.prepared.config;
+    match Successor::start(&serving.server, &serving.kinds, state, config, sender) {
         Ok(new) => {
             errors.info(format_args!("upgrade: starting process {}", new.pid()));
             Some(new)

@@ -5,7 +5,7 @@
 //! able to read it.
 
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -44,7 +44,7 @@ const ANSWER_TIME: Duration = Duration::from_secs(5);
 
 /// The first stage: logs, keys, accounts and certificate are read, and no socket is bound.
 pub(super) struct Prepared<'a> {
-    config: &'a Configuration,
+    pub(super) config: &'a Configuration,
     pub(super) logs: Arc<Logs>,
     caches: Vec<CacheConfig>,
     identity: Option<Identity>,
@@ -65,6 +65,8 @@ pub(super) struct Bound<'a> {
     /// The server that has passed its sockets to this process; `None` if there is none, or once it
     /// is released.
     predecessor: Option<handover::Predecessor>,
+    /// The storage directory of the predecessor.
+    storage_before: Option<PathBuf>,
 }
 
 /// The third stage: the process runs as the configured user, and the server answers requests.
@@ -118,6 +120,7 @@ impl<'a> Prepared<'a> {
         let pid = predecessor.as_ref().map(Predecessor::pid);
         let was_main = predecessor.as_ref().is_some_and(|one| one.is_main);
         let is_main = was_main || notify::is_main_process();
+        let storage_before = predecessor.as_ref().and_then(|one| one.storage.clone());
         let tls = self.tls.as_ref();
         let (mut bound, predecessor) = match predecessor {
             Some(predecessor) => {
@@ -149,6 +152,7 @@ impl<'a> Prepared<'a> {
             pid_file,
             is_main,
             predecessor,
+            storage_before,
         })
     }
 }
@@ -218,7 +222,8 @@ impl<'a> Bound<'a> {
             logs.errors.warning(warning);
         }
         let mut caches = std::mem::take(&mut self.prepared.caches);
-        let storage = open_storage(config, store.store_dir(), &logs.errors)?;
+        let before = self.storage_before.as_deref();
+        let storage = open_storage(config, store.store_dir(), before, &logs.errors)?;
         if let Some(storage) = &storage {
             anyhow::ensure!(
                 storage.is_alone() || self.predecessor.is_some(),
@@ -380,10 +385,12 @@ fn gc_lease(config: &Configuration) -> Option<LeaseConfig> {
     })
 }
 
-/// Opens the storage for uploads, if one is configured.
+/// Opens the storage for uploads, if one is configured. `before`: that of the server which this one
+/// replaces.
 fn open_storage(
     config: &Configuration,
     store_dir: &StoreDir,
+    before: Option<&Path>,
     errors: &ErrorLog,
 ) -> anyhow::Result<Option<Arc<Storage>>> {
     let Some(directory) = &config.storage else {
@@ -392,6 +399,10 @@ fn open_storage(
     let failed = || format!("cannot use the storage {directory:?}");
     refuse_root(directory, &config.names).with_context(failed)?;
     let is_new = RootKind::of(directory).with_context(failed)? == RootKind::New;
+    anyhow::ensure!(
+        !is_new || before != Some(directory),
+        "the storage {directory:?} of the running server is not there: put its directory back"
+    );
     let storage = Storage::open(directory, store_dir).with_context(failed)?;
     if is_new {
         errors.info(format_args!(

@@ -11,6 +11,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -20,6 +21,7 @@ use anyhow::{Context as _, bail};
 use samovar_cache::Site;
 use samovar_http::{Listener, Server, handover};
 
+use crate::config::Configuration;
 use crate::signals::Signal;
 
 /// Maximum time until the new process must serve.
@@ -40,14 +42,18 @@ const MANAGED: &str = "NIX_SERVE_MANAGED_SOCKETS";
 /// of a service of systemd, as the new process then is.
 const MAIN: &str = "NIX_SERVE_MAIN_PROCESS";
 
+/// Environment variable of the new process: the storage directory of the old one.
+const STORAGE: &str = "NIX_SERVE_STORAGE";
+
 /// Variables that are not passed on: they apply to one process only, by its PID or its open files.
-const NOT_INHERITED: [&str; 6] = [
+const NOT_INHERITED: [&str; 7] = [
     "LISTEN_FDS",
     "LISTEN_PID",
     "LISTEN_FDNAMES",
     "WATCHDOG_PID",
     MANAGED,
     MAIN,
+    STORAGE,
 ];
 
 /// An event that the main thread waits for.
@@ -95,6 +101,8 @@ pub struct Predecessor {
     pub(super) is_managed: bool,
     /// Whether it is the main process of a service.
     pub(super) is_main: bool,
+    /// Its storage directory.
+    pub(super) storage: Option<PathBuf>,
 }
 
 impl Predecessor {
@@ -118,6 +126,7 @@ impl Predecessor {
             stream,
             is_managed: is_set(MANAGED),
             is_main: is_set(MAIN),
+            storage: env::var_os(STORAGE).map(PathBuf::from),
         }))
     }
 
@@ -162,6 +171,7 @@ impl Successor {
         server: &Arc<Server<Site>>,
         kinds: &[Kind],
         (is_managed, is_main): (bool, bool),
+        config: &Configuration,
         events: Sender<Event>,
     ) -> anyhow::Result<Self> {
         let own_pid = std::process::id();
@@ -177,8 +187,12 @@ impl Successor {
         }
         command
             .args(env::args_os().skip(1))
+            .envs(config.successor_environment.clone())
             .env(VARIABLE, format!("{own_pid} {letters}"))
             .stdin(Stdio::from(OwnedFd::from(theirs)));
+        if let Some(storage) = &config.storage {
+            command.env(STORAGE, storage);
+        }
         for (name, is_set) in [(MANAGED, is_managed), (MAIN, is_main)] {
             if is_set {
                 command.env(name, own_pid.to_string());
