@@ -1,7 +1,9 @@
 //! Repositories of version control systems in a tree: which entries they are, and what they say.
 //!
 //! A *unit* is a directory such as `.git`. Its files refer to each other, so those of one side are
-//! useless with those of another side. [`merge`](mod@crate::merge) takes a unit as a whole.
+//! useless with those of another side. [`merge`](mod@crate::merge) takes a unit as a whole. A git
+//! repository with another name, such as a bare one or one that a file `.git` names, is a unit by
+//! what it contains.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -55,6 +57,44 @@ pub fn is_repository(name: &[u8]) -> bool {
 #[must_use]
 pub fn is_copy(name: &[u8]) -> bool {
     Unit::of(name) == Some(Unit::Copy)
+}
+
+/// Entries of each git repository, by which git recognizes it.
+const MARKS: [&[u8]; 3] = [b"HEAD", b"objects", b"refs"];
+
+/// Returns the bit of an entry of which a git repository has all; 0 for other entries.
+pub(crate) fn mark(entry: &Entry) -> u8 {
+    let is_file = !matches!(entry.kind, Kind::Directory { .. });
+    let at = MARKS.iter().position(|mark| *mark == &*entry.name);
+    at.filter(|at| (*at == 0) == is_file)
+        .map_or(0, |at| 1 << at)
+}
+
+/// Returns whether these [marks](mark) are those of a git repository.
+pub(crate) const fn is_git(marks: u8) -> bool {
+    marks == (1 << MARKS.len()) - 1
+}
+
+/// Returns whether an entry is a repository or the conflict copy of one.
+fn is_unit(entries: &Entries, index: usize) -> bool {
+    let Some(entry) = entries.get(index) else {
+        return false;
+    };
+    let Kind::Directory { .. } = entry.kind else {
+        return false;
+    };
+    let children = || {
+        entries
+            .children(index)
+            .filter_map(|child| entries.get(child))
+    };
+    Unit::of(&entry.name).is_some()
+        || index > 0 && is_git(children().fold(0, |marks, child| marks | mark(child)))
+}
+
+/// Returns whether this is the name of the conflict copy of an entry.
+fn is_copied(name: &[u8]) -> bool {
+    name.windows(COPY.len()).any(|part| part == COPY)
 }
 
 /// Contents of files of repositories. Without the contents of a file, a merge takes any difference
@@ -147,7 +187,9 @@ pub fn wanted(base: &Entries, ours: &Entries, theirs: &Entries) -> Wanted {
         };
         inside = inside.filter(|depth| any.depth > *depth);
         if inside.is_none() {
-            if Unit::of(&any.name).is_none() {
+            let is_in =
+                |entries, index: Option<usize>| index.is_some_and(|index| is_unit(entries, index));
+            if !(is_in(base, in_base) || is_in(ours, in_ours) || is_in(theirs, in_theirs)) {
                 continue;
             }
             inside = Some(any.depth);
@@ -243,7 +285,7 @@ pub fn indexes(entries: &Entries) -> Vec<usize> {
         let Kind::Directory { end } = entry.kind else {
             continue;
         };
-        if Unit::of(&entry.name).is_some() {
+        if is_unit(entries, unit) {
             next = end;
             let directories = git_directories(entries, unit).into_iter();
             found.extend(directories.filter_map(|directory| child(entries, directory, b"index")));
@@ -265,6 +307,9 @@ pub fn lock(entries: &Entries) -> Option<usize> {
             match entry.kind {
                 Kind::Directory { end } if Unit::of(&entry.name) == Some(Unit::Repository) => {
                     unit = Some((end, &*entry.name));
+                }
+                Kind::Directory { end } if is_unit(entries, index) && !is_copied(&entry.name) => {
+                    unit = Some((end, GIT));
                 }
                 _ => {}
             }

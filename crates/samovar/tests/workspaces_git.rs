@@ -181,6 +181,51 @@ fn a_kept_repository_is_reported_where_it_arrives() {
     Git::of_repository(&conflict_copies(&one.dir)[0]).check();
 }
 
+/// Some people keep several work trees of a repository in `.bare`.
+#[test]
+fn repositories_with_other_names_are_merged_as_a_whole() {
+    for link in [false, true] {
+        let home = Home::new();
+        let one = Git::of(home.dir("one"));
+        Git::init(one.dir.join(".bare"), &["--bare"]);
+        match link {
+            false => write(&one.dir, ".git", "gitdir: ./.bare\n"),
+            true => std::os::unix::fs::symlink(".bare", one.dir.join(".git")).unwrap(),
+        }
+        one.run(&["config", "core.bare", "false"]);
+        commit(&one, "a", "1\n");
+        one.run(&["checkout", "--quiet", "-b", "topic"]);
+        let topic = commit(&one, "a", "work\n");
+        one.run(&["checkout", "--quiet", "main"]);
+        home.open("mr/app", "one");
+        home.push(&one.dir);
+        let two = Git::of(home.open("mr/app", "two"));
+        // What one side has refreshed is no change.
+        two.run(&["status"]);
+        let base = commit(&one, "a", "more\n");
+        home.push(&one.dir);
+        home.run(&two.dir, &["pull"]);
+        assert_eq!(two.run(&["rev-parse", "main"]), base);
+        // One machine needs a commit that the other one deletes.
+        two.run(&["branch", "keep", "topic"]);
+        home.push(&two.dir);
+        one.run(&["branch", "--quiet", "-D", "topic"]);
+        one.run(&["reflog", "expire", "--expire=now", "--all"]);
+        one.run(&["gc", "--quiet", "--prune=now"]);
+        let text = home.exits(&one.dir, &["pull"], 1);
+        assert_has(&text, "conflict: .bare stays as it is");
+        one.check();
+        home.push(&one.dir);
+        home.run(&two.dir, &["pull"]);
+        let mut entries = fs::read_dir(&two.dir).unwrap().flatten();
+        let is_kept = |name: &str| name.starts_with(".bare.conflict-");
+        let kept = entries.find(|one| is_kept(&one.file_name().to_string_lossy()));
+        let kept = Git::of_repository(&kept.unwrap().path());
+        kept.check();
+        assert_eq!(kept.run(&["rev-parse", "keep"]), topic);
+    }
+}
+
 #[test]
 fn submodules_are_merged_with_the_repository_that_has_them() {
     let home = Home::new();

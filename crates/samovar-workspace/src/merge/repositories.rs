@@ -19,6 +19,8 @@
 //!   would look like changes that were made on ours, and the next commit on ours would contain
 //!   them. Files that their repository has are not copied. Other files of their work tree become
 //!   conflict copies, if git tracks them on any side, and are merged by path otherwise.
+//! * A git repository with another name than `.git` has a decision of its own. Its work tree, if it
+//!   has one, is merged by path.
 //! * The work trees of submodules, and the additional ones of `git worktree`, belong to the unit
 //!   that has their repositories.
 
@@ -27,7 +29,7 @@ use std::collections::BTreeMap;
 use super::{Node, is_directory};
 use crate::GitIndex;
 use crate::entries::{Entries, Kind, Mtime};
-use crate::repository::{Contents, GIT, Unit};
+use crate::repository::{Contents, GIT, Unit, is_git, mark};
 
 #[cfg(test)]
 mod tests;
@@ -71,10 +73,28 @@ pub(super) fn apply<'a>(nodes: &mut [Node<'a>], trees: [&'a Entries; 2], content
     }
 }
 
+/// Returns for each node whether it is a git repository on any side.
+fn git_directories(nodes: &[Node<'_>]) -> Vec<bool> {
+    let mut marks = vec![[0; 3]; nodes.len()];
+    for node in nodes.iter().skip(1) {
+        let sides = [node.base, node.ours(), node.theirs()];
+        for (marks, entry) in marks[node.parent].iter_mut().zip(sides) {
+            *marks |= entry.map_or(0, mark);
+        }
+    }
+    let is_any = |marks: &[u8; 3]| marks.iter().any(|marks| is_git(*marks));
+    // The root is the whole tree.
+    let found = marks.iter().enumerate();
+    found
+        .map(|(number, marks)| number > 0 && is_any(marks))
+        .collect()
+}
+
 /// Returns the units, by the number of the directory that has them, and the number of the unit if
-/// it is a conflict copy.
+/// it is a conflict copy, or has another name than those of repositories.
 fn groups(nodes: &[Node<'_>]) -> BTreeMap<(usize, Option<usize>), Group> {
     let mut groups: BTreeMap<_, Group> = BTreeMap::new();
+    let is_git = git_directories(nodes);
     // The group of each node.
     let mut keys: Vec<Option<(usize, Option<usize>)>> = vec![None; nodes.len()];
     for (number, node) in nodes.iter().enumerate().skip(1) {
@@ -85,6 +105,9 @@ fn groups(nodes: &[Node<'_>]) -> BTreeMap<(usize, Option<usize>), Group> {
                 Unit::Repository => (node.parent, None),
                 Unit::Copy => (node.parent, Some(number)),
             });
+            if keys[number].is_none() && is_git[number] {
+                keys[number] = Some((node.parent, Some(number)));
+            }
         }
         if let Some(key) = keys[number] {
             let group = groups.entry(key).or_default();
