@@ -9,11 +9,16 @@
 //! | a login in the URL | HTTP Basic |
 //! | `$SAMOVAR_TOKEN` | bearer token |
 //! | the file that Nix's setting `netrc-file` names | HTTP Basic |
+//!
+//! `$SAMOVAR_TOKEN` is for the cache of the command line or of `$SAMOVAR_CACHE`. A workspace has
+//! recorded the cache of the command line that opened it: if `$SAMOVAR_CACHE` names another host
+//! meanwhile, the token is for that one.
 
 use std::io;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 
 use anyhow::{Context as _, ensure};
 use clap::{Arg, ArgMatches, value_parser};
@@ -22,7 +27,7 @@ use crate::arguments::option;
 use crate::credential::{TOKEN_VARIABLE, token_in, token_variable};
 use crate::netrc::{login, netrc_of_nix};
 use crate::notice::notice;
-use crate::remote::Remote;
+use crate::remote::{Remote, URL_VARIABLE};
 
 /// Environment variable with the hosts to which credentials may be sent over plain HTTP, separated
 /// by commas.
@@ -33,6 +38,8 @@ pub(crate) const PLAIN_VARIABLE: &str = "SAMOVAR_PLAIN_HTTP";
 pub(crate) struct Sources {
     pub(crate) token_file: Option<PathBuf>,
     pub(crate) netrc_file: Option<PathBuf>,
+    /// Whether the URL is one that a workspace has recorded.
+    pub(crate) is_recorded: bool,
 }
 
 /// Defines the options that name files with credentials.
@@ -61,7 +68,26 @@ impl Sources {
         Self {
             token_file: file("token-file"),
             netrc_file: file("netrc-file"),
+            is_recorded: false,
         }
+    }
+
+    /// Reads the [`options`] of a command that uses the URL which a workspace has recorded.
+    pub(crate) fn of_workspace(matches: &ArgMatches) -> Self {
+        Self {
+            is_recorded: true,
+            ..Self::of(matches)
+        }
+    }
+
+    /// Returns whether the token in [`TOKEN_VARIABLE`] is for this server.
+    pub(crate) fn may_send_variable(&self, remote: &Remote) -> bool {
+        let named = std::env::var(URL_VARIABLE).unwrap_or_default();
+        if !self.is_recorded || named.is_empty() {
+            return true;
+        }
+        let named = Remote::of_cache(&named);
+        named.is_ok_and(|named| named.host().eq_ignore_ascii_case(remote.host()))
     }
 
     /// Adds the credentials to `remote`.
@@ -103,7 +129,10 @@ impl Sources {
         if remote.authorization().is_some() {
             return Ok(None);
         }
-        if let Some(text) = token_variable() {
+        let variable = token_variable();
+        if variable.is_some() && !self.may_send_variable(remote) {
+            report_other_server(remote);
+        } else if let Some(text) = variable {
             let token = token_in(&text, TOKEN_VARIABLE)?;
             return Ok(Some((
                 bearer(token),
@@ -132,6 +161,18 @@ pub(crate) fn warn_if_open(file: &Path) {
             "warning: the token file {file:?} is readable by all users: run `chmod o-rwx` on it"
         ));
     }
+}
+
+/// Reports once that the token is not sent.
+fn report_other_server(remote: &Remote) {
+    static REPORTED: Once = Once::new();
+    REPORTED.call_once(|| {
+        notice(&format!(
+            "the token in {TOKEN_VARIABLE} is not sent to {}, the server of this workspace, \
+             because {URL_VARIABLE} names another one: set {URL_VARIABLE} to the token's cache",
+            remote.host()
+        ));
+    });
 }
 
 fn bearer(token: &str) -> String {

@@ -10,6 +10,9 @@ use samovar_server::logins::{may_end_in_login, without_logins};
 
 use crate::outcome::Failed;
 
+/// Environment variable with the URL of the cache, for arguments without one.
+pub(crate) const URL_VARIABLE: &str = "SAMOVAR_CACHE";
+
 /// A URL from the command line. A login in it, as in `https://user:password@host/`, becomes an
 /// `Authorization` header and is never part of the text. So code that prints the URL, or a URL
 /// below it, cannot print the password.

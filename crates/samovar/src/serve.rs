@@ -19,7 +19,7 @@ use samovar_server::server::{self, Applied, Predecessor};
 use crate::credential::{PIPE_VARIABLE, TOKEN_VARIABLE};
 use crate::credentials::PLAIN_VARIABLE;
 use crate::outcome::Failed;
-use crate::refs::URL_VARIABLE;
+use crate::remote::URL_VARIABLE;
 
 /// Environment variable with the path of the configuration file.
 const CONFIG_VARIABLE: &str = "SAMOVAR_CONFIG";

@@ -374,6 +374,39 @@ fn adopting_a_directory_reverts_nothing_that_others_have_pushed() {
     );
 }
 
+/// Two caches, each with a token of its own.
+#[test]
+fn the_token_of_another_cache_is_not_sent_to_that_of_the_workspace() {
+    let home = Home::new();
+    let one = pushed(&home);
+    let url = format!("http://localhost:{}", home.server.address.port());
+    let run = |cache: &str, words: &[&str], code: i32| {
+        let mut command = home.command_in(&one, words);
+        command.env("SAMOVAR_CACHE", cache);
+        support_workspaces::exits(&mut command, code)
+    };
+    write(&one, "b", "b");
+    // The cache of this workspace refuses requests without a token.
+    for words in [["status"], ["push"], ["pull"], ["log"]] {
+        let text = run(&url, &words, 1);
+        assert_has(&text, "the token in SAMOVAR_TOKEN is not sent to");
+        assert_eq!(text.matches("is not sent to").count(), 1, "{text}");
+    }
+    // A cache of the same host, or none, is named.
+    let other = format!("{}/other", home.server.url());
+    for cache in ["", &other, &home.server.url()] {
+        let text = run(cache, &["status"], 1);
+        assert!(
+            !text.contains("not sent") && !text.contains("401"),
+            "{text}"
+        );
+    }
+    run("", &["push"], 0);
+    // The command line names the cache.
+    let mut open = home.command(&["open", &format!("{}#app", home.server.url())]);
+    output(open.arg(home.dir("two")).env("SAMOVAR_CACHE", &url));
+}
+
 #[test]
 fn tokens_are_not_sent_unencrypted_to_other_machines() {
     let home = Home::new();

@@ -78,8 +78,9 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<E
     let usage = |error| Failed::Usage.because(error);
     if command == "list" {
         let url = matches.get_one::<String>("url").cloned();
-        let url = url.or_else(|| std::env::var(super::URL_VARIABLE).ok());
-        let url = url.with_context(|| format!("give a URL, or set {}", super::URL_VARIABLE));
+        let url = url.or_else(|| std::env::var(crate::remote::URL_VARIABLE).ok());
+        let url =
+            url.with_context(|| format!("give a URL, or set {}", crate::remote::URL_VARIABLE));
         let remote = url.and_then(|url| Remote::of_cache(&url)).map_err(usage)?;
         let refs = open(remote, &sources)?;
         list(&refs, matches.get_flag("json"), out)?;

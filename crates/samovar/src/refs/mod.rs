@@ -9,5 +9,5 @@ pub(crate) use client::{
 };
 pub(crate) use command::{command, run, write_log};
 pub(crate) use name::{
-    PathOrRef, RefName, URL_VARIABLE, check_snapshot, check_successor, is_manifest, path_names,
+    PathOrRef, RefName, check_snapshot, check_successor, is_manifest, path_names,
 };

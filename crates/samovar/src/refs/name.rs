@@ -7,10 +7,7 @@ use samovar_nix::{NAME_LEN_MAX, StorePath};
 use samovar_storage::PinName;
 
 use crate::outcome::Failed;
-use crate::remote::Remote;
-
-/// Environment variable with the URL of the cache, for refs without a URL.
-pub(crate) const URL_VARIABLE: &str = "SAMOVAR_CACHE";
+use crate::remote::{Remote, URL_VARIABLE};
 
 /// Suffix of the name of a manifest's store path.
 const MANIFEST_SUFFIX: &str = ".manifest";

@@ -117,13 +117,16 @@ fn run_in(
     workspace: &mut Workspace,
     out: &mut dyn Write,
 ) -> anyhow::Result<ExitCode> {
+    if command == "diff" {
+        return status::diff(workspace, out);
+    }
+    let sources = Sources::of_workspace(matches);
     match command {
         "status" => {
             let is_offline = matches.get_flag("offline");
             let is_json = matches.get_flag("json");
-            return status::status(workspace, &Sources::of(matches), is_offline, is_json, out);
+            return status::status(workspace, &sources, is_offline, is_json, out);
         }
-        "diff" => return status::diff(workspace, out),
         "push" => {
             let options = push::Options {
                 message: matches.get_one::<String>("message").map(String::as_str),
@@ -133,25 +136,24 @@ fn run_in(
                 skips_unreadable: matches.get_flag("skip-unreadable"),
                 max_delete: None,
             };
-            push::run(workspace, options, &Sources::of(matches), out)?;
+            push::run(workspace, options, &sources, out)?;
         }
         "pull" => {
             trust(matches, workspace)?;
-            return pull::run(workspace, &Sources::of(matches), out);
+            return pull::run(workspace, &sources, out);
         }
         "restore" => {
             let generation = matches.get_one("generation").copied().unwrap_or_default();
             let path = matches.get_one::<PathBuf>("path").map(PathBuf::as_path);
             let is_forced = matches.get_flag("force");
-            let sources = Sources::of(matches);
             restore::restore(workspace, generation, path, is_forced, &sources, out)?;
         }
         "discard" => {
             let paths: Vec<&PathBuf> = matches.get_many("paths").into_iter().flatten().collect();
             let is_confirmed = matches.get_flag("yes");
-            restore::discard(workspace, &paths, is_confirmed, &Sources::of(matches), out)?;
+            restore::discard(workspace, &paths, is_confirmed, &sources, out)?;
         }
-        "repair" => repair::repair(workspace, &Sources::of(matches), out)?,
+        "repair" => repair::repair(workspace, &sources, out)?,
         "auto" => {
             trust(matches, workspace)?;
             let options = push::Options {
@@ -163,13 +165,13 @@ fn run_in(
                 max_delete: matches.get_one("max-delete").copied(),
             };
             let idle = matches.get_one("idle").copied().unwrap_or_default();
-            auto::auto(workspace, idle, options, &Sources::of(matches), out)?;
+            auto::auto(workspace, idle, options, &sources, out)?;
         }
-        "log" => status::log(workspace, &Sources::of(matches), out)?,
+        "log" => status::log(workspace, &sources, out)?,
         _ => {
             let discards = matches.get_flag("discard");
             let deletes = matches.get_flag("delete");
-            open::close(workspace, discards, deletes, &Sources::of(matches), out)?;
+            open::close(workspace, discards, deletes, &sources, out)?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -178,7 +180,8 @@ fn run_in(
 /// Stores the keys of the command line, if there are any, in the workspace.
 fn trust(matches: &ArgMatches, workspace: &mut Workspace) -> anyhow::Result<()> {
     let remote = Remote::of_cache(&workspace.state.url)?;
-    open::trust(workspace, remote, &keys_of(matches), &Sources::of(matches))
+    let sources = Sources::of_workspace(matches);
+    open::trust(workspace, remote, &keys_of(matches), &sources)
 }
 
 /// Formats the time since `seconds` after 1970, as `5 min ago`.

@@ -15,7 +15,7 @@ use crate::arguments::required;
 use crate::credential::{pass_token, without_token};
 use crate::credentials::Sources;
 use crate::outcome::Failed;
-use crate::refs::URL_VARIABLE;
+use crate::remote::{Remote, URL_VARIABLE};
 
 /// Name of the hidden subcommand that runs the guard.
 const COMMAND: &str = "run-guard";
@@ -149,7 +149,14 @@ fn mount_command(
     directory: &Path,
 ) -> anyhow::Result<(Command, Option<PipeReader>)> {
     let mut command = own_program();
-    let pipe = pass_token(&mut command)?;
+    let remote = url.map(Remote::of_cache).transpose()?;
+    let pipe = match remote.is_none_or(|remote| sources.may_send_variable(&remote)) {
+        true => pass_token(&mut command)?,
+        false => {
+            without_token(&mut command);
+            None
+        }
+    };
     command.arg("mount");
     for (option, file) in [
         ("--token-file", &sources.token_file),
