@@ -142,12 +142,12 @@ impl StoredCache {
                 key
             }
             None => {
-                let key = storage.object_key(name)?;
+                let (key, _) = storage.object_key(name)?;
                 storage.objects.link(file, &key)?;
                 key
             }
         };
-        let new = NewNar::new(verified, key);
+        let new = NewNar::new(verified, key, false);
         storage.metadata.add_nars(token.id, &[new])?;
         Ok(())
     }
@@ -163,7 +163,7 @@ impl StoredCache {
         let named = key.strip_prefix("nar/").map(str::as_bytes);
         let is_own = named.and_then(FileName::parse) == Some(*name) && !metadata.is_garbage(key)?;
         let known = metadata.object_key(name.file_hash())?;
-        let is_free = known.is_none_or(|known| known == key);
+        let is_free = known.is_none_or(|(known, _)| known == key);
         Ok((is_own && is_free).then(|| key.to_owned()))
     }
 }

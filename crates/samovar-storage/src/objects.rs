@@ -11,9 +11,10 @@
 //! After an error of `fsync`, the call is never repeated for the same file: the kernel may have
 //! dropped the pages that it failed to write, and a second call would succeed without them.
 
+mod files;
+
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::num::NonZeroU64;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +22,8 @@ use tempfile::NamedTempFile;
 
 use crate::error::StorageError;
 use crate::reserve;
+
+use self::files::{FileGroup, NewFile, sync_files};
 
 /// Directory for files that are still being written.
 pub(crate) const TMP: &str = ".samovar/tmp";
@@ -34,30 +37,6 @@ pub(crate) const PART_PREFIX: &str = ".samovar/tmp/push-";
 
 /// File with the ID of the boot in which the storage was opened last.
 const BOOT_ID: &str = ".samovar/boot-id";
-
-/// Number of bytes after which the kernel is told to start writing a file to the disk.
-const WRITEBACK_LEN: u64 = 4 << 20;
-
-/// Number of bytes after which an upload checks again that the disk has space.
-const CHECK_LEN: u64 = 1 << 20;
-
-/// Number of files from which a group is synced by one `syncfs`, which writes all changed files of
-/// the file system, instead of one `fsync` for each file.
-const SYNCFS_COUNT_MIN: usize = 64;
-
-/// Maximum number of threads that sync the files of a group.
-const SYNC_THREAD_COUNT: usize = 16;
-
-/// Types of file systems whose `syncfs` makes all files durable: ext4, XFS, Btrfs, F2FS, ZFS and
-/// tmpfs. The numbers are those of `statfs(2)`.
-const SYNCFS_TYPES: [i64; 6] = [
-    0xef53,
-    0x5846_5342,
-    0x9123_683e,
-    0xf2f5_2010,
-    0x2fc1_2fc1,
-    0x0102_1994,
-];
 
 /// Storage for files, which are identified by keys.
 pub trait Objects: std::fmt::Debug + Send + Sync {
@@ -130,7 +109,7 @@ pub trait Objects: std::fmt::Debug + Send + Sync {
     ///
     /// [`StorageError::File`] if an operation on the file system fails. Then none of the objects
     /// may be used: see the module's documentation.
-    fn sync(&self, keys: &[&str]) -> Result<(), StorageError>;
+    fn sync(&self, placed: &[&Placed]) -> Result<(), StorageError>;
 
     /// Starts a group of objects that become durable together. Call it before the first object of
     /// the group is created.
@@ -199,12 +178,16 @@ pub struct ObjectState {
 /// An object that is being written. Dropping it before `publish` or `place` removes it.
 pub trait NewObject: Write + Send {
     /// Makes the object visible under `key`. Replaces an existing object with that key. The object
-    /// becomes durable with [`ObjectGroup::sync`].
+    /// becomes durable with [`Objects::sync`] or [`ObjectGroup::sync`].
+    ///
+    /// `is_stored`: whether an object with this key and the same contents is durable. Then this
+    /// object becomes visible only when it is synced, which takes as long as for a new object: the
+    /// time must not tell a client that somebody else has stored the file.
     ///
     /// # Errors
     ///
     /// [`StorageError::File`] if an operation on the file system fails.
-    fn place(self: Box<Self>, key: &str) -> Result<(), StorageError>;
+    fn place(self: Box<Self>, key: &str, is_stored: bool) -> Result<Placed, StorageError>;
 
     /// Makes the object durable and visible under `key`. Replaces an existing object with that key.
     ///
@@ -221,7 +204,25 @@ pub trait ObjectGroup {
     /// # Errors
     ///
     /// [`StorageError::File`] if an operation on the file system fails.
-    fn sync(self: Box<Self>, keys: &[&str]) -> Result<(), StorageError>;
+    fn sync(self: Box<Self>, placed: &[&Placed]) -> Result<(), StorageError>;
+}
+
+/// An object that was placed, and that is not durable yet.
+#[derive(Debug)]
+pub struct Placed {
+    key: String,
+    /// The file, if it gets its name only when it is synced. Dropping this removes it if it has not
+    /// got its name.
+    pending: Option<PathBuf>,
+}
+
+impl Drop for Placed {
+    fn drop(&mut self) {
+        if let Some(pending) = &self.pending {
+            // It does not exist any more if it has its name.
+            fs::remove_file(pending).ok();
+        }
+    }
 }
 
 /// Stores objects as files in a directory.
@@ -288,12 +289,7 @@ impl Objects for Directory {
         let file = reserve::check_room(&self.root)
             .and_then(|()| self.temporary())
             .map_err(|error| StorageError::file("cannot create a file in", TMP, error))?;
-        Ok(Box::new(NewFile {
-            file,
-            root: self.root.clone(),
-            len: 0,
-            writeback_len: 0,
-        }))
+        Ok(Box::new(NewFile::new(file, self.root.clone())))
     }
 
     fn open(&self, key: &str) -> Result<Option<File>, StorageError> {
@@ -359,15 +355,14 @@ impl Objects for Directory {
         }
     }
 
-    fn sync(&self, keys: &[&str]) -> Result<(), StorageError> {
-        sync_files(&self.root, keys)
+    fn sync(&self, placed: &[&Placed]) -> Result<(), StorageError> {
+        sync_files(&self.root, placed)
     }
 
     fn start_group(&self) -> Result<Box<dyn ObjectGroup + '_>, StorageError> {
         let disk = File::open(&self.root)
             .map_err(|error| StorageError::file("cannot open", ".", error))?;
-        let root = &self.root;
-        Ok(Box::new(FileGroup { root, disk }))
+        Ok(Box::new(FileGroup::new(&self.root, disk)))
     }
 
     fn link(&self, file: &Path, key: &str) -> Result<(), StorageError> {
@@ -444,148 +439,6 @@ impl Objects for Directory {
         }
         file.persist(path).map_err(|error| failed(error.error))?;
         Ok(())
-    }
-}
-
-/// A file in `.samovar/tmp/` that is not published yet.
-#[derive(Debug)]
-struct NewFile {
-    file: NamedTempFile,
-    root: PathBuf,
-    /// Number of bytes written.
-    len: u64,
-    /// Number of bytes of which the kernel was told to start writing them to the disk.
-    writeback_len: u64,
-}
-
-impl NewFile {
-    /// Starts to write the latest bytes to the disk, so that the sync at the end need not wait for
-    /// the whole file.
-    fn start_writeback(&mut self) {
-        let len = NonZeroU64::new(self.len - self.writeback_len);
-        // For changed pages, this advice starts writing them, and does not drop them.
-        let advice = rustix::fs::Advice::DontNeed;
-        rustix::fs::fadvise(&self.file, self.writeback_len, len, advice).ok();
-        self.writeback_len = self.len;
-    }
-}
-
-impl Write for NewFile {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let len = self.file.write(bytes)?;
-        let checked_len = self.len / CHECK_LEN;
-        self.len += len as u64;
-        if self.len / CHECK_LEN > checked_len {
-            reserve::check_room(&self.root)?;
-        }
-        if self.len - self.writeback_len >= WRITEBACK_LEN {
-            self.start_writeback();
-        }
-        Ok(len)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
-    }
-}
-
-impl NewObject for NewFile {
-    fn place(self: Box<Self>, key: &str) -> Result<(), StorageError> {
-        let failed = |error| StorageError::file("cannot write", key, error);
-        let path = self.root.join(key);
-        match path.parent() {
-            // Parts are not durable.
-            Some(parent) if key.starts_with(PART_PREFIX) => fs::create_dir_all(parent),
-            Some(parent) => create_directory(parent),
-            None => Ok(()),
-        }
-        .map_err(failed)?;
-        let Err(error) = self.file.persist_noclobber(&path) else {
-            return Ok(());
-        };
-        if error.error.kind() != io::ErrorKind::AlreadyExists {
-            return Err(failed(error.error));
-        }
-        // The existing file may be durable and in use, so only a durable one may replace it.
-        error.file.as_file().sync_all().map_err(failed)?;
-        let persisted = error.file.persist(&path);
-        persisted.map(drop).map_err(|error| failed(error.error))
-    }
-
-    fn publish(self: Box<Self>, key: &str) -> Result<(), StorageError> {
-        let root = self.root.clone();
-        // A journaling file system that syncs the renamed file makes the name durable, too. Syncing
-        // the directory then costs nothing.
-        self.place(key)?;
-        sync_files(&root, &[key])
-    }
-}
-
-fn sync_file(root: &Path, key: &str) -> Result<(), StorageError> {
-    let synced = File::open(root.join(key)).and_then(|file| file.sync_all());
-    synced.map_err(|error| StorageError::file("cannot sync", key, error))
-}
-
-/// Makes the names of files durable.
-fn sync_parents(root: &Path, keys: &[&str]) -> Result<(), StorageError> {
-    let mut parents: Vec<_> = keys
-        .iter()
-        .map(|key| Path::new(key).parent().unwrap_or(Path::new("")))
-        .collect();
-    parents.sort_unstable();
-    parents.dedup();
-    parents.into_iter().try_for_each(|parent| {
-        let name = || parent.display().to_string();
-        let synced = sync_directory(&root.join(parent));
-        synced.map_err(|error| StorageError::file("cannot sync", name(), error))
-    })
-}
-
-/// Files of a group.
-#[derive(Debug)]
-struct FileGroup<'a> {
-    root: &'a Path,
-    /// The root directory. `syncfs` reports the write errors since this was opened.
-    disk: File,
-}
-
-impl FileGroup<'_> {
-    /// Whether `syncfs` makes all files durable. On other file systems, such as FUSE, it may only
-    /// pass them on.
-    fn has_syncfs(&self) -> bool {
-        let disk = rustix::fs::fstatfs(&self.disk);
-        disk.is_ok_and(|disk| SYNCFS_TYPES.contains(&disk.f_type))
-    }
-}
-
-/// Syncs files, and then their directories, by several threads: file systems sync many files in
-/// about the time of one.
-fn sync_files(root: &Path, keys: &[&str]) -> Result<(), StorageError> {
-    let sync = |key: &&str| sync_file(root, key);
-    let len = keys.len().div_ceil(SYNC_THREAD_COUNT).max(1);
-    let (own, others) = keys.split_at(len.min(keys.len()));
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = others
-            .chunks(len)
-            .map(|part| scope.spawn(|| part.iter().try_for_each(sync)))
-            .collect();
-        let own = own.iter().try_for_each(sync);
-        let panicked = |_| Err(StorageError::Database("syncing a file panicked".to_owned()));
-        let mut outcomes = threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(panicked));
-        own.and(outcomes.try_for_each(|outcome| outcome))
-    })?;
-    sync_parents(root, keys)
-}
-
-impl ObjectGroup for FileGroup<'_> {
-    fn sync(self: Box<Self>, keys: &[&str]) -> Result<(), StorageError> {
-        if keys.len() < SYNCFS_COUNT_MIN || !self.has_syncfs() {
-            return sync_files(self.root, keys);
-        }
-        rustix::fs::syncfs(&self.disk)
-            .map_err(|error| StorageError::file("cannot sync", ".", error.into()))
     }
 }
 

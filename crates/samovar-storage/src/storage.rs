@@ -22,7 +22,7 @@ use crate::metadata::{
     StoredPath, Uses,
 };
 use crate::mirror;
-use crate::objects::{Directory, Objects, create_directory, list_if_any};
+use crate::objects::{Directory, Objects, Placed, create_directory, list_if_any};
 use crate::publish::Refusal;
 use crate::push::joins::Joins;
 use crate::reserve;
@@ -45,8 +45,13 @@ const LOCK_INTERVAL: Duration = Duration::from_millis(100);
 /// Renders the narinfo of an uploaded path, including the cache's signatures.
 pub type Render<'a> = dyn Fn(&StoredPath) -> Vec<u8> + 'a;
 
-/// The id of a token, and a verified NAR that was uploaded with it.
-pub(crate) type NarOfToken = (i64, NewNar);
+/// A verified NAR whose file was placed.
+#[derive(Debug)]
+pub(crate) struct NarOfToken {
+    /// The id of the token with which it was uploaded, and the NAR.
+    pub(crate) new: (i64, NewNar),
+    pub(crate) file: Placed,
+}
 
 /// The storage for uploaded paths: files and a database.
 #[derive(Debug)]
@@ -387,9 +392,10 @@ impl Storage {
         batch: &[&[NarOfToken]],
         patience: Duration,
     ) -> Result<Vec<Vec<Result<(), StorageError>>>, StorageError> {
-        let new: Vec<&NarOfToken> = batch.iter().copied().flatten().collect();
-        let keys: Vec<&str> = new.iter().map(|(_, new)| &*new.nar.object_key).collect();
-        self.objects.sync(&keys)?;
+        let nars = batch.iter().copied().flatten();
+        let files: Vec<&Placed> = nars.clone().map(|nar| &nar.file).collect();
+        self.objects.sync(&files)?;
+        let new: Vec<&(i64, NewNar)> = nars.map(|nar| &nar.new).collect();
         let outcomes = self.metadata.add_nars_of_tokens(&new, patience)?;
         self.check_presence()?;
         if outcomes.iter().any(|outcome| matches!(outcome, Ok(true))) {
@@ -420,15 +426,16 @@ impl Storage {
 
     /// Returns the key for an uploaded file: the key of the recorded file, or else the first one
     /// that is not garbage, because a deletion of its earlier object may still be in progress.
-    pub(crate) fn object_key(&self, name: &FileName) -> Result<String, StorageError> {
-        if let Some(key) = self.metadata.object_key(name.file_hash())? {
-            return Ok(key);
+    /// Also returns whether the file is stored and not lost.
+    pub(crate) fn object_key(&self, name: &FileName) -> Result<(String, bool), StorageError> {
+        if let Some((key, is_lost)) = self.metadata.object_key(name.file_hash())? {
+            return Ok((key, !is_lost));
         }
         let mut number = 1;
         loop {
             let key = name.key(number);
             if !self.metadata.is_garbage(&key)? {
-                return Ok(key);
+                return Ok((key, false));
             }
             number += 1;
         }

@@ -287,8 +287,9 @@ impl StoredCache {
         object: Box<dyn NewObject>,
     ) -> Result<(), StorageError> {
         let storage = &*self.storage;
-        object.place(&new.nar.object_key)?;
-        let group = Arc::new(vec![(token.id, new)]);
+        let file = object.place(&new.nar.object_key, new.is_stored)?;
+        let new = (token.id, new);
+        let group = Arc::new(vec![NarOfToken { new, file }]);
         let commit = |batch: &[&[NarOfToken]], patience| storage.commit_nars(batch, patience);
         let waits = storage.metadata.waits();
         let outcomes = waits.lend(|| {
@@ -331,7 +332,8 @@ impl StoredCache {
         // name already.
         self.check_token(token)?;
         *used = used.saturating_add(verified.file_size);
-        let new = NewNar::new(verified, storage.object_key(&name)?);
+        let (key, is_stored) = storage.object_key(&name)?;
+        let new = NewNar::new(verified, key, is_stored);
         Ok((new, object))
     }
 

@@ -139,3 +139,36 @@ fn uploads_at_the_same_time_share_their_flushes() {
     assert!(count >= paths, "each file is flushed");
     assert!(count * 2 <= paths * 5, "{count} flushes for {paths} paths");
 }
+
+/// Otherwise the time of an upload would tell that somebody else has stored the same file.
+#[test]
+fn a_file_that_another_client_has_stored_is_flushed_like_a_new_one() {
+    if !can_trace() {
+        return;
+    }
+    let site = Site::new();
+    let trace = site.dir().join("trace");
+    let arguments = [
+        "-y".to_owned(),
+        format!("--output={}", trace.display()),
+        format!("--trace={}", CALLS.join(",")),
+    ];
+    let mut server = Traced::start(&site, &arguments, &[]);
+    let address = server.address().unwrap();
+    let [owner, other] =
+        ["owner", "other"].map(|name| site.token(&["--name", name, "--rights=push"]));
+    let stored = MadePath::new("stored");
+    let put = |token: &str, path: &MadePath| {
+        let before = flushes(&trace).len();
+        let sent = upload(address, token, &path.file_target(), &path.file);
+        assert_eq!(sent.status, 200, "{}", sent.text());
+        flushes(&trace).split_off(before)
+    };
+    put(&owner, &stored);
+    let (known, new) = (put(&other, &stored), put(&other, &MadePath::new("new")));
+    assert_eq!(known.len(), new.len(), "{known:#?} {new:#?}");
+    assert!(known.len() >= 3, "{known:#?}");
+    // Both clients can publish a path with the file.
+    let narinfo = upload(address, &other, &stored.target(), stored.narinfo());
+    assert_eq!(narinfo.status, 200);
+}

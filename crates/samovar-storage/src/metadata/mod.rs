@@ -84,12 +84,14 @@ pub struct NewNar {
     pub listing: Option<Vec<u8>>,
     /// The index of the file's zstd frames. `None`: the file needs no index.
     pub frames: Option<Vec<u8>>,
+    /// Whether the same file is stored already, and not lost.
+    pub is_stored: bool,
 }
 
 impl NewNar {
     /// Makes the record of a verified file that is stored as the object `object_key`.
     #[must_use]
-    pub fn new(verified: Verified, object_key: String) -> Self {
+    pub fn new(verified: Verified, object_key: String, is_stored: bool) -> Self {
         Self {
             nar: StoredNar {
                 id: 0,
@@ -102,6 +104,7 @@ impl NewNar {
             },
             listing: verified.listing,
             frames: verified.frames,
+            is_stored,
         }
     }
 }
@@ -325,13 +328,13 @@ pub trait Metadata:
         file_hash: &[u8; 32],
     ) -> Result<Option<StoredNar>, StorageError>;
 
-    /// Returns the object key of the NAR file with this hash, or `None` if no such file is
-    /// recorded. Revives the NAR if it is condemned.
+    /// Returns the object key of the NAR file with this hash, and whether it is lost, or `None`
+    /// if no such file is recorded. Revives the NAR if it is condemned.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
-    fn object_key(&self, file_hash: &[u8; 32]) -> Result<Option<String>, StorageError>;
+    fn object_key(&self, file_hash: &[u8; 32]) -> Result<Option<(String, bool)>, StorageError>;
 
     /// Returns whether a deletion of the object with this key may still be in progress. Then a new
     /// object must use another key.

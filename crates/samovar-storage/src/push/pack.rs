@@ -9,7 +9,7 @@ use super::{Push, PushError};
 use crate::counters::{Kind, Reason, Received};
 use crate::error::{PutError, StorageError};
 use crate::metadata::NewNar;
-use crate::objects::{NewObject, ObjectGroup};
+use crate::objects::{NewObject, ObjectGroup, Placed};
 use crate::verify::{FileName, Memory, Refusal, Verified, verify_unnamed};
 
 /// Length of the buffer between the body and its records, in bytes.
@@ -33,9 +33,10 @@ pub struct PackOutcome {
 
 /// NARs of a pack that were verified and are not recorded yet.
 struct Batch<'a> {
-    /// The files of the NARs.
     group: Box<dyn ObjectGroup + 'a>,
     new: Vec<NewNar>,
+    /// The files of the NARs.
+    files: Vec<Placed>,
     /// Total length of the NARs' listings and frame indexes, in bytes.
     len: usize,
     /// NARs that were already stored: index of their outcome, and their row number.
@@ -89,6 +90,7 @@ impl Push<'_> {
         Ok(Batch {
             group: self.cache.storage.objects.start_group()?,
             new: Vec::new(),
+            files: Vec::new(),
             len: 0,
             known: Vec::new(),
         })
@@ -133,12 +135,8 @@ impl Push<'_> {
     fn record(&self, batch: Batch<'_>, outcomes: &mut [PackOutcome]) -> Result<(), StorageError> {
         let storage = &*self.cache.storage;
         if !batch.new.is_empty() {
-            let keys: Vec<&str> = batch
-                .new
-                .iter()
-                .map(|new| new.nar.object_key.as_str())
-                .collect();
-            batch.group.sync(&keys)?;
+            let files: Vec<&Placed> = batch.files.iter().collect();
+            batch.group.sync(&files)?;
             if storage.metadata.add_nars(self.token.id, &batch.new)? {
                 storage.check_mirror();
             }
@@ -160,7 +158,8 @@ impl Push<'_> {
 impl Batch<'_> {
     /// Adds a verified NAR.
     fn add(&mut self, new: NewNar, object: Box<dyn NewObject>) -> Result<(), StorageError> {
-        object.place(&new.nar.object_key)?;
+        let file = object.place(&new.nar.object_key, new.is_stored)?;
+        self.files.push(file);
         let lens = [&new.listing, &new.frames].map(|bytes| bytes.as_ref().map_or(0, Vec::len));
         self.len += lens.iter().sum::<usize>();
         self.new.push(new);

@@ -249,7 +249,7 @@ impl Push<'_> {
             return Err(PartError::Sha256 { stated, found }.into());
         }
         let key = part.to_string();
-        object.place(&key)?;
+        object.place(&key, false)?;
         let is_replaced = |other: &&PartKey| {
             other.is_of(self.id, &nar_hash) && other.number == number && *other != part
         };

@@ -303,7 +303,7 @@ impl Metadata for Sqlite {
         })
     }
 
-    fn object_key(&self, file_hash: &[u8; 32]) -> Result<Option<String>, StorageError> {
+    fn object_key(&self, file_hash: &[u8; 32]) -> Result<Option<(String, bool)>, StorageError> {
         let find = |connection: &Connection| paths::nar_by_file(connection, file_hash);
         let key = match self.read(find)? {
             Some((id, 2, _)) => self.write(|transaction| {
@@ -312,7 +312,7 @@ impl Metadata for Sqlite {
             })?,
             found => found,
         };
-        Ok(key.map(|(_, _, key)| key))
+        Ok(key.map(|(_, state, key)| (key, state == 3)))
     }
 
     fn is_garbage(&self, object_key: &str) -> Result<bool, StorageError> {

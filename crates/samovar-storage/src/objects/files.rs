@@ -1,0 +1,221 @@
+//! Files that are being written, and that become durable.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::num::NonZeroU64;
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+use super::{NewObject, ObjectGroup, PART_PREFIX, Placed, TMP, create_directory, sync_directory};
+use crate::error::StorageError;
+use crate::reserve;
+
+/// Number of bytes after which the kernel is told to start writing a file to the disk.
+const WRITEBACK_LEN: u64 = 4 << 20;
+
+/// Number of bytes after which an upload checks again that the disk has space.
+const CHECK_LEN: u64 = 1 << 20;
+
+/// Number of files from which a group is synced by one `syncfs`, which writes all changed files of
+/// the file system, instead of one `fsync` for each file.
+const SYNCFS_COUNT_MIN: usize = 64;
+
+/// Maximum number of threads that sync the files of a group.
+const SYNC_THREAD_COUNT: usize = 16;
+
+/// Types of file systems whose `syncfs` makes all files durable: ext4, XFS, Btrfs, F2FS, ZFS and
+/// tmpfs. The numbers are those of `statfs(2)`.
+const SYNCFS_TYPES: [i64; 6] = [
+    0xef53,
+    0x5846_5342,
+    0x9123_683e,
+    0xf2f5_2010,
+    0x2fc1_2fc1,
+    0x0102_1994,
+];
+
+/// A file in `.samovar/tmp/` that is not published yet.
+#[derive(Debug)]
+pub(super) struct NewFile {
+    file: NamedTempFile,
+    root: PathBuf,
+    /// Number of bytes written.
+    len: u64,
+    /// Number of bytes of which the kernel was told to start writing them to the disk.
+    writeback_len: u64,
+}
+
+impl NewFile {
+    pub(super) fn new(file: NamedTempFile, root: PathBuf) -> Self {
+        Self {
+            file,
+            root,
+            len: 0,
+            writeback_len: 0,
+        }
+    }
+
+    /// Starts to write the latest bytes to the disk, so that the sync at the end need not wait for
+    /// the whole file.
+    fn start_writeback(&mut self) {
+        let len = NonZeroU64::new(self.len - self.writeback_len);
+        // For changed pages, this advice starts writing them, and does not drop them.
+        let advice = rustix::fs::Advice::DontNeed;
+        rustix::fs::fadvise(&self.file, self.writeback_len, len, advice).ok();
+        self.writeback_len = self.len;
+    }
+}
+
+impl Write for NewFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let len = self.file.write(bytes)?;
+        let checked_len = self.len / CHECK_LEN;
+        self.len += len as u64;
+        if self.len / CHECK_LEN > checked_len {
+            reserve::check_room(&self.root)?;
+        }
+        if self.len - self.writeback_len >= WRITEBACK_LEN {
+            self.start_writeback();
+        }
+        Ok(len)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl NewObject for NewFile {
+    fn place(self: Box<Self>, key: &str, is_stored: bool) -> Result<Placed, StorageError> {
+        let failed = |error| StorageError::file("cannot write", key, error);
+        let path = self.root.join(key);
+        match path.parent() {
+            // Parts are not durable.
+            Some(parent) if key.starts_with(PART_PREFIX) => fs::create_dir_all(parent),
+            Some(parent) => create_directory(parent),
+            None => Ok(()),
+        }
+        .map_err(failed)?;
+        let placed = |pending| Placed {
+            key: key.to_owned(),
+            pending,
+        };
+        let Err(error) = self.file.persist_noclobber(&path) else {
+            return Ok(placed(None));
+        };
+        if error.error.kind() != io::ErrorKind::AlreadyExists {
+            return Err(failed(error.error));
+        }
+        if is_stored && fs::metadata(&path).is_ok_and(|file| file.len() == self.len) {
+            let kept = error.file.keep();
+            let (_file, pending) = kept.map_err(|error| failed(error.error))?;
+            return Ok(placed(Some(pending)));
+        }
+        // The existing file may be in use, so only a durable one may replace it.
+        error.file.as_file().sync_all().map_err(failed)?;
+        let persisted = error.file.persist(&path);
+        persisted.map_err(|error| failed(error.error))?;
+        Ok(placed(None))
+    }
+
+    fn publish(self: Box<Self>, key: &str) -> Result<(), StorageError> {
+        let root = self.root.clone();
+        // A journaling file system that syncs the renamed file makes the name durable, too. Syncing
+        // the directory then costs nothing.
+        let placed = self.place(key, false)?;
+        sync_files(&root, &[&placed])
+    }
+}
+
+fn sync_file(root: &Path, placed: &Placed) -> Result<(), StorageError> {
+    let Placed { key, pending } = placed;
+    let synced = match pending {
+        Some(pending) => File::open(pending),
+        None => File::open(root.join(key)),
+    };
+    let synced = synced.and_then(|file| file.sync_all());
+    synced.map_err(|error| StorageError::file("cannot sync", key, error))
+}
+
+/// Makes the names of files durable.
+fn sync_parents(root: &Path, placed: &[&Placed]) -> Result<(), StorageError> {
+    let mut parents: Vec<&Path> = placed
+        .iter()
+        .map(|placed| match placed.pending {
+            Some(_) => Path::new(TMP),
+            None => Path::new(&placed.key).parent().unwrap_or(Path::new("")),
+        })
+        .collect();
+    parents.sort_unstable();
+    parents.dedup();
+    parents.into_iter().try_for_each(|parent| {
+        let name = || parent.display().to_string();
+        let synced = sync_directory(&root.join(parent));
+        synced.map_err(|error| StorageError::file("cannot sync", name(), error))
+    })
+}
+
+/// Replaces durable files by those that were synced. Their contents are equal, so the new names
+/// need not be durable.
+fn rename_pending(root: &Path, placed: &[&Placed]) -> Result<(), StorageError> {
+    placed.iter().try_for_each(|placed| match &placed.pending {
+        Some(pending) => fs::rename(pending, root.join(&placed.key))
+            .map_err(|error| StorageError::file("cannot write", &placed.key, error)),
+        None => Ok(()),
+    })
+}
+
+/// Files of a group.
+#[derive(Debug)]
+pub(super) struct FileGroup<'a> {
+    root: &'a Path,
+    /// The root directory. `syncfs` reports the write errors since this was opened.
+    disk: File,
+}
+
+impl<'a> FileGroup<'a> {
+    pub(super) fn new(root: &'a Path, disk: File) -> Self {
+        Self { root, disk }
+    }
+
+    /// Whether `syncfs` makes all files durable. On other file systems, such as FUSE, it may only
+    /// pass them on.
+    fn has_syncfs(&self) -> bool {
+        let disk = rustix::fs::fstatfs(&self.disk);
+        disk.is_ok_and(|disk| SYNCFS_TYPES.contains(&disk.f_type))
+    }
+}
+
+/// Syncs files, and then their directories, by several threads: file systems sync many files in
+/// about the time of one.
+pub(super) fn sync_files(root: &Path, placed: &[&Placed]) -> Result<(), StorageError> {
+    let sync = |placed: &&Placed| sync_file(root, placed);
+    let len = placed.len().div_ceil(SYNC_THREAD_COUNT).max(1);
+    let (own, others) = placed.split_at(len.min(placed.len()));
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = others
+            .chunks(len)
+            .map(|part| scope.spawn(|| part.iter().try_for_each(sync)))
+            .collect();
+        let own = own.iter().try_for_each(sync);
+        let panicked = |_| Err(StorageError::Database("syncing a file panicked".to_owned()));
+        let mut outcomes = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(panicked));
+        own.and(outcomes.try_for_each(|outcome| outcome))
+    })?;
+    sync_parents(root, placed)?;
+    rename_pending(root, placed)
+}
+
+impl ObjectGroup for FileGroup<'_> {
+    fn sync(self: Box<Self>, placed: &[&Placed]) -> Result<(), StorageError> {
+        if placed.len() < SYNCFS_COUNT_MIN || !self.has_syncfs() {
+            return sync_files(self.root, placed);
+        }
+        rustix::fs::syncfs(&self.disk)
+            .map_err(|error| StorageError::file("cannot sync", ".", error.into()))?;
+        rename_pending(self.root, placed)
+    }
+}
