@@ -239,4 +239,14 @@ fn a_root_that_cannot_be_followed_leaves_uploaded_paths_unknown() {
     let token = scene.site.token(&["--name", "second"]);
     let open = Push::new(&scene.server, &token).send("POST", "open", open_line(&scene.app));
     assert_eq!(open.status, 503, "{}", open.text());
+    // A client takes other refusals for final.
+    let later = MadePath::new("later").referring_to(&scene.other.store_path);
+    for (target, body) in [
+        (later.file_target(), later.file.clone()),
+        (later.target(), later.narinfo().into_bytes()),
+        (scene.twin.target(), scene.twin.narinfo().into_bytes()),
+    ] {
+        let response = scene.server.put(&token, &target, body);
+        assert_eq!(response.status, 503, "{target}: {}", response.text());
+    }
 }

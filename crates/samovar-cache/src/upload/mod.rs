@@ -287,22 +287,16 @@ impl Uploads {
         let _patience = self.stored.start_patience();
         match head.method() {
             method if method == Method::Put || target.kind.has_own_methods() => {
-                let response = match target.kind {
+                // While it is unknown what a policy hides, clients must neither send again what is
+                // there, nor take a refusal for final.
+                let reader = &context.narinfos.reader;
+                let response = reader.decided(|| match target.kind {
                     Kind::Push(target) => self.push(context, request, target),
-                    Kind::Pins => context
-                        .narinfos
-                        .reader
-                        .decided(|| self.pins(context, request)),
-                    Kind::PinEvents => context
-                        .narinfos
-                        .reader
-                        .decided(|| self.pin_events(context, request)),
-                    Kind::Pin(name) => context
-                        .narinfos
-                        .reader
-                        .decided(|| self.pin(context, request, name.as_ref())),
+                    Kind::Pins => self.pins(context, request),
+                    Kind::PinEvents => self.pin_events(context, request),
+                    Kind::Pin(name) => self.pin(context, request, name.as_ref()),
                     _ => self.put(context, request, &target),
-                };
+                });
                 if response.status().code() >= 400 && request.head().version() == Version::Http2 {
                     // Ignore errors: the response is the same whether or not the rest of the body
                     // arrives.
