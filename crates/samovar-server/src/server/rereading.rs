@@ -1,8 +1,9 @@
 //! The files that a reload reads again, as the configured user.
 
-use std::fs::File;
-use std::io;
 use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::config::Configuration;
 
@@ -41,8 +42,10 @@ pub(crate) fn unreadable(config: &Configuration) -> Vec<(String, &'static str)> 
         (None, None) => "the user of the server".to_owned(),
     };
     let is_unreadable = |file: &Path| {
-        let opened = File::open(file);
-        opened.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+        // Without `NONBLOCK`, opening a pipe that has no writer would block forever.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let opened = rustix::fs::open(file, flags, Mode::empty());
+        matches!(opened, Err(Errno::ACCESS | Errno::PERM))
     };
     let faults = files.into_iter().filter(|(_, file)| is_unreadable(file));
     faults
