@@ -77,19 +77,26 @@ pub(crate) const fn is_git(marks: u8) -> bool {
 
 /// Returns whether an entry is a repository or the conflict copy of one.
 fn is_unit(entries: &Entries, index: usize) -> bool {
-    let Some(entry) = entries.get(index) else {
-        return false;
-    };
-    let Kind::Directory { .. } = entry.kind else {
-        return false;
-    };
+    match entries.get(index) {
+        Some(entry) if matches!(entry.kind, Kind::Directory { .. }) => {
+            Unit::of(&entry.name).is_some() || is_git_repository(entries, index)
+        }
+        _ => false,
+    }
+}
+
+/// Returns whether an entry other than the root is a directory with a git repository.
+#[must_use]
+pub fn is_git_repository(entries: &Entries, index: usize) -> bool {
+    let is_directory = entries
+        .get(index)
+        .is_some_and(|entry| matches!(entry.kind, Kind::Directory { .. }));
     let children = || {
         entries
             .children(index)
             .filter_map(|child| entries.get(child))
     };
-    Unit::of(&entry.name).is_some()
-        || index > 0 && is_git(children().fold(0, |marks, child| marks | mark(child)))
+    index > 0 && is_directory && is_git(children().fold(0, |marks, child| marks | mark(child)))
 }
 
 /// Returns whether this is the name of the conflict copy of an entry.

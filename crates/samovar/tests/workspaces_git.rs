@@ -302,6 +302,55 @@ fn a_push_waits_for_a_command_that_changes_the_repository() {
 }
 
 /// Returns whether the repository of a work tree or one of its copies has an object.
+
+/// A commit that has read the index before the pull would revert what the pull brings.
+#[test]
+fn no_command_changes_a_repository_during_a_pull() {
+    let home = Home::new();
+    let (one, two) = two(&home);
+    let new = commit(&one, "a", "of one\n");
+    home.push(&one.dir);
+    // Each command of git that would change the index during the pull is refused.
+    let lock = two.dir.join(".git/index.lock");
+    let mut pull = support::bare("strace");
+    pull.args(["-f", "-o", "/dev/null", "--trace=renameat,renameat2"]);
+    pull.arg("--inject=renameat,renameat2:delay_enter=100000");
+    pull.args([env!("CARGO_BIN_EXE_samovar"), "workspace", "pull"]);
+    pull.env("SAMOVAR_CACHE", home.server.url());
+    pull.env("SAMOVAR_TOKEN", &home.token);
+    pull.env("XDG_STATE_HOME", home.dir("state"));
+    let Ok(mut pull) = Process::try_spawn(pull.current_dir(&two.dir)) else {
+        println!("not tested: there is no strace");
+        return;
+    };
+    testkit::eventually("the pull holds the lock", || lock.exists());
+    assert!(
+        two.try_run(&["commit", "--allow-empty", "--message", "x"])
+            .is_err()
+    );
+    assert_eq!(pull.wait(), Some(0));
+    assert!(!lock.exists());
+    assert_eq!(two.run(&["rev-parse", "HEAD"]), new);
+    assert_eq!(two.status(), "");
+}
+
+/// The lock of a killed pull does not stop the next one.
+#[test]
+fn the_lock_of_a_killed_pull_is_removed() {
+    let home = Home::new();
+    let (one, two) = two(&home);
+    commit(&one, "a", "of one\n");
+    home.push(&one.dir);
+    write(&two.dir, ".git/index.lock", "samovar workspace\n");
+    home.run(&two.dir, &["pull"]);
+    assert_eq!(two.status(), "");
+    assert!(!two.dir.join(".git/index.lock").exists());
+    write(&two.dir, ".git/index.lock", "samovar workspace\n");
+    home.run(&two.dir, &["restore", "@1", "--force"]);
+    assert!(!two.dir.join(".git/index.lock").exists());
+    assert_eq!(two.status(), "");
+}
+
 fn has(dir: &Path, object: &str) -> bool {
     let mut repositories = conflict_copies(dir);
     repositories.push(dir.join(".git"));

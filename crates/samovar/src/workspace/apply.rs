@@ -22,6 +22,7 @@ use samovar_workspace::root::Attributes;
 use samovar_workspace::{Entry, Kind, Manifest, Mtime, Root, Scanned};
 
 use super::fetch::{Place, Staged, file};
+use super::held::Held;
 use super::state::shown_path;
 use super::unchanged::{Links, is_as_scanned};
 use crate::notice::notice;
@@ -38,6 +39,7 @@ pub(super) struct Apply<'a> {
     staged: Staged,
     counts: Counts,
     links: Links,
+    held: Held,
 }
 
 /// Numbers of changes.
@@ -101,11 +103,17 @@ impl<'a> Apply<'a> {
             _ => None,
         });
         let files: Vec<usize> = files.collect();
+        let staged = Staged::download(place, snapshots, theirs, &files)?;
+        let changes = actions
+            .iter()
+            .filter(|action| !matches!(action.kind, ActionKind::Metadata { .. }));
+        let changes = changes.map(|action| &*action.path);
         let mut apply = Self {
+            held: Held::take(&place.root, &ours.entries, changes)?,
             root: Root::open(&place.root)?,
             ours,
             theirs,
-            staged: Staged::download(place, snapshots, theirs, &files)?,
+            staged,
             counts: Counts::default(),
             links: Links::default(),
         };
@@ -199,6 +207,7 @@ impl<'a> Apply<'a> {
             .get(ours)
             .is_some_and(|entry| matches!(entry.kind, Kind::Directory { .. }));
         let removed = if is_directory {
+            self.held.release(path);
             let remove = || self.root.remove_directory(path);
             self.permitted(path, &remove)
         } else {

@@ -23,6 +23,7 @@ mod auto;
 mod command;
 mod delete;
 mod fetch;
+mod held;
 mod list;
 mod local;
 mod mode;

@@ -23,6 +23,7 @@ use samovar_workspace::{Entries, Kind, Manifest, Root, Scanned};
 use sha2::{Digest as _, Sha256};
 
 use super::fetch::{Place, Staged, file};
+use super::held;
 use super::local::read_with;
 use super::state::{Workspace, shown_path};
 use crate::outcome::Failed;
@@ -57,6 +58,9 @@ pub(super) fn read_settled(
             return Ok(scanned);
         };
         let path = scanned.path(found);
+        if held::remove_stale(&path) {
+            continue;
+        }
         while path.symlink_metadata().is_ok() {
             if started_at.elapsed() >= LOCK_TIME {
                 return Err(Failed::Refused.because(anyhow!(
