@@ -19,6 +19,36 @@ use support_users::{as_user, has_users};
 use support_workspaces::{Home, assert_has, exits, read, tree, write};
 use testkit::process::{finish, output};
 
+/// Snapshots have no sockets, so another machine may have a file of that name.
+#[test]
+fn a_pull_names_a_fifo_that_is_in_the_way() {
+    let home = Home::new();
+    let one = home.open("app", "one");
+    write(&one, "a", "a");
+    home.push(&one);
+    let two = home.open("app", "two");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        one.join("p"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR,
+        0,
+    )
+    .unwrap();
+    write(&two, "p", "file");
+    write(&two, "q/file", "file");
+    home.push(&two);
+    let text = home.exits(&one, &["pull"], 1);
+    assert_has(&text, "p is a socket, a FIFO or a device here");
+    assert!(!one.join("q").exists());
+    fs::rename(one.join("p"), one.join("fifo")).unwrap();
+    home.run(&one, &["pull"]);
+    assert_eq!(
+        (read(&one, "p"), read(&one, "q/file")),
+        ("file".into(), "file".into())
+    );
+}
+
 #[test]
 fn an_empty_tree_is_a_generation() {
     let home = Home::new();

@@ -345,6 +345,10 @@ impl<'a> Apply<'a> {
 /// Another change is below such a path: it would be lost, and then taken for a local one.
 fn visible(ours: &Scanned, actions: &[Action]) -> anyhow::Result<Vec<Action>> {
     let mut visible = Vec::with_capacity(actions.len());
+    let is_left_out = |path: &[u8]| {
+        let path = Path::new(std::ffi::OsStr::from_bytes(path));
+        ours.skipped.special.iter().any(|special| special == path)
+    };
     for action in actions {
         let hidden = ours.skipped.hides(&action.path);
         let is_directory = || {
@@ -353,6 +357,15 @@ fn visible(ours: &Scanned, actions: &[Action]) -> anyhow::Result<Vec<Action>> {
             entry.is_some_and(|entry| matches!(entry.kind, Kind::Directory { .. }))
         };
         match (hidden, action.kind) {
+            (None, ActionKind::Create { .. } | ActionKind::Conflict { .. })
+                if is_left_out(&action.path) =>
+            {
+                return Err(Failed::Refused.because(anyhow!(
+                    "{} is a socket, a FIFO or a device here, and a file or directory there: move \
+                     it, then run the command again; nothing was changed",
+                    shown_path(&action.path)
+                )));
+            }
             (None, _) => visible.push(action.clone()),
             (Some(_), ActionKind::Remove { .. }) => {}
             (Some(_), ActionKind::Metadata { .. }) if is_directory() => {}
