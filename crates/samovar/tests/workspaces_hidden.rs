@@ -141,6 +141,22 @@ fn an_unreadable_file_is_refused_or_left_out_by_choice() {
     );
     assert_has(&text, "one/new: Permission denied");
     assert_has(&text, "--skip-unreadable");
+    assert_has(&text, "left out 2 unreadable paths: \"new\", \"secret\"");
+    assert_has(&text, "app@1 in");
+    // A pull changes other files meanwhile.
+    let three = home.open("app", "three");
+    write(&three, "of-three", "3");
+    home.push(&three);
+    let text = user("cd one; ! \"$SAMOVAR\" ws diff 2>&1; \"$SAMOVAR\" ws pull");
+    assert_has(&text, "added    b\n1 added");
+    assert_has(&text, "merged app@2");
+    write(&three, "secret", "changed");
+    home.push(&three);
+    let text = user("cd one; ! \"$SAMOVAR\" ws pull 2>&1");
+    assert_has(&text, "secret would be changed");
+    home.run(&three, &["restore", "@2"]);
+    home.push(&three);
+    user("cd one; \"$SAMOVAR\" ws pull");
     let text = user("cd one; chmod 000 locked; ! \"$SAMOVAR\" ws push 2>&1");
     assert_has(&text, "one/locked: Permission denied");
     let text = user(
@@ -151,7 +167,7 @@ fn an_unreadable_file_is_refused_or_left_out_by_choice() {
     assert_has(&text, "mine; without 3 unreadable paths: \"locked\"");
     let two = home.open("app", "two");
     let names: Vec<Vec<u8>> = tree(&two).into_keys().collect();
-    let expected = ["a", "b", "locked", "locked/l", "secret"];
+    let expected = ["a", "b", "locked", "locked/l", "of-three", "secret"];
     assert_eq!(names, expected.map(|name| name.as_bytes().to_vec()));
     assert_eq!(read(&two, "secret"), "s\n");
     // All is pushed when it can be read again.

@@ -210,6 +210,9 @@ fn read(
 /// What is left out because of its name, in messages.
 const RESERVED: &str = "reserved name";
 
+/// What is left out because the user may not read it, in messages.
+const UNREADABLE: &str = "unreadable path";
+
 /// Reports what is left out. Refuses a tree with mount points if the files that were pushed from
 /// below them are not known.
 fn check_skipped(
@@ -252,14 +255,17 @@ pub(crate) fn report_skipped(scanned: &Scanned) {
     report(&[
         (&skipped.special, "special file"),
         (&skipped.mounts, "mounted file system"),
-        (&skipped.unreadable, "unreadable path"),
+        (&skipped.unreadable, UNREADABLE),
         (&reserved, RESERVED),
     ]);
 }
 
-/// Reports what is left out because of its name.
-pub(crate) fn report_reserved(scanned: &Scanned) {
-    report(&[(&reserved(scanned), RESERVED)]);
+/// Reports files that are left out because of their name, or because the user may not read them.
+pub(crate) fn report_left_out(scanned: &Scanned) {
+    report(&[
+        (&scanned.skipped.unreadable, UNREADABLE),
+        (&reserved(scanned), RESERVED),
+    ]);
 }
 
 /// Returns what is left out because of its name, without the states of this user's workspaces.

@@ -65,7 +65,7 @@ use stock::Stock;
 use wire::Opened;
 
 pub(crate) use directory::{
-    KEEP, host, named, refuse_public, report_reserved, report_skipped, reserved,
+    KEEP, host, named, refuse_public, report_left_out, report_skipped, reserved,
 };
 pub(crate) use local_tree::LocalTree;
 pub(crate) use options::{command, message};

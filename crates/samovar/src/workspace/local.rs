@@ -19,6 +19,12 @@ use crate::outcome::{Failed, TreeChanges};
 use crate::progress::Progress;
 use crate::push::LocalTree;
 
+/// Options of a scan that leaves out what the user may not read.
+pub(super) const VISIBLE: Options = Options {
+    writes: false,
+    skips_unreadable: true,
+};
+
 /// Number of attempts to read a tree that changes meanwhile.
 const ATTEMPT_COUNT: usize = 3;
 
@@ -30,6 +36,23 @@ const ATTEMPT_COUNT: usize = 3;
 /// A file cannot be read, or the tree changes all the time.
 pub(super) fn read(workspace: &Workspace, is_quiet: bool) -> anyhow::Result<Scanned> {
     read_with(workspace, is_quiet, Options::default())
+}
+
+/// Like [`read`], but leaves out what the user may not read, which counts as unchanged.
+///
+/// # Errors
+///
+/// Those of [`read`].
+pub(super) fn read_visible(workspace: &Workspace, is_quiet: bool) -> anyhow::Result<Scanned> {
+    match try_read(workspace, is_quiet, Options::default()).map_err(anyhow::Error::downcast) {
+        Ok(scanned) => Ok(scanned),
+        Err(Ok(ReadError::Io { ref reason, .. }))
+            if reason.kind() == io::ErrorKind::PermissionDenied =>
+        {
+            read_with(workspace, is_quiet, VISIBLE)
+        }
+        Err(_) => read(workspace, is_quiet),
+    }
 }
 
 /// Like [`read`], with options.
@@ -187,6 +210,11 @@ pub(super) fn changes(base: &Entries, new: &Entries) -> Vec<Change> {
 ///
 /// The files or the state cannot be read.
 pub(super) fn local_changes(workspace: &Workspace, is_quiet: bool) -> anyhow::Result<Vec<Change>> {
+    let read = match workspace.overlay() {
+        None => read_visible,
+        // The caller may delete the changes.
+        Some(_) => read,
+    };
     let (scanned, base) = beside(|| read(workspace, is_quiet), &|| workspace.base());
     let base = base?.map_or_else(empty, |base| base.manifest.entries);
     Ok(changes(&base, &scanned?.entries))

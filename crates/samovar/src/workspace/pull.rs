@@ -14,13 +14,12 @@ use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 use samovar_workspace::merge::ActionKind;
 use samovar_workspace::repository::Contents;
-use samovar_workspace::scan::Options;
 use samovar_workspace::{Action, Entries, Entry, Kind, Root, Scanned, Walk, merge_with};
 
 use super::adopt::{self, Origin};
 use super::apply::{Apply, set_root_mode};
 use super::delete::check_complete;
-use super::local::{empty, write_index};
+use super::local::{VISIBLE, empty, write_index};
 use super::on_server::{OnServer, missing};
 use super::open::has_files;
 use super::repositories::{self, Conflict, Report};
@@ -68,7 +67,7 @@ fn find_base(
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let lost = workspace.state.generation();
-    let ours = repositories::read_settled(workspace, false, Options::default())?;
+    let ours = repositories::read_settled(workspace, false, VISIBLE)?;
     let found = adopt::find(snapshots, &log.generations, &ours.entries)?;
     let (base, what) = match found {
         Origin::Known(generation, snapshot) => {
@@ -112,7 +111,7 @@ pub(super) fn pull(
     let started_at = Instant::now();
     let snapshot = snapshots.manifest(&newest.manifest)?;
     let theirs = &snapshot.manifest;
-    let ours = repositories::read_settled(workspace, false, Options::default())?;
+    let ours = repositories::read_settled(workspace, false, VISIBLE)?;
     let base = workspace.base()?;
     let is_based = base.is_some();
     let base = base.map_or_else(empty, |base| base.manifest.entries);

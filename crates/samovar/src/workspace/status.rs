@@ -11,12 +11,12 @@ use samovar_workspace::diff::{Change, ChangeKind};
 use serde_json::json;
 
 use super::age;
-use super::local::{changes, counts, empty, read, summary, word};
+use super::local::{beside, changes, counts, empty, read_visible, summary, word};
 use super::on_server::{OnServer, missing};
 use super::state::{State, Workspace, shown_path};
 use crate::credentials::Sources;
 use crate::http::{Http, Patience, printable};
-use crate::push::report_reserved;
+use crate::push::report_left_out;
 use crate::refs::{Refs, write_log};
 
 /// Maximum wait for the server. The state of the files does not depend on it.
@@ -63,11 +63,11 @@ pub(super) fn status(
             Some(Query::start(http, workspace.state.clone()))
         }
     };
-    let scanned = read(workspace, is_json)?;
-    let base = workspace.base()?;
-    let base = base.map_or_else(empty, |base| base.manifest.entries);
+    let (scanned, base) = beside(|| read_visible(workspace, is_json), &|| workspace.base());
+    let scanned = scanned?;
+    let base = base?.map_or_else(empty, |base| base.manifest.entries);
     let changes = changes(&base, &scanned.entries);
-    report_reserved(&scanned);
+    report_left_out(&scanned);
     let found = query.map(Query::finish);
     let state = &workspace.state;
     let answer = found.as_ref().and_then(|found| found.as_ref().ok());
@@ -127,7 +127,8 @@ pub(super) fn status(
 pub(super) fn diff(workspace: &Workspace, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
     let base = workspace.base()?;
     let base = base.map_or_else(empty, |base| base.manifest.entries);
-    let scanned = read(workspace, false)?;
+    let scanned = read_visible(workspace, false)?;
+    report_left_out(&scanned);
     let changes = changes(&base, &scanned.entries);
     for change in &changes {
         let path = shown_path(&change.path);
