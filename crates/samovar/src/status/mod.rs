@@ -383,7 +383,8 @@ mod tests {
             "  since the start: 1840 NARs accepted, 2 NARs refused, 1838 narinfos accepted\n",
             "  reasons of refusals: token 3, busy 2\n",
             "  cache default: 51200 paths, 60.0 GiB of its quota of 100.0 GiB (60 %)\n",
-            "  51210 NARs in 60.0 GiB, 10 of them without a path (1.0 MiB), 3 pins, 1 LOST\n",
+            "  51210 NARs in 60.0 GiB, 10 of them without a path (1.0 MiB), 12 build logs \
+             (1.2 MiB with narinfos and realisations), 3 pins, 1 LOST\n",
             "12 paths condemned, 40 deleted, 1.5 GiB freed\n",
         ] {
             assert!(text.contains(part), "{part}: {text}");
