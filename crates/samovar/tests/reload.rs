@@ -1,6 +1,5 @@
 //! A reload (HUP) replaces the whole configuration at once, and no request fails because of it.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::print_stdout, reason = "a test says what it has not tested")]
 
 mod support;
 
