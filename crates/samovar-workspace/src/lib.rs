@@ -37,6 +37,7 @@ pub mod git_index;
 pub mod index;
 pub mod manifest;
 pub mod merge;
+mod mount_points;
 pub mod pack;
 mod pipe;
 mod read_error;

@@ -1,5 +1,6 @@
 //! [`Scanned`]: the entries of a local directory, and the metadata with which changes are detected.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -12,6 +13,7 @@ use rustix::io::Errno;
 use samovar_store::{EntryType, Metadata, Scan, TreeError as WalkError, Visit};
 
 use crate::entries::{Builder, Entries, Kind, Mtime};
+use crate::mount_points;
 use crate::read_error::ReadError;
 use crate::root::{Root, is_temporary};
 
@@ -122,7 +124,7 @@ impl Options {
 pub struct Skipped {
     /// Paths of sockets, FIFOs and devices, relative to the root.
     pub special: Vec<PathBuf>,
-    /// Paths of mount points, bind mounts included.
+    /// Paths of mount points, bind mounts of directories and files included.
     pub mounts: Vec<PathBuf>,
     /// Paths of files and directories that the user may not read.
     pub unreadable: Vec<PathBuf>,
@@ -201,6 +203,7 @@ impl Scanned {
         let scan = Scan::open(&root, false).map_err(|error| walk_error(root.clone(), error))?;
         let top = FileState::of(scan.root());
         let mut scanner = Scanner {
+            mounted: mount_points::below(&root),
             builder: Builder::new(scan.root().permissions(), top.mtime),
             root,
             path: Vec::new(),
@@ -298,6 +301,8 @@ impl Scanned {
 
 struct Scanner {
     root: PathBuf,
+    /// Paths of mount points, relative to the root.
+    mounted: HashSet<Vec<u8>>,
     builder: Builder,
     /// Path of the current directory, relative to the root.
     path: Vec<u8>,
@@ -337,6 +342,10 @@ impl Scanner {
             };
             if ignored_depth > 0 || self.leaves_out(name) {
                 ignored_depth += usize::from(is_entered);
+                continue;
+            }
+            if !is_entered && self.is_mounted(name) {
+                self.skipped.mounts.push(self.relative_path(name));
                 continue;
             }
             let state = FileState::of(&metadata);
@@ -397,6 +406,12 @@ impl Scanner {
             self.skipped.reserved.push(self.relative_path(name));
         }
         is_reserved || is_temporary(name)
+    }
+
+    /// Returns whether something is mounted on an entry of the current directory.
+    fn is_mounted(&self, name: &[u8]) -> bool {
+        let path = || self.relative_path(name);
+        !self.mounted.is_empty() && self.mounted.contains(path().as_os_str().as_bytes())
     }
 
     fn enter(&mut self, name: &[u8]) {

@@ -55,6 +55,43 @@ fn a_mounted_file_system_is_a_boundary() {
     home.assert_clean(&one);
 }
 
+/// As of a secret that a container gets.
+#[test]
+fn a_mount_on_a_file_is_a_boundary() {
+    let home = Home::new();
+    let one = home.open("app", "one");
+    for name in ["f", "z"] {
+        write(&one, name, "ours");
+    }
+    home.push(&one);
+    let two = home.open("app", "two");
+    let secret = home.dir("secret");
+    fs::write(&secret, "secret").unwrap();
+    for mounted in [&*secret, std::path::Path::new("/dev/null")] {
+        if let Err(error) = mount_bind(mounted, one.join("f")) {
+            println!("not tested: no file can be mounted here: {error}");
+            return;
+        }
+        home.assert_clean(&one);
+        write(&one, "z", mounted.as_os_str().as_encoded_bytes());
+        assert_has(&home.exits(&one, &["push"], 0), "left out 1 mounted");
+        home.run(&two, &["pull"]);
+        assert_eq!(read(&two, "f"), "ours");
+        write(&two, "f", mounted.as_os_str().as_encoded_bytes());
+        home.push(&two);
+        let text = home.exits(&one, &["pull"], 1);
+        assert_has(&text, "\"f\" is a mounted file system");
+        let text = home.exits(&one, &["close", "--delete"], 1);
+        assert_has(&text, "unmount it");
+        unmount(one.join("f"), UnmountFlags::DETACH).unwrap();
+        home.run(&one, &["pull"]);
+        assert_eq!(tree(&one), tree(&two));
+        write(&two, "f", "ours");
+        home.push(&two);
+        home.run(&one, &["pull"]);
+    }
+}
+
 /// The mount is one of a user, whose namespace vanishes with the command.
 #[test]
 fn a_mounted_file_system_is_a_boundary_of_a_directory_that_is_pushed() {
