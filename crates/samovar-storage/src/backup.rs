@@ -2,10 +2,11 @@
 //!
 //! One file per day contains the tokens (as hashes), the pins, the last uses, the name of the
 //! mirrored cache, and the narinfos of the others, as lines of JSON that are compressed with zstd.
-//! It is written again if they change. `samovar import --rebuild` restores them from the
-//! newest file.
+//! It is written again if they change. A file that has more than the database is kept under another
+//! name. `samovar import --rebuild` restores the data from the newest file that can be read.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::time::Instant;
 
 use crate::counters::locked;
@@ -17,8 +18,15 @@ const PREFIX: &str = ".samovar/backup/";
 
 const SUFFIX: &str = ".jsonl.zst";
 
-/// Maximum number of backups; older ones are deleted.
+/// Maximum number of backups, and of kept ones; older ones are deleted.
 const COUNT_MAX: usize = 7;
+
+/// Separates the day from the number in the key of a kept backup. It sorts before the suffix, so
+/// the kept backups of a day come before the backup of that day.
+const KEPT: char = '+';
+
+/// Number of lines of a backup that are compared with the database in one transaction.
+const LINES_AT_ONCE: usize = 1000;
 
 const LEVEL: i32 = 3;
 
@@ -26,52 +34,117 @@ const LEVEL: i32 = 3;
 /// took.
 const PAUSE_FACTOR: u32 = 100;
 
+/// A backup that was read.
+pub(crate) struct Backup {
+    pub(crate) key: String,
+    pub(crate) lines: Vec<String>,
+    /// The newer backups that cannot be read, each with the reason.
+    pub(crate) unreadable: Vec<String>,
+}
+
+/// The backup from which the data were restored.
+#[derive(Debug)]
+pub struct Restored {
+    /// Its key.
+    pub key: String,
+    /// The newer backups that cannot be read, each with the reason.
+    pub unreadable: Vec<String>,
+}
+
 impl Storage {
     /// Writes today's backup if it is missing or outdated, and deletes the oldest backups above the
-    /// maximum.
+    /// maximum. Keeps a backup of another process that has more than the database.
     ///
     /// # Errors
     ///
-    /// Any [`StorageError`]. After [`StorageError::Damaged`], the backup may lack damaged paths
-    /// only.
+    /// Any [`StorageError`]. After [`StorageError::BackupKept`], the backup is complete. After
+    /// [`StorageError::Damaged`], it may lack damaged paths only.
     pub fn back_up(&self) -> Result<(), StorageError> {
         let key = format!("{PREFIX}{}{SUFFIX}", self.metadata.today()?);
         let state = self.metadata.dump_state()?;
         let started = Instant::now();
         let is_current =
             |(last, pause_end): &(String, Instant)| *last == state || started < *pause_end;
-        if self.objects.state(&key)?.is_some()
-            && locked(&self.last_backup).as_ref().is_some_and(is_current)
-        {
+        let is_first = locked(&self.last_backup).is_none();
+        let exists = self.objects.state(&key)?.is_some();
+        if exists && locked(&self.last_backup).as_ref().is_some_and(is_current) {
             return Ok(());
         }
+        let kept = match exists && is_first && self.lacks_lines_of(&key)? {
+            true => Some(StorageError::BackupKept(self.keep(&key)?)),
+            false => None,
+        };
         let failed = |error| StorageError::file("cannot write", &key, error);
         let object = self.objects.create()?;
         let mut encoder = zstd::Encoder::new(object, LEVEL).map_err(failed)?;
+        encoder.include_checksum(true).map_err(failed)?;
         let fault = self
             .metadata
             .dump(&mut |line| writeln!(encoder, "{line}").map_err(failed))?;
         encoder.finish().map_err(failed)?.publish(&key)?;
         let pause_end = Instant::now() + started.elapsed() * PAUSE_FACTOR;
         *locked(&self.last_backup) = Some((state, pause_end));
-        let mut keys = self.backups()?;
-        keys.truncate(keys.len().saturating_sub(COUNT_MAX));
-        keys.iter().try_for_each(|key| self.objects.remove(key))?;
-        fault.map_or(Ok(()), Err)
+        let (kept_keys, keys): (Vec<_>, Vec<_>) = self
+            .backups()?
+            .into_iter()
+            .partition(|key| key.contains(KEPT));
+        for mut keys in [kept_keys, keys] {
+            keys.truncate(keys.len().saturating_sub(COUNT_MAX));
+            keys.iter().try_for_each(|key| self.objects.remove(key))?;
+        }
+        fault.or(kept).map_or(Ok(()), Err)
     }
 
-    /// Restores tokens, pins and last uses from the newest backup. Returns the key of the backup,
-    /// or `None` if there is no backup.
+    /// Returns whether a backup has a token, a pin or a path of another cache that the database
+    /// lacks. Of a backup that is damaged, only the part before the damage counts.
+    fn lacks_lines_of(&self, key: &str) -> Result<bool, StorageError> {
+        let Some(file) = self.objects.open(key)? else {
+            return Ok(false);
+        };
+        let Ok(lines) = lines_of(file) else {
+            return Ok(false);
+        };
+        let mut lines = lines.map_while(Result::ok);
+        loop {
+            let some: Vec<String> = lines.by_ref().take(LINES_AT_ONCE).collect();
+            if some.is_empty() {
+                return Ok(false);
+            }
+            if self.metadata.lacks_any(&some)? {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Gives a backup a second name, under which it stays. Returns that name.
+    fn keep(&self, key: &str) -> Result<String, StorageError> {
+        let day = key.strip_suffix(SUFFIX).unwrap_or(key);
+        let mut number = 1;
+        loop {
+            let kept = format!("{day}{KEPT}{number}{SUFFIX}");
+            if self.objects.state(&kept)?.is_none() {
+                self.objects.link(&self.root.join(key), &kept)?;
+                return Ok(kept);
+            }
+            number += 1;
+        }
+    }
+
+    /// Restores tokens, pins and last uses from the newest backup that can be read. Returns `None`
+    /// if there is no backup.
     ///
     /// # Errors
     ///
-    /// Any [`StorageError`].
-    pub fn restore_backup(&self) -> Result<Option<String>, StorageError> {
-        let Some((key, lines)) = self.newest_backup()? else {
+    /// [`StorageError::NoBackup`] if no backup can be read. Other errors.
+    pub fn restore_backup(&self) -> Result<Option<Restored>, StorageError> {
+        let Some(backup) = self.newest_backup()? else {
             return Ok(None);
         };
-        self.metadata.restore(&lines)?;
-        Ok(Some(key))
+        self.metadata.restore(&backup.lines)?;
+        Ok(Some(Restored {
+            key: backup.key,
+            unreadable: backup.unreadable,
+        }))
     }
 
     /// Returns the narinfos of the caches that are not mirrored from the newest backup, each with
@@ -82,24 +155,50 @@ impl Storage {
     /// Any [`StorageError`].
     pub fn backed_up_narinfos(&self) -> Result<Vec<(String, String)>, StorageError> {
         match self.newest_backup()? {
-            Some((_, lines)) => self.metadata.dumped_narinfos(&lines),
+            Some(backup) => self.metadata.dumped_narinfos(&backup.lines),
             None => Ok(Vec::new()),
         }
     }
 
-    /// Reads the newest backup. Returns its key and its lines.
-    pub(crate) fn newest_backup(&self) -> Result<Option<(String, Vec<String>)>, StorageError> {
-        let Some(key) = self.backups()?.pop() else {
-            return Ok(None);
-        };
-        let failed = |error| StorageError::file("cannot read", &key, error);
-        let Some(file) = self.objects.open(&key)? else {
-            return Ok(None);
-        };
-        let decoder = zstd::Decoder::new(file).map_err(failed)?;
-        let lines: Result<Vec<String>, _> = BufReader::new(decoder).lines().collect();
+    /// Reads the newest backup that can be read. Returns `None` if there is no backup. A power cut
+    /// or a full disk may have damaged the newest file, while the older ones are intact.
+    pub(crate) fn newest_backup(&self) -> Result<Option<Backup>, StorageError> {
+        let mut unreadable = Vec::new();
+        for key in self.backups()?.into_iter().rev() {
+            match self.read_backup(&key) {
+                Ok(lines) => {
+                    return Ok(Some(Backup {
+                        key,
+                        lines,
+                        unreadable,
+                    }));
+                }
+                Err(error) => unreadable.push(error.to_string()),
+            }
+        }
+        match unreadable.is_empty() {
+            true => Ok(None),
+            false => Err(StorageError::NoBackup(unreadable.join("; "))),
+        }
+    }
+
+    fn read_backup(&self, key: &str) -> Result<Vec<String>, StorageError> {
+        let failed = |error| StorageError::file("cannot read", key, error);
+        let missing = || failed(io::ErrorKind::NotFound.into());
+        let file = self.objects.open(key)?.ok_or_else(missing)?;
+        // An empty file decodes to no lines, but every backup has a frame.
+        if file.metadata().map_err(failed)?.len() == 0 {
+            return Err(failed(io::ErrorKind::UnexpectedEof.into()));
+        }
+        let lines = lines_of(file).and_then(Iterator::collect::<io::Result<Vec<String>>>);
         let lines = lines.map_err(failed)?;
-        Ok(Some((key, lines)))
+        match self.metadata.dumped_narinfos(&lines) {
+            Ok(_) => Ok(lines),
+            Err(error) => Err(failed(io::Error::new(
+                io::ErrorKind::InvalidData,
+                error.to_string(),
+            ))),
+        }
     }
 
     /// Returns the keys of all backups, the newest last.
@@ -117,4 +216,8 @@ impl Storage {
         keys.sort_unstable();
         Ok(keys)
     }
+}
+
+fn lines_of(file: File) -> io::Result<impl Iterator<Item = io::Result<String>>> {
+    Ok(BufReader::new(zstd::Decoder::new(file)?).lines())
 }

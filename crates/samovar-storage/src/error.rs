@@ -71,6 +71,24 @@ pub enum StorageError {
     /// The directory is a storage, but its database is missing or empty.
     #[error("the database .samovar/db.sqlite of this storage is missing; {NEW_DATABASE}")]
     DatabaseMissing,
+    /// A rebuild of the database began and did not end.
+    #[error(
+        "a rebuild of the database is running or was interrupted: repeat samovar import --rebuild \
+         with the options of the server, which continues it"
+    )]
+    Rebuilding,
+    /// There are backups, but none of them can be read. Contains the reason for each.
+    #[error(
+        "no daily backup can be read ({0}): restore one from a copy, or, to go on without tokens, \
+         pins and the paths of other caches, move .samovar/backup away"
+    )]
+    NoBackup(String),
+    /// The backup of this day has data that the database lacks. It was kept under this key.
+    #[error(
+        "the backup of today has tokens, pins or paths that the database does not have; it was \
+         kept as {0}. If the database lost them, restore the right database"
+    )]
+    BackupKept(String),
     /// The directory is a binary cache that is not a storage.
     #[error(
         "the directory is a binary cache without a database; to make it a storage, run samovar \

@@ -6,41 +6,85 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use samovar_nix::narinfo::{Compression, NarInfo};
-use samovar_nix::{NarHash, StorePath};
+use samovar_nix::{NarHash, StoreDir, StorePath};
 
 use crate::error::{PutError, StorageError};
 use crate::metadata::{NewNar, NewToken, Rows as _, Sqlite};
-use crate::root::{RootKind, create_private};
+use crate::retention::Rules;
+use crate::root::{PRIVATE, REBUILDING, RootKind, create_private, is_rebuilding, make_ready};
 use crate::storage::{DATABASE, STORE_ID, Storage, is_in_use, stated_user};
 use crate::stored_cache::StoredCache;
-use crate::token::{Rights, Token, TokenHash};
+use crate::token::{self, Rights, Token, TokenHash};
 use crate::verify::{FileName, Unlimited, verify};
 
 /// Name of the token with which imported paths are recorded.
 const TOKEN_NAME: &str = "samovar import";
 
 /// Prepares a directory for the import of the paths whose narinfos are in it: creates the database
-/// of a binary cache that becomes a storage. `rebuilds`: also creates a database in place of a lost
-/// one.
+/// of a binary cache that becomes a storage.
 ///
 /// # Errors
 ///
-/// [`StorageError::NotEmpty`] if the database must be rebuilt but has paths. Other errors.
-pub fn begin(root: &Path, rebuilds: bool) -> Result<(), StorageError> {
-    let kind = RootKind::of(root)?;
-    if kind != RootKind::BinaryCache && !rebuilds {
+/// Any [`StorageError`].
+pub fn begin(root: &Path) -> Result<(), StorageError> {
+    if RootKind::of(root)? != RootKind::BinaryCache {
         return Ok(());
     }
     create_private(root)?;
-    if rebuilds && is_in_use(root)? {
+    create_database(root)
+}
+
+/// Prepares a directory for making its lost database again, or for continuing an interrupted
+/// rebuild. Until [`end_rebuild`], only [`Storage::open_for_rebuild`] opens the storage.
+///
+/// # Errors
+///
+/// [`StorageError::NotEmpty`] if the database has paths, [`StorageError::InUse`] if a server uses
+/// it. Other errors.
+pub fn begin_rebuild(root: &Path) -> Result<(), StorageError> {
+    let is_continued = is_rebuilding(root)?;
+    let kind = match is_continued {
+        true => None,
+        false => Some(RootKind::of(root)?),
+    };
+    make_ready(root)?;
+    if is_in_use(root)? {
         return Err(StorageError::InUse(stated_user(root)));
     }
-    let database = Sqlite::open(&root.join(DATABASE))?;
-    if !database.paths_after(0, 1)?.is_empty() {
+    let has_paths = || {
+        let database = Sqlite::open(&root.join(DATABASE))?;
+        Ok::<_, StorageError>(!database.paths_after(0, 1)?.is_empty())
+    };
+    if kind == Some(RootKind::Storage) && has_paths()? {
         return Err(StorageError::NotEmpty);
     }
+    // Before the database exists: a database without this file is complete.
+    let failed = |error| StorageError::file("cannot create", REBUILDING, error);
+    File::create(root.join(REBUILDING)).map_err(failed)?;
+    sync_private(root).map_err(failed)?;
+    create_database(root)
+}
+
+/// Ends a rebuild: from now on, the storage can be used.
+///
+/// # Errors
+///
+/// [`StorageError::File`].
+pub fn end_rebuild(root: &Path) -> Result<(), StorageError> {
+    let removed = fs::remove_file(root.join(REBUILDING)).and_then(|()| sync_private(root));
+    removed.map_err(|error| StorageError::file("cannot remove", REBUILDING, error))
+}
+
+fn sync_private(root: &Path) -> io::Result<()> {
+    File::open(root.join(PRIVATE))?.sync_all()
+}
+
+/// Creates the database if it does not exist, with the identifier of the directory.
+fn create_database(root: &Path) -> Result<(), StorageError> {
+    let database = Sqlite::open(&root.join(DATABASE))?;
     match fs::read_to_string(root.join(STORE_ID)) {
         Ok(id) => database.set_store_id(id.trim()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -49,6 +93,15 @@ pub fn begin(root: &Path, rebuilds: bool) -> Result<(), StorageError> {
 }
 
 impl Storage {
+    /// Opens a storage whose database is being rebuilt.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn open_for_rebuild(root: &Path, store_dir: &StoreDir) -> Result<Arc<Self>, StorageError> {
+        Self::of_prepared(root, store_dir, Rules::default(), token::now)
+    }
+
     /// Returns the name of the cache whose narinfos are also written into the directory. Returns
     /// `None` if no cache is mirrored.
     ///
@@ -68,7 +121,7 @@ impl Storage {
     /// Any [`StorageError`].
     pub fn backed_up_mirrored_name(&self) -> Result<Option<String>, StorageError> {
         match self.newest_backup()? {
-            Some((_, lines)) => self.metadata.dumped_mirrored_cache(&lines),
+            Some(backup) => self.metadata.dumped_mirrored_cache(&backup.lines),
             None => Ok(None),
         }
     }

@@ -67,6 +67,7 @@ pub mod verify;
 mod waiting;
 
 pub use admission::{Admitted, PATIENCE, Wait};
+pub use backup::Restored;
 pub use content_address::path_of_nar;
 pub use counters::CollectorStatistics;
 pub use doubt::Doubt;

@@ -13,6 +13,10 @@ use crate::objects::create_directory;
 use crate::reserve;
 use crate::storage::{DATABASE, STORE_ID};
 
+/// A file that exists while the database is rebuilt. Until the end, the database lacks paths and
+/// tokens, so nothing but the rebuild may open it.
+pub(crate) const REBUILDING: &str = ".samovar/rebuilding";
+
 pub(crate) const PRIVATE: &str = ".samovar";
 
 /// Access rights of the directory of the database.
@@ -36,9 +40,30 @@ impl RootKind {
     ///
     /// # Errors
     ///
-    /// [`StorageError::NotADirectory`], [`StorageError::Owner`], [`StorageError::File`].
+    /// [`StorageError::NotADirectory`], [`StorageError::Owner`], [`StorageError::File`],
+    /// [`StorageError::Rebuilding`].
     pub fn of(root: &Path) -> Result<Self, StorageError> {
-        kind_of(root).map_err(|error| explain(root, error))
+        let kind = is_rebuilding(root).and_then(|is_rebuilding| match is_rebuilding {
+            true => Err(StorageError::Rebuilding),
+            false => kind_of(root),
+        });
+        kind.map_err(|error| explain(root, error))
+    }
+}
+
+/// Returns whether a rebuild of the database began and did not end.
+pub(crate) fn is_rebuilding(root: &Path) -> Result<bool, StorageError> {
+    match fs::symlink_metadata(root.join(REBUILDING)) {
+        Ok(_) => Ok(true),
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ) =>
+        {
+            Ok(false)
+        }
+        Err(error) => Err(StorageError::file("cannot read", REBUILDING, error)),
     }
 }
 
@@ -120,13 +145,16 @@ pub fn owned(root: &Path) -> Result<fs::Metadata, StorageError> {
 /// the owner can access the directory of the database.
 pub(crate) fn prepare(root: &Path) -> Result<(), StorageError> {
     match RootKind::of(root)? {
-        RootKind::Storage | RootKind::New => {
-            reserve::give_back(root);
-            create_private(root)
-        }
+        RootKind::Storage | RootKind::New => make_ready(root),
         RootKind::WithoutDatabase => Err(StorageError::DatabaseMissing),
         RootKind::BinaryCache => Err(StorageError::NotImported),
     }
+}
+
+/// Frees the reserved space and creates the directory of the database.
+pub(crate) fn make_ready(root: &Path) -> Result<(), StorageError> {
+    reserve::give_back(root);
+    create_private(root)
 }
 
 /// Creates the directory of the database.

@@ -134,6 +134,16 @@ impl Storage {
         clock: Clock,
     ) -> Result<Arc<Self>, StorageError> {
         root::prepare(root)?;
+        Self::of_prepared(root, store_dir, rules, clock)
+    }
+
+    /// Opens the storage in a directory whose kind was checked.
+    pub(crate) fn of_prepared(
+        root: &Path,
+        store_dir: &StoreDir,
+        rules: Rules,
+        clock: Clock,
+    ) -> Result<Arc<Self>, StorageError> {
         let opened = Sqlite::with_clock(&root.join(DATABASE), clock)
             .and_then(|metadata| Ok((metadata, Directory::open(root)?)));
         let (metadata, directory) = opened.map_err(|error| root::explain(root, error))?;

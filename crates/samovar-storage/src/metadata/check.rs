@@ -104,6 +104,14 @@ pub trait Rows {
     /// Any [`StorageError`].
     fn dumped_narinfos(&self, lines: &[String]) -> Result<Vec<(String, String)>, StorageError>;
 
+    /// Returns whether a token, a pin or a path of a cache that is not mirrored is in lines that
+    /// [`dump`](Self::dump) has written, but not in the database. Ignores other lines.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn lacks_any(&self, lines: &[String]) -> Result<bool, StorageError>;
+
     /// Returns the name of the mirrored cache in lines that [`dump`](Self::dump) has written.
     ///
     /// # Errors

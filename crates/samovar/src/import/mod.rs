@@ -6,6 +6,7 @@ mod source;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::{self, Write};
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow, bail};
@@ -18,7 +19,7 @@ use samovar_storage::import;
 use samovar_storage::metadata::{Published, StoredPath};
 use samovar_storage::token::Token;
 use samovar_storage::verify::FileName;
-use samovar_storage::{PutError, Refusal, Storage, StoredCache};
+use samovar_storage::{PutError, Refusal, Restored, Storage, StorageError, StoredCache};
 use samovar_store::{Settings, Store};
 
 use crate::outcome::{Failed, Outcome};
@@ -73,7 +74,8 @@ pub(crate) fn command() -> Command {
                 .conflicts_with("from")
                 .help(
                     "Make a lost database again, from the narinfos in the storage directory. Paths \
-                     need not have all their references",
+                     need not have all their references. Until the end, nothing else can use the \
+                     storage; repeat the command to continue it after an interruption",
                 ),
         )
         .arg(
@@ -114,10 +116,8 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     become_owner(&root)?;
     let source = Source::open(&from, &root, matches.get_flag("link"))?;
     let failed = || format!("cannot use the storage {root:?}");
-    if from.is_empty() {
-        import::begin(&root, rebuilds).with_context(failed)?;
-    }
-    let storage = Storage::open(&root, source.store_dir()).with_context(failed)?;
+    let storage = open(&root, source.store_dir(), rebuilds, from.is_empty());
+    let storage = storage.with_context(failed)?;
     let (cache, signing) = cache_of(&storage, &config, matches.get_one("cache"), from.is_empty())?;
     let (found, mut failures) = source.find(&paths)?;
     let keys = matches.get_many::<Vec<PublicKey>>("trusted-public-keys");
@@ -152,6 +152,13 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     if rebuilds {
         import.backed_up(&storage, &mut counts, out)?;
     }
+    let backup = match rebuilds {
+        true => Some(storage.restore_backup()?),
+        false => None,
+    };
+    if rebuilds {
+        import::end_rebuild(&root).with_context(failed)?;
+    }
     let Counts {
         imported,
         known,
@@ -162,15 +169,28 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
         "{} imported, {known} known, {failed} not imported",
         counted(imported, "path")
     )?;
-    let backup = match rebuilds {
-        true => Some(storage.restore_backup()?),
-        false => None,
-    };
     advise(&storage, backup);
     Ok(match failed {
         0 => Outcome::Complete,
         _ => Outcome::Incomplete,
     })
+}
+
+/// Opens the storage. `is_in_place`: the paths are those of its own directory.
+fn open(
+    root: &Path,
+    store_dir: &StoreDir,
+    rebuilds: bool,
+    is_in_place: bool,
+) -> Result<Arc<Storage>, StorageError> {
+    if rebuilds {
+        import::begin_rebuild(root)?;
+        return Storage::open_for_rebuild(root, store_dir);
+    }
+    if is_in_place {
+        import::begin(root)?;
+    }
+    Storage::open(root, store_dir)
 }
 
 /// Returns the cache into which the paths are imported, and its signing keys.
@@ -217,13 +237,17 @@ fn live_store(config: &Configuration) -> Option<Box<dyn Store>> {
 /// Prints on standard error what the operator has to do after the import. `backup`: `None` unless
 /// the database was rebuilt; then the backup from which tokens, pins and last uses were restored,
 /// if there was one.
-fn advise(storage: &Storage, backup: Option<Option<String>>) {
+fn advise(storage: &Storage, backup: Option<Option<Restored>>) {
     let mut advice = Vec::new();
     match backup {
-        Some(Some(key)) => advice.push(format!(
-            "tokens, pins, last uses and the paths of other caches are those of {key}: repeat what \
-             changed since, such as revocations"
-        )),
+        Some(Some(Restored { key, unreadable })) => {
+            let older = |reason| format!("a newer backup was left out: {reason}");
+            advice.extend(unreadable.into_iter().map(older));
+            advice.push(format!(
+                "tokens, pins, last uses and the paths of other caches are those of {key}: repeat \
+                 what changed since, such as revocations"
+            ));
+        }
         Some(None) => advice.push(
             "there is no backup of tokens, pins and last uses: make the tokens and pins again; \
              paths of other caches are not in the directory"

@@ -92,6 +92,36 @@ pub(super) fn narinfos(
     Ok(narinfos)
 }
 
+/// Returns whether the database lacks a token, a pin or a path of a cache that is not mirrored. The
+/// lines of last uses name all paths. A pin that was removed since is known; paths whose narinfos
+/// are in the directory need no backup.
+pub(super) fn lacks_any(connection: &Connection, lines: &[String]) -> Result<bool, StorageError> {
+    let mut statement = connection.prepare(concat!(
+        "select case ?1 ->> 'kind' \
+         when 'token' then not exists \
+             (select 1 from token where hash = unhex(?1 ->> 'hash')) \
+         when 'pin' then not exists \
+             (select 1 from cache where cache.name = ?1 ->> 'cache' and ( \
+                 exists (select 1 from pin \
+                     where cache_id = cache.id and pin.name = ?1 ->> 'name') \
+                 or exists (select 1 from removed_pin \
+                     where cache_id = cache.id and removed_pin.name = ?1 ->> 'name'))) \
+         when 'use' then not exists \
+             (select 1 from cache where cache.name = ?1 ->> 'cache' and (cache.id is ",
+        mirrored_id!(),
+        " or exists (select 1 from path \
+                 where cache_id = cache.id and hash_part = unhex(?1 ->> 'path')))) \
+         else 0 end where json_valid(?1)"
+    ))?;
+    for line in lines {
+        let lacks = statement.query_row([line], |row| row.get::<_, bool>(0));
+        if lacks.optional()? == Some(true) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Returns the name of the mirrored cache in the lines of a backup.
 pub(super) fn mirrored_cache(
     connection: &Connection,

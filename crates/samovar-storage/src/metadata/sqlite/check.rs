@@ -90,6 +90,10 @@ impl Rows for Sqlite {
         self.read(|connection| backup::narinfos(connection, lines))
     }
 
+    fn lacks_any(&self, lines: &[String]) -> Result<bool, StorageError> {
+        self.read(|connection| backup::lacks_any(connection, lines))
+    }
+
     fn dumped_mirrored_cache(&self, lines: &[String]) -> Result<Option<String>, StorageError> {
         self.read(|connection| backup::mirrored_cache(connection, lines))
     }
