@@ -37,10 +37,14 @@ impl fmt::Display for Doubt {
                 counted(*kept, "path")
             )?,
         }
+        let wait = match self {
+            Self::Jump(_) => "wait for a day, or ",
+            _ => "",
+        };
         write!(
             f,
-            ", and if it is right, run samovar gc --force with the configuration of the server; \
-             until then, nothing is deleted"
+            ", and if it is right, {wait}run samovar gc --force with the configuration of the \
+             server; until then, nothing is deleted"
         )
     }
 }

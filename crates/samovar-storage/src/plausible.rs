@@ -17,6 +17,52 @@ const SHORT: i64 = 7 * DAY;
 /// not jump while this process ran: the server may not have run.
 const PAUSE_MIN: i64 = 7 * DAY;
 
+/// Jumps of the clock while this process runs. The clock minus the time since the boot, its
+/// *offset*, is constant unless the clock jumps.
+#[derive(Debug)]
+pub(crate) struct Jumps {
+    /// The offset that is believed, in seconds.
+    believed: i64,
+    /// The offset after a jump, and the time since the boot at which it was first seen.
+    doubted: Option<(i64, i64)>,
+}
+
+impl Jumps {
+    /// `offset`: the offset when the storage was opened.
+    pub(crate) fn new(offset: i64) -> Self {
+        Self {
+            believed: offset,
+            doubted: None,
+        }
+    }
+
+    /// Returns the number of seconds by which the clock is ahead of the believed offset. After a
+    /// jump it is believed again if it has not jumped for [`Rules::settling`]. `boot`: the time
+    /// since the boot.
+    pub(crate) fn drift(&mut self, offset: i64, boot: i64, rules: &Rules) -> i64 {
+        let drift = offset.saturating_sub(self.believed);
+        if drift <= rules.drift_max {
+            self.doubted = None;
+            return drift;
+        }
+        let seen = self.doubted.filter(|(doubted, _)| {
+            let further = offset.saturating_sub(*doubted);
+            further.saturating_abs() <= rules.drift_max
+        });
+        match seen {
+            Some((_, since)) if boot - since >= rules.settling => {
+                *self = Self::new(offset);
+                0
+            }
+            Some(_) => drift,
+            None => {
+                self.doubted = Some((offset, boot));
+                drift
+            }
+        }
+    }
+}
+
 /// Returns the reason to doubt the clock. `drift`: number of seconds by which it has advanced more
 /// than the time that has passed since this process started. `collected_at`: time at which the last
 /// complete run ended.
@@ -82,6 +128,26 @@ mod tests {
         let rules = Rules::default();
         let never = of_clock(NOW, None, jump, &rules, &Retentions::default());
         assert_eq!(never, None);
+    }
+
+    #[test]
+    fn a_clock_that_does_not_jump_again_is_believed_after_a_day() {
+        let rules = Rules::default();
+        let mut jumps = Jumps::new(7);
+        assert_eq!(jumps.drift(7 + DAY, 100, &rules), DAY);
+        let jump = 3 * DAY;
+        assert_eq!(jumps.drift(7 + jump, 200, &rules), jump);
+        assert_eq!(jumps.drift(7 + jump + 60, 200 + DAY - 1, &rules), jump + 60);
+        assert_eq!(jumps.drift(7 + jump + 60, 200 + DAY, &rules), 0);
+        assert_eq!(jumps.drift(7 + jump + 60, 200 + 2 * DAY, &rules), 0);
+
+        // Each jump starts the day again; a clock that has gone back needs none.
+        let mut jumps = Jumps::new(0);
+        assert_eq!(jumps.drift(2 * DAY, 0, &rules), 2 * DAY);
+        assert_eq!(jumps.drift(4 * DAY, DAY, &rules), 4 * DAY);
+        assert_eq!(jumps.drift(2 * DAY, 2 * DAY - 1, &rules), 2 * DAY);
+        assert_eq!(jumps.drift(60, 2 * DAY, &rules), 60);
+        assert_eq!(jumps.drift(2 * DAY, 3 * DAY, &rules), 2 * DAY);
     }
 
     #[test]

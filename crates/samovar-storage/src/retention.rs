@@ -29,6 +29,8 @@ pub struct Rules {
     /// Time by which the clock may advance more than the time that has passed. A run that finds
     /// more is doubted.
     pub drift_max: i64,
+    /// Time after a jump of the clock for which runs are doubted if the clock does not jump again.
+    pub settling: i64,
 }
 
 impl Default for Rules {
@@ -41,6 +43,7 @@ impl Default for Rules {
             loose_bytes_max: 100 << 30,
             extra_bytes_max: 100 << 30,
             drift_max: DAY,
+            settling: DAY,
         }
     }
 }

@@ -23,6 +23,7 @@ use crate::metadata::{
 };
 use crate::mirror;
 use crate::objects::{Directory, Objects, Placed, create_directory, list_if_any};
+use crate::plausible::Jumps;
 use crate::publish::Refusal;
 use crate::push::joins::Joins;
 use crate::reserve;
@@ -83,8 +84,8 @@ pub struct Storage {
     pub(crate) store_id: String,
     pub(crate) place_of_nars: Place,
     pub(crate) on_lost: OnLost,
-    /// The clock minus the time since the boot when the storage was opened, in seconds.
-    pub(crate) clock_offset: i64,
+    /// How far the clock has jumped since the storage was opened.
+    pub(crate) jumps: Mutex<Jumps>,
     /// What the last backup of this process contains, see [`Rows::dump_state`], and the time before
     /// which it is not written again.
     ///
@@ -178,7 +179,7 @@ impl Storage {
             store_id,
             place_of_nars: place_of_nars(root),
             on_lost: OnLost::default(),
-            clock_offset: clock() - boot_seconds(),
+            jumps: Mutex::new(Jumps::new(clock() - boot_seconds())),
             last_backup: Mutex::default(),
             // An earlier process may have been killed before it wrote the last files.
             is_mirror_behind: AtomicBool::new(true),

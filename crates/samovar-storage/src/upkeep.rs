@@ -218,9 +218,12 @@ impl Storage {
     }
 
     /// Returns the number of seconds by which the clock has advanced more than the time that has
-    /// passed since the storage was opened. The time in which the machine was suspended has passed.
-    fn drift(&self) -> i64 {
-        self.metadata.now() - boot_seconds() - self.clock_offset
+    /// passed since the storage was opened, or since a jump that counts no more. The time in which
+    /// the machine was suspended has passed.
+    fn drift(&self, rules: &Rules) -> i64 {
+        let mut jumps = self.jumps.lock().unwrap_or_else(PoisonError::into_inner);
+        let boot = boot_seconds();
+        jumps.drift(self.metadata.now() - boot, boot, rules)
     }
 
     /// Starts a run of the collector and passes it to `run`, so that tests can interrupt it.
@@ -259,7 +262,7 @@ impl Storage {
             &retentions,
             &deleted,
         )?;
-        let drift = self.drift();
+        let drift = self.drift(&rules);
         collector
             .map(|collector| run(collector.with_drift(drift)))
             .transpose()

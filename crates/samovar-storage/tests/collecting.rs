@@ -31,6 +31,7 @@ const RULES: Rules = Rules {
     extra_bytes_max: u64::MAX,
     // The clock of the model is not that of the machine.
     drift_max: i64::MAX,
+    settling: 0,
 };
 
 /// Seconds by which the clock advances per action. A day takes 144 actions.
