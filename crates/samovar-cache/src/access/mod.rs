@@ -131,7 +131,7 @@ pub struct Client {
     pub name: Option<Arc<str>>,
     /// The address of the client, not of a trusted proxy; `None` if it is unknown.
     pub address: Option<IpAddr>,
-    /// The name of a login that was not admitted, of at most [`REFUSED_LEN_MAX`] bytes. Clients can
+    /// The name of a login that was not admitted, of bounded length. Clients can
     /// send any.
     pub refused: Option<Box<[u8]>>,
 }

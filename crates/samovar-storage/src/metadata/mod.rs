@@ -445,7 +445,8 @@ pub trait Metadata:
     fn record_uses(&self, uses: &Uses) -> Result<(), StorageError>;
 
     /// Reads all paths, their references and the valid pins from one snapshot of the database.
-    /// `days` returns [`GraphPath::days`] of a path from the name of its cache and its own name.
+    /// `time` returns [`GraphPath::retention`] of a path from the name of its cache and its own
+    /// name.
     ///
     /// # Errors
     ///
