@@ -46,13 +46,19 @@ struct Made {
 
 impl Made {
     fn new(name: &str) -> Self {
+        Self::of(name, name)
+    }
+
+    fn of(name: &str, contents: &str) -> Self {
         let digest = Sha256::digest(name);
         let hash_part = HashPart::from_bytes(digest[..20].try_into().unwrap());
         let mut nar = Vec::new();
         let mut encoder = Encoder::new();
         encoder.begin(&mut nar).unwrap();
-        encoder.file(&mut nar, false, name.len() as u64).unwrap();
-        nar.extend(name.bytes());
+        encoder
+            .file(&mut nar, false, contents.len() as u64)
+            .unwrap();
+        nar.extend(contents.bytes());
         encoder.end_file(&mut nar).unwrap();
         encoder.finish().unwrap();
         Self {
@@ -332,7 +338,8 @@ fn the_parts_of_a_token_are_limited_in_number() {
 fn a_part_that_exceeds_the_quota_is_refused() {
     for is_within in [true, false] {
         let fixture = Fixture::new();
-        let made = Made::new("path");
+        // Each half is a part that need not be the last one.
+        let made = Made::of("path", &"contents".repeat(64 << 10));
         let (id, _) = fixture.open(&made);
         let (first, second) = made.nar.split_at(made.nar.len() / 2);
         let quota = made.nar.len() as u64 - u64::from(!is_within);

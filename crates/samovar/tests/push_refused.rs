@@ -293,10 +293,28 @@ fn parts_that_do_not_fit_are_refused() {
     let nar = &*hash(&path.nar);
     let (id, _) = push.open(&[&path]);
     let part = |number, bytes: &[u8]| push.part(&id, nar, number, bytes);
-    assert_eq!(part(2, b"four").status, 200);
-    assert_refused(&part(2, b"three"), 409, &["part 2", "5 bytes", "4 bytes"]);
+    // The least length of a part that is not the last one.
+    let (four, rest) = ([4; 65_536], [5; 65_536]);
+    assert_eq!(part(2, &four[1..]).status, 200);
+    assert_refused(
+        &part(3, b"last"),
+        409,
+        &["part 2", "65535 bytes", "least 65536"],
+    );
+    assert_refused(&part(1, &four[1..]), 409, &["part 1", "least 65536"]);
+    assert_eq!(part(1, &four).status, 200);
+    assert_eq!(push.parts(&id, nar), [(1, 65_536), (2, 65_535)]);
+    assert_eq!(push.send("DELETE", &id, "").status, 200);
+    let (id, _) = push.open(&[&path]);
+    let part = |number, bytes: &[u8]| push.part(&id, nar, number, bytes);
+    assert_eq!(part(2, &four).status, 200);
+    assert_refused(
+        &part(2, b"three"),
+        409,
+        &["part 2", "5 bytes", "65536 bytes"],
+    );
     assert_refused(&part(1, b"abc"), 409, &["same length"]);
-    assert_refused(&part(3, b"abcde"), 409, &["same length"]);
+    assert_refused(&part(3, &[6; 65_537]), 409, &["same length"]);
     assert_refused(&part(0, b"four"), 400, &["1 to 10000"]);
     assert_refused(&part(10_001, b"four"), 400, &["1 to 10000"]);
     assert_refused(&part(3, b""), 400, &["at least one byte"]);
@@ -306,11 +324,11 @@ fn parts_that_do_not_fit_are_refused() {
         let target = format!("{id}/part/{nar}/3{query}");
         assert_refused(&push.send("PUT", &target, b"four"), 400, &["sha256"]);
     }
-    assert_eq!(push.parts(&id, nar), [(2, 4)]);
+    assert_eq!(push.parts(&id, nar), [(2, 65_536)]);
     // A second part with the same number and length replaces the first.
-    assert_eq!(part(2, b"rest").status, 200);
-    assert_eq!(push.parts(&id, nar), [(2, 4)]);
-    assert_eq!(part(1, b"long").status, 200);
+    assert_eq!(part(2, &rest).status, 200);
+    assert_eq!(push.parts(&id, nar), [(2, 65_536)]);
+    assert_eq!(part(1, &four).status, 200);
     for query in [
         "",
         "?parts=2",

@@ -332,9 +332,10 @@ fn failure(head: Head<'_>, error: &PushError) -> Response {
             PartError::Len(len) if *len > BODY_LEN_MAX => Status::CONTENT_TOO_LARGE,
             PartError::TooMany { .. } => Status::CONTENT_TOO_LARGE,
             PartError::Sha256 { .. } => Status::UNPROCESSABLE_CONTENT,
-            PartError::OtherLen { .. } | PartError::Replaced { .. } | PartError::Missing(_) => {
-                Status::CONFLICT
-            }
+            PartError::OtherLen { .. }
+            | PartError::Short { .. }
+            | PartError::Replaced { .. }
+            | PartError::Missing(_) => Status::CONFLICT,
             PartError::Joining => Status::SERVICE_UNAVAILABLE,
             _ => Status::BAD_REQUEST,
         },

@@ -21,6 +21,10 @@ use crate::verify::Memory;
 /// Maximum number that a part may have within its NAR file.
 const PART_NUMBER_MAX: u32 = 10_000;
 
+/// Minimum length of a part that is not the last of its file, in bytes. It is below what proxies
+/// allow as a request body, and so large that [`PART_COUNT_MAX`] parts of few files are a gigabyte.
+const PART_LEN_MIN: u64 = 64 << 10;
+
 /// Maximum number of stored parts of one token. Each upload of a part lists all parts of its token.
 const PART_COUNT_MAX: usize = 16_384;
 
@@ -127,6 +131,17 @@ pub enum PartError {
         other: u32,
         /// Length of the other part, in bytes.
         other_len: u64,
+    },
+    /// A part that is not the last one of its file is too short.
+    #[error(
+        "part {number} has {len} bytes; each part of a file but the last has at least \
+         {PART_LEN_MIN} bytes"
+    )]
+    Short {
+        /// Number of the part.
+        number: u32,
+        /// Length of the part, in bytes.
+        len: u64,
     },
     /// A part with this number but another length is already stored.
     #[error("part {number} has {len} bytes, but was uploaded with {stored_len} bytes before")]
@@ -348,7 +363,7 @@ impl Push<'_> {
 }
 
 /// Refuses a part whose length does not match the stored parts of the file: all have the same
-/// length, except that the last one may be shorter.
+/// length, at least [`PART_LEN_MIN`], except that the last one may be shorter.
 fn check_len<'a>(
     part: &'a PartKey,
     stored: impl Iterator<Item = &'a PartKey>,
@@ -379,6 +394,10 @@ fn check_len<'a>(
             len: first.len,
             other: other.number,
             other_len: other.len,
+        }),
+        None if first.number != last.number && first.len < PART_LEN_MIN => Err(PartError::Short {
+            number: first.number,
+            len: first.len,
         }),
         None => Ok(()),
     }
@@ -458,11 +477,24 @@ mod tests {
     }
 
     fn fits(new: (u32, u64), stored: &[(u32, u64)]) -> bool {
-        let stored: Vec<_> = stored
-            .iter()
-            .map(|&(number, len)| part(number, len))
-            .collect();
-        check_len(&part(new.0, new.1), stored.iter()).is_ok()
+        // Lengths are counted from the minimum.
+        let of = |&(number, len): &(u32, u64)| part(number, PART_LEN_MIN - 1 + len);
+        let stored: Vec<_> = stored.iter().map(of).collect();
+        check_len(&of(&new), stored.iter()).is_ok()
+    }
+
+    #[test]
+    fn only_the_last_part_may_be_shorter_than_the_minimum() {
+        let (min, last) = (part(1, PART_LEN_MIN), part(2, 1));
+        let short = |number| part(number, PART_LEN_MIN - 1);
+        assert_eq!(check_len(&short(1), [].iter()), Ok(()));
+        assert_eq!(check_len(&min, [last].iter()), Ok(()));
+        assert_eq!(check_len(&last, [min].iter()), Ok(()));
+        let len = PART_LEN_MIN - 1;
+        let refused = Err(PartError::Short { number: 1, len });
+        assert_eq!(check_len(&short(1), [last].iter()), refused);
+        assert_eq!(check_len(&last, [short(1)].iter()), refused);
+        assert_eq!(check_len(&short(9), [short(1)].iter()), refused);
     }
 
     #[test]
