@@ -14,7 +14,7 @@ use samovar_nix::{NarHash, StoreDir, StorePath};
 use crate::error::{PutError, StorageError};
 use crate::metadata::{NewNar, NewToken, Rows as _, Sqlite};
 use crate::retention::Rules;
-use crate::root::{PRIVATE, REBUILDING, RootKind, create_private, is_rebuilding, make_ready};
+use crate::root::{self, PRIVATE, REBUILDING, RootKind, create_private, is_rebuilding, make_ready};
 use crate::storage::{DATABASE, STORE_ID, Storage, is_in_use, stated_user};
 use crate::stored_cache::StoredCache;
 use crate::token::{self, Rights, Token, TokenHash};
@@ -172,6 +172,18 @@ impl StoredCache {
     pub fn has(&self, path: &StorePath, nar_hash: &NarHash) -> Result<bool, StorageError> {
         let found = self.storage.metadata.peek(self.id, path.hash_part())?;
         Ok(found.is_some_and(|found| found.path == *path && found.nar.nar_hash == *nar_hash))
+    }
+
+    /// Returns whether the owner of the storage can read a file, so that it may be
+    /// [adopted](Self::adopt_nar). Root, who can read all files, may run an import.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::File`].
+    pub fn owner_reads(&self, file: &Path) -> Result<bool, StorageError> {
+        let failed = |error| StorageError::file("cannot read", file.display().to_string(), error);
+        let found = fs::metadata(file).map_err(failed)?;
+        Ok(root::is_readable(&found, &root::owned(&self.storage.root)?))
     }
 
     /// Verifies a NAR file and records it. A file that is already in the storage directory under

@@ -311,8 +311,7 @@ fn foreign(root: &Path) -> Result<Option<Foreign>, StorageError> {
         for entry in entries.flatten() {
             let Ok(file) = entry.metadata() else { continue };
             let path = directory.join(entry.file_name());
-            let is_readable = file.mode() & 0o004 != 0
-                || (file.mode() & 0o040 != 0 && file.gid() == storage.gid());
+            let is_readable = root::is_readable(&file, &storage);
             // A new file system has lost+found, which is of no use to the storage.
             let is_usable = (file.is_file() && is_readable && !path.starts_with(root::PRIVATE))
                 || path == Path::new("lost+found");

@@ -141,6 +141,20 @@ pub fn owned(root: &Path) -> Result<fs::Metadata, StorageError> {
     found.map_err(|error| StorageError::file("cannot read", PRIVATE, error))
 }
 
+/// Returns whether the owner of a storage may read a file of any user. `owned`: what [`owned()`]
+/// returns. The group of the storage counts as one of its owner, but not that of root: a directory
+/// that root has given to a user without a group still has it.
+pub(crate) fn is_readable(file: &fs::Metadata, owned: &fs::Metadata) -> bool {
+    let bit = if file.uid() == owned.uid() {
+        0o400
+    } else if file.gid() == owned.gid() && owned.gid() != 0 {
+        0o040
+    } else {
+        0o004
+    };
+    owned.uid() == 0 || file.mode() & bit != 0
+}
+
 /// Prepares a directory for opening its database, which is created if the directory is new. Only
 /// the owner can access the directory of the database.
 pub(crate) fn prepare(root: &Path) -> Result<(), StorageError> {

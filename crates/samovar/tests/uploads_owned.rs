@@ -104,6 +104,65 @@ fn maintenance_by_root_leaves_the_storage_to_its_owner() {
     assert_owned(&site, "cache delete");
 }
 
+/// A link keeps the owner and the mode of the file, so it is made only of files that the server can
+/// read. The directory has the group root, to which the server does not belong.
+#[test]
+fn an_import_links_only_what_the_owner_can_read() {
+    if !has_users() {
+        return;
+    }
+    let site = site();
+    chown(site.storage(), Some(NOBODY), Some(0)).unwrap();
+    let token = site.token(&[]);
+    let (secret, open) = (MadePath::new("secret"), MadePath::new("open"));
+    let from = cache_of_root(&site, &secret);
+    fs::write(from.join(&open.target()[1..]), open.narinfo()).unwrap();
+    fs::write(from.join(open.url()), &open.file).unwrap();
+    fs::set_permissions(from.join(secret.url()), fs::Permissions::from_mode(0o640)).unwrap();
+    fs::set_permissions(from.join(open.url()), fs::Permissions::from_mode(0o644)).unwrap();
+    let mut import = command(&site, "import --link");
+    let imported = output(import.arg("--from").arg(&from));
+    assert!(imported.contains("2 paths imported"), "{imported}");
+    let inode = |path: PathBuf| fs::metadata(path).unwrap().ino();
+    let is_linked =
+        |path: &MadePath| inode(from.join(path.url())) == inode(site.storage().join(path.url()));
+    assert!(is_linked(&open) && !is_linked(&secret));
+    assert_eq!(
+        fs::metadata(site.storage().join(secret.url()))
+            .unwrap()
+            .uid(),
+        NOBODY
+    );
+    // The doctor finds such a link.
+    let doctor = || {
+        let done = command(&site, "doctor").output().unwrap();
+        String::from_utf8(done.stdout).unwrap()
+    };
+    assert!(
+        !doctor().contains("cannot be used by its owner"),
+        "{}",
+        doctor()
+    );
+    fs::set_permissions(from.join(open.url()), fs::Permissions::from_mode(0o640)).unwrap();
+    assert!(
+        doctor().contains("cannot be used by its owner"),
+        "{}",
+        doctor()
+    );
+    fs::set_permissions(from.join(open.url()), fs::Permissions::from_mode(0o644)).unwrap();
+    let mut serve = samovar();
+    serve
+        .args(site.arguments())
+        .args(["--user", "65534", "--group", "65534"]);
+    for directory in [site.dir(), &live_root(&site)] {
+        fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let server = Running::of(&mut serve);
+    server.assert_serves(&secret);
+    server.assert_serves(&open);
+    server.publish(&token, &MadePath::new("later"));
+}
+
 /// A server that root starts by mistake would leave files that the owner's server cannot use.
 #[test]
 fn a_server_that_root_runs_refuses_the_storage_of_another_user() {

@@ -65,7 +65,10 @@ pub(crate) fn command() -> Command {
                 .long("link")
                 .action(ArgAction::SetTrue)
                 .requires("from")
-                .help("Link the files of a directory on the same file system, do not copy them"),
+                .help(
+                    "Link the files of a directory on the same file system, do not copy them. \
+                     Files that the owner of the storage may not read are copied",
+                ),
         )
         .arg(
             Arg::new("rebuild")

@@ -149,7 +149,8 @@ impl Source {
                     Some(name) => name,
                     None => FileName::new(copy(&mut reader, &mut io::sink())?, info.compression),
                 };
-                if *links {
+                // A link keeps the owner and the mode of the file, which may be those of root.
+                if *links && cache.owner_reads(&file)? {
                     cache.adopt_nar(token, &name, &file)?;
                 } else {
                     let mut reader = File::open(&file)?;
