@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use samovar_workspace::diff::{Change, ChangeKind};
+use samovar_workspace::diff::ChangeKind;
 use serde_json::json;
 
 use super::age;
@@ -73,10 +73,10 @@ pub(super) fn status(
     let answer = found.as_ref().and_then(|found| found.as_ref().ok());
     let newest = answer.and_then(|answer| answer.newest());
     let lost = answer.and_then(|answer| answer.lost(state));
-    let code = match lost {
-        Some(_) => ExitCode::FAILURE,
-        None => exit_code(&changes),
-    };
+    // Nobody knows whether what cannot be read was changed.
+    let is_known = scanned.skipped.unreadable.is_empty();
+    let is_clean = changes.is_empty() && lost.is_none() && is_known;
+    let code = exit_code(is_clean);
     if is_json {
         let document = json!({
             "directory": workspace.root.to_string_lossy(),
@@ -87,7 +87,7 @@ pub(super) fn status(
             "isServerReachable": found.as_ref().map(Result::is_ok),
             "lastSync": state.base.as_ref().map(|base| base.synced_at),
             "isBaseLost": lost.is_some(),
-            "isClean": changes.is_empty() && lost.is_none(),
+            "isClean": is_clean,
             "changes": counts(&changes),
         });
         writeln!(out, "{document}")?;
@@ -143,11 +143,12 @@ pub(super) fn diff(workspace: &Workspace, out: &mut dyn Write) -> anyhow::Result
     if !changes.is_empty() {
         writeln!(out, "{}", summary(&changes))?;
     }
-    Ok(exit_code(&changes))
+    let is_known = scanned.skipped.unreadable.is_empty();
+    Ok(exit_code(changes.is_empty() && is_known))
 }
 
-fn exit_code(changes: &[Change]) -> ExitCode {
-    match changes.is_empty() {
+fn exit_code(is_clean: bool) -> ExitCode {
+    match is_clean {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }
