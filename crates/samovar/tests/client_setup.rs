@@ -243,6 +243,8 @@ fn a_private_cache_is_used_with_a_token() {
 
         // Entries for other hosts stay in the netrc file.
         home.write("netrc", "machine other.example.org login a password b");
+        let set_mode = |mode| fs::set_permissions(&netrc, fs::Permissions::from_mode(mode));
+        set_mode(0o600).unwrap();
         let conf = format!("substituters =\nnetrc-file = {}\n", netrc.display());
         home.write("nix.conf", &conf);
         let before = home.files();
@@ -251,6 +253,19 @@ fn a_private_cache_is_used_with_a_token() {
         output(&mut home.realise(&path.store_path));
         output(&mut home.setup(&["--undo", &url]));
         assert_eq!(home.files(), before);
+
+        // A file that all users can read is closed before it gets the token, and stays closed.
+        let mode = || fs::metadata(&netrc).unwrap().permissions().mode() & 0o7777;
+        for (before, after) in [(0o644, 0o600), (0o640, 0o640)] {
+            set_mode(before).unwrap();
+            let mut setup = home.setup(&["--yes", &url]);
+            let text = output(setup.env("SAMOVAR_TOKEN", &token));
+            assert_eq!(mode(), after, "{text}");
+            let says = text.contains("mode 0600 instead of 0644");
+            assert_eq!(says, before != after, "{text}");
+            output(&mut home.setup(&["--undo", &url]));
+            assert_eq!(mode(), after);
+        }
 
         // An earlier entry for the same host would be used instead of the new one.
         home.write("netrc", "machine 127.0.0.1 login a password b\n");

@@ -19,6 +19,8 @@ pub(super) struct Change {
     after: Option<String>,
     /// Permissions of the file if the change creates it.
     mode: u32,
+    /// Whether a file that exists gets `mode`, too.
+    sets_mode: bool,
     /// Description of the change for the user, without secrets.
     summary: String,
 }
@@ -41,8 +43,22 @@ impl Change {
             path: path.to_owned(),
             after,
             mode,
+            sets_mode: false,
             summary,
         }))
+    }
+
+    /// Gives the file the permissions of a new one if all users can read it: it gets a secret.
+    pub(super) fn closing(mut self) -> Self {
+        let mode = fs::metadata(&self.path).map_or(0, |file| file.mode() & 0o7777);
+        if mode & 0o004 != 0 {
+            self.sets_mode = true;
+            self.summary.push_str(&format!(
+                "\nmode {:04o} instead of {mode:04o}, with which every user could read the token",
+                self.mode
+            ));
+        }
+        self
     }
 
     /// Returns whether the file has secrets.
@@ -84,6 +100,7 @@ impl Change {
         let before = fs::metadata(&path).ok();
         let mode = before
             .as_ref()
+            .filter(|_| !self.sets_mode)
             .map_or(self.mode, |before| before.mode() & 0o7777);
         let mut file = tempfile::Builder::new()
             .prefix(".samovar-use-")

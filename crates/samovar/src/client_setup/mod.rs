@@ -289,7 +289,8 @@ impl Setup {
         }
         let entry = |token: &str| format!("machine {} login {LOGIN} password {token}", self.host);
         let after = edit::add(rest.as_deref(), &entry(token), &self.url);
-        Change::plan(netrc, Some(after), SECRET, format!("+ {}", entry("***")))
+        let change = Change::plan(netrc, Some(after), SECRET, format!("+ {}", entry("***")))?;
+        Ok(change.map(Change::closing))
     }
 
     /// Prints the settings as Nix code, for a machine whose `nix.conf` is generated.
