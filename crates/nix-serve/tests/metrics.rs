@@ -340,6 +340,10 @@ fn the_status_is_live() {
     assert_eq!(asks("localhost", "http://evil.example"), "403");
     assert_eq!(asks("evil.example", "http://evil.example"), "403");
     assert_eq!(watched.get_as("/status.json", "evil.example").status, 403);
+    for (origin, status) in [("http://localhost", 200), ("http://a.localhost", 403)] {
+        let from = format!("localhost\r\nOrigin: {origin}");
+        assert_eq!(watched.get_as("/status.json", &from).status, status);
+    }
 }
 
 /// Live status connections leave capacity for a monitor that requests metrics.

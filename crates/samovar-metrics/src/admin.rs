@@ -116,7 +116,7 @@ fn browsers_only_by_own_names(request: &mut Request, next: Next<'_>) -> Response
 
 /// Refuses requests whose `Host` is neither a name of this machine nor an IP address. This prevents
 /// DNS rebinding, in which a foreign web page whose name resolves to this machine could read the
-/// status.
+/// status. Also refuses requests that a browser sends for a page of another origin.
 pub fn only_by_own_names(request: &mut Request, next: Next<'_>) -> Response {
     let host = request.head().header_text("Host").unwrap_or("");
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
@@ -124,13 +124,23 @@ pub fn only_by_own_names(request: &mut Request, next: Next<'_>) -> Response {
         &read("/proc/sys/kernel/hostname"),
         &read("/etc/resolv.conf"),
     );
-    match is_own_name(host, &own) {
-        true => next.run(request),
-        false => text(
+    let origin = request.head().header_text("Origin");
+    if !is_own_name(host, &own) {
+        return text(
             Status::FORBIDDEN,
             "ask by address, as localhost, or by the name of this machine\n",
-        ),
+        );
     }
+    match origin.is_none_or(|origin| is_own_origin(origin, host)) {
+        true => next.run(request),
+        false => text(Status::FORBIDDEN, "the page of another site asks\n"),
+    }
+}
+
+/// Returns whether an origin, such as `http://localhost:5001`, is that of this host.
+fn is_own_origin(origin: &str, host: &str) -> bool {
+    let own = origin.split_once("://").map(|(_scheme, own)| own);
+    own.is_some_and(|own| own.eq_ignore_ascii_case(host))
 }
 
 /// Returns the names of this machine. A name with a domain is accepted only if it is the machine's
