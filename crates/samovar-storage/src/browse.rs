@@ -1,10 +1,14 @@
 //! Queries of one cache for its web interface. They record no use and revive nothing.
 
+use std::collections::HashSet;
+
 use samovar_nix::{HashPart, StorePath};
 
 use crate::error::StorageError;
-use crate::metadata::{Details, Pin, RecentPath, RecentPush};
-use crate::stored_cache::StoredCache;
+use crate::metadata::{
+    CLOSURE_COUNT_MAX, ClosureSize, Details, Pin, RecentPath, RecentPush, StoredPath,
+};
+use crate::stored_cache::{Hides, StoredCache};
 
 impl StoredCache {
     /// Returns the paths that were published last in this cache, newest first: those that `accepts`
@@ -46,16 +50,53 @@ impl StoredCache {
         self.storage.metadata.path_count(self.id)
     }
 
-    /// Returns the details of an uploaded path, or `None` if the cache does not have it.
+    /// Returns the details of an uploaded path, or `None` if the cache does not have it. Its
+    /// closure has no paths that the policy hides. The caller applies the policy to the path
+    /// itself, to its references and to its referrers.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     pub fn details(&self, hash_part: HashPart) -> Result<Option<Details>, StorageError> {
-        match self.may_contain(hash_part) {
-            true => self.storage.metadata.details(self.id, hash_part),
-            false => Ok(None),
+        if !self.may_contain(hash_part) {
+            return Ok(None);
         }
+        let mut details = self.storage.metadata.details(self.id, hash_part)?;
+        if let (Some(details), Some(Hides(hides))) = (&mut details, &self.hides) {
+            details.closure = self.shown_closure(&details.path, &**hides)?;
+        }
+        Ok(details)
+    }
+
+    /// Returns the size of the part of a closure that can be reached without a hidden path, or
+    /// `None` if it has more than [`CLOSURE_COUNT_MAX`] paths.
+    fn shown_closure(
+        &self,
+        path: &StoredPath,
+        hides: &dyn Fn(&StoredPath) -> bool,
+    ) -> Result<Option<ClosureSize>, StorageError> {
+        let mut seen = HashSet::from([path.path.hash_part()]);
+        let mut size = ClosureSize {
+            path_count: 1,
+            nar_size: path.nar.nar_size,
+        };
+        let mut pending: Vec<HashPart> = path.references.iter().map(StorePath::hash_part).collect();
+        while let Some(hash_part) = pending.pop() {
+            if !seen.insert(hash_part) {
+                continue;
+            }
+            let member = self.storage.metadata.peek(self.id, hash_part)?;
+            let Some(member) = member.filter(|member| !hides(member)) else {
+                continue;
+            };
+            if size.path_count == u64::from(CLOSURE_COUNT_MAX) {
+                return Ok(None);
+            }
+            size.path_count += 1;
+            size.nar_size = size.nar_size.saturating_add(member.nar.nar_size);
+            pending.extend(member.references.iter().map(StorePath::hash_part));
+        }
+        Ok(Some(size))
     }
 
     /// Returns the pins of this cache, sorted by name, the newest generation first.

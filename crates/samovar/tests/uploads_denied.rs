@@ -250,3 +250,23 @@ fn a_root_that_cannot_be_followed_leaves_uploaded_paths_unknown() {
         assert_eq!(response.status, 503, "{target}: {}", response.text());
     }
 }
+
+/// The size of a closure would tell that a hidden path exists, and the size of its NAR.
+#[test]
+fn the_page_of_a_path_counts_no_hidden_paths() {
+    let site = Site::new();
+    site.configure_empty("[policy]\ndeny = [{ names = [\"secret\"] }]\n");
+    let server = site.start();
+    let token = site.token(&[]);
+    let (secret, shown) = (MadePath::new("secret"), MadePath::new("shown"));
+    let both = MadePath::new("both")
+        .referring_to(&secret.store_path)
+        .referring_to(&shown.store_path);
+    let only = MadePath::new("only").referring_to(&secret.store_path);
+    for path in [&secret, &shown, &both, &only] {
+        server.publish(&token, path);
+    }
+    let page = |path: &MadePath| server.get(&format!("/path/{}", path.hash_part())).text();
+    assert!(page(&both).contains("2 uploaded paths"), "{}", page(&both));
+    assert!(page(&only).contains("1 uploaded path<"), "{}", page(&only));
+}
