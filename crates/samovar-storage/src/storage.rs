@@ -72,9 +72,9 @@ pub struct Storage {
     /// Held while paths are added to or removed from both the database and the index, so that the
     /// two agree.
     changing: Mutex<()>,
-    /// Hashes of the tokens that were valid when last looked up. They only decide how a body is
-    /// received.
-    pub(crate) seen_tokens: RwLock<HashSet<TokenHash>>,
+    /// The tokens that were valid when last looked up. They decide how a body is received, which
+    /// rate limit counts a request, and which name is logged; no right depends on them.
+    pub(crate) seen_tokens: RwLock<HashMap<TokenHash, Token>>,
     /// Upper bound, by token id, of the total length of the token's files that no path uses; bytes.
     pub(crate) loose_bytes: Mutex<HashMap<i64, u64>>,
     /// Uses of paths that are not written to the database yet.

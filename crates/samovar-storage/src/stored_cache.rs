@@ -23,8 +23,8 @@ use crate::token::{Denied, Rights, Token, TokenHash};
 use crate::verify::{FileName, Memory, Verified, verify};
 use crate::waiting::Patience;
 
-/// Maximum number of token hashes that are remembered as valid.
-const SEEN_COUNT_MAX: usize = 4096;
+/// Maximum number of tokens that are remembered as valid.
+pub(crate) const SEEN_COUNT_MAX: usize = 4096;
 
 /// One cache of a storage.
 #[derive(Debug, Clone)]
@@ -181,24 +181,32 @@ impl StoredCache {
             token.check(&self.name, now)?;
             Ok(token)
         });
-        let seen = &self.storage.seen_tokens;
-        if token.is_ok() && !self.is_seen(text) {
+        let is_seen = self.seen(text, |_| ()).is_some();
+        if is_seen != token.is_ok() {
+            let seen = &self.storage.seen_tokens;
             let mut seen = seen.write().unwrap_or_else(PoisonError::into_inner);
-            if seen.len() >= SEEN_COUNT_MAX {
-                seen.clear();
+            match &token {
+                Ok(token) => {
+                    if seen.len() >= SEEN_COUNT_MAX {
+                        seen.clear();
+                    }
+                    seen.insert(hash, token.clone());
+                }
+                Err(_) => drop(seen.remove(&hash)),
             }
-            seen.insert(hash);
         }
         Ok(token)
     }
 
-    /// Returns whether the token with this text was valid when it was last looked up. Never blocks
-    /// on a disk.
-    #[must_use]
-    pub fn is_seen(&self, text: &[u8]) -> bool {
+    /// Calls `read` with the token with this text if it was valid for this cache when it was last
+    /// looked up. Never blocks on a disk.
+    pub fn seen<T>(&self, text: &[u8], read: impl FnOnce(&Token) -> T) -> Option<T> {
+        let hash = TokenHash::of(text)?;
         let seen = &self.storage.seen_tokens;
         let seen = seen.read().unwrap_or_else(PoisonError::into_inner);
-        TokenHash::of(text).is_some_and(|hash| seen.contains(&hash))
+        let token = seen.get(&hash)?;
+        let is_valid = token.check(&self.name, self.storage.metadata.now()).is_ok();
+        is_valid.then(|| read(token))
     }
 
     /// Limits the total time that the request waits for the storage that the calling thread

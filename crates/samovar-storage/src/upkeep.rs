@@ -15,6 +15,7 @@ use crate::metadata::Uses;
 use crate::reserve;
 use crate::retention::{Retentions, Rules};
 use crate::storage::{Storage, boot_seconds};
+use crate::stored_cache::SEEN_COUNT_MAX;
 
 /// Interval at which uses are written to the database, and at which the threads look whether there
 /// is something to do.
@@ -47,6 +48,20 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(5);
 const WATCH_PAUSE_FACTOR: u32 = 100;
 
 impl Storage {
+    /// Reads the valid tokens, so that the first request with each of them is known to have one.
+    fn read_tokens(&self) -> Result<(), StorageError> {
+        let tokens = self.metadata.valid_tokens(SEEN_COUNT_MAX)?;
+        // If there may be more, those that are used are remembered.
+        if tokens.len() < SEEN_COUNT_MAX {
+            let mut seen = self
+                .seen_tokens
+                .write()
+                .unwrap_or_else(PoisonError::into_inner);
+            *seen = tokens.into_iter().collect();
+        }
+        Ok(())
+    }
+
     /// Sets the retention of each cache.
     pub fn set_retentions(&self, retentions: Retentions) {
         *self
@@ -119,6 +134,8 @@ impl Storage {
                 }
             }
         };
+        // Ignore errors: the thread that watches the storage repeats this.
+        self.read_tokens().ok();
         let thread = std::thread::Builder::new().name("storage-upkeep".to_owned());
         thread.spawn(upkeep)?;
         self.start_recording()?;
@@ -142,7 +159,7 @@ impl Storage {
     }
 
     /// Starts the thread that probes the storage, repairs the mirror when it is behind, and reads
-    /// the totals whenever they were requested.
+    /// the valid tokens and the totals whenever they were requested.
     fn start_watch(self: &Arc<Self>, repair: impl Fn() + Send + 'static) -> io::Result<()> {
         let weak = Arc::downgrade(self);
         let watch = move || {
@@ -159,6 +176,7 @@ impl Storage {
                 // Ignore errors: uploads report the same failures.
                 storage.probe().ok();
                 storage.read_totals().ok();
+                storage.read_tokens().ok();
                 storage.make_reserve().ok();
                 drop(storage);
                 let pause = started.elapsed() * WATCH_PAUSE_FACTOR;

@@ -255,9 +255,9 @@ impl Access {
     }
 
     /// Decides whether a request may be answered, without verifying a password; for I/O threads.
-    /// Counts the request against the rate limit. `token`: stands for a valid token of a storage,
-    /// which counts as one client.
-    pub fn admit(&self, head: Head<'_>, now: Instant, token: Option<u64>) -> Verdict {
+    /// Counts the request against the rate limit. `token`: the number of a valid token of a
+    /// storage, which counts as one client.
+    pub fn admit(&self, head: Head<'_>, now: Instant, token: Option<i64>) -> Verdict {
         let (client, verdict) = self.identify(head, now);
         let Some(rate) = &self.rate else {
             return verdict;
@@ -484,7 +484,7 @@ impl Access {
 enum Counted<'a> {
     Name(&'a str),
     /// A valid token of a storage.
-    Token(u64),
+    Token(i64),
     /// An IPv4 address, or an IPv6 /64 network, because one customer usually has a whole /64. All
     /// clients without a known address count as one (`None`).
     Address(Option<IpAddr>),

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock, Weak};
 use std::time::Instant;
 
-use samovar_http::Head;
+use samovar_http::{Head, Peer};
 use samovar_metrics::Observer;
 
 use crate::access::Client;
@@ -156,11 +156,26 @@ pub struct Clients(pub(crate) Weak<Current>);
 
 impl Clients {
     /// Returns the client of a request, with its name if it has one. `None` if no cache has this
-    /// URL, or if the cache has no access rules.
+    /// URL, or if the cache has no access rules and the request no token of the storage.
     pub fn client(&self, head: Head<'_>) -> Option<Client> {
         let caches = self.0.upgrade()?.get();
         let (cache, _) = caches.cache_of(head.path())?;
-        Some(cache.access.as_ref()?.client(head, Instant::now()))
+        let access = cache.access.as_ref();
+        let client = access.map(|access| access.client(head, Instant::now()));
+        let uploads = cache.uploads();
+        let Some(token) = uploads.and_then(|uploads| uploads.token_name(head)) else {
+            return client;
+        };
+        let mut client = client.unwrap_or_else(|| Client {
+            address: match head.peer() {
+                Peer::Tcp(address) => Some(address.ip().to_canonical()),
+                Peer::Unix(_) => None,
+            },
+            ..Client::default()
+        });
+        client.name.get_or_insert(token);
+        client.refused = None;
+        Some(client)
     }
 
     /// Returns the full store path that a request names, if that path is in memory. Reads no disk.

@@ -47,7 +47,6 @@ mod target;
 
 use std::cell::Cell;
 use std::fmt::Display;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{self, Read};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -209,16 +208,17 @@ impl Uploads {
         self.stored.may_contain(hash_part)
     }
 
-    /// Returns a number that stands for the request's token, if the token was valid before. Never
+    /// Returns the number of the request's token, if the token was valid when last looked up. Never
     /// blocks on a disk.
-    pub(crate) fn seen_token(&self, head: Head<'_>) -> Option<u64> {
+    pub(crate) fn seen_token(&self, head: Head<'_>) -> Option<i64> {
+        with_token(head, |text| self.stored.seen(text, |token| token.id))?
+    }
+
+    /// Returns the name of the request's token, if the token was valid when last looked up. Never
+    /// blocks on a disk.
+    pub(crate) fn token_name(&self, head: Head<'_>) -> Option<Arc<str>> {
         with_token(head, |text| {
-            let is_seen = self.stored.is_seen(text);
-            is_seen.then(|| {
-                let mut hasher = DefaultHasher::new();
-                text.hash(&mut hasher);
-                hasher.finish()
-            })
+            self.stored.seen(text, |token| token.name.as_str().into())
         })?
     }
 
@@ -236,7 +236,7 @@ impl Uploads {
         let len = head
             .header_text("Content-Length")
             .and_then(|len| len.parse::<u64>().ok());
-        let is_seen = || with_token(head, |text| self.stored.is_seen(text)) == Some(true);
+        let is_seen = || self.seen_token(head).is_some();
         match len {
             // Buffer only bodies of clients whose token is known to be valid.
             Some(len) if len <= BUFFERED_LEN_MAX && is_seen() => Intake::Buffered(BUFFERED_LEN_MAX),

@@ -412,6 +412,14 @@ pub trait Metadata:
     /// Any [`StorageError`].
     fn tokens(&self) -> Result<Vec<Token>, StorageError>;
 
+    /// Returns at most `count_max` tokens that are valid now, newest first, each with the hash of
+    /// its text.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn valid_tokens(&self, count_max: usize) -> Result<Vec<(TokenHash, Token)>, StorageError>;
+
     /// Returns the token whose text has this hash, or `None` if no token has it.
     ///
     /// # Errors

@@ -393,6 +393,10 @@ impl Metadata for Sqlite {
         self.read(|connection| tokens::all(connection, SCHEMA))
     }
 
+    fn valid_tokens(&self, count_max: usize) -> Result<Vec<(TokenHash, Token)>, StorageError> {
+        self.read(|connection| tokens::valid(connection, self.now(), count_max))
+    }
+
     fn token(&self, hash: &TokenHash) -> Result<Option<Token>, StorageError> {
         self.read(|connection| tokens::find(connection, hash))
     }

@@ -66,6 +66,24 @@ pub(crate) fn all(connection: &Connection, schema: i64) -> Result<Vec<Token>, St
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
+/// Returns the tokens that are valid now, newest first, each with the hash of its text.
+pub(super) fn valid(
+    connection: &Connection,
+    now: i64,
+    count_max: usize,
+) -> Result<Vec<(TokenHash, Token)>, StorageError> {
+    let mut statement = connection.prepare_cached(&format!(
+        "{} where revoked_at is null and (expires_at is null or expires_at > ?1) \
+         order by id desc limit ?2",
+        select(SCHEMA)
+    ))?;
+    let count_max = i64::try_from(count_max).unwrap_or(i64::MAX);
+    let rows = statement.query_map(params![now, count_max], |row| {
+        Ok((TokenHash(row.get(8)?), token_of(row)?))
+    })?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
 pub(super) fn find(
     connection: &Connection,
     hash: &TokenHash,
@@ -135,7 +153,8 @@ fn select(schema: i64) -> String {
         false => "names",
     };
     format!(
-        "select id, name, cache, {names}, rights, created_at, expires_at, revoked_at from token"
+        "select id, name, cache, {names}, rights, created_at, expires_at, revoked_at, hash \
+         from token"
     )
 }
 
