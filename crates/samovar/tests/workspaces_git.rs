@@ -301,8 +301,6 @@ fn a_push_waits_for_a_command_that_changes_the_repository() {
     assert_eq!(home.push(&one.dir), 3);
 }
 
-/// Returns whether the repository of a work tree or one of its copies has an object.
-
 /// A commit that has read the index before the pull would revert what the pull brings.
 #[test]
 fn no_command_changes_a_repository_during_a_pull() {
@@ -351,6 +349,7 @@ fn the_lock_of_a_killed_pull_is_removed() {
     assert_eq!(two.status(), "");
 }
 
+/// Returns whether the repository of a work tree or one of its copies has an object.
 fn has(dir: &Path, object: &str) -> bool {
     let mut repositories = conflict_copies(dir);
     repositories.push(dir.join(".git"));
