@@ -298,6 +298,7 @@ impl Cache {
         if !matches!(head.method(), Method::Get | Method::Head) {
             let is_bulk = head.method() == Method::Post && route == Route::Narinfos;
             return match is_bulk {
+                true if self.uploads.is_some() => reply.dispatch_slow(),
                 true => reply.dispatch(),
                 false => reply.prepared(fixed.get(self.of_method(head.method()))),
             };
@@ -380,7 +381,7 @@ impl Cache {
             self.shared.note(error);
             return reply.prepared(self.shared.fixed.get(Fixed::Unavailable));
         }
-        match route.reads_files() {
+        match upload::reads_files(self.uploads.as_ref(), route) {
             true => reply.dispatch_slow(),
             false => reply.dispatch(),
         }
@@ -537,7 +538,7 @@ impl Cache {
         Err(match verdict {
             Verdict::Granted => {
                 observer.event(&Event::PasswordVerified);
-                Some(match route.reads_files() {
+                Some(match upload::reads_files(self.uploads.as_ref(), route) {
                     true => Response::requeue_slow(),
                     false => Response::requeue(),
                 })

@@ -13,6 +13,18 @@ use crate::answer::build_log::{self, LOG_TYPE};
 use crate::answer::nar::Part;
 use crate::narinfo::rendered;
 use crate::refusal::{Fixed, NOSNIFF, TEXT};
+use crate::route::Route;
+
+/// Whether answering this route may wait for a disk: see [`Route::reads_files`]. Before an uploaded
+/// path is named, its NAR file is examined, which may be on another disk than the databases.
+pub(crate) fn reads_files(uploads: Option<&Uploads>, route: &Route) -> bool {
+    let names_uploads = |uploads: &Uploads| match route {
+        Route::Narinfo(hash_part) => uploads.may_contain(*hash_part),
+        Route::Narinfos | Route::Closure(_) => true,
+        _ => false,
+    };
+    route.reads_files() || uploads.is_some_and(names_uploads)
+}
 
 impl Uploads {
     /// Answers a GET or HEAD from uploaded paths, after the live Nix store had no such path.

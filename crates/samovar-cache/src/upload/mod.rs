@@ -68,6 +68,7 @@ use crate::reader::uploaded_info;
 use crate::refusal::{Fixed, text_response};
 
 pub(crate) use self::bulk::Uploaded;
+pub(crate) use self::get::reads_files;
 #[cfg(fuzzing)]
 pub(crate) use self::pin::fuzzing;
 pub(crate) use self::target::{Kind, Target};
