@@ -257,3 +257,33 @@ fn a_removed_ref_is_created_again_by_a_forced_push_only() {
     home.run(&one, &["push", "--force"]);
     home.run(&one, &["log"]);
 }
+
+/// New files are in no generation: another one must not be told that a program has made them.
+#[test]
+fn a_restore_names_new_files_that_are_in_the_way() {
+    let home = Home::new();
+    let dir = home.open("app", "dir");
+    for name in ["f1", "d/g", "d/h"] {
+        write(&dir, name, "old");
+    }
+    home.push(&dir);
+    fs::remove_file(dir.join("f1")).unwrap();
+    fs::remove_dir_all(dir.join("d")).unwrap();
+    write(&dir, "other", "other");
+    home.push(&dir);
+    write(&dir, "f1/x", "mine");
+    write(&dir, "d", "mine");
+    write(&dir, "new", "mine");
+    let before = tree(&dir);
+    let text = home.exits(&dir, &["restore", "@1"], 1);
+    assert_has(
+        &text,
+        "unpushed changes of 2 paths would be overwritten (d, f1/x)",
+    );
+    assert_eq!(tree(&dir), before);
+    let text = home.exits(&dir, &["restore", "@1", "d"], 1);
+    assert_has(&text, "unpushed changes of 1 path would be overwritten (d)");
+    home.run(&dir, &["restore", "@1", "--force"]);
+    let found = ["f1", "d/g", "d/h", "new"].map(|name| read(&dir, name));
+    assert_eq!(found, ["old", "old", "old", "mine"]);
+}

@@ -66,27 +66,14 @@ pub(super) fn restore(
         );
     }
     let mut actions = actions(&ours.entries, &target.entries, &paths);
-    let unpushed = unpushed(&base, &ours.entries);
-    // New files are in no generation.
-    actions.retain(|action| match action.kind {
-        ActionKind::Remove { ours: index } => find(&base, &ours.entries.path(index)).is_some(),
-        _ => true,
-    });
-    let lost = actions.iter().filter(|action| match action.kind {
-        ActionKind::Remove { ours: index } | ActionKind::Replace { ours: index, .. } => {
-            unpushed.contains(&index)
-        }
-        _ => false,
-    });
-    let lost: Vec<&Action> = lost.collect();
-    let names: Vec<String> = lost.iter().map(|action| shown_path(&action.path)).collect();
+    let names = overwritten(&mut actions, &base, &ours.entries);
     let shown = names.get(..NAMED_COUNT).unwrap_or(&names).join(", ");
     ensure!(
-        is_forced || lost.is_empty(),
+        is_forced || names.is_empty(),
         Failed::Refused.because(anyhow!(
             "unpushed changes of {} would be overwritten ({shown}): push them first, or use \
              --force; nothing was changed",
-            counted(lost.len() as u64, "path")
+            counted(names.len() as u64, "path")
         ))
     );
     let applied = Apply::run(&workspace.place(), &snapshots, &ours, target, &actions)?;
@@ -215,9 +202,43 @@ fn unpushed(base: &Entries, ours: &Entries) -> HashSet<usize> {
     differing.collect()
 }
 
+/// Returns the unpushed changes that a restore would overwrite, for messages. Removes the actions
+/// that remove new files, which are in no generation, unless they are in the way of another entry.
+fn overwritten(actions: &mut Vec<Action>, base: &Entries, ours: &Entries) -> Vec<String> {
+    let unpushed = unpushed(base, ours);
+    let created = actions.iter();
+    let created = created.filter(|action| matches!(action.kind, ActionKind::Create { .. }));
+    let created: HashSet<Vec<u8>> = created.map(|action| action.path.clone()).collect();
+    actions.retain(|action| match action.kind {
+        ActionKind::Remove { .. } => {
+            find(base, &action.path).is_some() || is_at_or_below(&action.path, &created)
+        }
+        _ => true,
+    });
+    let lost = actions.iter().filter(|action| match action.kind {
+        ActionKind::Remove { ours: index } | ActionKind::Replace { ours: index, .. } => {
+            // The entries of a new directory are named instead of it.
+            let is_named =
+                ours.children(index).next().is_none() || find(base, &action.path).is_some();
+            unpushed.contains(&index) && is_named
+        }
+        _ => false,
+    });
+    let mut names: Vec<String> = lost.map(|action| shown_path(&action.path)).collect();
+    names.sort();
+    names
+}
+
 /// Returns whether a path is one of `paths` or below it. No paths: all are selected.
 fn is_selected(path: &[u8], paths: &[Vec<u8>]) -> bool {
     paths.is_empty() || paths.iter().any(|selected| is_below(path, selected))
+}
+
+/// Returns whether a path or a directory above it is in a set.
+fn is_at_or_below(path: &[u8], set: &HashSet<Vec<u8>>) -> bool {
+    let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+    let mut above = ends.filter_map(|(end, _)| path.get(..end));
+    set.contains(path) || above.any(|above| set.contains(above))
 }
 
 fn is_below(path: &[u8], directory: &[u8]) -> bool {
