@@ -2,14 +2,17 @@
 //! published, and the next command completes the work.
 
 mod support;
+mod support_git;
 mod support_uploads;
 mod support_workspaces;
 
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use support_git::{Git, conflict_copies};
 use support_workspaces::{Home, assert_has, exits, read, tree, write};
 use testkit::process::Process;
 
@@ -264,4 +267,66 @@ fn a_second_signal_ends_automatic_pushes_at_once() {
     assert_eq!(auto.wait(), Some(130));
     assert!(started_at.elapsed() > Duration::from_secs(1));
     assert_eq!(read(&one, "b"), "b");
+}
+
+/// Returns `pull`, which is killed when it makes a system call for the nth time.
+fn pull_killed_at(home: &Home, directory: &Path, call: &str, count: u32) -> Command {
+    let mut command = support::bare("strace");
+    command.args(["-f", "-o", "/dev/null", "-e"]);
+    command.arg(format!("trace={call}"));
+    let inject = format!("--inject={call}:signal=SIGKILL:when={count}");
+    command.args([&inject, env!("CARGO_BIN_EXE_samovar"), "workspace", "pull"]);
+    command.env("SAMOVAR_CACHE", home.server.url());
+    command.env("SAMOVAR_TOKEN", &home.token);
+    command.env("XDG_STATE_HOME", home.dir("state"));
+    command.current_dir(directory);
+    command
+}
+
+#[test]
+fn a_killed_pull_leaves_no_part_of_a_repository_that_it_keeps() {
+    let home = Home::new();
+    let one = Git::init(home.dir("one"), &[]);
+    let commit = |git: &Git, text: &str| {
+        write(&git.dir, "a", text);
+        git.run(&["add", "a"]);
+        git.run(&["commit", "--quiet", "--message", text]);
+    };
+    commit(&one, "base");
+    home.open("app", "one");
+    home.push(&one.dir);
+    let moments = [
+        ("utimensat", 3),
+        ("utimensat", 20),
+        ("mkdirat", 2),
+        ("syncfs", 1),
+        ("syncfs", 2),
+    ];
+    let others = moments.map(|(call, count)| {
+        let git = Git::of(home.open("app", &format!("{call}-{count}")));
+        commit(&git, "ours");
+        git
+    });
+    commit(&one, "theirs");
+    home.push(&one.dir);
+    for ((call, count), other) in moments.into_iter().zip(others) {
+        let mut killed = pull_killed_at(&home, &other.dir, call, count);
+        let Ok(mut killed) = Process::try_spawn(&mut killed) else {
+            println!("not tested: there is no strace");
+            return;
+        };
+        killed.wait();
+        for copy in conflict_copies(&other.dir) {
+            Git::of_repository(&copy).check();
+        }
+        let code = home.exits_with(&other.dir, &["pull"]);
+        assert!(matches!(code, 0 | 1), "{code}");
+        let copies = conflict_copies(&other.dir);
+        assert_eq!(copies.len(), 1, "{call} {count}: {copies:?}");
+        let copy = Git::of_repository(&copies[0]);
+        copy.check();
+        assert_eq!(copy.run(&["log", "-1", "--format=%s"]), "theirs");
+        assert_eq!(other.run(&["log", "-1", "--format=%s"]), "ours");
+        other.check();
+    }
 }

@@ -11,7 +11,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, anyhow};
@@ -40,6 +40,22 @@ pub(super) struct Apply<'a> {
     counts: Counts,
     links: Links,
     held: Held,
+    copy: Option<Copying>,
+}
+
+/// Name of the directory in [`Place::incoming`] in which a copy of a repository is written.
+const COPY: &str = "copy";
+
+/// A directory that is copied. It gets its name when it is complete: a part of a repository would
+/// be taken for one.
+#[derive(Debug)]
+struct Copying {
+    /// Path in the tree.
+    path: Vec<u8>,
+    /// Where it is written.
+    directory: PathBuf,
+    /// Root of the tree; [`Apply::root`] is the directory meanwhile.
+    root: Root,
 }
 
 /// Numbers of changes.
@@ -116,11 +132,13 @@ impl<'a> Apply<'a> {
             staged,
             counts: Counts::default(),
             links: Links::default(),
+            copy: None,
         };
         for action in &actions {
-            let applied = apply.apply(&place.root, action);
+            let applied = apply.step(place, action);
             applied.with_context(|| format!("cannot update {}", shown_path(&action.path)))?;
         }
+        apply.finish_copy()?;
         let synced = apply.root.sync();
         synced.context("cannot write the files to stable storage")?;
         let received_len = apply.staged.received_len;
@@ -131,8 +149,61 @@ impl<'a> Apply<'a> {
         })
     }
 
+    /// Makes a change in the tree, or in the directory that is being copied.
+    fn step(&mut self, place: &Place, action: &Action) -> anyhow::Result<()> {
+        let is_in_copy = |copy: &Copying| {
+            let rest = action.path.strip_prefix(&copy.path[..]);
+            let is_metadata = matches!(action.kind, ActionKind::Metadata { .. });
+            rest.is_some_and(|rest| rest.starts_with(b"/")) && !is_metadata
+        };
+        if self.copy.as_ref().is_some_and(|copy| !is_in_copy(copy)) {
+            self.finish_copy()?;
+        }
+        match action.kind {
+            ActionKind::Conflict { theirs, .. }
+                if matches!(self.entry(theirs)?.kind, Kind::Directory { .. }) =>
+            {
+                self.begin_copy(place, &action.path)
+            }
+            _ => self.apply(&place.root, action),
+        }
+    }
+
+    fn begin_copy(&mut self, place: &Place, path: &[u8]) -> anyhow::Result<()> {
+        let directory = place.incoming.join(COPY);
+        let context = || format!("cannot create {directory:?}");
+        // A killed command may have left one.
+        match fs::remove_dir_all(&directory) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(error).with_context(context);
+            }
+            _ => {}
+        }
+        fs::create_dir(&directory).with_context(context)?;
+        let root = std::mem::replace(&mut self.root, Root::open(&directory)?);
+        self.copy = Some(Copying {
+            path: path.to_vec(),
+            directory,
+            root,
+        });
+        self.counts.paths += 1;
+        Ok(())
+    }
+
+    fn finish_copy(&mut self) -> anyhow::Result<()> {
+        let Some(copy) = self.copy.take() else {
+            return Ok(());
+        };
+        // Its files must not be empty after a power cut.
+        self.root.sync()?;
+        self.root = copy.root;
+        let flags = RenameFlags::NOREPLACE;
+        self.move_in(&copy.directory, &copy.path, flags)
+    }
+
     fn apply(&mut self, root: &Path, action: &Action) -> anyhow::Result<()> {
-        let path = &action.path[..];
+        let above = self.copy.as_ref().map_or(0, |copy| copy.path.len() + 1);
+        let path = action.path.get(above..).unwrap_or_default();
         match action.kind {
             ActionKind::Metadata { mode, .. } if path.is_empty() => set_root_mode(root, mode),
             ActionKind::Metadata { mode, mtime } => {
@@ -281,6 +352,11 @@ impl<'a> Apply<'a> {
         let (digest, _, _) = file(&self.theirs.entries, theirs)?;
         let staged = self.staged.take(&digest)?;
         set_file_attributes(&staged, mode, entry.mtime)?;
+        self.move_in(&staged, path, flags)
+    }
+
+    /// Moves a file or directory to its place.
+    fn move_in(&self, from: &Path, path: &[u8], flags: RenameFlags) -> anyhow::Result<()> {
         let (parent, name) = split(path);
         let rename = || {
             let directory = match parent {
@@ -289,14 +365,18 @@ impl<'a> Apply<'a> {
             };
             let directory = directory.as_ref().unwrap_or(&self.root);
             let renamed = match flags.is_empty() {
-                true => rustix::fs::renameat(CWD, &staged, directory, name),
-                false => rustix::fs::renameat_with(CWD, &staged, directory, name, flags),
+                true => rustix::fs::renameat(CWD, from, directory, name),
+                false => rustix::fs::renameat_with(CWD, from, directory, name, flags),
             };
             match renamed {
+                // A directory replaces nothing but an empty one.
+                Err(Errno::INVAL) if from.is_dir() => {
+                    Ok(rustix::fs::renameat(CWD, from, directory, name)?)
+                }
                 // The file system does not know the flag. A hard link replaces nothing either.
                 Err(Errno::INVAL) if !flags.is_empty() => {
                     let at = rustix::fs::AtFlags::empty();
-                    Ok(rustix::fs::linkat(CWD, &staged, directory, name, at)?)
+                    Ok(rustix::fs::linkat(CWD, from, directory, name, at)?)
                 }
                 renamed => Ok(renamed?),
             }

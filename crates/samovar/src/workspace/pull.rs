@@ -14,7 +14,7 @@ use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 use samovar_workspace::merge::ActionKind;
 use samovar_workspace::repository::Contents;
-use samovar_workspace::{Action, Entries, Entry, Kind, Root, Scanned, Walk, merge_with};
+use samovar_workspace::{Action, Entries, Kind, Root, Scanned, Walk, merge_with};
 
 use super::adopt::{self, Origin};
 use super::apply::{Apply, set_root_mode};
@@ -166,7 +166,15 @@ pub(super) fn conflicts(
     theirs: &Entries,
 ) -> Vec<Conflict> {
     let mut conflicts = Vec::new();
+    // Beginning of the paths of a copy that is there already.
+    let mut existing: Option<Vec<u8>> = None;
     actions.retain(|action| {
+        if existing
+            .as_ref()
+            .is_some_and(|path| action.path.starts_with(path))
+        {
+            return false;
+        }
         let ActionKind::Conflict {
             ours: kept,
             theirs: index,
@@ -174,8 +182,11 @@ pub(super) fn conflicts(
         else {
             return true;
         };
-        let copy = existing_copy(ours, kept, theirs.get(index));
+        let copy = existing_copy(ours, kept, theirs, index);
         let is_new = copy.is_none();
+        if !is_new {
+            existing = Some([&action.path, &b"/"[..]].concat());
+        }
         conflicts.push(Conflict {
             ours: kept,
             theirs: index,
@@ -186,19 +197,44 @@ pub(super) fn conflicts(
     conflicts
 }
 
-/// Returns the path of the conflict copy of `copied` that an earlier pull, which was killed, has
+/// Returns the path of the conflict copy of their entry that an earlier pull, which was killed, has
 /// made beside our entry.
-fn existing_copy(ours: &Entries, kept: usize, copied: Option<&Entry>) -> Option<Vec<u8>> {
-    let (kept, copied) = (ours.get(kept)?, copied?);
-    // The copy of a directory may be incomplete.
-    if matches!(copied.kind, Kind::Directory { .. }) {
-        return None;
-    }
+fn existing_copy(ours: &Entries, kept: usize, theirs: &Entries, index: usize) -> Option<Vec<u8>> {
+    let kept = ours.get(kept)?;
     let prefix = [&kept.name[..], b".conflict-"].concat();
-    let is_copy = |entry: &Entry| entry.name.starts_with(&prefix) && entry.has_same_data(copied);
-    let mut siblings = ours.children(kept.parent);
-    let copy = siblings.find(|index| ours.get(*index).is_some_and(is_copy))?;
-    Some(ours.path(copy))
+    let is_copy = |found: &usize| {
+        let entry = ours.get(*found);
+        entry.is_some_and(|entry| entry.name.starts_with(&prefix))
+            && has_same_entries(ours, *found, theirs, index)
+    };
+    ours.children(kept.parent)
+        .find(is_copy)
+        .map(|copy| ours.path(copy))
+}
+
+/// Returns whether two entries have the same contents, and so have those below them. The file that
+/// hides the copy of a repository from git does not count.
+fn has_same_entries(ours: &Entries, copy: usize, theirs: &Entries, index: usize) -> bool {
+    let below = |entries: &Entries, top: usize| match entries.get(top).map(|entry| &entry.kind) {
+        Some(Kind::Directory { end }) => top..*end,
+        _ => top..top + 1,
+    };
+    let is_counted = |at: &usize| {
+        let entry = ours.get(*at);
+        !entry.is_some_and(|entry| entry.parent == copy && *entry.name == *b".gitignore")
+    };
+    let mut copied = below(ours, copy).filter(is_counted);
+    let is_same = |at: usize| {
+        let both = copied
+            .next()
+            .and_then(|found| ours.get(found))
+            .zip(theirs.get(at));
+        both.is_some_and(|(found, entry)| {
+            let is_top = at == index;
+            found.has_same_data(entry) && (is_top || found.name == entry.name)
+        })
+    };
+    below(theirs, index).all(is_same) && copied.next().is_none()
 }
 
 /// Name of the directory of a whole tree that was received.

@@ -1,5 +1,10 @@
 //! Git repositories of tests.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(
+    dead_code,
+    clippy::allow_attributes,
+    reason = "each test file uses a part of this"
+)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
