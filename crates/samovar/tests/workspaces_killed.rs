@@ -4,17 +4,20 @@
 mod support;
 mod support_git;
 mod support_uploads;
+mod support_users;
 mod support_workspaces;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use support_git::{Git, conflict_copies};
+use support_users::{as_user, has_users};
 use support_workspaces::{Home, assert_has, exits, read, tree, write};
-use testkit::process::Process;
+use testkit::process::{Process, output};
 
 /// Returns the number of kills in each test. The environment variable `SAMOVAR_KILLS` can raise it.
 fn kill_count() -> u32 {
@@ -328,5 +331,49 @@ fn a_killed_pull_leaves_no_part_of_a_repository_that_it_keeps() {
         assert_eq!(copy.run(&["log", "-1", "--format=%s"]), "theirs");
         assert_eq!(other.run(&["log", "-1", "--format=%s"]), "ours");
         other.check();
+    }
+}
+
+/// Root needs no permission to change a read-only directory.
+#[test]
+fn a_killed_pull_leaves_the_modes_of_directories() {
+    if !has_users() {
+        return;
+    }
+    let home = Home::new();
+    let one = home.open("app", "one");
+    let dir = tempfile::tempdir().expect("a directory");
+    let read_only = || fs::Permissions::from_mode(0o555);
+    let change = |round: u32| {
+        write(&one, "ro/a", format!("{round}"));
+        write(&one, &format!("ro/{round}"), "new");
+        fs::remove_file(one.join(format!("ro/{}", round.wrapping_sub(1)))).unwrap_or_default();
+        write(&one, &format!("new{round}/sub/file"), "new");
+        for name in ["ro".to_owned(), format!("new{round}")] {
+            fs::set_permissions(one.join(name), read_only()).expect("is changed");
+        }
+        home.push(&one);
+    };
+    change(0);
+    let user = |script: &str| {
+        let mut command = as_user(dir.path());
+        command.args(["sh", "-ec", script]);
+        command.env("SAMOVAR_CACHE", home.server.url());
+        command.env("SAMOVAR_TOKEN", &home.token);
+        command.env("XDG_STATE_HOME", dir.path().join("state"));
+        output(&mut command)
+    };
+    user("\"$SAMOVAR\" ws open app w");
+    for round in 1..=6 {
+        change(round);
+        let call = ["renameat2", "unlinkat", "mkdirat"][round as usize % 3];
+        let count = round.div_ceil(3);
+        let text = user(&format!(
+            "cd w; strace -f -o /dev/null -e trace={call} \
+             --inject={call}:signal=SIGKILL:when={count} \"$SAMOVAR\" ws pull >out 2>&1 || true; \
+             rm out; \"$SAMOVAR\" ws pull; \"$SAMOVAR\" ws diff; stat -c %a ro new{round}"
+        ));
+        assert!(text.ends_with("555\n555\n"), "{call} {count}: {text}");
+        assert!(!text.contains("mode "), "{call} {count}: {text}");
     }
 }

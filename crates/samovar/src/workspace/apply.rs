@@ -23,6 +23,7 @@ use samovar_workspace::{Entry, Kind, Manifest, Mtime, Root, Scanned};
 
 use super::fetch::{Place, Staged, file};
 use super::held::Held;
+use super::modes;
 use super::state::shown_path;
 use super::unchanged::{Links, is_as_scanned};
 use crate::notice::notice;
@@ -134,6 +135,8 @@ impl<'a> Apply<'a> {
             links: Links::default(),
             copy: None,
         };
+        let remembered = modes::remember(&place.state, &ours.entries, &theirs.entries, &actions);
+        remembered.context("cannot write the modes of directories")?;
         for action in &actions {
             let applied = apply.step(place, action);
             applied.with_context(|| format!("cannot update {}", shown_path(&action.path)))?;
@@ -141,6 +144,7 @@ impl<'a> Apply<'a> {
         apply.finish_copy()?;
         let synced = apply.root.sync();
         synced.context("cannot write the files to stable storage")?;
+        modes::forget(&place.state);
         let received_len = apply.staged.received_len;
         apply.staged.remove();
         Ok(Applied {
@@ -393,7 +397,7 @@ impl<'a> Apply<'a> {
         match (operation(), split(path).0) {
             (Err(error), Some(parent)) if error.kind() == io::ErrorKind::PermissionDenied => {
                 let attributes = Attributes {
-                    mode: 0o700,
+                    mode: modes::WRITABLE,
                     mtime: None,
                 };
                 self.root.set_attributes(parent, attributes)?;

@@ -27,6 +27,7 @@ mod held;
 mod list;
 mod local;
 mod mode;
+mod modes;
 mod old;
 mod on_server;
 mod open;

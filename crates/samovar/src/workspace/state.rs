@@ -55,6 +55,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::fetch::Place;
 use super::mode::{Mode, Overlay, field};
+use super::modes;
 use super::old;
 use super::overlay::mount_source;
 use super::registry::{self, Registered};
@@ -400,6 +401,7 @@ impl Workspace {
             self.register();
             old::finish(&self.root);
         }
+        modes::complete(&self.root, &self.path(""));
         Ok(Lock { _file: file })
     }
 
