@@ -13,6 +13,7 @@ use samovar_nix::{NarHash, StoreDir, StorePath};
 
 use crate::error::{PutError, StorageError};
 use crate::metadata::{NewNar, NewToken, Rows as _, Sqlite};
+use crate::regular::open_regular;
 use crate::retention::Rules;
 use crate::root::{self, PRIVATE, REBUILDING, RootKind, create_private, is_rebuilding, make_ready};
 use crate::storage::{DATABASE, STORE_ID, Storage, is_in_use, stated_user};
@@ -197,7 +198,7 @@ impl StoredCache {
         let storage = &*self.storage;
         let shown = || file.display().to_string();
         let failed = |error| StorageError::file("cannot read", shown(), error);
-        let mut source = File::open(file).map_err(failed)?;
+        let mut source = open_regular(file).map_err(failed)?;
         let limits = &storage.limits;
         let verified = verify(&mut source, name, &mut io::sink(), limits, &mut Unlimited);
         let verified = verified.map_err(|error| PutError::of_nar(error, &shown()))?;

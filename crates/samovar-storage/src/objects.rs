@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 use crate::error::StorageError;
+use crate::regular::open_regular;
 use crate::reserve;
 
 use self::files::{FileGroup, NewFile, sync_files};
@@ -293,7 +294,7 @@ impl Objects for Directory {
     }
 
     fn open(&self, key: &str) -> Result<Option<File>, StorageError> {
-        match File::open(self.root.join(key)) {
+        match open_regular(&self.root.join(key)) {
             Ok(file) => Ok(Some(file)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(StorageError::file("cannot open", key, error)),
@@ -367,7 +368,7 @@ impl Objects for Directory {
 
     fn link(&self, file: &Path, key: &str) -> Result<(), StorageError> {
         let failed = |error| StorageError::file("cannot link a file to", key, error);
-        File::open(file)
+        open_regular(file)
             .and_then(|file| file.sync_all())
             .map_err(failed)?;
         // Link to a temporary name, then rename: renaming replaces an existing file, linking does

@@ -459,3 +459,34 @@ fn a_rebuilt_database_has_the_paths_of_all_caches() {
     assert_eq!(server.get(&target).status, 404);
     assert_eq!([narinfo(&server, &lib), narinfo(&server, &app)], before);
 }
+
+/// Opening a pipe that nobody writes would never end.
+#[test]
+fn pipes_in_place_of_files_are_named_and_not_imported() {
+    for arguments in [&["--from"][..], &["--link", "--from"], &[]] {
+        let site = Site::new();
+        let directory = match arguments.is_empty() {
+            true => site.storage(),
+            false => site.dir().join("other"),
+        };
+        fs::create_dir_all(directory.join("nar")).unwrap();
+        fs::write(directory.join("nix-cache-info"), "StoreDir: /nix/store\n").unwrap();
+        let pipe = |name: &str| {
+            let mut command = Command::new("mkfifo");
+            output(command.arg(directory.join(name)));
+        };
+        let [file, nar, narinfo] = ["file", "nar", "narinfo"].map(MadePath::new);
+        for path in [&file, &nar] {
+            fs::write(directory.join(&path.target()[1..]), path.narinfo()).unwrap();
+        }
+        fs::write(directory.join(file.url()), &file.file).unwrap();
+        pipe(&nar.url());
+        pipe(&narinfo.target()[1..]);
+        let mut arguments = arguments.to_vec();
+        let from = directory.to_str().unwrap().to_owned();
+        arguments.extend((!arguments.is_empty()).then_some(&*from));
+        let text = import_part(&site, &arguments);
+        let lines = text.matches("it is not a regular file").count();
+        assert!(lines == 2 && text.contains("1 path imported"), "{text}");
+    }
+}

@@ -1,7 +1,7 @@
 //! The caches from which paths are imported: directories, and caches over HTTP.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,10 +9,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use anyhow::{Context as _, anyhow, ensure};
 use samovar_nix::narinfo::NarInfo;
 use samovar_nix::{HashPart, StoreDir};
-use samovar_storage::StoredCache;
 use samovar_storage::import::file_name;
 use samovar_storage::token::Token;
 use samovar_storage::verify::{FileName, Unlimited};
+use samovar_storage::{StoredCache, open_regular};
 
 use super::Failure;
 use crate::cache::Cache;
@@ -143,7 +143,7 @@ impl Source {
         match &self.caches[origin.unwrap_or(0)] {
             Kind::Directory { root, links } => {
                 let file = root.join(relative(&info.url)?);
-                let opened = File::open(&file);
+                let opened = open_regular(&file);
                 let mut reader = opened.with_context(|| format!("cannot read {}", info.url))?;
                 let name = match name {
                     Some(name) => name,
@@ -153,7 +153,7 @@ impl Source {
                 if *links && cache.owner_reads(&file)? {
                     cache.adopt_nar(token, &name, &file)?;
                 } else {
-                    let mut reader = File::open(&file)?;
+                    let mut reader = open_regular(&file)?;
                     cache.put_nar(token, &name, &mut reader, &mut Unlimited)?;
                 }
                 Ok(name)
@@ -197,7 +197,8 @@ impl Kind {
 
     fn directory(root: &Path, links: bool) -> anyhow::Result<(Self, StoreDir)> {
         let info = root.join("nix-cache-info");
-        let text = fs::read_to_string(&info)
+        let text = open_regular(&info)
+            .and_then(io::read_to_string)
             .with_context(|| format!("{root:?} is not a binary cache: cannot read {info:?}"))?;
         let store_dir = text.lines().find_map(|line| line.strip_prefix("StoreDir:"));
         let store_dir = match store_dir {
@@ -216,7 +217,7 @@ fn read_narinfo(
     hash_part: HashPart,
     dir: &StoreDir,
 ) -> anyhow::Result<Option<NarInfo>> {
-    let file = match File::open(root.join(format!("{hash_part}.narinfo"))) {
+    let file = match open_regular(&root.join(format!("{hash_part}.narinfo"))) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file?,
     };
