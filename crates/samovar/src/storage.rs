@@ -1,5 +1,6 @@
 //! Functions that the commands on a storage directory share.
 
+use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -9,6 +10,7 @@ use samovar_nix::StoreDir;
 use samovar_server::config::{CacheSettings, Configuration};
 use samovar_server::daemon::Identity;
 use samovar_server::server;
+use samovar_storage::RootKind;
 use samovar_storage::metadata::StoredPath;
 use sha2::{Digest as _, Sha256};
 
@@ -21,6 +23,38 @@ pub(crate) fn directory(config: &Configuration) -> anyhow::Result<PathBuf> {
     let none = "no storage is configured: name its directory with --storage, or use --config";
     let directory = config.storage.clone();
     directory.ok_or_else(|| Failed::Usage.because(anyhow!(none)))
+}
+
+/// Makes the directory of a new storage for the user of the server, whom the configuration names.
+/// Otherwise root, who runs a command before the first start of the server, would own the storage.
+/// Call it before [`become_owner`].
+pub(crate) fn make_for_user(directory: &Path, config: &Configuration) -> anyhow::Result<()> {
+    let failed = || format!("cannot use the storage {directory:?}");
+    let identity = Identity::find(config.user.as_deref(), config.group.as_deref())?;
+    let identity = identity.filter(|_| rustix::process::geteuid().is_root());
+    if let Some(identity) = identity
+        && RootKind::of(directory).with_context(failed)? == RootKind::New
+        && is_empty(directory).with_context(failed)?
+    {
+        fs::create_dir_all(directory)
+            .and_then(|()| identity.take(directory))
+            .with_context(failed)?;
+    }
+    Ok(())
+}
+
+/// Returns whether a directory does not exist, or has no files. A new file system has `lost+found`.
+fn is_empty(directory: &Path) -> io::Result<bool> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+        entries => entries?,
+    };
+    for entry in entries {
+        if entry?.file_name() != "lost+found" {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Makes root the owner of a storage, who runs the server: files of root could not be used by the

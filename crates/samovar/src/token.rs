@@ -20,7 +20,7 @@ use time::OffsetDateTime;
 
 use crate::arguments::{option, required};
 use crate::serve;
-use crate::storage::become_owner;
+use crate::storage::{become_owner, make_for_user};
 
 /// Adds the subcommands to `samovar token`.
 pub(crate) fn with_subcommands(command: Command) -> Command {
@@ -116,7 +116,12 @@ fn name() -> Arg {
 ///
 /// There is no such storage or no such token, or the database cannot be used.
 pub(crate) fn run(name: &str, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
-    let metadata = open(&directory(matches)?, name == "create")?;
+    let directory = directory(matches)?;
+    if name == "create" && matches.get_one::<PathBuf>("storage").is_none() {
+        let config = serve::configuration(&serve::settings(matches)?)?;
+        make_for_user(&directory, &config)?;
+    }
+    let metadata = open(&directory, name == "create")?;
     match name {
         "create" => create(&metadata, matches, out),
         "revoke" => revoke(&metadata, matches, out),

@@ -104,6 +104,41 @@ fn maintenance_by_root_leaves_the_storage_to_its_owner() {
     assert_owned(&site, "cache delete");
 }
 
+/// Before the first start, the configuration alone names the user of the server.
+#[test]
+fn root_makes_a_new_storage_for_the_user_of_the_server() {
+    if !has_users() {
+        return;
+    }
+    for (exists, imports) in [(false, false), (true, false), (false, true)] {
+        let (site, path) = (Site::new(), MadePath::new("imported"));
+        site.configure_empty("user = \"65534\"\ngroup = \"65534\"\n");
+        if exists {
+            fs::create_dir(site.storage()).unwrap();
+        }
+        if imports {
+            let mut import = command(&site, "import");
+            output(import.arg("--from").arg(cache_of_root(&site, &path)));
+            assert_owned(&site, "import");
+        }
+        let token = output(&mut command(&site, "token create --name first"));
+        assert_owned(&site, "token create");
+        for directory in [site.dir(), &live_root(&site)] {
+            fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let server = site.start();
+        server.publish(token.trim(), &MadePath::new("first"));
+        assert_owned(&site, "serve");
+    }
+    // A directory that has other files stays that of root.
+    let site = Site::new();
+    site.configure_empty("user = \"65534\"\ngroup = \"65534\"\n");
+    fs::create_dir(site.storage()).unwrap();
+    fs::write(site.storage().join("other"), "").unwrap();
+    fails(&mut command(&site, "token create --name first"));
+    assert_eq!(fs::metadata(site.storage()).unwrap().uid(), 0);
+}
+
 /// A link keeps the owner and the mode of the file, so it is made only of files that the server can
 /// read. The directory has the group root, to which the server does not belong.
 #[test]

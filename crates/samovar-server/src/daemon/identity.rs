@@ -4,7 +4,9 @@
 use std::ffi::CString;
 use std::fmt;
 use std::fs::Metadata;
-use std::os::unix::fs::MetadataExt as _;
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, chown};
+use std::path::Path;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use nix::unistd::{
@@ -67,6 +69,22 @@ impl Identity {
             user: Some(account),
             gid,
         }))
+    }
+
+    /// Gives a directory of root to this user and group. Does nothing if the process is not root,
+    /// or if the directory belongs to another user.
+    ///
+    /// # Errors
+    ///
+    /// The owner cannot be read or changed.
+    pub fn take(&self, directory: &Path) -> io::Result<()> {
+        let is_of_root = std::fs::metadata(directory)?.uid() == 0;
+        match &self.user {
+            Some(user) if is_of_root && Uid::effective().is_root() => {
+                chown(directory, Some(user.uid.as_raw()), Some(self.gid.as_raw()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Makes root the owner of a file, with the owner's group, so that this user owns all files

@@ -25,7 +25,7 @@ use samovar_store::{Settings, Store};
 use crate::outcome::{Failed, Outcome};
 use crate::serve;
 use crate::size::counted;
-use crate::storage::{become_owner, directory, renderer, signing};
+use crate::storage::{become_owner, directory, make_for_user, renderer, signing};
 use crate::trust::{is_signed, keys};
 use source::Source;
 
@@ -116,6 +116,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     let from: Vec<&String> = matches.get_many("from").into_iter().flatten().collect();
     let paths = matches.get_many("paths").into_iter().flatten();
     let paths: Vec<String> = paths.cloned().collect();
+    make_for_user(&root, &config)?;
     become_owner(&root)?;
     let source = Source::open(&from, &root, matches.get_flag("link"))?;
     let failed = || format!("cannot use the storage {root:?}");
