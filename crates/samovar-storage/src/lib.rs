@@ -41,6 +41,7 @@ mod inspect;
 mod keep;
 mod log_files;
 mod logs;
+mod loose;
 mod lost;
 pub mod metadata;
 mod mirror;

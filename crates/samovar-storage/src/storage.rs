@@ -16,15 +16,15 @@ use crate::admission::Admission;
 use crate::commit_queue::CommitQueue;
 use crate::counters::Counters;
 use crate::error::{PutError, StorageError};
+use crate::loose::{InFlight, LooseBytes};
 use crate::lost::{OnLost, Place, place_of_nars};
 use crate::metadata::{
-    CacheId, CacheSummary, Clock, Metadata, NewNar, NewPath, OWN_LEN, Published, Rows as _, Sqlite,
+    CacheId, CacheSummary, Clock, Metadata, NewNar, NewPath, Published, Rows as _, Sqlite,
     StoredPath, Uses,
 };
 use crate::mirror;
-use crate::objects::{Directory, Objects, Placed, create_directory, list_if_any};
+use crate::objects::{Directory, NewObject, Objects, Placed, create_directory, list_if_any};
 use crate::plausible::Jumps;
-use crate::publish::Refusal;
 use crate::push::joins::Joins;
 use crate::reserve;
 use crate::retention::{Retentions, Rules};
@@ -52,6 +52,13 @@ pub(crate) struct NarOfToken {
     /// The id of the token with which it was uploaded, and the NAR.
     pub(crate) new: (i64, NewNar),
     pub(crate) file: Placed,
+    pub(crate) _in_flight: InFlight,
+}
+
+/// A new file that is counted.
+pub(crate) struct NewFile {
+    pub(crate) object: Box<dyn NewObject>,
+    pub(crate) in_flight: InFlight,
 }
 
 /// The storage for uploaded paths: files and a database.
@@ -75,8 +82,7 @@ pub struct Storage {
     /// The tokens that were valid when last looked up. They decide how a body is received, which
     /// rate limit counts a request, and which name is logged; no right depends on them.
     pub(crate) seen_tokens: RwLock<HashMap<TokenHash, Token>>,
-    /// Upper bound, by token id, of the total length of the token's files that no path uses; bytes.
-    pub(crate) loose_bytes: Mutex<HashMap<i64, u64>>,
+    loose_bytes: Arc<LooseBytes>,
     /// Uses of paths that are not written to the database yet.
     pub(crate) uses: Mutex<Uses>,
     pub(crate) retentions: Mutex<Retentions>,
@@ -173,7 +179,7 @@ impl Storage {
             index: RwLock::default(),
             changing: Mutex::default(),
             seen_tokens: RwLock::default(),
-            loose_bytes: Mutex::default(),
+            loose_bytes: Arc::default(),
             uses: Mutex::default(),
             retentions: Mutex::default(),
             store_id,
@@ -452,30 +458,12 @@ impl Storage {
         }
     }
 
-    /// Refuses a file of this length if the token's files that no path uses would exceed their
-    /// limit.
-    pub(crate) fn check_loose(&self, token: &Token, file_size: u64) -> Result<(), PutError> {
+    /// Counts a file of this length. Refuses it if the token's files that no path uses would exceed
+    /// their limit.
+    pub(crate) fn count_loose(&self, token: &Token, file_size: u64) -> Result<InFlight, PutError> {
         let limit = self.rules.loose_bytes_max;
-        // Held until the file is counted: uploads that end at the same time count one by one.
-        let mut bounds = self
-            .loose_bytes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        // Publishing reduces the total, so the bound in memory is exact or too high.
-        let bound = bounds.get(&token.id).copied();
-        let mut used = match bound {
-            Some(bound) => bound,
-            None => self.metadata.loose_bytes(token.id)?,
-        };
-        if bound.is_some() && used.saturating_add(file_size).saturating_add(OWN_LEN) > limit {
-            used = self.metadata.loose_bytes(token.id)?;
-        }
-        let used = used.saturating_add(file_size).saturating_add(OWN_LEN);
-        if used > limit {
-            return Err(Refusal::TooManyLoose { used, limit }.into());
-        }
-        bounds.insert(token.id, used);
-        Ok(())
+        let recorded = || self.metadata.loose_bytes(token.id);
+        self.loose_bytes.count(token, file_size, limit, recorded)
     }
 
     /// Removes a path from the index in memory if the database no longer has it, because the

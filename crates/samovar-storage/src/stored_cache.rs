@@ -16,9 +16,8 @@ use crate::metadata::{
     CacheId, Client, NewNar, NewPath, NewReference, OWN_LEN, Published, SizeLimit, StoredNar,
     StoredPath, USE_INTERVAL,
 };
-use crate::objects::NewObject;
 use crate::publish::{self, Refusal};
-use crate::storage::{NarOfToken, Render, Storage};
+use crate::storage::{NarOfToken, NewFile, Render, Storage};
 use crate::token::{Denied, Rights, Token, TokenHash};
 use crate::verify::{FileName, Memory, Verified, verify};
 use crate::waiting::Patience;
@@ -281,8 +280,8 @@ impl StoredCache {
             verify(source, name, object, &storage.limits, memory)
                 .map_err(|error| PutError::of_nar(error, &format!("nar/{name}")))
         };
-        let (new, object) = self.receive_object(token, &mut used, verify, |_| Ok(*name))?;
-        Ok(self.store_nar(token, new, object)?)
+        let (new, file) = self.receive_object(token, &mut used, verify, |_| Ok(*name))?;
+        Ok(self.store_nar(token, new, file)?)
     }
 
     /// Makes the file of a verified NAR durable, and records it, in one commit with others that
@@ -292,12 +291,14 @@ impl StoredCache {
         &self,
         token: &Token,
         new: NewNar,
-        object: Box<dyn NewObject>,
+        file: NewFile,
     ) -> Result<(), StorageError> {
         let storage = &*self.storage;
-        let file = object.place(&new.nar.object_key, new.is_stored)?;
-        let new = (token.id, new);
-        let group = Arc::new(vec![NarOfToken { new, file }]);
+        let group = Arc::new(vec![NarOfToken {
+            file: file.object.place(&new.nar.object_key, new.is_stored)?,
+            new: (token.id, new),
+            _in_flight: file.in_flight,
+        }]);
         let commit = |batch: &[&[NarOfToken]], patience| storage.commit_nars(batch, patience);
         let waits = storage.metadata.waits();
         let outcomes = waits.lend(|| {
@@ -322,7 +323,7 @@ impl StoredCache {
         used: &mut u64,
         verify: impl FnOnce(&mut dyn Write) -> Result<Verified, PutError>,
         name: impl FnOnce(&Verified) -> Result<FileName, PutError>,
-    ) -> Result<(NewNar, Box<dyn NewObject>), PutError> {
+    ) -> Result<(NewNar, NewFile), PutError> {
         let storage = &*self.storage;
         // Every file has at least one byte: refuse it before it is received if the quota is used
         // up.
@@ -335,14 +336,14 @@ impl StoredCache {
         let name = name(&verified)?;
         // The path that will use the file counts, too.
         self.check_quota(*used, verified.file_size.saturating_add(OWN_LEN))?;
-        storage.check_loose(token, verified.file_size)?;
+        let in_flight = storage.count_loose(token, verified.file_size)?;
         // The transaction that records the NAR checks the token, too, but then the file has its
         // name already.
         self.check_token(token)?;
         *used = used.saturating_add(verified.file_size);
         let (key, is_stored) = storage.object_key(&name)?;
         let new = NewNar::new(verified, key, is_stored);
-        Ok((new, object))
+        Ok((new, NewFile { object, in_flight }))
     }
 
     /// Returns the total length of what the cache stores, in bytes. Returns 0 if the cache has no

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use samovar_nix::nar::Encoder;
 use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
 use samovar_storage::collect::Rules;
-use samovar_storage::metadata::{DAY, Metadata, NewToken, Published, StoredPath};
+use samovar_storage::metadata::{DAY, Metadata, NewToken, OWN_LEN, Published, StoredPath};
 use samovar_storage::push::wire::OpenLine;
 use samovar_storage::push::{Answer, PushError, PushId};
 use samovar_storage::token::{Rights, Token, TokenHash};
@@ -94,10 +94,14 @@ impl Made {
 }
 
 fn open(dir: &Path) -> (Arc<Storage>, StoredCache) {
+    open_with(dir, Rules::default())
+}
+
+fn open_with(dir: &Path, rules: Rules) -> (Arc<Storage>, StoredCache) {
     // The clock of these tests jumps.
     let rules = Rules {
         drift_max: i64::MAX,
-        ..Rules::default()
+        ..rules
     };
     let storage = Storage::with_rules(dir, &StoreDir::default(), rules, clock).unwrap();
     let cache = storage.cache("default", true).unwrap();
@@ -106,8 +110,12 @@ fn open(dir: &Path) -> (Arc<Storage>, StoredCache) {
 
 impl Fixture {
     fn new() -> Self {
+        Self::with_rules(Rules::default())
+    }
+
+    fn with_rules(rules: Rules) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let (storage, cache) = open(dir.path());
+        let (storage, cache) = open_with(dir.path(), rules);
         let new = NewToken {
             name: "tests".to_owned(),
             cache: None,
@@ -384,4 +392,37 @@ fn a_failure_of_the_storage_after_a_nar_was_received_is_counted() {
         .iter()
         .find(|(reason, _)| *reason == "storage_failed");
     assert_eq!(count, Some(&("storage_failed", 1)));
+}
+
+/// The limit for files that no path uses also counts files that are not recorded yet: those of a
+/// pack are recorded together.
+#[test]
+fn files_of_a_pack_that_are_not_recorded_yet_count_towards_the_limit() {
+    let made = ["a", "b", "c"].map(Made::new);
+    let sizes = made.each_ref().map(|made| made.nar.len() as u64 + OWN_LEN);
+    let end = b"end 1\n".len();
+    let mut pack = Vec::new();
+    for made in &made {
+        let one = made.pack();
+        pack.extend_from_slice(&one[..one.len() - end]);
+    }
+    pack.extend_from_slice(b"end 3\n");
+    for (limit, is_within) in [
+        (sizes.iter().sum::<u64>(), true),
+        (sizes.iter().sum::<u64>() - 1, false),
+    ] {
+        let fixture = Fixture::with_rules(Rules {
+            loose_bytes_max: limit,
+            ..Rules::default()
+        });
+        let (id, _) = fixture.open(&made[0]);
+        let push = fixture.cache.push(&fixture.token, id).unwrap();
+        let outcome = push.put_pack(&mut &pack[..], &mut Unlimited);
+        assert_eq!(outcome.is_ok(), is_within, "{outcome:?}");
+        // What was refused does not count.
+        let (id, _) = fixture.open(&made[0]);
+        let push = fixture.cache.push(&fixture.token, id).unwrap();
+        let outcome = push.put_pack(&mut &made[0].pack()[..], &mut Unlimited);
+        assert!(outcome.is_ok(), "{outcome:?}");
+    }
 }

@@ -17,7 +17,7 @@ use super::{Push, PushError};
 use crate::counters::{Kind, Reason, Received};
 use crate::error::PutError;
 use crate::metadata::NewNar;
-use crate::objects::NewObject;
+use crate::storage::NewFile;
 use crate::verify::{
     self, FileName, Limits, Memory, MemoryError, Refusal, VerifyError, decompressed, verify_unnamed,
 };
@@ -148,14 +148,14 @@ impl Push<'_> {
             Err(PushError::Put(error)) => storage.counters.reject(Kind::Nar, Reason::of(error)),
             Err(_) => storage.counters.reject(Kind::Nar, Some(Reason::Nar)),
         }
-        let (new, object) = outcome?;
+        let (new, file) = outcome?;
         let (nar_hash, nar_size) = (new.nar.nar_hash, new.nar.nar_size);
         if let Some(known) = self.cache.usable_nar(self.token, &nar_hash)?
             && storage.metadata.hold_nars(self.token.id, &[known.id])? == [true]
         {
             return Ok((nar_hash, nar_size));
         }
-        self.cache.store_nar(self.token, new, object)?;
+        self.cache.store_nar(self.token, new, file)?;
         Ok((nar_hash, nar_size))
     }
 
@@ -166,7 +166,7 @@ impl Push<'_> {
         base_size: u64,
         window_log: u32,
         source: &mut dyn Read,
-    ) -> Result<(NewNar, Box<dyn NewObject>), PushError> {
+    ) -> Result<(NewNar, NewFile), PushError> {
         base.verify()?;
         let storage = &*self.cache.storage;
         let work_max = base_size
@@ -211,7 +211,7 @@ impl Push<'_> {
         &self,
         file: &mut Assembler<'_, '_>,
         mut used: u64,
-    ) -> Result<(NewNar, Box<dyn NewObject>), PushError> {
+    ) -> Result<(NewNar, NewFile), PushError> {
         let limits = &self.cache.storage.limits;
         let verify = |object: &mut dyn Write| {
             let memory = &mut Granted(VERIFY_MEMORY);

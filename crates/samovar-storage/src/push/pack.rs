@@ -8,8 +8,10 @@ use super::wire::{PackLine, Records};
 use super::{Push, PushError};
 use crate::counters::{Kind, Reason, Received};
 use crate::error::{PutError, StorageError};
+use crate::loose::InFlight;
 use crate::metadata::NewNar;
-use crate::objects::{NewObject, ObjectGroup, Placed};
+use crate::objects::{ObjectGroup, Placed};
+use crate::storage::NewFile;
 use crate::verify::{FileName, Memory, Refusal, Verified, verify_unnamed};
 
 /// Length of the buffer between the body and its records, in bytes.
@@ -37,6 +39,7 @@ struct Batch<'a> {
     new: Vec<NewNar>,
     /// The files of the NARs.
     files: Vec<Placed>,
+    in_flight: Vec<InFlight>,
     /// Total length of the NARs' listings and frame indexes, in bytes.
     len: usize,
     /// NARs that were already stored: index of their outcome, and their row number.
@@ -68,7 +71,7 @@ impl Push<'_> {
                 batch.known.push((outcomes.len(), known.id));
             } else {
                 match self.receive(&mut records, &line, memory, &mut used) {
-                    Ok((new, object)) => self.counted(batch.add(new, object))?,
+                    Ok((new, file)) => self.counted(batch.add(new, file))?,
                     Err(PutError::File(reason)) => refusal = Some(reason.to_string()),
                     Err(other) => return Err(other.into()),
                 }
@@ -91,6 +94,7 @@ impl Push<'_> {
             group: self.cache.storage.objects.start_group()?,
             new: Vec::new(),
             files: Vec::new(),
+            in_flight: Vec::new(),
             len: 0,
             known: Vec::new(),
         })
@@ -103,7 +107,7 @@ impl Push<'_> {
         line: &PackLine,
         memory: &mut dyn Memory,
         used: &mut u64,
-    ) -> Result<(NewNar, Box<dyn NewObject>), PutError> {
+    ) -> Result<(NewNar, NewFile), PutError> {
         let storage = &*self.cache.storage;
         let limits = &storage.limits;
         let verify = |object: &mut dyn Write| {
@@ -157,9 +161,10 @@ impl Push<'_> {
 
 impl Batch<'_> {
     /// Adds a verified NAR.
-    fn add(&mut self, new: NewNar, object: Box<dyn NewObject>) -> Result<(), StorageError> {
-        let file = object.place(&new.nar.object_key, new.is_stored)?;
-        self.files.push(file);
+    fn add(&mut self, new: NewNar, file: NewFile) -> Result<(), StorageError> {
+        let placed = file.object.place(&new.nar.object_key, new.is_stored)?;
+        self.files.push(placed);
+        self.in_flight.push(file.in_flight);
         let lens = [&new.listing, &new.frames].map(|bytes| bytes.as_ref().map_or(0, Vec::len));
         self.len += lens.iter().sum::<usize>();
         self.new.push(new);

@@ -357,8 +357,8 @@ impl Push<'_> {
         if let Some(failure) = file.failure {
             return Err(failure.into());
         }
-        let (new, object) = received?;
-        Ok(self.cache.store_nar(self.token, new, object)?)
+        let (new, file) = received?;
+        Ok(self.cache.store_nar(self.token, new, file)?)
     }
 }
 

@@ -1,0 +1,80 @@
+//! [`LooseBytes`]: what tokens have sent and no path uses.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::error::{PutError, StorageError};
+use crate::metadata::OWN_LEN;
+use crate::publish::Refusal;
+use crate::token::Token;
+
+/// Upper bounds, by token id, of the total length of the token's files that no path uses.
+#[derive(Debug, Default)]
+pub(crate) struct LooseBytes(Mutex<HashMap<i64, Bound>>);
+
+#[derive(Debug, Clone, Copy)]
+struct Bound {
+    /// The bound in bytes, files in flight included.
+    len: u64,
+    /// Total length of the files that are counted, but perhaps not recorded yet; bytes.
+    in_flight: u64,
+}
+
+/// A file that is counted. Drop this after the file was recorded.
+#[derive(Debug)]
+pub(crate) struct InFlight {
+    bytes: Arc<LooseBytes>,
+    token: i64,
+    len: u64,
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        if let Some(bound) = self.bytes.bounds().get_mut(&self.token) {
+            bound.in_flight = bound.in_flight.saturating_sub(self.len);
+        }
+    }
+}
+
+impl LooseBytes {
+    /// Counts a file of this length. Refuses it if the total would exceed the limit. `recorded`:
+    /// returns the total length of the files that are recorded.
+    pub(crate) fn count(
+        self: &Arc<Self>,
+        token: &Token,
+        file_size: u64,
+        limit: u64,
+        recorded: impl Fn() -> Result<u64, StorageError>,
+    ) -> Result<InFlight, PutError> {
+        let own = file_size.saturating_add(OWN_LEN);
+        // Held until the file is counted: uploads that end at the same time count one by one.
+        let mut bounds = self.bounds();
+        // Publishing reduces the total, so the bound in memory is exact or too high.
+        let bound = match bounds.get(&token.id).copied() {
+            Some(bound) if bound.len.saturating_add(own) <= limit => bound,
+            known => {
+                let in_flight = known.map_or(0, |bound| bound.in_flight);
+                let len = recorded()?.saturating_add(in_flight);
+                Bound { len, in_flight }
+            }
+        };
+        let used = bound.len.saturating_add(own);
+        if used > limit {
+            return Err(Refusal::TooManyLoose { used, limit }.into());
+        }
+        let counted = Bound {
+            len: used,
+            in_flight: bound.in_flight.saturating_add(own),
+        };
+        bounds.insert(token.id, counted);
+        Ok(InFlight {
+            bytes: Arc::clone(self),
+            token: token.id,
+            len: own,
+        })
+    }
+
+    fn bounds(&self) -> MutexGuard<'_, HashMap<i64, Bound>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
