@@ -1,8 +1,6 @@
 //! A request with a valid token of the storage is counted and logged as that of the token, from the
 //! first one on.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod support;
 mod support_uploads;
 
