@@ -112,6 +112,12 @@ impl Git {
         let text = self.run(&["--no-optional-locks", "diff", "--name-only", "HEAD"]);
         text.lines().map(str::to_owned).collect()
     }
+
+    /// Returns the path of the repository of a work tree.
+    pub(crate) fn repository(&self) -> PathBuf {
+        let path = self.run(&["rev-parse", "--absolute-git-dir"]);
+        Path::new(&path).canonicalize().unwrap()
+    }
 }
 
 /// Returns the repositories in a directory that were kept from conflicts.
@@ -122,7 +128,7 @@ pub(crate) fn conflict_copies(dir: &Path) -> Vec<PathBuf> {
     let mut copies: Vec<PathBuf> = paths
         .filter(|path| {
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            name.starts_with(".git.conflict-")
+            name.contains(".conflict-") && path.join("HEAD").exists()
         })
         .collect();
     copies.sort();
