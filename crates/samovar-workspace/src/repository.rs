@@ -88,6 +88,16 @@ fn is_unit(entries: &Entries, index: usize) -> bool {
 /// Returns whether an entry other than the root is a directory with a git repository.
 #[must_use]
 pub fn is_git_repository(entries: &Entries, index: usize) -> bool {
+    index > 0 && has_marks(entries, index)
+}
+
+/// Returns whether the whole tree is a git repository, such as a bare one.
+#[must_use]
+pub fn is_git_root(entries: &Entries) -> bool {
+    has_marks(entries, 0)
+}
+
+fn has_marks(entries: &Entries, index: usize) -> bool {
     let is_directory = entries
         .get(index)
         .is_some_and(|entry| matches!(entry.kind, Kind::Directory { .. }));
@@ -96,7 +106,7 @@ pub fn is_git_repository(entries: &Entries, index: usize) -> bool {
             .children(index)
             .filter_map(|child| entries.get(child))
     };
-    index > 0 && is_directory && is_git(children().fold(0, |marks, child| marks | mark(child)))
+    is_directory && is_git(children().fold(0, |marks, child| marks | mark(child)))
 }
 
 /// Returns whether this is the name of the conflict copy of an entry.

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
+mod support_git;
 mod support_uploads;
 mod support_workspaces;
 
@@ -273,4 +274,39 @@ fn a_damaged_copy_on_the_server_is_named() {
         assert_has(&text, "its operator should run samovar fsck --deep");
         assert!(!text.contains("incoming"), "{text}");
     }
+}
+
+/// There is no place beside the root for a copy of the repository.
+#[test]
+fn a_workspace_that_is_a_repository_is_not_merged() {
+    let home = Home::new();
+    let one = support_git::Git::init(home.dir("one"), &["--bare"]);
+    let tree = one.run(&["hash-object", "-t", "tree", "-w", "/dev/null"]);
+    let commit = |git: &support_git::Git, name: &str| {
+        let commit = git.run(&["commit-tree", "-m", name, &tree]);
+        git.run(&["branch", name, &commit]);
+        commit
+    };
+    let topic = commit(&one, "topic");
+    home.open("app", "one");
+    home.push(&one.dir);
+    let two = support_git::Git::of_repository(&home.open("app", "two"));
+    // The change of one side is taken.
+    commit(&one, "more");
+    home.push(&one.dir);
+    home.run(&two.dir, &["pull"]);
+    two.check();
+    two.run(&["branch", "keep", "topic"]);
+    home.push(&two.dir);
+    one.run(&["branch", "--quiet", "-D", "topic"]);
+    one.run(&["gc", "--quiet", "--prune=now"]);
+    let text = home.exits(&one.dir, &["pull"], 1);
+    assert_has(&text, "the workspace is a git repository itself");
+    one.check();
+    // As the message says.
+    home.open("app", "third");
+    one.run(&["fetch", "--quiet", "../third", "refs/heads/*:refs/heads/*"]);
+    assert_eq!(one.run(&["rev-parse", "keep"]), topic);
+    one.check();
+    home.run(&one.dir, &["push", "--force"]);
 }

@@ -115,6 +115,7 @@ pub(super) fn pull(
     let base = workspace.base()?;
     let is_based = base.is_some();
     let base = base.map_or_else(empty, |base| base.manifest.entries);
+    repositories::check_root([&base, &ours.entries, &theirs.entries])?;
     let host = newest.host.as_deref().unwrap_or("server");
     let label = format!("{host}-{}", date(newest.created_at));
     let contents = repositories::contents(&workspace.place(), snapshots, &base, &ours, theirs)?;

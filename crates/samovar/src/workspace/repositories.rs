@@ -14,12 +14,12 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::anyhow;
+use anyhow::{anyhow, ensure};
 use samovar_workspace::repository::{
-    Contents, Names, READ_LEN_MAX, indexes, is_copy, lock, wanted,
+    Contents, Names, READ_LEN_MAX, indexes, is_copy, is_git_root, lock, wanted,
 };
 use samovar_workspace::scan::Options;
-use samovar_workspace::{Entries, Kind, Manifest, Root, Scanned};
+use samovar_workspace::{Entries, Entry, Kind, Manifest, Root, Scanned, Walk};
 use sha2::{Digest as _, Sha256};
 
 use super::fetch::{Place, Staged, file};
@@ -111,6 +111,40 @@ pub(super) fn contents(
         contents.add(digest, bytes);
     }
     Ok(contents)
+}
+
+/// Refuses to merge trees that are a git repository themselves, if both sides have changed it:
+/// there is no place beside the root for a copy.
+///
+/// # Errors
+///
+/// Both sides have changed it.
+pub(super) fn check_root([base, ours, theirs]: [&Entries; 3]) -> anyhow::Result<()> {
+    if !is_git_root(ours) && !is_git_root(theirs) {
+        return Ok(());
+    }
+    let is_same = |a: Option<&Entry>, b: Option<&Entry>| match (a, b) {
+        (Some(a), Some(b)) => a.has_same_data(b),
+        (a, b) => a.is_none() && b.is_none(),
+    };
+    let mut changed = [false; 2];
+    for [old, our, their] in Walk::new([base, ours, theirs]) {
+        let old = old.and_then(|index| base.get(index));
+        let our = our.and_then(|index| ours.get(index));
+        let their = their.and_then(|index| theirs.get(index));
+        let is_different = !is_same(our, their);
+        changed[0] |= is_different && !is_same(our, old);
+        changed[1] |= is_different && !is_same(their, old);
+    }
+    ensure!(
+        changed != [true; 2],
+        Failed::Refused.because(anyhow!(
+            "the workspace is a git repository itself, and it was changed here and on the other \
+             machine: open the ref in another directory, fetch from there by git, then run \
+             samovar workspace push --force here; nothing was changed"
+        ))
+    );
+    Ok(())
 }
 
 /// Reads a file with this SHA-256.

@@ -104,6 +104,7 @@ impl Run {
             repositories::remember(&below, base, &Default::default());
         }
         let theirs = &snapshot.manifest;
+        repositories::check_root([base, &ours.entries, &theirs.entries])?;
         let host = newest.host.as_deref().unwrap_or("server");
         let label = format!("{host}-{}", date(newest.created_at));
         let contents = repositories::contents(&place, snapshots, base, &ours, theirs)?;
