@@ -200,7 +200,7 @@ fn no_start_with_a_key_that_cannot_be_used() {
         ("junk", "holds no Nix secret key"),
         (&good[..good.len() - 8], "holds no Nix secret key"),
         (&good.replace(':', " "), "holds no Nix secret key"),
-        (&good[good.find(':').unwrap()..], "holds no Nix secret key"),
+        (&good[good.find(':').unwrap()..], "has a name that is empty"),
         (public.as_str(), "holds no Nix secret key"),
     ] {
         fs::write(&file, content).unwrap();
