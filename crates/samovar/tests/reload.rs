@@ -460,7 +460,7 @@ fn a_cache_that_is_no_longer_served_is_reported() {
     }
 }
 
-/// A start that serves nothing at the root because the only cache is named says so.
+/// A start that serves nothing at the root because the caches are named says so.
 #[test]
 fn a_start_without_a_cache_at_the_root_is_reported() {
     let start = |text: &str| {
@@ -468,19 +468,30 @@ fn a_start_without_a_cache_at_the_root_is_reported() {
         let server = file.serve();
         server.lines_to("on http://")
     };
-    let told = |lines: &[String]| {
-        let part = "warning: nothing is served at /: the only cache is at /team/";
-        lines.iter().any(|line| line.contains(part))
+    let told = |lines: &[String], at: &str| {
+        let part = format!("warning: nothing is served at /: {at}");
+        lines.iter().any(|line| line.contains(&part))
     };
-    let lines = start("[caches.team]\n");
-    assert!(told(&lines), "{lines:?}");
+    let several = "the caches are at /a/, /b/; to serve the cache ";
+    for (text, at) in [
+        ("[caches.team]\n", "the only cache is at /team/".to_owned()),
+        ("[caches.a]\n[caches.b]\n", format!("{several}a at /")),
+        (
+            "[caches.a]\nprefix = \"/a\"\n[caches.b]\n",
+            format!("{several}b at /"),
+        ),
+    ] {
+        let lines = start(text);
+        assert!(told(&lines, &at), "{text}: {lines:?}");
+    }
     for text in [
         "",
         "[caches.team]\nprefix = \"/\"\n",
         "[caches.team]\nprefix = \"/team\"\n",
-        "[caches.a]\n[caches.b]\n",
+        "[caches.a]\nprefix = \"/a\"\n[caches.b]\nprefix = \"/b\"\n",
+        "[caches.a]\n[caches.b]\nprefix = \"/\"\n",
     ] {
         let lines = start(text);
-        assert!(!told(&lines), "{text}: {lines:?}");
+        assert!(!told(&lines, ""), "{text}: {lines:?}");
     }
 }

@@ -115,19 +115,37 @@ fn of_access(cache: &CacheSettings, of: &str, client_address: ClientAddress) -> 
     remarks
 }
 
-/// Returns a remark if the only cache is not at the root because it has a name. Of several caches,
-/// it is usual that none is there.
+/// Returns a remark if no cache is at the root, and a cache has the prefix that its name gives it.
+/// Who has set all prefixes knows it.
 fn of_root(settings: &Settings, config: &Configuration) -> Option<String> {
-    let [only] = &*config.caches else { return None };
-    let (name, prefix) = (&only.name, &only.prefix);
-    let is_default = !name.is_empty() && settings.find(Some(name), "prefix").is_none();
-    is_default.then(|| {
-        format!(
-            "nothing is served at /: the only cache is at {prefix}/; to serve it at /, set \
-             caches.{name}.prefix = \"/\"; to serve another one there, add [caches.default] with \
-             prefix = \"/\""
-        )
-    })
+    let caches = &*config.caches;
+    let is_named = |cache: &CacheSettings| {
+        !cache.name.is_empty() && settings.find(Some(&cache.name), "prefix").is_none()
+    };
+    let is_at_root = |cache: &CacheSettings| cache.prefix.is_empty();
+    if caches.iter().any(is_at_root) {
+        return None;
+    }
+    let name = &caches.iter().find(|cache| is_named(cache))?.name;
+    let (at, another) = match caches {
+        [only] => (format!("the only cache is at {}/", only.prefix), "another"),
+        caches => {
+            let prefixes = caches.iter().map(|cache| format!("{}/", cache.prefix));
+            let prefixes: Vec<_> = prefixes.collect();
+            (
+                format!("the caches are at {}", prefixes.join(", ")),
+                "one more",
+            )
+        }
+    };
+    let which = match caches.len() {
+        1 => "it".to_owned(),
+        _ => format!("the cache {name}"),
+    };
+    Some(format!(
+        "nothing is served at /: {at}; to serve {which} at /, set caches.{name}.prefix = \"/\"; to \
+         serve {another} there, add [caches.default] with prefix = \"/\""
+    ))
 }
 
 /// Returns the warning about the admin listener, which asks for no password.

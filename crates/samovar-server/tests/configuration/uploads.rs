@@ -18,7 +18,8 @@ fn a_retention_of_less_than_30_days_is_remarked() {
     let hours = configuration("storage = \"/s\"\nuploads.retention = \"36h\"\n").unwrap();
     assert!(hours.remarks[0].starts_with("uploads.retention is 36 hours: "));
     assert_eq!(remarks(30), [] as [String; 0]);
-    let file = "storage = \"/s\"\n[caches.a.uploads]\nretention = \"1d\"\n[caches.b]\n";
+    let file = "storage = \"/s\"\n[caches.a.uploads]\nretention = \"1d\"\n\
+                [caches.b]\nprefix = \"/\"\n";
     let of_cache = configuration(file).unwrap().remarks;
     assert_eq!(of_cache.len(), 1, "{of_cache:?}");
     assert!(
