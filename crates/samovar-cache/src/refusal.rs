@@ -130,9 +130,9 @@ impl Fixed {
     const fn head(self) -> AnswerHead {
         let (status, fields): (_, &'static [Field]) = match self {
             Self::Healthy => (Status::OK, &[TEXT, ("Cache-Control", "no-store")]),
-            Self::NoPath | Self::NotFound | Self::WrongHash | Self::Quarantined => {
-                (Status::NOT_FOUND, &[TEXT])
-            }
+            Self::NoPath | Self::WrongHash | Self::Quarantined => (Status::NOT_FOUND, &[TEXT]),
+            // The URL may be that of a cache that is hidden from this client only.
+            Self::NotFound => (Status::NOT_FOUND, &[TEXT, ("Cache-Control", "no-store")]),
             Self::Incomplete => (Status::UNPROCESSABLE_CONTENT, &[TEXT]),
             Self::NotAllowed | Self::NoUploads => {
                 (Status::METHOD_NOT_ALLOWED, &[TEXT, ("Allow", "GET, HEAD")])

@@ -329,3 +329,56 @@ fn a_tls_key_that_all_users_can_read_causes_a_warning() {
     let server = file.serve();
     server.wait_for("key.pem\" is readable by all users");
 }
+
+/// A proxy with a cache gives no refusal to a client that may read, also if the refusal is that of
+/// a URL that belongs to no cache.
+#[test]
+fn refusals_are_not_stored() {
+    let users = File::new("");
+    fs::write(&users.path, user("ada", "secret")).unwrap();
+    let caches = format!(
+        "[caches.login]\naccess.users-file = {:?}\n\
+         [caches.limited.access]\nnetworks = [\"127.0.0.0/8\"]\nrate = 1\nburst = 1\n{OTHERS}",
+        users.path
+    );
+    for root in ["", "[caches.main]\nprefix = \"/\"\n"] {
+        let file = File::new(&format!("{caches}{root}"));
+        let (_server, address) = serve(&file);
+        let fields = |path: &str| {
+            let mut curl = Command::new("curl");
+            curl.args(["--silent", "--output", "/dev/null", "--dump-header", "-"]);
+            let output = curl
+                .arg(format!("http://{address}{path}"))
+                .output()
+                .unwrap();
+            String::from_utf8(output.stdout).unwrap().to_lowercase()
+        };
+        let narinfo = format!("{}.narinfo", hash(&sample("fixed")));
+        for (cache, status) in [
+            ("hidden", "404"),
+            ("absent", "404"),
+            ("login", "401"),
+            ("nobody", "403"),
+        ] {
+            for name in ["nix-cache-info", &narinfo] {
+                let answer = fields(&format!("/{cache}/{name}"));
+                assert!(
+                    answer.starts_with(&format!("http/1.1 {status}")),
+                    "{answer}"
+                );
+                assert!(answer.contains("cache-control: no-store"), "{answer}");
+            }
+        }
+        eventually("429", || {
+            let answer = fields("/limited/nix-cache-info");
+            let is_private = answer.contains("cache-control: private");
+            assert!(
+                is_private || answer.contains("cache-control: no-store"),
+                "{answer}"
+            );
+            answer.starts_with("http/1.1 429")
+        });
+        let open = fields(&format!("/open/{narinfo}"));
+        assert!(!open.contains("cache-control"), "{open}");
+    }
+}
