@@ -31,7 +31,8 @@ pub struct Limits {
     /// [for something else](crate::BodyReader::wait). They occupy no worker slot, but a thread
     /// each. Beyond the limit, a request with a streamed body gets 503, unless an address has more
     /// than half of these places, or more than that of the request would have: then the slowest
-    /// upload of that address is ended instead. Default: 1024.
+    /// upload of that address is ended instead. As many jobs may wait for the source of a body that
+    /// they send; they take no places of uploads. Default: 1024.
     pub waiting_handlers_max: usize,
     /// Maximum time from accepting a connection to the end of its TLS handshake; then the
     /// connection is closed. Default: 10 s.

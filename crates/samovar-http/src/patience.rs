@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::core::Core;
-use crate::exec::{Lane, LentSlot, Listed, Queue};
+use crate::exec::{Lane, LentSlot, Listed, Queue, Wait};
 use crate::head::Peer;
 use crate::limits::Limits;
 use crate::proto::Refusal;
@@ -64,7 +64,7 @@ impl Patience {
             return Err(BodyError::Stopped);
         }
         if waiting.lent.is_none() {
-            waiting.lent = LentSlot::lend(&core.queue, waiting.lane);
+            waiting.lent = LentSlot::lend(&core.queue, waiting.lane, Wait::Other);
         }
         if let Some(listed) = &self.listed {
             if listed.is_cut() {
@@ -110,7 +110,7 @@ pub(crate) fn wait(
     is_ready: &mut dyn FnMut(Duration) -> bool,
 ) -> io::Result<()> {
     // If too many slots are lent already, the job keeps its slot while it waits.
-    let _lent = LentSlot::lend(queue, lane);
+    let _lent = LentSlot::lend(queue, lane, Wait::Other);
     while !is_ready(STOP_CHECK_TIME) {
         if is_stopping.load(Ordering::Acquire) {
             return Err(BodyError::Stopped.into());

@@ -14,7 +14,7 @@ use super::exchange::{
     Carrier, finish_head, is_disconnect, remove_reset_content, report_failure, unavailable,
 };
 use super::job::Job;
-use super::lent::{has_slot, lend_slot};
+use super::lent::{has_slot, lend_slot_to_read};
 use super::preferences::Preferences;
 use crate::body::{Framing, Outcome, Transfer};
 use crate::core::{Core, Shared};
@@ -268,7 +268,7 @@ fn fill<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) -> Option<Box<Conn>
     }
     let mut output = conn.lay_aside(&transfer);
     shared.inboxes[home].lay_by(conn);
-    lend_slot(|| transfer.fill_ahead(takes_files, &mut output, &waker));
+    lend_slot_to_read(|| transfer.fill_ahead(takes_files, &mut output, &waker));
     match shared.inboxes[home].take_back(key) {
         Some(mut conn) => {
             conn.resume(transfer, output);

@@ -14,7 +14,7 @@ use super::exchange::{
     Carrier, finish_head, fulfil, handle, remove_reset_content, report_failure, unavailable,
 };
 use super::job::Job;
-use super::lent::lend_slot;
+use super::lent::lend_slot_to_read;
 use super::preferences::Preferences;
 use crate::body::{Outflow, Piece, Progress};
 use crate::core::Shared;
@@ -192,7 +192,7 @@ fn pull<S: Service>(
     let pulled = catch_unwind(AssertUnwindSafe(|| {
         let mut pull = || outflow.pull(&waker, stream.piece_len);
         let Piece { block, progress } = match may_wait {
-            true => lend_slot(pull),
+            true => lend_slot_to_read(pull),
             false => pull(),
         }?;
         let bytes = match block {

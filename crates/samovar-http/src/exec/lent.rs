@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use super::lane::Lane;
-use super::queue::LentSlot;
+use super::queue::{LentSlot, Wait};
 use crate::core::Core;
 
 thread_local! {
@@ -45,9 +45,18 @@ pub(super) fn has_slot() -> bool {
 /// worker slot of the calling thread is lent to other requests. The slot is not lent if the thread
 /// is no worker, if it has lent its slot already, or if too many slots are lent.
 pub fn lend_slot<T>(wait: impl FnOnce() -> T) -> T {
+    lend_slot_for(Wait::Other, wait)
+}
+
+/// Like [`lend_slot`], for a body that is read while it is sent.
+pub(super) fn lend_slot_to_read<T>(read: impl FnOnce() -> T) -> T {
+    lend_slot_for(Wait::Reading, read)
+}
+
+fn lend_slot_for<T>(kind: Wait, wait: impl FnOnce() -> T) -> T {
     let core = CORE.with_borrow(Clone::clone);
     let lent = match (&core, LANE.get()) {
-        (Some(core), Some(lane)) => LentSlot::lend(&core.queue, lane),
+        (Some(core), Some(lane)) => LentSlot::lend(&core.queue, lane, kind),
         _ => None,
     };
     let outcome = wait();

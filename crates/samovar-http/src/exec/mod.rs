@@ -22,6 +22,6 @@ pub use lent::lend_slot;
 pub(crate) use preferences::Preferences;
 pub(crate) use progress::Jobs;
 pub use progress::Unfinished;
-pub(crate) use queue::{LentSlot, Queue, submit};
+pub(crate) use queue::{LentSlot, Queue, Wait, submit};
 pub(crate) use uploads::Listed;
 pub(crate) use worker::run;

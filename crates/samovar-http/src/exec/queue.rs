@@ -72,6 +72,8 @@ struct State {
     is_waking: bool,
     /// Number of jobs that have lent their slot.
     waiting_count: usize,
+    /// Those of them whose jobs read a body to send. They take no places of uploads.
+    reading_count: usize,
 }
 
 /// The queue and the slots of one lane.
@@ -160,6 +162,7 @@ pub(crate) struct Load {
     pub(crate) queued_count: usize,
     pub(crate) running_count: usize,
     pub(crate) waiting_count: usize,
+    pub(crate) reading_count: usize,
 }
 
 /// Returns the number of slots of the costly lane: half the processors, if there are eight workers
@@ -225,7 +228,7 @@ impl Queue {
     /// jobs have lent their slot.
     fn add(&self, job: Job, waiting_max: usize) -> Result<(), Job> {
         let mut state = self.lock();
-        let waiting_count = state.waiting_count;
+        let waiting_count = state.waiting_count - state.reading_count;
         let lane = state.lane(job.lane());
         if !job.is_request() {
             lane.continuing.push_back(job);
@@ -315,6 +318,7 @@ impl Queue {
             queued_count: state.queued_count(),
             running_count: state.running_count(),
             waiting_count: state.waiting_count,
+            reading_count: state.reading_count,
         }
     }
 
@@ -341,22 +345,28 @@ impl Queue {
     }
 
     /// Lends the caller's slot to other jobs; returns `false` if too many slots are lent already.
-    pub(super) fn lend(&self, lane: Lane) -> bool {
+    pub(super) fn lend(&self, lane: Lane, wait: Wait) -> bool {
         let mut state = self.lock();
-        if state.waiting_count >= self.waiting_max {
+        let count = match wait {
+            Wait::Reading => state.reading_count,
+            Wait::Other => state.waiting_count - state.reading_count,
+        };
+        if count >= self.waiting_max {
             return false;
         }
         state.lane(lane).running_count -= 1;
         state.waiting_count += 1;
+        state.reading_count += usize::from(wait == Wait::Reading);
         self.ensure_thread(state);
         true
     }
 
     /// Reclaims a lent slot immediately. Until another job ends, more jobs may run than the lane
     /// has slots.
-    pub(super) fn reclaim(&self, lane: Lane) {
+    pub(super) fn reclaim(&self, lane: Lane, wait: Wait) {
         let mut state = self.lock();
         state.waiting_count -= 1;
+        state.reading_count -= usize::from(wait == Wait::Reading);
         state.lane(lane).running_count += 1;
     }
 
@@ -373,7 +383,8 @@ pub(crate) fn submit<S: Service>(shared: &Shared<S>, job: Job) -> Result<(), Job
         Err(job) if job.is_streamed() => job,
         outcome => return outcome,
     };
-    let is_crowded = queue.load().waiting_count >= queue.waiting_max;
+    let load = queue.load();
+    let is_crowded = load.waiting_count - load.reading_count >= queue.waiting_max;
     let peer = job.peer().filter(|_| is_crowded);
     let Some(peer) = peer.and_then(|peer| queue.uploads.make_room(peer, &shared.limits)) else {
         return Err(job);
@@ -389,21 +400,33 @@ impl fmt::Debug for Queue {
     }
 }
 
+/// What a job that lends its slot waits for. Each kind has a limit of its own, so that slow sources
+/// of responses leave the places of uploads free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// For the source of a body that is sent.
+    Reading,
+    /// For anything else, such as the body of an upload.
+    Other,
+}
+
 /// A worker slot lent to other jobs, reclaimed when dropped.
 pub(crate) struct LentSlot<'a> {
     queue: &'a Queue,
     lane: Lane,
+    wait: Wait,
     /// The lane of the slot that the calling thread occupied.
     before: Option<Lane>,
 }
 
 impl<'a> LentSlot<'a> {
     /// Lends a slot; returns `None` if too many slots are lent already.
-    pub(crate) fn lend(queue: &'a Queue, lane: Lane) -> Option<Self> {
+    pub(crate) fn lend(queue: &'a Queue, lane: Lane, wait: Wait) -> Option<Self> {
         // `then`, not `then_some`: dropping a value for a slot that was not lent would reclaim it.
-        queue.lend(lane).then(|| Self {
+        queue.lend(lane, wait).then(|| Self {
             queue,
             lane,
+            wait,
             before: set_lane(None),
         })
     }
@@ -411,7 +434,7 @@ impl<'a> LentSlot<'a> {
 
 impl Drop for LentSlot<'_> {
     fn drop(&mut self) {
-        self.queue.reclaim(self.lane);
+        self.queue.reclaim(self.lane, self.wait);
         set_lane(self.before);
     }
 }

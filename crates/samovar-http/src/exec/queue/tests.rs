@@ -97,7 +97,7 @@ fn a_job_that_waits_lends_its_slot_to_another_thread() {
     queue.push(request(Lane::Prompt)).unwrap();
     queue.wake();
     assert!(starts.try_recv().is_err(), "one place, and it is taken");
-    let place = LentSlot::lend(&queue, Lane::Prompt).unwrap();
+    let place = LentSlot::lend(&queue, Lane::Prompt, Wait::Other).unwrap();
     starts.try_recv().unwrap();
     // The first call of the new thread.
     assert!(queue.pop(None).is_some());
@@ -105,10 +105,16 @@ fn a_job_that_waits_lends_its_slot_to_another_thread() {
     assert_eq!((load.running_count, load.waiting_count), (1, 1));
     queue.push(request(Lane::Prompt)).unwrap();
     assert!(
-        LentSlot::lend(&queue, Lane::Prompt).is_none(),
+        LentSlot::lend(&queue, Lane::Prompt, Wait::Other).is_none(),
         "one may wait"
     );
     assert!(starts.try_recv().is_err());
+    // Jobs that read what they send have places of their own.
+    let reading = LentSlot::lend(&queue, Lane::Prompt, Wait::Reading);
+    assert!(reading.is_some());
+    let more = LentSlot::lend(&queue, Lane::Prompt, Wait::Reading);
+    assert!(more.is_none(), "one may read");
+    drop(reading);
     drop(place);
     assert_eq!(queue.load().running_count, 2);
     // No other job starts until one of them ends.
