@@ -174,7 +174,7 @@ impl ByCache {
         self.number.store(table.number, Ordering::Release);
     }
 
-    /// Counts a response to a request for the decoded URL path, in the shard of this number.
+    /// Counts a response to a request for the URL path, in the shard of this number.
     pub(crate) fn record(&self, shard: usize, path: &[u8], counted: Counted) {
         let is_recorded = TABLE.try_with(|local| {
             let mut local = local.borrow_mut();
@@ -235,6 +235,10 @@ impl Table {
     }
 
     fn counters_of(&self, path: &[u8]) -> &Counters {
+        let longest = self.prefixes.first();
+        let has_prefixes = longest.is_some_and(|longest| !longest.path.is_empty());
+        let decoded = has_prefixes.then(|| decoded(path));
+        let path = decoded.as_deref().unwrap_or(path);
         let is_below = |prefix: &&Prefix| {
             let rest = path.strip_prefix(&*prefix.path);
             matches!(rest, Some([] | [b'/', ..]))

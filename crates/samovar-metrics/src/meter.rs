@@ -14,7 +14,6 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use samovar_http::http::percent;
 use samovar_http::{Exchange, Peer};
 
 use crate::buckets::{self, BUCKET_COUNT, Histogram};
@@ -140,9 +139,7 @@ impl Meter {
             outcome: Outcome::of(exchange.end),
             body_len: exchange.body_len,
         };
-        let path = percent::decode(head.path());
-        let path = path.as_deref().unwrap_or(head.path());
-        self.by_cache.record(number, path, counted);
+        self.by_cache.record(number, head.path(), counted);
         shard.classes[class as usize].record(exchange, counted);
         let protocol = &shard.protocols[Protocol::of(head.version()) as usize];
         protocol[usize::from(head.is_secure())].fetch_add(1, Ordering::Relaxed);

@@ -194,7 +194,7 @@ pub fn is_own_segment(segment: &str, has_pages: bool) -> bool {
 /// matches a form decides.
 #[must_use]
 pub fn classify(path: &[u8], query: Option<&[u8]>) -> (Class, Option<RawHashPart>) {
-    let decoded = path::decode(path);
+    let decoded = path.contains(&b'%').then(|| path::decode(path)).flatten();
     let path = decoded.as_deref().unwrap_or(path);
     let starts = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
     for (start, _) in starts {

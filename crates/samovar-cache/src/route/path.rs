@@ -38,6 +38,9 @@ pub(crate) fn decode(path: &[u8]) -> Option<Cow<'_, [u8]>> {
 /// below it. Compares whole segments. `prefix`: decoded, and empty for the root. The rest is as
 /// encoded as the path.
 pub(crate) fn below<'path>(path: &'path [u8], prefix: &[u8]) -> Option<&'path [u8]> {
+    if prefix.is_empty() {
+        return matches!(path, [] | [b'/', ..]).then_some(path);
+    }
     let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
     let end = slashes.map(|(index, _)| index).nth(slash_count(prefix));
     let (start, rest) = path.split_at(end.unwrap_or(path.len()));

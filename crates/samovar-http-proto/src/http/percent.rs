@@ -15,9 +15,13 @@ use std::borrow::Cow;
 /// assert_eq!(decode(b"a%2"), None);
 /// ```
 pub fn decode(text: &[u8]) -> Option<Cow<'_, [u8]>> {
-    let Some(first) = memchr::memchr(b'%', text) else {
+    // Most paths are short and plain. Without an early end, the compiler uses vectors, which is
+    // faster for them than a search.
+    let is_encoded = text.iter().fold(false, |is, byte| is | (*byte == b'%'));
+    if !is_encoded {
         return Some(Cow::Borrowed(text));
-    };
+    }
+    let first = memchr::memchr(b'%', text).unwrap_or(text.len());
     let (plain, rest) = text.split_at(first);
     let mut decoded = Vec::with_capacity(text.len());
     decoded.extend_from_slice(plain);
