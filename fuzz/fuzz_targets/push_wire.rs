@@ -55,7 +55,11 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         let mut written = String::new();
         for line in lines {
             let hash = String::from_utf8(line.nar_hash.nixbase32().to_vec()).unwrap();
-            written += &format!("{} {hash} {}\n", line.hash_part, line.nar_size);
+            written += &format!("{} {hash} {}", line.hash_part, line.nar_size);
+            if let Some(path) = &line.path {
+                written += &format!(" {}", path.name());
+            }
+            written.push('\n');
         }
         assert_eq!(written.as_bytes(), body);
     }
