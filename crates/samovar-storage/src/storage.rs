@@ -386,7 +386,6 @@ impl Storage {
         let _changing = self.changing();
         let started = Instant::now();
         let outcomes = self.metadata.publish(batch, patience)?;
-        self.check_presence()?;
         let path_count = batch.iter().map(|group| group.len()).sum();
         self.counters.committed(path_count, started.elapsed());
         let mut index = self.index_mut();
@@ -394,12 +393,13 @@ impl Storage {
             if !outcomes.iter().all(Published::is_success) {
                 continue;
             }
-            for (new, outcome) in group.iter().zip(outcomes) {
-                if *outcome == Published::New {
-                    index.paths.insert((new.cache, new.path.hash_part()));
-                }
+            // Also those that were known: an earlier attempt may have published them and failed.
+            for new in *group {
+                index.paths.insert((new.cache, new.path.hash_part()));
             }
         }
+        drop(index);
+        self.check_presence()?;
         Ok(outcomes)
     }
 
@@ -414,10 +414,10 @@ impl Storage {
         self.objects.sync(&files)?;
         let new: Vec<&(i64, NewNar)> = nars.map(|nar| &nar.new).collect();
         let outcomes = self.metadata.add_nars_of_tokens(&new, patience)?;
-        self.check_presence()?;
         if outcomes.iter().any(|outcome| matches!(outcome, Ok(true))) {
             self.check_mirror();
         }
+        self.check_presence()?;
         let mut outcomes = outcomes
             .into_iter()
             .map(|outcome| outcome.map(|_was_lost| ()));

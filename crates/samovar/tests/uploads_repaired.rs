@@ -491,6 +491,9 @@ fn nothing_is_acknowledged_after_the_directory_was_replaced() {
         ("database", storage.join(".samovar/db.sqlite")),
     ];
     for (name, part) in parts {
+        let begun = MadePath::new(&format!("{name}-begun"));
+        let file = server.put(&token, &begun.file_target(), &begun.file);
+        assert_eq!(file.status, 200);
         let (away, copy) = (site.dir().join("away"), site.dir().join("copy"));
         output(Command::new("cp").arg("-a").args([&part, &copy]));
         fs::rename(&part, &away).unwrap();
@@ -503,6 +506,7 @@ fn nothing_is_acknowledged_after_the_directory_was_replaced() {
                 b"built".to_vec(),
             ),
             (path.target(), path.narinfo().into_bytes()),
+            (begun.target(), begun.narinfo().into_bytes()),
         ];
         for (target, body) in uploads {
             let response = server.put(&token, &target, body);
@@ -526,7 +530,10 @@ fn nothing_is_acknowledged_after_the_directory_was_replaced() {
         }
         output(Command::new("rm").arg("-r").arg(&part));
         fs::rename(&away, &part).unwrap();
-        server.publish(&token, &later);
+        for path in [&later, &begun] {
+            server.publish(&token, path);
+            server.assert_serves(path);
+        }
         server.assert_serves(&path);
     }
     assert_clean(&site);
