@@ -8,7 +8,7 @@ mod support_push;
 mod support_uploads;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use support::samovar;
@@ -45,6 +45,17 @@ fn flushes(trace: &Path) -> Vec<String> {
     flushes.map(str::to_owned).collect()
 }
 
+/// Starts a server under strace. Also returns the file to which strace writes the calls.
+fn traced(site: &Site) -> (Traced, PathBuf) {
+    let trace = site.dir().join("trace");
+    let arguments = [
+        "-y".to_owned(),
+        format!("--output={}", trace.display()),
+        format!("--trace={}", CALLS.join(",")),
+    ];
+    (Traced::start(site, &arguments, &[]), trace)
+}
+
 /// Pushes a directory. Returns the report.
 fn push(directory: &Path, url: &str, token: &Path) -> Value {
     let mut command = samovar();
@@ -62,13 +73,7 @@ fn a_push_of_a_directory_flushes_the_disk_at_most_9_times() {
         return;
     }
     let site = Site::new();
-    let trace = site.dir().join("trace");
-    let arguments = [
-        "-y".to_owned(),
-        format!("--output={}", trace.display()),
-        format!("--trace={}", CALLS.join(",")),
-    ];
-    let mut server = Traced::start(&site, &arguments, &[]);
+    let (mut server, trace) = traced(&site);
     let url = format!("http://{}", server.address().unwrap());
     let token = site.dir().join("token");
     fs::write(&token, site.token(&["--rights", "read,push,pin"])).unwrap();
@@ -109,13 +114,7 @@ fn uploads_at_the_same_time_share_their_flushes() {
         return;
     }
     let site = Site::new();
-    let trace = site.dir().join("trace");
-    let arguments = [
-        "-y".to_owned(),
-        format!("--output={}", trace.display()),
-        format!("--trace={}", CALLS.join(",")),
-    ];
-    let mut server = Traced::start(&site, &arguments, &[]);
+    let (mut server, trace) = traced(&site);
     let address = server.address().unwrap();
     let token = site.token(&[]);
     let before = flushes(&trace).len();
@@ -147,13 +146,7 @@ fn a_file_that_another_client_has_stored_is_flushed_like_a_new_one() {
         return;
     }
     let site = Site::new();
-    let trace = site.dir().join("trace");
-    let arguments = [
-        "-y".to_owned(),
-        format!("--output={}", trace.display()),
-        format!("--trace={}", CALLS.join(",")),
-    ];
-    let mut server = Traced::start(&site, &arguments, &[]);
+    let (mut server, trace) = traced(&site);
     let address = server.address().unwrap();
     let [owner, other] =
         ["owner", "other"].map(|name| site.token(&["--name", name, "--rights=push"]));

@@ -194,6 +194,7 @@ pub fn is_own_segment(segment: &str, has_pages: bool) -> bool {
 /// matches a form decides.
 #[must_use]
 pub fn classify(path: &[u8], query: Option<&[u8]>) -> (Class, Option<RawHashPart>) {
+    // Each request is classified on an I/O thread, and hardly any path has an escape.
     let decoded = path.contains(&b'%').then(|| path::decode(path)).flatten();
     let path = decoded.as_deref().unwrap_or(path);
     let starts = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
