@@ -1,4 +1,4 @@
-//! `samovar push --pin`: pins the pushed path on the server (`docs/push-protocol.md`).
+//! `samovar push --pin`: pins the pushed path on the server (`docs/pins.md`).
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! [`Refs`]: requests for the refs of a cache (`docs/push-protocol.md`, "Pins").
+//! [`Refs`]: requests for the refs of a cache (`docs/pins.md`).
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! Pins of clients: `upload/pin/<name>` and `upload/pin-events` (`docs/push-protocol.md`).
+//! Pins of clients: `upload/pin/<name>` and `upload/pin-events` (`docs/pins.md`).
 
 mod condition;
 mod events;
