@@ -142,6 +142,42 @@ fn failure_keeps_the_changes() {
 }
 
 #[test]
+fn what_no_snapshot_has_is_kept() {
+    let Some(overlays) = Overlays::new() else {
+        return;
+    };
+    overlays.push(FILES);
+    let script = "mkdir -p new/.samovar .samovar; printf work >new/.samovar/file; printf x >new/y";
+    let text = exits(&mut overlays.run(&["app"], script), 0);
+    assert_has(&text, "app@2 is ");
+    let [kept] = &overlays.kept()[..] else {
+        panic!("{text}");
+    };
+    for name in ["upper/.samovar", "upper/new/.samovar"] {
+        assert_has(&text, &format!("{:?}", kept.join(name)));
+    }
+    assert_eq!(read(kept, "upper/new/.samovar/file"), "work");
+    assert!(overlays.pulled().contains_key(&b"new/y"[..]));
+    // The rest was published, so what others make of it is no conflict.
+    let workspace = overlays.home.dir("origin");
+    overlays.home.run(&workspace, &["pull"]);
+    write(&workspace, "new/y", "other");
+    assert_eq!(overlays.home.push(&workspace), 3);
+    let continued = ["--continue", kept.to_str().unwrap()];
+    let text = exits(&mut overlays.run(&continued, "rm -r .samovar"), 0);
+    assert_has(&text, "the command has changed nothing");
+    assert_eq!(read(kept, "upper/new/.samovar/file"), "work");
+    exits(&mut overlays.run(&continued, "rm -r new/.samovar"), 0);
+    assert_eq!(overlays.pulled()[&b"new/y"[..]], b"other");
+    overlays.assert_nothing_left();
+    // A command may have made nothing else.
+    exits(&mut overlays.run(&["app"], "mkdir .samovar"), 0);
+    assert_eq!(overlays.kept().len(), 1);
+    exits(&mut overlays.run(&["--discard", "app"], script), 0);
+    assert_eq!(overlays.kept().len(), 1);
+}
+
+#[test]
 fn exit_codes_are_those_of_the_command() {
     let Some(overlays) = Overlays::new() else {
         return;

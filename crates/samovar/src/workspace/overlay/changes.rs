@@ -241,6 +241,13 @@ pub(super) fn reserved(upper: &Upper) -> Vec<PathBuf> {
     paths
 }
 
+/// Returns the same with full paths; the upper directory itself if it cannot be read.
+pub(super) fn reserved_in(upper: &Path) -> Vec<PathBuf> {
+    let found = read_upper(upper).map(|found| reserved(&found));
+    let found = found.unwrap_or_else(|_errno| vec![PathBuf::new()]);
+    found.iter().map(|path| upper.join(path)).collect()
+}
+
 impl UpperEntry {
     fn of(stat: &Stat, below: Below) -> Self {
         Self {

@@ -28,7 +28,7 @@ use samovar_workspace::scan::Options;
 use samovar_workspace::{ReadError, Scanned};
 
 use super::super::local::{as_read_error, changes, empty, read_error, summary};
-use super::changes::scan;
+use super::changes::{reserved_in, scan};
 use super::first;
 use super::guard::{Guard, View};
 use super::layers::{Layers, OVERLAYS, VARIABLE, state_dir, unmount_lazily};
@@ -42,7 +42,7 @@ use crate::credentials::{self, Sources};
 use crate::mount::{DIRECTORY_MODE, keep_manifest};
 use crate::notice::notice;
 use crate::outcome::Failed;
-use crate::push::{KEEP, LocalTree, host, message, refuse_public, report_skipped};
+use crate::push::{KEEP, LocalTree, host, message, named, refuse_public, report_skipped};
 use crate::refs::{Expected, RefName, Update, Updated, path_names};
 use crate::size::human;
 use crate::snapshot::{Downloaded, Snapshots};
@@ -369,10 +369,25 @@ impl Run {
             Ok(_) => Ok(then == Then::Discard),
             Err(error) => Err(error),
         };
-        let is_removed = matches!(pushed, Ok(true)) || self.is_untouched();
+        let is_done = matches!(pushed, Ok(true)) || self.is_untouched();
+        let reserved = match is_done && then != Then::Discard {
+            true => reserved_in(&self.layers.upper()),
+            false => Vec::new(),
+        };
+        if !reserved.is_empty() {
+            // If it is not stored, the next command merges with an older generation.
+            self.layers.set_origin(&self.origin.text()).ok();
+        }
+        let is_removed = is_done && reserved.is_empty();
         let dir = self.layers.dir().to_owned();
         self.end(is_removed);
-        if !is_removed {
+        if !reserved.is_empty() {
+            notice(&format!(
+                "{dir:?} is kept, because no snapshot has the name .samovar: move {} elsewhere, \
+                 then remove the rest with rm -rf {dir:?}",
+                named(&reserved)
+            ));
+        } else if !is_removed {
             let reason = match code {
                 0 if pushed.is_ok() => String::new(),
                 0 => "nothing was published; ".to_owned(),
@@ -493,10 +508,13 @@ impl Run {
             host: Some(&host()),
             message: push.message,
         };
-        let generation = match snapshots.refs().put(name, &update)? {
-            Updated::Done(version) => version.number,
+        let version = match snapshots.refs().put(name, &update)? {
+            Updated::Done(version) => version,
             Updated::Conflict(_) => return Ok(false),
         };
+        let generation = version.number;
+        self.origin.generation = Some(version);
+        self.origin.base = Some(uploaded.snapshot.path.clone());
         let seconds = started_at.elapsed().as_secs_f64();
         notice(&format!(
             "{name}@{generation} is {}: {summary}; {} sent in {seconds:.1} s",
