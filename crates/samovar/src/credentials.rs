@@ -11,8 +11,8 @@
 //! | the file that Nix's setting `netrc-file` names | HTTP Basic |
 //!
 //! `$SAMOVAR_TOKEN` is for the cache of the command line or of `$SAMOVAR_CACHE`. A workspace has
-//! recorded the cache of the command line that opened it: if `$SAMOVAR_CACHE` names another host
-//! meanwhile, the token is for that one.
+//! recorded the cache of the command line that opened it, and so have kept changes: if
+//! `$SAMOVAR_CACHE` names another host meanwhile, the token is for that one.
 
 use std::io;
 use std::net::IpAddr;
@@ -38,7 +38,7 @@ pub(crate) const PLAIN_VARIABLE: &str = "SAMOVAR_PLAIN_HTTP";
 pub(crate) struct Sources {
     pub(crate) token_file: Option<PathBuf>,
     pub(crate) netrc_file: Option<PathBuf>,
-    /// Whether the URL is one that a workspace has recorded.
+    /// Whether the URL is one that a workspace or kept changes have recorded.
     pub(crate) is_recorded: bool,
 }
 
@@ -168,7 +168,7 @@ fn report_other_server(remote: &Remote) {
     static REPORTED: Once = Once::new();
     REPORTED.call_once(|| {
         notice(&format!(
-            "the token in {TOKEN_VARIABLE} is not sent to {}, the server of this workspace, \
+            "the token in {TOKEN_VARIABLE} is not sent to {}, the server of these files, \
              because {URL_VARIABLE} names another one: set {URL_VARIABLE} to the token's cache",
             remote.host()
         ));

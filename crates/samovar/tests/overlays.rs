@@ -177,6 +177,35 @@ fn what_no_snapshot_has_is_kept() {
     assert_eq!(overlays.kept().len(), 1);
 }
 
+/// Kept changes name the cache of the command that has left them.
+#[test]
+fn kept_changes_get_the_token_of_their_cache_and_their_user_only() {
+    let Some(overlays) = Overlays::unprivileged() else {
+        return;
+    };
+    overlays.push(FILES);
+    exits(
+        &mut overlays.run(&["--no-push", "app"], "printf new >new"),
+        0,
+    );
+    let kept = overlays.kept().pop().unwrap();
+    let continued = ["--continue", kept.to_str().unwrap()];
+    // The cache refuses requests without a token.
+    let mut other = overlays.run(&continued, "cat keep/same");
+    other.env("SAMOVAR_CACHE", "http://localhost:1");
+    let text = exits(&mut other, 125);
+    assert_has(&text, "the token in SAMOVAR_TOKEN is not sent to 127.0.0.1");
+    assert_eq!(text.matches("is not sent to").count(), 1, "{text}");
+    if support_users::has_users() {
+        let mut root = overlays.run_as_root(&continued, "true");
+        assert_has(&exits(&mut root, 125), "only by their owner");
+    }
+    let mut unnamed = overlays.run(&continued, "cat keep/same");
+    exits(unnamed.env("SAMOVAR_CACHE", ""), 0);
+    assert_eq!(overlays.pulled()[&b"new"[..]], b"new");
+    overlays.assert_nothing_left();
+}
+
 #[test]
 fn exit_codes_are_those_of_the_command() {
     let Some(overlays) = Overlays::new() else {

@@ -69,8 +69,12 @@ impl Overlays {
     /// Returns a command that runs the command that follows as the user, with `$SAMOVAR` in the
     /// environment.
     pub(crate) fn shell(&self) -> Command {
+        self.shell_of(self.is_unprivileged)
+    }
+
+    fn shell_of(&self, is_unprivileged: bool) -> Command {
         let mut command;
-        if self.is_unprivileged {
+        if is_unprivileged {
             command = as_user(self.dir.path());
         } else {
             command = support::bare("sh");
@@ -91,10 +95,12 @@ impl Overlays {
 
     /// Returns `samovar workspace run` with these arguments, which runs a script.
     pub(crate) fn run(&self, arguments: &[&str], script: &str) -> Command {
-        let mut command = self.shell();
-        command.args(["sh", "-c", "exec \"$SAMOVAR\" workspace run \"$@\"", "sh"]);
-        command.args(arguments).args(["--", "sh", "-c", script]);
-        command
+        run_in(self.shell(), arguments, script)
+    }
+
+    /// Returns the same for the user who runs the tests.
+    pub(crate) fn run_as_root(&self, arguments: &[&str], script: &str) -> Command {
+        run_in(self.shell_of(false), arguments, script)
     }
 
     /// Pushes a tree with these files.
@@ -136,6 +142,12 @@ impl Overlays {
             "{mounts}"
         );
     }
+}
+
+fn run_in(mut shell: Command, arguments: &[&str], script: &str) -> Command {
+    shell.args(["sh", "-c", "exec \"$SAMOVAR\" workspace run \"$@\"", "sh"]);
+    shell.args(arguments).args(["--", "sh", "-c", script]);
+    shell
 }
 
 pub(crate) const FILES: &[(&str, &str)] = &[

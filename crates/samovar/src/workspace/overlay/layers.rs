@@ -4,10 +4,10 @@ use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{ErrorKind, Write as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, anyhow, ensure};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -135,7 +135,7 @@ impl Layers {
     ///
     /// # Errors
     ///
-    /// There is no overlay, or it is in use.
+    /// There is no overlay, it is that of another user, or it is in use.
     pub(crate) fn open(dir: &Path) -> anyhow::Result<(Self, String)> {
         let opened = dir.canonicalize().and_then(|dir| {
             let origin = fs::read_to_string(dir.join(ORIGIN))?;
@@ -144,6 +144,14 @@ impl Layers {
         let (dir, origin) = opened
             .with_context(|| format!("{dir:?} has no changes of samovar ws run"))
             .map_err(|error| Failed::Usage.because(error))?;
+        // That of another user could name the server of an attacker, who would get the token.
+        ensure!(
+            dir.metadata()?.uid() == rustix::process::geteuid().as_raw(),
+            Failed::Refused.because(anyhow!(
+                "the changes in {dir:?} are not those of the user who runs this command: they can \
+                 be used only by their owner"
+            ))
+        );
         check_file_system(&dir)?;
         let lock = lock(&dir)?;
         Ok((Self { dir, lock }, origin))
@@ -362,8 +370,6 @@ fn lock(dir: &Path) -> anyhow::Result<File> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::MetadataExt as _;
-
     use super::*;
 
     #[test]

@@ -247,6 +247,7 @@ impl Wanted {
             None => state.join("trees").join(path_names(&name.name).0),
         };
         create_private(&target).with_context(|| on(&target))?;
+        sources.is_recorded = continued.is_some();
         Ok(Self {
             name,
             url: url.filter(|url| url.contains("://")),
