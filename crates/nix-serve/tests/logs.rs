@@ -7,9 +7,11 @@ mod support_process;
 
 use std::fs;
 use std::process::{Command, Stdio};
+use std::thread;
 
 use support::{OwnStore, hash_part, local, sample, sample_root};
 use support_process::{Connection, Process, serve_sample};
+use testkit::procfs;
 
 const NO_PATH: &str = "No such path.\n";
 /// A hash part that no path has.
@@ -148,4 +150,46 @@ fn a_growing_log_is_served_as_far_as_it_is_written() {
     }
     fs::remove_file(&file).unwrap();
     connection.check_text(&path, 404, NO_PATH);
+}
+
+/// Logs are decompressed by no more threads at once than there are worker slots.
+#[test]
+fn the_workers_limit_how_many_logs_are_decompressed_at_once() {
+    const CLIENTS: usize = 16;
+    const LOG_LEN: usize = 8 << 20;
+    let store = OwnStore::new();
+    let name = format!("{ABSENT}-long.drv");
+    let dir = store.root().join("nix/var/log/nix/drvs/zz");
+    fs::create_dir_all(&dir).unwrap();
+    let file = dir.join(&name[2..]);
+    fs::write(&file, "a line of a build log.\n".repeat(LOG_LEN / 23)).unwrap();
+    testkit::process::output(Command::new("bzip2").arg(&file));
+    let mut command = support::nix_serve();
+    command.args(["--listen", "127.0.0.1:0", "--workers", "1", "--pages"]);
+    command.args(["--store", &local(store.root())]);
+    let (server, addr) = Process::serving(&mut command);
+    // One slot in each of the four lanes.
+    let workers = || {
+        let names = procfs::threads(server.pid()).into_iter().map(|thread| {
+            let file = format!("/proc/{}/task/{thread}/comm", server.pid());
+            fs::read_to_string(file).unwrap_or_default()
+        });
+        names.filter(|name| name.contains("worker")).count()
+    };
+    for url in ["log", "build-log"] {
+        let path = format!("/{url}/{name}");
+        thread::scope(|scope| {
+            let read = || {
+                let reply = Connection::connect(addr).get(&path);
+                assert!(reply.body.len() >= LOG_LEN / 23 * 23, "{}", reply.status);
+            };
+            let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(read)).collect();
+            let mut most = 0;
+            while clients.iter().any(|client| !client.is_finished()) {
+                most = most.max(workers());
+                thread::yield_now();
+            }
+            assert!((1..=4).contains(&most), "{url}: {most} workers");
+        });
+    }
 }

@@ -55,7 +55,8 @@ impl Body {
     /// Creates a body from all bytes of a reader. Workers read it as fast as the client accepts
     /// bytes. It may block for any time: meanwhile it occupies a thread and no worker slot, and the
     /// connection is closed if the client leaves. With many clients that wait for long, a
-    /// [`channel`](Self::channel) is cheaper.
+    /// [`channel`](Self::channel) is cheaper. If the reader computes,
+    /// [`keeping_slot`](Self::keeping_slot) limits how many do so at the same time.
     pub fn reader(reader: impl Read + Send + 'static) -> Self {
         Self::Source(Box::new(sources::Reader::new(reader, None)))
     }
@@ -80,6 +81,16 @@ impl Body {
         I::IntoIter: Send + 'static,
     {
         Self::Source(Box::new(sources::Pieces::new(pieces.into_iter())))
+    }
+
+    /// Keeps the worker slot while the body of a [`reader`](Self::reader) or the iterator of
+    /// [`pieces`](Self::pieces) is read. For readers that compute or read files, and wait for
+    /// nothing else: the slots limit how many of them work at the same time.
+    pub fn keeping_slot(self) -> Self {
+        match self {
+            Self::Source(source) => Self::Source(Box::new(sources::KeepingSlot(source))),
+            body => body,
+        }
     }
 
     /// Creates a body that any thread can write through the [`Sender`], for example for server-sent

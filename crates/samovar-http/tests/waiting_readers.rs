@@ -57,6 +57,7 @@ impl Service for App {
         self.readers.lock().unwrap().send(pieces).unwrap();
         let body = match request.head().path() {
             b"/iterator" => Body::pieces(std::iter::from_fn(move || reader.recv().ok().map(Ok))),
+            b"/keeping" => Body::reader(Pieces(reader)).keeping_slot(),
             _ => Body::reader(Pieces(reader)),
         };
         Response::new(Status::OK, body)
@@ -133,6 +134,28 @@ fn silent_readers_occupy_no_slots_and_their_clients_leave() {
             fixture.server.load().waiting_count == 0
         });
     }
+}
+
+/// The slots limit how many readers compute at the same time.
+#[test]
+fn readers_that_keep_their_slots_are_limited_to_them() {
+    let fixture = start(|builder| builder);
+    let (clients, readers): (Vec<_>, Vec<_>) =
+        (0..WORKERS).map(|_| fixture.ask("/keeping")).unzip();
+    let mut other = Reader::new(connect(fixture.addr));
+    other.send(text("/prompt"));
+    let loads = |queued_count| {
+        let load = fixture.server.load();
+        let slots = (load.running_count, load.waiting_count);
+        (slots, load.queued_count) == ((WORKERS, 0), queued_count)
+    };
+    eventually("the other request is queued", || loads(1));
+    for (mut client, reader) in clients.into_iter().zip(readers) {
+        reader.send(b"piece".to_vec()).unwrap();
+        drop(reader);
+        assert_eq!(client.next(false).unwrap().body, b"piece");
+    }
+    assert_eq!(other.next(false).unwrap().body, b"prompt");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Responses with build logs.
 
+use std::io::Read;
+
 use samovar_http::http::{Status, accept_encoding};
 use samovar_http::{Body, Head, Response};
 use samovar_metrics::Event;
@@ -30,14 +32,20 @@ pub(crate) fn respond(
     };
     // Most logs are stored in compressed form, so the length of the text is unknown.
     if !log.is_bzip2() || !accepts_bzip2(head) {
-        return Ok(respond(Body::reader(log)));
+        return Ok(respond(text(log)));
     }
     Ok(match log.into_bzip2() {
         Ok((file, len)) => {
             respond(Body::file_range(file, 0..len)).header("Content-Encoding", "bzip2")
         }
-        Err(log) => respond(Body::reader(log)),
+        Err(log) => respond(text(log)),
     })
+}
+
+/// Returns a body with the text of a log. Most logs are decompressed, which computes and never
+/// waits.
+fn text(log: impl Read + Send + 'static) -> Body {
+    Body::reader(log).keeping_slot()
 }
 
 /// Returns an error if a build log may not be read.

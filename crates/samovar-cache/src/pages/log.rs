@@ -79,7 +79,9 @@ impl View<'_> {
             };
             Some(Ok(html.into_bytes()))
         });
-        page.response_with(Status::OK, Body::pieces(iter::once(Ok(start)).chain(lines)))
+        let body = Body::pieces(iter::once(Ok(start)).chain(lines));
+        // Decompressing and rendering compute, and never wait.
+        page.response_with(Status::OK, body.keeping_slot())
     }
 
     /// Opens the build log of a path in the Nix store, or else an uploaded one; `None` if the

@@ -90,7 +90,7 @@ impl Uploads {
             .and_then(|path| path.map_or(Ok(None), |path| self.stored.listing(&path)));
         match listing {
             Ok(Some(listing)) => match samovar_storage::listing_reader(listing) {
-                Ok(reader) => Response::new(Status::OK, Body::reader(reader))
+                Ok(reader) => Response::new(Status::OK, Body::reader(reader).keeping_slot())
                     .header("Content-Type", "application/json"),
                 Err(error) => unavailable(context, &error),
             },

@@ -131,3 +131,20 @@ impl<I: Iterator<Item = io::Result<Vec<u8>>> + Send> Source for Pieces<I> {
         true
     }
 }
+
+/// A source that never waits for anything but a disk.
+pub(crate) struct KeepingSlot(pub(crate) Box<dyn Source>);
+
+impl Source for KeepingSlot {
+    fn len(&self) -> Option<u64> {
+        self.0.len()
+    }
+
+    fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
+        self.0.pull(batch)
+    }
+
+    fn file_failed(&mut self, error: &io::Error) {
+        self.0.file_failed(error);
+    }
+}

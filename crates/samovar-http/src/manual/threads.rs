@@ -33,7 +33,10 @@
 //! The same holds while the reader of [`Body::reader`](crate::Body::reader) or the iterator of
 //! [`Body::pieces`](crate::Body::pieces) waits, for example for an upstream server: it occupies a
 //! thread until it returns, and no slot. If its client leaves meanwhile, the connection is closed
-//! and the response reported as [`End::Left`](crate::End::Left).
+//! and the response reported as [`End::Left`](crate::End::Left). Nor does it occupy a slot if it
+//! computes instead of waiting, and its compression does not either. So a reader that decompresses,
+//! for example, should have a body that [keeps the slot](crate::Body::keeping_slot): otherwise as
+//! many threads as handlers may wait compute at the same time.
 //!
 //! Other code that waits for long, such as for a lock, lends its slot with
 //! [`lend_slot`](crate::lend_slot). A handler that waits for anything else, such as a database,

@@ -95,6 +95,8 @@ impl Uploads {
                 text
             }))
         }))
+        // If the database is locked, the storage itself lends the slot.
+        .keeping_slot()
     }
 }
 
