@@ -1,7 +1,7 @@
-//! The command line `samovar`. It queries Nix binary caches for paths and for the download size of
-//! closures, pushes paths to caches, verifies stores, diagnoses set-ups, manages the storage of
-//! uploaded paths, profiles trees of small files, and runs the server with a configuration file
-//! (`samovar serve`).
+//! The command line `samovar`. It runs the server with a configuration file (`samovar serve`),
+//! queries Nix binary caches, pushes paths to them and sets up their clients, keeps trees of small
+//! files as snapshots, workspaces and mounts, manages the storage of uploaded paths, verifies
+//! stores, and diagnoses set-ups.
 //!
 //! [`cli::command`] defines the command line, also for help, man pages and completions. [`run`]
 //! runs a command line. `Cache` is a client of a binary cache. It uses bulk queries
@@ -10,7 +10,8 @@
 //!
 //! # Out of scope
 //!
-//! Downloading, and writing to a store.
+//! Writing to a Nix store, and formats: those of Nix are in `samovar-nix`, those of snapshots in
+//! `samovar-workspace`.
 
 #![forbid(unsafe_code)]
 
