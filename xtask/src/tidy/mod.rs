@@ -7,7 +7,7 @@
 //! | [`functions`] | functions have at most 70 lines, or a reason to be longer |
 //! | [`sleeps`] | tests wait for events; the list of their sleeps may only become shorter |
 //! | [`words`] | texts for users do not contain the project's private words |
-//! | [`sources`] | `proto/` is pure; `unsafe` in one place only; line width; file size; `TODO` |
+//! | [`sources`] | `unsafe` in one folder only; line width; file size; `TODO` |
 //! | [`manifests`] | each direct dependency has a reason beside it |
 //! | [`promises`] | documents with promises name tests that exist |
 //! | [`links`] | links and paths in documents have targets, and the book links all its pages |
