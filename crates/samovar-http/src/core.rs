@@ -5,15 +5,15 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
-use crate::body::Blocks;
-use crate::body::BufferPool;
-use crate::budget::Budget;
-use crate::exec::{Jobs, Queue};
-use crate::io::inbox::{Inbox, Message};
-use crate::io::key::Key;
-use crate::io::stream::{StreamNews, StreamRef};
-use crate::io::wake::{Host, Waker};
+use crate::conn::{Inbox, Message};
+use crate::conn::{StreamNews, StreamRef};
+use crate::jobs::{Jobs, Queue};
 use crate::limits::Limits;
+use crate::memory::Blocks;
+use crate::memory::Budget;
+use crate::memory::BufferPool;
+use crate::net::key::Key;
+use crate::net::wake::{Host, Waker};
 
 /// The application and the engine's shared state.
 #[derive(Debug)]

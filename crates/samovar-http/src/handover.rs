@@ -49,7 +49,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, sockopt,
 };
 
-use crate::io::listener::Listener;
+use crate::net::listener::Listener;
 use crate::server::Server;
 use crate::service::Service;
 

@@ -76,58 +76,55 @@
 pub mod http;
 pub mod manual;
 
+mod answer;
 mod body;
-mod budget;
-mod channel;
-mod claimant;
+mod client;
 #[cfg(feature = "compression")]
 pub mod compress;
+mod conn;
 mod core;
 mod error;
 mod exec;
-mod extensions;
-mod fields;
-mod form;
 pub mod handover;
 mod head;
-mod into_response;
 mod io;
-mod later;
+mod jobs;
+mod lane;
 mod limits;
+mod memory;
+mod net;
 mod observer;
-mod patience;
 mod proto;
-mod reply;
 mod request;
 mod response;
 mod route;
 mod server;
 mod service;
 mod sync;
+mod sys;
 mod threads;
 pub mod tls;
+mod upgrade;
 mod upload;
 pub mod ws;
 
 use samovar_http_proto::h2;
 
 pub use body::{Batch, Progress, Source};
-pub use channel::{SendError, Sender};
-pub use claimant::Claimant;
+pub use client::Claimant;
 pub use error::Error;
-pub use exec::{Unfinished, lend_slot};
-pub use extensions::Extensions;
+pub use exec::lend_slot;
 pub use head::{Head, Peer, PeerName, UnixPeer};
-pub use into_response::IntoResponse;
-pub use io::listener::Listener;
-pub use io::wake::Waker;
-pub use later::Responder;
+pub use jobs::Unfinished;
 pub use limits::Limits;
+pub use net::listener::Listener;
+pub use net::wake::Waker;
 pub use observer::{End, Exchange, Incident, Observer};
-pub use reply::{Inline, Prepared, Reply, Turn};
-pub use request::{BodyReader, Request};
-pub use response::{Body, Response};
-pub use route::{Next, Params, Route, Router, with};
+pub use request::{BodyReader, Extensions, Params, Request};
+pub use response::{
+    Body, Inline, IntoResponse, Prepared, Reply, Responder, Response, SendError, Sender, Turn,
+};
+pub use route::{Next, Route, Router, with};
 pub use samovar_http_proto::h1::Refusal;
 pub use samovar_http_proto::h1::head::HeadLimits;
 pub use samovar_http_proto::h2::Abuse;

@@ -1,19 +1,25 @@
 //! Owned requests, which handlers receive.
 
+mod extensions;
+mod form;
+mod params;
+
 use std::fmt;
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::budget::{Budget, Held};
-use crate::claimant::Claimant;
-use crate::exec::Lane;
-use crate::extensions::Extensions;
+use crate::client::Claimant;
 use crate::head::{Head, Peer, Session};
+use crate::lane::Lane;
+use crate::memory::{Budget, Held};
 use crate::proto::head::HeadIndex;
-use crate::reply::Place;
-use crate::route::Matched;
+use crate::response::Place;
 use crate::upload::{BodyError, RequestLink};
+
+pub use self::extensions::Extensions;
+pub use self::params::Params;
+pub(crate) use self::params::{Matched, Span, Template};
 
 /// A request: its head, its body, and values attached by middleware.
 pub struct Request {

@@ -1,5 +1,11 @@
 //! Responses and their bodies.
 
+mod channel;
+mod fields;
+pub(crate) mod into_response;
+mod later;
+mod reply;
+
 use std::borrow::Cow;
 use std::fmt;
 use std::fs::File;
@@ -8,12 +14,16 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::body::{Source, sources};
-use crate::channel::{self, Sender};
-use crate::exec::Lane;
-use crate::fields;
 use crate::http::Status;
-use crate::later::{Later, Responder};
+use crate::lane::Lane;
 use crate::ws::Accepted;
+
+pub use self::channel::{SendError, Sender};
+pub use self::into_response::IntoResponse;
+pub(crate) use self::later::Later;
+pub use self::later::Responder;
+pub use self::reply::{Inline, Prepared, Reply, Turn};
+pub(crate) use self::reply::{Outcome, Place};
 
 /// The body of a response.
 #[non_exhaustive]

@@ -8,19 +8,20 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::body::BufferPool;
-use crate::budget::Budget;
 #[cfg(feature = "compression")]
 use crate::compress;
+use crate::conn::{Inbox, Message};
 use crate::core::{Core, Shared};
-use crate::exec::{self, Jobs, Queue, Unfinished};
-use crate::io::inbox::{Inbox, Message};
-use crate::io::listener::{Listener, Socket};
-use crate::io::sys;
+use crate::exec;
 use crate::io::thread::IoThread;
+use crate::jobs::{Jobs, Queue, Unfinished};
 use crate::limits::Limits;
+use crate::memory::Budget;
+use crate::memory::BufferPool;
+use crate::net::listener::{Listener, Socket};
 use crate::service::Service;
 use crate::sync::Lock;
+use crate::sys;
 use crate::threads::Threads;
 
 /// Minimum number of descriptors reserved for files: bodies, logs and databases.

@@ -3,9 +3,9 @@
 use crate::error::Error;
 use crate::head::Head;
 use crate::observer::Observer;
-use crate::reply::{Inline, Reply, Turn};
 use crate::request::Request;
 use crate::response::Response;
+use crate::response::{Inline, Reply, Turn};
 
 /// An application that responds to requests. All threads share one value.
 pub trait Service: Send + Sync + 'static {

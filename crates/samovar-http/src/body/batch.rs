@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::Buffer;
-use crate::io::sys;
-use crate::io::transport::Transport;
-use crate::io::wake::Waker;
+use crate::memory::Buffer;
+use crate::net::transport::Transport;
+use crate::net::wake::Waker;
+use crate::sys;
 
 /// Number of file bytes copied at once if the kernel cannot send the file directly.
 const PIECE_LEN: usize = 16 * 1024;

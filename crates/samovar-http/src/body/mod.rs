@@ -5,9 +5,7 @@
 //! batch at a time.
 
 mod batch;
-mod blocks;
 mod outflow;
-mod pool;
 pub(crate) mod sources;
 mod transfer;
 
@@ -15,9 +13,7 @@ use std::fmt;
 use std::io;
 
 pub use batch::Batch;
-pub(crate) use blocks::{Block, Blocks};
 pub(crate) use outflow::{Outflow, Piece};
-pub(crate) use pool::{Buffer, BufferPool};
 pub(crate) use transfer::{Framing, Outcome, Transfer};
 
 /// Result of [`Source::pull`], which states whether the source can yield more bytes.

@@ -3,8 +3,9 @@
 use std::io;
 
 use super::transfer::account;
-use super::{Batch, Block, Progress, Source};
-use crate::io::wake::Waker;
+use super::{Batch, Progress, Source};
+use crate::memory::Block;
+use crate::net::wake::Waker;
 
 /// A piece of a response body in one memory block.
 #[derive(Debug)]

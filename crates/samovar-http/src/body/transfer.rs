@@ -4,8 +4,8 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::{Batch, Progress, Source, batch};
-use crate::io::transport::Transport;
-use crate::io::wake::Waker;
+use crate::net::transport::Transport;
+use crate::net::wake::Waker;
 
 /// Maximum length of a turn: the number of bytes after which a transfer lets other jobs run.
 const YIELD_LEN: u64 = 1 << 20;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::encoder::{Encoder, compress};
 use super::media_type::is_compressible;
 use super::source::Compressed;
-use crate::budget::Budget;
 use crate::head::Head;
 use crate::http::accept_encoding::{self, Coding};
 use crate::http::{Status, Version};
+use crate::memory::Budget;
 use crate::proto::encode;
 use crate::response::{Body, Response};
 

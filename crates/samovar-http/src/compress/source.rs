@@ -4,7 +4,7 @@ use std::io;
 
 use super::encoder::Encoder;
 use crate::body::{Batch, Progress, Source};
-use crate::budget::Held;
+use crate::memory::Held;
 
 /// Number of bytes passed to the encoder at once.
 const PIECE_LEN: usize = 16 * 1024;

@@ -8,20 +8,20 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::job::Job;
-use super::lane::Lane;
-use super::preferences::Preferences;
-use super::queue::submit;
+use crate::answer::{http_date, refusal};
 #[cfg(feature = "compression")]
 use crate::compress;
+use crate::conn::Preferences;
 use crate::core::{Core, Shared};
 use crate::head::Head;
 use crate::http::{Status, Version};
-use crate::io::answer::{http_date, refusal};
-use crate::later::Later;
+use crate::jobs::Job;
+use crate::jobs::submit;
+use crate::lane::Lane;
 use crate::observer::Incident;
 use crate::proto::encode::{self, Delimiter};
 use crate::request::Request;
+use crate::response::Later;
 use crate::response::{Body, Response};
 use crate::service::Service;
 

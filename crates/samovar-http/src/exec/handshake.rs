@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use super::exchange::is_disconnect;
 use super::http1::give_back;
+use crate::conn::Conn;
+use crate::conn::Verdict;
 use crate::core::Shared;
 use crate::head::Session;
-use crate::io::conn::Conn;
-use crate::io::inbox::Verdict;
-use crate::io::transport::Transport;
+use crate::net::transport::Transport;
 use crate::observer::Incident;
 use crate::service::Service;
 use crate::tls::{Handshake, peer_names};

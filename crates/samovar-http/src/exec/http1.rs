@@ -13,20 +13,20 @@ use std::time::{Duration, Instant};
 use super::exchange::{
     Carrier, finish_head, is_disconnect, remove_reset_content, report_failure, unavailable,
 };
-use super::job::Job;
 use super::lent::{has_slot, lend_slot_to_read};
-use super::preferences::Preferences;
+use super::upload::Upload;
 use crate::body::{Framing, Outcome, Transfer};
+use crate::conn::Conn;
+use crate::conn::Preferences;
+use crate::conn::{Message, Verdict};
 use crate::core::{Core, Shared};
 use crate::http::Version;
-use crate::io::conn::Conn;
-use crate::io::inbox::{Message, Verdict};
-use crate::io::key::Key;
-use crate::io::upload::Upload;
-use crate::later::Later;
+use crate::jobs::Job;
+use crate::net::key::Key;
 use crate::observer::{End, Exchange};
 use crate::proto::encode::{self, Delimiter};
 use crate::request::Request;
+use crate::response::Later;
 use crate::response::Response;
 use crate::service::Service;
 

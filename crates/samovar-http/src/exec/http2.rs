@@ -13,17 +13,17 @@ use bytes::Bytes;
 use super::exchange::{
     Carrier, finish_head, fulfil, handle, remove_reset_content, report_failure, unavailable,
 };
-use super::job::Job;
 use super::lent::lend_slot_to_read;
-use super::preferences::Preferences;
 use crate::body::{Outflow, Piece, Progress};
+use crate::conn::Preferences;
+use crate::conn::{Cancel, Rest, StreamAnswer, StreamJob, StreamNews, StreamRef, StreamWork};
 use crate::core::Shared;
 use crate::h2::ResponseHead;
 use crate::http::Version;
-use crate::io::stream::{Cancel, Rest, StreamAnswer, StreamJob, StreamNews, StreamRef, StreamWork};
-use crate::later::Later;
+use crate::jobs::Job;
 use crate::proto::encode::Delimiter;
 use crate::request::Request;
+use crate::response::Later;
 use crate::response::{Body, Response};
 use crate::service::Service;
 

@@ -3,9 +3,9 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use super::lane::Lane;
-use super::queue::{LentSlot, Wait};
 use crate::core::Core;
+use crate::jobs::{LentSlot, Wait};
+use crate::lane::Lane;
 
 thread_local! {
     /// The server whose jobs the thread runs; `None` if the thread is no worker.
@@ -32,7 +32,7 @@ impl Drop for Worker {
 }
 
 /// Sets the lane of the slot that the calling thread occupies. Returns the previous lane.
-pub(super) fn set_lane(lane: Option<Lane>) -> Option<Lane> {
+pub(crate) fn set_lane(lane: Option<Lane>) -> Option<Lane> {
     LANE.replace(lane)
 }
 

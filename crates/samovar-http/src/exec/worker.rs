@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use super::exchange::{fulfil, handle};
 use super::http1::{give_back, lose, pump};
-use super::job::Job;
-use super::lane::Lane;
 use super::lent::{Worker, set_lane};
+use crate::conn::Conn;
+use crate::conn::Verdict;
+use crate::conn::{StreamNews, StreamRef, StreamWork};
 use crate::core::Shared;
-use crate::io::conn::Conn;
-use crate::io::inbox::Verdict;
-use crate::io::key::Key;
-use crate::io::stream::{StreamNews, StreamRef, StreamWork};
-use crate::io::sys::{self, PollFlags};
+use crate::jobs::Job;
+use crate::lane::Lane;
+use crate::net::key::Key;
 use crate::observer::Incident;
 use crate::request::Request;
 use crate::service::Service;
+use crate::sys::{self, PollFlags};
 use crate::ws::Socket;
 
 /// Runs jobs until the queue is closed or this worker is not needed any more.

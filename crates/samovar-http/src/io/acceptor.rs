@@ -3,8 +3,8 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use super::listener::Socket;
-use super::sys::{self, Poll};
+use crate::net::listener::Socket;
+use crate::sys::{self, Poll};
 
 /// Poll key of the first listener; each further listener has the next lower key. The slab never
 /// assigns keys this large.

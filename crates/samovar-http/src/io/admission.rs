@@ -4,21 +4,21 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::answer::last;
-use super::conn::Conn;
 use super::context::{Drain, Next};
 use super::eviction::{Wait, is_evictable, wait_of};
-use super::inbox::Message;
-use super::key::Key;
 use super::link::Link;
-use super::stage::Stage;
-use super::sys;
 use super::thread::IoThread;
-use super::transport::Transport;
+use crate::answer::last;
+use crate::conn::Conn;
+use crate::conn::Message;
+use crate::conn::Stage;
 use crate::exec;
 use crate::head::Peer;
+use crate::net::key::Key;
+use crate::net::transport::Transport;
 use crate::observer::{End, Incident};
 use crate::service::Service;
+use crate::sys;
 use crate::tls::TlsConfig;
 
 /// Number of connections accepted in a row before other events are handled.

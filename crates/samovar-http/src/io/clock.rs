@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::conn::Conn;
 use super::context::{Context, Drain, Next};
-use super::stage::Stage;
+use crate::conn::Conn;
+use crate::conn::Stage;
 use crate::limits::Limits;
 use crate::observer::{End, Incident};
 use crate::proto::Refusal;
@@ -136,10 +136,10 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::exec::Lane;
     use crate::head::Peer;
-    use crate::io::key::Key;
-    use crate::io::transport::Transport;
+    use crate::lane::Lane;
+    use crate::net::key::Key;
+    use crate::net::transport::Transport;
 
     const NANOSECOND: Duration = Duration::from_nanos(1);
 

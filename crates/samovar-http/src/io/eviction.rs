@@ -16,12 +16,12 @@
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
-use super::conn::Conn;
-use super::key::Key;
 use super::link::Link;
 use super::slab::Slab;
-use super::stage::Stage;
+use crate::conn::Conn;
+use crate::conn::Stage;
 use crate::limits::{Limits, SLOW_FACTOR};
+use crate::net::key::Key;
 use crate::proto::conn::Phase;
 
 /// Maximum number of candidates kept from a search.

@@ -5,9 +5,9 @@
 
 use std::io;
 
-use super::conn::Conn;
 use super::link::Link;
-use super::stage::Stage;
+use crate::conn::Conn;
+use crate::conn::Stage;
 use crate::proto::conn::Phase;
 
 /// Capacity of the buffer, in bytes.

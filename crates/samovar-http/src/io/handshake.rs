@@ -3,10 +3,10 @@
 //! A connection gets TLS state only after its client has sent data, and workers do all computation.
 //! The I/O thread only waits for events.
 
-use super::conn::Conn;
 use super::context::{Context, Next};
-use super::stage::Stage;
-use super::sys::Edges;
+use crate::conn::Conn;
+use crate::conn::Stage;
+use crate::sys::Edges;
 
 use crate::service::Service;
 use crate::tls::Handshake;

@@ -2,22 +2,23 @@
 
 use std::time::Duration;
 
-use super::answer::{answer_inline, last};
-use super::conn::Conn;
 use super::context::{Context, GATHER_LEN, LINGER_LEN_MAX, Next, OUT_LEN_KEPT};
-use super::inbox::Verdict;
-use super::stage::Stage;
-use super::sys::Edges;
-use crate::exec::{self, Job};
+use crate::answer::{answer_inline, last};
+use crate::conn::Conn;
+use crate::conn::Stage;
+use crate::conn::Verdict;
+use crate::exec;
 use crate::head::Head;
 use crate::http::Method;
+use crate::jobs::Job;
 use crate::observer::{End, Incident};
 use crate::proto::Refusal;
 use crate::proto::conn::{Phase, Step};
 use crate::proto::head::Framing;
-use crate::reply::{Outcome, Reply, Turn};
 use crate::request::Request;
+use crate::response::{Outcome, Reply, Turn};
 use crate::service::{Intake, Service};
+use crate::sys::Edges;
 
 impl<S: Service> Context<S> {
     /// Handles a connection that a worker has returned. `edges`: events since the connection moved

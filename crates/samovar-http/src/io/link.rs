@@ -1,9 +1,9 @@
 //! Connections of an I/O thread, by protocol.
 
-use super::conn::Conn;
 use super::h2::H2Conn;
-use super::sys::Edges;
 use super::ws_conn::SocketConn;
+use crate::conn::Conn;
+use crate::sys::Edges;
 
 /// A connection in a slot of the slab, by protocol.
 #[derive(Debug)]

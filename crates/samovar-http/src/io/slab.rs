@@ -1,8 +1,8 @@
 //! The connections of one I/O thread, by key.
 
-use super::key::Key;
 use super::link::Link;
-use super::sys::Edges;
+use crate::net::key::Key;
+use crate::sys::Edges;
 
 /// The state of a slot.
 #[derive(Debug)]

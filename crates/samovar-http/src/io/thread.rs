@@ -18,26 +18,27 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::acceptor::Acceptor;
-use super::conn::Conn;
 use super::context::{Context, Next, Stay};
 use super::eviction::Eviction;
 use super::gather::{Arrival, Gathered, is_between_requests};
 use super::h2::H2Conn;
-use super::inbox::{Message, Verdict};
-use super::key::Key;
 use super::link::Link;
-use super::listener::Socket;
 use super::slab::Slab;
-use super::stage::Stage;
-use super::stream::StreamNews;
-use super::sys::{self, Edges, Poll};
 use super::ws_conn::SocketConn;
 use super::yield_policy::YieldPolicy;
 use crate::body::Transfer;
+use crate::conn::Conn;
+use crate::conn::Stage;
+use crate::conn::StreamNews;
+use crate::conn::{Message, Verdict};
 use crate::core::Shared;
-use crate::exec::{self, Job};
+use crate::exec;
+use crate::jobs::Job;
+use crate::net::key::Key;
+use crate::net::listener::Socket;
 use crate::observer::End;
 use crate::service::Service;
+use crate::sys::{self, Edges, Poll};
 
 /// Maximum number of events taken from the kernel at once.
 const EVENT_COUNT: usize = 256;

@@ -9,17 +9,17 @@
 //! | ending | the kernel has the server's close frame | lingering |
 //! | lingering | the client closes, or the time is up | closed |
 
-use super::conn::Conn;
 use super::context::{Context, LINGER_LEN_MAX, Stay};
-use super::sys::Edges;
-use super::transport::Transport;
 use super::ws_clock::Clock;
 use super::ws_conn::{SocketConn, Stage};
-use crate::exec::Job;
+use crate::conn::Conn;
+use crate::jobs::Job;
+use crate::net::transport::Transport;
 use crate::observer::Incident;
 use crate::proto::ws::message::{Assembler, Event as Received};
 use crate::proto::ws::{CloseCode, Failure};
 use crate::service::Service;
+use crate::sys::Edges;
 use crate::ws::{CloseReply, Closed, End, Event, Flushed};
 
 impl<S: Service> Context<S> {

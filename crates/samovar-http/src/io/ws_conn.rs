@@ -1,9 +1,9 @@
 //! The reading side of a WebSocket connection.
 
-use super::key::Key;
-use super::sys::Edges;
 use super::ws_clock::Clock;
+use crate::net::key::Key;
 use crate::proto::ws::message::Assembler;
+use crate::sys::Edges;
 use crate::ws::{Handler, Socket};
 
 /// The stage of a WebSocket.

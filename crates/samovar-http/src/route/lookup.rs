@@ -1,11 +1,11 @@
 //! Finds the route for a request.
 
-use super::params::{Matched, Params};
 use super::path::{Path, PathError};
 use super::router::{Entry, Miss, Router};
 use super::trie::Captures;
 use crate::head::Head;
 use crate::http::Method;
+use crate::request::{Matched, Params};
 
 /// A matching route and the captures of its wildcards.
 #[derive(Debug)]

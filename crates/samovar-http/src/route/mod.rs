@@ -2,7 +2,6 @@
 
 mod lookup;
 mod next;
-mod params;
 mod path;
 mod pattern;
 #[expect(
@@ -17,7 +16,5 @@ mod trie;
 mod trie_tests;
 
 pub use next::{Next, with};
-pub(crate) use params::Matched;
-pub use params::Params;
 pub use route::Route;
 pub use router::Router;

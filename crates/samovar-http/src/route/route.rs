@@ -3,14 +3,14 @@
 use std::fmt;
 
 use super::next::{Middleware, Next};
-use super::params::Params;
 use crate::error::Error;
 use crate::head::Head;
 use crate::http::Method;
-use crate::into_response::IntoResponse;
-use crate::reply::{Inline, Reply};
+use crate::request::Params;
 use crate::request::Request;
+use crate::response::IntoResponse;
 use crate::response::Response;
+use crate::response::{Inline, Reply};
 use crate::service::Intake;
 
 /// Default maximum length of a request body, in bytes.

@@ -4,15 +4,15 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::next::{Middleware, Next};
-use super::params::Template;
 use super::pattern::Pattern;
 use super::route::Route;
 use super::trie::Trie;
 use crate::error::Error;
 use crate::http::Method;
-use crate::into_response::IntoResponse;
 use crate::observer::Observer;
 use crate::request::Request;
+use crate::request::Template;
+use crate::response::IntoResponse;
 use crate::response::Response;
 
 type ErrorHandler = Box<dyn Fn(&mut Request, &Error) -> Result<Response, Error> + Send + Sync>;

@@ -8,12 +8,12 @@ use super::router::{Entry, Miss, Router};
 use crate::error::Error;
 use crate::head::Head;
 use crate::http::Status;
-use crate::into_response;
-use crate::io::listener::Listener;
+use crate::net::listener::Listener;
 use crate::observer::{Incident, Observer};
-use crate::reply::{Inline, Reply, Turn};
 use crate::request::Request;
 use crate::response::Response;
+use crate::response::into_response;
+use crate::response::{Inline, Reply, Turn};
 use crate::server::Server;
 use crate::service::{Intake, Service};
 

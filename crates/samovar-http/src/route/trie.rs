@@ -13,24 +13,7 @@
 
 use super::path::Path;
 use super::pattern::{Matcher, Partial, Pattern, WILDCARD_COUNT_MAX};
-
-/// Start and end of a wildcard's match in the text of the path.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Span {
-    pub(crate) start: u32,
-    pub(crate) end: u32,
-}
-
-impl Span {
-    fn new(start: usize, end: usize) -> Self {
-        // Request targets are far shorter than 4 GiB; a larger span would select no text.
-        let narrow = |at| u32::try_from(at).unwrap_or(u32::MAX);
-        Self {
-            start: narrow(start),
-            end: narrow(end),
-        }
-    }
-}
+use crate::request::Span;
 
 /// Captures of a pattern's wildcards, in order.
 #[derive(Debug, Clone, Copy, Default)]

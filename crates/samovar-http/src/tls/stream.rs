@@ -27,7 +27,7 @@ use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, InsufficientSizeError};
 
 use super::trust::Trust;
-use crate::io::sys;
+use crate::sys;
 
 /// Maximum length of plaintext that is encrypted and sent at once, in bytes: four records. A larger
 /// piece would be evicted from the processor's caches between encryption and the kernel's copy;

@@ -43,7 +43,6 @@ mod limits;
 mod message;
 mod outbound;
 mod socket;
-mod upgrade;
 
 pub(crate) use accepted::Accepted;
 pub use frame::Frame;
@@ -56,4 +55,5 @@ pub use outbound::SendError;
 pub use samovar_http_proto::ws::handshake::HandshakeError;
 pub use samovar_http_proto::ws::{CloseCode, Failure};
 pub use socket::Socket;
-pub use upgrade::Upgrade;
+
+pub use crate::upgrade::Upgrade;

@@ -12,7 +12,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::io::transport::Transport;
+use crate::net::transport::Transport;
 use crate::proto::ws::frame::{self, CONTROL_LEN_MAX, OpCode};
 use crate::proto::ws::{CloseCode, close};
 

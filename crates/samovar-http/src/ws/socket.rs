@@ -13,8 +13,8 @@ use super::inbound::Inbound;
 use super::outbound::Outbound;
 use super::{CloseReply, Event, Frame, Handler, Limits, Message, SendError};
 use crate::head::Peer;
-use crate::io::transport::Transport;
-use crate::io::wake::Waker;
+use crate::net::transport::Transport;
+use crate::net::wake::Waker;
 use crate::proto::ws::CloseCode;
 use crate::proto::ws::frame;
 use crate::sync::Lock;
@@ -45,7 +45,7 @@ struct Shared {
 }
 
 impl Socket {
-    pub(super) fn new(
+    pub(crate) fn new(
         peer: Peer,
         protocol: Option<Box<str>>,
         limits: Limits,

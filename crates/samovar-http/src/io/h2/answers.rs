@@ -6,16 +6,16 @@ use bytes::Bytes;
 use memchr::memmem;
 
 use super::conn::{H2Conn, StreamState};
-use crate::exec::Job;
+use crate::answer::Date;
+use crate::conn::{Rest, StreamAnswer, StreamJob, StreamNews, StreamWork};
 use crate::h2::{ErrorCode, ResponseHead};
 use crate::http::{Status, Version};
-use crate::io::answer::Date;
 use crate::io::context::Context;
-use crate::io::stream::{Rest, StreamAnswer, StreamJob, StreamNews, StreamWork};
+use crate::jobs::Job;
 use crate::observer::Incident;
 use crate::proto::Refusal;
-use crate::reply::{Outcome, Reply};
 use crate::request::Request;
+use crate::response::{Outcome, Reply};
 use crate::service::Service;
 
 /// Creates the reply that renders a response into the scratch memory.

@@ -6,11 +6,11 @@ use super::conn::{H2Conn, Stream, StreamState};
 use crate::h2::ErrorCode;
 use crate::http::Method;
 use crate::io::context::{Context, Stay};
-use crate::io::sys::Edges;
 use crate::limits::Limits;
 use crate::observer::Incident;
 use crate::proto::Refusal;
 use crate::service::Service;
+use crate::sys::Edges;
 
 /// An expired time limit of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

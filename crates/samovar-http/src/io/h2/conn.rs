@@ -6,17 +6,18 @@ use std::time::Instant;
 
 use super::inflow::Inflow;
 use crate::body::Outflow;
-use crate::exec::{Lane, Preferences};
+use crate::conn::Cancel;
+use crate::conn::Conn;
+use crate::conn::Preferences;
 use crate::h2::Session;
 use crate::head::{Peer, Session as Secure};
 use crate::http::Status;
-use crate::io::conn::Conn;
-use crate::io::key::Key;
-use crate::io::stream::Cancel;
-use crate::io::sys::Edges;
-use crate::io::transport::Transport;
-use crate::later::Later;
+use crate::lane::Lane;
+use crate::net::key::Key;
+use crate::net::transport::Transport;
 use crate::request::Request;
+use crate::response::Later;
+use crate::sys::Edges;
 use crate::upload::BodyError;
 
 /// An HTTP/2 connection. It stays with its I/O thread; requests and response bodies move to

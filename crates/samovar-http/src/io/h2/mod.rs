@@ -25,12 +25,12 @@ use std::time::Instant;
 
 pub(crate) use self::conn::H2Conn;
 use self::conn::{Report, Stream, StreamState};
-use super::conn::Conn;
 use super::context::{Context, LINGER_LEN_MAX, OUT_LEN_KEPT, Stay};
-use super::sys::Edges;
+use crate::conn::Conn;
 use crate::h2::{ErrorCode, Event, Session};
 use crate::observer::{End, Exchange, Incident};
 use crate::service::Service;
+use crate::sys::Edges;
 
 /// Number of reads of one connection before other connections are served.
 const READ_COUNT: usize = 4;

@@ -2,11 +2,11 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use super::*;
+use crate::conn::Conn;
 use crate::h2::{Event, PREFACE, Session};
 use crate::head::Peer;
-use crate::io::conn::Conn;
-use crate::io::key::Key;
-use crate::io::transport::Transport;
+use crate::net::key::Key;
+use crate::net::transport::Transport;
 
 const NANOSECOND: Duration = Duration::from_nanos(1);
 const LONG: Duration = Duration::from_secs(1_000_000);

@@ -1,0 +1,5 @@
+//! Who a client is.
+
+mod claimant;
+
+pub use claimant::Claimant;

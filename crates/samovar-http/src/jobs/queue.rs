@@ -1,0 +1,443 @@
+//! The job queue and the pool of worker threads.
+//!
+//! # Theory of operation
+//!
+//! There are four [lanes](Lane), each with its own queue and worker slots. The slots limit the
+//! number of threads that run jobs of the lane at the same time. The service chooses the lane of a
+//! request, and all work for that request runs there. So if a disk hangs and blocks every job of
+//! the slow lane, the prompt lane still has all its slots. The costly lane has few slots, because
+//! its jobs keep processors busy, and there clients take turns (`turns.rs`), because one may ask
+//! for many computations. TLS handshakes have a lane of their own, so handlers that block never
+//! delay a new connection. Threads belong to no lane: their number is limited to the slots of all
+//! lanes, and a new thread is started when a job finds a free slot but no free thread.
+//!
+//! A handler that reads a body as it arrives may have to wait for its client. Meanwhile it lends
+//! its slot to other jobs; if work is queued and no thread is free, another thread is started. So
+//! slow clients occupy threads, up to a limit of their own, but never delay other requests. After
+//! the wait the handler continues at once, even if more jobs then run than there are slots. A
+//! thread that finishes a job while there are too many threads ends.
+//!
+//! Waking a thread costs more than most handlers. So [`Queue::push`] wakes none: an I/O thread
+//! pushes all its jobs and then calls [`Queue::wake`], which wakes one worker. This worker wakes
+//! the next if it finds more than one job. The thread that went to sleep last is woken first,
+//! because its stack is still in the cache; threads that are not needed stay asleep.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::thread::{self, Thread};
+
+use super::job::Job;
+use super::turns::Requests;
+use super::uploads::Uploads;
+use crate::core::Shared;
+use crate::exec::set_lane;
+use crate::lane::Lane;
+use crate::observer::Incident;
+use crate::service::Service;
+use crate::sync::Lock;
+
+/// Function that starts one more worker thread.
+type Start = Box<dyn Fn() -> io::Result<()> + Send + Sync>;
+
+/// The queue of all workers. It limits the number of queued requests, but always accepts jobs that
+/// continue a response: their number is limited by the number of connections. Workers alternate
+/// between both kinds, so that continuing jobs do not wait behind new requests.
+pub(crate) struct Queue {
+    state: Mutex<State>,
+    start: OnceLock<Start>,
+    /// Maximum number of queued requests in each lane.
+    len_max: usize,
+    /// Number of worker slots in the prompt lane, and the same number in the slow lane.
+    pub(crate) slots_max: usize,
+    /// Number of worker slots in all lanes together.
+    pub(crate) threads_max: usize,
+    /// Maximum number of jobs that have lent their slot.
+    waiting_max: usize,
+    /// Uploads whose handlers have waited for their clients.
+    pub(crate) uploads: Arc<Uploads>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The lanes, indexed by [`Lane`].
+    lanes: [LaneState; 4],
+    is_closed: bool,
+    /// Number of worker threads.
+    thread_count: usize,
+    /// Threads that wait for a job, longest wait first.
+    idle: Vec<Thread>,
+    /// Whether a thread was woken or started but has not checked the queue yet.
+    is_waking: bool,
+    /// Number of jobs that have lent their slot.
+    waiting_count: usize,
+    /// Those of them whose jobs read a body to send. They take no places of uploads.
+    reading_count: usize,
+}
+
+/// The queue and the slots of one lane.
+#[derive(Debug, Default)]
+struct LaneState {
+    /// Number of worker slots.
+    slots_max: usize,
+    /// Jobs that start new work.
+    requests: Requests,
+    /// Jobs that continue a response.
+    continuing: VecDeque<Job>,
+    /// Whether the next job is a new request if one is queued.
+    is_requests_turn: bool,
+    /// Number of occupied slots.
+    running_count: usize,
+}
+
+impl LaneState {
+    fn new(slots_max: usize) -> Self {
+        Self {
+            slots_max,
+            ..Self::default()
+        }
+    }
+
+    /// Takes the next job; returns `None` if no slot is free or no job is queued.
+    fn take(&mut self) -> Option<Job> {
+        if self.running_count >= self.slots_max {
+            return None;
+        }
+        let first = if self.is_requests_turn {
+            self.requests.pop()
+        } else {
+            None
+        };
+        let job = first
+            .or_else(|| self.continuing.pop_front())
+            .or_else(|| self.requests.pop())?;
+        self.is_requests_turn = !job.is_request();
+        self.running_count += 1;
+        Some(job)
+    }
+
+    fn len(&self) -> usize {
+        self.requests.len() + self.continuing.len()
+    }
+
+    /// Returns whether a job is queued and a slot is free.
+    fn is_ready(&self) -> bool {
+        self.len() > 0 && self.running_count < self.slots_max
+    }
+
+    /// Returns whether no job is queued and a slot is free.
+    fn is_idle(&self) -> bool {
+        self.len() == 0 && self.running_count < self.slots_max
+    }
+}
+
+impl State {
+    fn lane(&mut self, lane: Lane) -> &mut LaneState {
+        &mut self.lanes[lane as usize]
+    }
+
+    /// Takes the next job of any lane; returns `None` if no lane has both a job and a free slot.
+    /// The prompt lane comes first: its slots are limited, so threads remain for the other lanes.
+    fn take(&mut self) -> Option<Job> {
+        self.lanes.iter_mut().find_map(LaneState::take)
+    }
+
+    fn is_ready(&self) -> bool {
+        self.lanes.iter().any(LaneState::is_ready)
+    }
+
+    fn queued_count(&self) -> usize {
+        self.lanes.iter().map(LaneState::len).sum()
+    }
+
+    fn running_count(&self) -> usize {
+        self.lanes.iter().map(|lane| lane.running_count).sum()
+    }
+}
+
+/// Gauges of the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Load {
+    pub(crate) queued_count: usize,
+    pub(crate) running_count: usize,
+    pub(crate) waiting_count: usize,
+    pub(crate) reading_count: usize,
+}
+
+/// Returns the number of slots of the costly lane: half the processors, if there are eight workers
+/// per core (the default).
+fn costly_slots(slots_max: usize) -> usize {
+    slots_max.div_ceil(16)
+}
+
+/// Returns the number of slots of the handshake lane: one for each processor, if there are eight
+/// workers per core.
+fn handshake_slots(slots_max: usize) -> usize {
+    slots_max.div_ceil(8)
+}
+
+impl Queue {
+    pub(crate) fn new(len_max: usize, slots_max: usize, waiting_max: usize) -> Self {
+        let costly_max = costly_slots(slots_max);
+        let handshake_max = handshake_slots(slots_max);
+        let lanes = [slots_max, slots_max, costly_max, handshake_max];
+        let mut state = State {
+            lanes: lanes.map(LaneState::new),
+            ..State::default()
+        };
+        state.lane(Lane::Costly).requests = Requests::in_turns();
+        Self {
+            state: Mutex::new(state),
+            start: OnceLock::new(),
+            len_max,
+            slots_max,
+            threads_max: lanes.into_iter().fold(0, usize::saturating_add),
+            waiting_max,
+            uploads: Arc::default(),
+        }
+    }
+
+    /// Sets the function that starts a worker thread. The thread must call [`pop`](Self::pop) until
+    /// that returns `None`.
+    pub(crate) fn set_start(&self, start: Start) {
+        // Called only once, before the first thread starts, so it cannot fail.
+        drop(self.start.set(start));
+    }
+
+    /// Starts one more worker.
+    pub(crate) fn start_worker(&self) -> io::Result<()> {
+        self.lock().thread_count += 1;
+        let started = self.start.get().map_or_else(
+            || Err(io::Error::other("no function to start workers")),
+            |start| start(),
+        );
+        if started.is_err() {
+            self.lock().thread_count -= 1;
+        }
+        started
+    }
+
+    /// Adds a job; returns the job if it starts new work and its lane's queue is full. The caller
+    /// must call [`wake`](Self::wake) soon.
+    pub(crate) fn push(&self, job: Job) -> Result<(), Job> {
+        self.add(job, self.waiting_max)
+    }
+
+    /// As [`push`](Self::push), but refuses a request with a streamed body only if `waiting_max`
+    /// jobs have lent their slot.
+    fn add(&self, job: Job, waiting_max: usize) -> Result<(), Job> {
+        let mut state = self.lock();
+        let waiting_count = state.waiting_count - state.reading_count;
+        let lane = state.lane(job.lane());
+        if !job.is_request() {
+            lane.continuing.push_back(job);
+        } else if job.is_streamed() && waiting_count >= waiting_max {
+            return Err(job);
+        } else {
+            return lane.requests.push(job, self.len_max);
+        }
+        Ok(())
+    }
+
+    /// Returns whether a job of the lane is queued, so that a running job should end its turn.
+    pub(crate) fn has_queued(&self, lane: Lane) -> bool {
+        self.lock().lane(lane).len() > 0
+    }
+
+    /// Returns whether no job of the lane is queued, and a slot is free.
+    pub(crate) fn is_idle(&self, lane: Lane) -> bool {
+        self.lock().lane(lane).is_idle()
+    }
+
+    /// Wakes or starts a thread for queued jobs, if one is needed.
+    pub(crate) fn wake(&self) {
+        self.ensure_thread(self.lock());
+    }
+
+    /// Waits for a job; returns `None` if this worker is not needed any more or the queue is
+    /// closed. `finished` is the lane of the job that the caller has just finished; `None` for a
+    /// new thread.
+    pub(crate) fn pop(&self, finished: Option<Lane>) -> Option<Job> {
+        let mut state = self.lock();
+        match finished {
+            Some(lane) => state.lane(lane).running_count -= 1,
+            None => state.is_waking = false,
+        }
+        loop {
+            if let Some(job) = state.take() {
+                self.ensure_thread(state);
+                return Some(job);
+            }
+            let is_surplus = state.thread_count - state.waiting_count > self.threads_max;
+            let is_over = state.is_closed && state.queued_count() == 0;
+            if is_surplus || is_over {
+                state.thread_count -= 1;
+                if is_over {
+                    // Wake the sleeping threads, so that they can end, too.
+                    Self::wake_all(state);
+                }
+                return None;
+            }
+            state = self.sleep(state);
+        }
+    }
+
+    /// Sleeps until woken.
+    fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let own = thread::current();
+        state.idle.push(own.clone());
+        loop {
+            drop(state);
+            // `park` may return spuriously.
+            thread::park();
+            state = self.lock();
+            if state.idle.iter().all(|thread| thread.id() != own.id()) {
+                state.is_waking = false;
+                return state;
+            }
+        }
+    }
+
+    /// Closes the queue: workers end once it is empty.
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        state.is_closed = true;
+        Self::wake_all(state);
+    }
+
+    fn wake_all(mut state: MutexGuard<'_, State>) {
+        let idle = std::mem::take(&mut state.idle);
+        drop(state);
+        idle.iter().for_each(Thread::unpark);
+    }
+
+    pub(crate) fn load(&self) -> Load {
+        let state = self.lock();
+        Load {
+            queued_count: state.queued_count(),
+            running_count: state.running_count(),
+            waiting_count: state.waiting_count,
+            reading_count: state.reading_count,
+        }
+    }
+
+    /// Wakes or starts a thread if a queued job needs one.
+    fn ensure_thread(&self, mut state: MutexGuard<'_, State>) {
+        // No further thread is needed if one was woken already, or if no queued job has a free
+        // slot: the thread that frees a slot checks the queue.
+        if state.is_waking || !state.is_ready() {
+            return;
+        }
+        let idle = state.idle.pop();
+        let running_count = state.thread_count - state.waiting_count;
+        // If no thread is idle and the maximum number is running, one of the running threads will
+        // check the queue soon.
+        state.is_waking = idle.is_some() || running_count < self.threads_max;
+        let is_waking = state.is_waking;
+        drop(state);
+        if let Some(thread) = idle {
+            thread.unpark();
+        } else if is_waking && self.start_worker().is_err() {
+            // If no thread can be created, the job waits for an existing one.
+            self.lock().is_waking = false;
+        }
+    }
+
+    /// Lends the caller's slot to other jobs; returns `false` if too many slots are lent already.
+    pub(crate) fn lend(&self, lane: Lane, wait: Wait) -> bool {
+        let mut state = self.lock();
+        let count = match wait {
+            Wait::Reading => state.reading_count,
+            Wait::Other => state.waiting_count - state.reading_count,
+        };
+        if count >= self.waiting_max {
+            return false;
+        }
+        state.lane(lane).running_count -= 1;
+        state.waiting_count += 1;
+        state.reading_count += usize::from(wait == Wait::Reading);
+        self.ensure_thread(state);
+        true
+    }
+
+    /// Reclaims a lent slot immediately. Until another job ends, more jobs may run than the lane
+    /// has slots.
+    pub(crate) fn reclaim(&self, lane: Lane, wait: Wait) {
+        let mut state = self.lock();
+        state.waiting_count -= 1;
+        state.reading_count -= usize::from(wait == Wait::Reading);
+        state.lane(lane).running_count += 1;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.locked()
+    }
+}
+
+/// Adds a job, as [`Queue::push`] does. If it is an upload for which no place is free, a slow
+/// upload may have to make room for it.
+pub(crate) fn submit<S: Service>(shared: &Shared<S>, job: Job) -> Result<(), Job> {
+    let queue = &shared.queue;
+    let job = match queue.push(job) {
+        Err(job) if job.is_streamed() => job,
+        outcome => return outcome,
+    };
+    let load = queue.load();
+    let is_crowded = load.waiting_count - load.reading_count >= queue.waiting_max;
+    let peer = job.peer().filter(|_| is_crowded);
+    let Some(peer) = peer.and_then(|peer| queue.uploads.make_room(peer, &shared.limits)) else {
+        return Err(job);
+    };
+    let incident = Incident::TooSlow { peer };
+    shared.service.observer().incident(&incident);
+    queue.add(job, usize::MAX)
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Queue").field(&self.load()).finish()
+    }
+}
+
+/// What a job that lends its slot waits for. Each kind has a limit of its own, so that slow sources
+/// of responses leave the places of uploads free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// For the source of a body that is sent.
+    Reading,
+    /// For anything else, such as the body of an upload.
+    Other,
+}
+
+/// A worker slot lent to other jobs, reclaimed when dropped.
+pub(crate) struct LentSlot<'a> {
+    queue: &'a Queue,
+    lane: Lane,
+    wait: Wait,
+    /// The lane of the slot that the calling thread occupied.
+    before: Option<Lane>,
+}
+
+impl<'a> LentSlot<'a> {
+    /// Lends a slot; returns `None` if too many slots are lent already.
+    pub(crate) fn lend(queue: &'a Queue, lane: Lane, wait: Wait) -> Option<Self> {
+        // `then`, not `then_some`: dropping a value for a slot that was not lent would reclaim it.
+        queue.lend(lane, wait).then(|| Self {
+            queue,
+            lane,
+            wait,
+            before: set_lane(None),
+        })
+    }
+}
+
+impl Drop for LentSlot<'_> {
+    fn drop(&mut self) {
+        self.queue.reclaim(self.lane, self.wait);
+        set_lane(self.before);
+    }
+}
+
+#[cfg(test)]
+mod tests;

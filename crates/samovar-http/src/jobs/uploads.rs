@@ -1,0 +1,195 @@
+//! Uploads whose handlers wait for their clients, and the choice of the one that makes room.
+//!
+//! # Theory of operation
+//!
+//! A handler that waits for the rest of a request body occupies a place, of which there are
+//! [`Limits::waiting_handlers_max`]. A client that sends just fast enough could occupy all of them.
+//! So if no place is free for another upload, the address that has most places loses its slowest
+//! upload, provided that it has more than half of all places, or would still have more than the
+//! address of the new upload. An upload is judged by its mean speed, and only after five times
+//! [`Limits::rest_time_min`] of waiting.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::head::Peer;
+use crate::limits::{Limits, SLOW_FACTOR};
+use crate::sync::Lock;
+
+/// All uploads that have waited for their clients, and are not over.
+#[derive(Debug, Default)]
+pub(crate) struct Uploads(Mutex<Vec<Arc<Upload>>>);
+
+/// An upload.
+#[derive(Debug)]
+pub(crate) struct Upload {
+    peer: Peer,
+    /// Whether the handler waits and has lent its slot, so that it occupies a place.
+    is_waiting: AtomicBool,
+    /// Whether the upload must make room for another one.
+    is_cut: AtomicBool,
+    /// Number of bytes received.
+    moved_len: AtomicU64,
+    /// Time spent waiting, in milliseconds.
+    waited_ms: AtomicU64,
+}
+
+/// An upload in the list of all, removed when dropped.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    all: Arc<Uploads>,
+    upload: Arc<Upload>,
+}
+
+impl Uploads {
+    /// Adds an upload.
+    pub(crate) fn add(self: &Arc<Self>, peer: Peer) -> Listed {
+        let upload = Arc::new(Upload {
+            peer,
+            is_waiting: AtomicBool::new(false),
+            is_cut: AtomicBool::new(false),
+            moved_len: AtomicU64::new(0),
+            waited_ms: AtomicU64::new(0),
+        });
+        self.0.locked().push(Arc::clone(&upload));
+        let all = Arc::clone(self);
+        Listed { all, upload }
+    }
+
+    /// Makes an upload end to free its place for an upload of `peer`; returns its client. Returns
+    /// `None` if no upload must make room.
+    pub(crate) fn make_room(&self, peer: Peer, limits: &Limits) -> Option<Peer> {
+        let uploads = self.0.locked();
+        let waiting = || uploads.iter().filter(|upload| upload.occupies_place());
+        let mut counts: HashMap<u128, usize> = HashMap::new();
+        for upload in waiting() {
+            *counts.entry(upload.peer.network()).or_default() += 1;
+        }
+        let own_count = counts.get(&peer.network()).copied().unwrap_or(0);
+        let (crowd, count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+        if count <= limits.waiting_handlers_max / 2 && count <= own_count + 1 {
+            return None;
+        }
+        let rest_time = limits.rest_time_min.saturating_mul(SLOW_FACTOR);
+        let slowest = waiting()
+            .filter(|upload| upload.peer.network() == crowd && upload.waited() >= rest_time)
+            .min_by_key(|upload| upload.speed())?;
+        slowest.is_cut.store(true, Ordering::Release);
+        Some(slowest.peer)
+    }
+}
+
+impl Upload {
+    fn occupies_place(&self) -> bool {
+        self.is_waiting.load(Ordering::Relaxed) && !self.is_cut.load(Ordering::Relaxed)
+    }
+
+    fn waited(&self) -> Duration {
+        Duration::from_millis(self.waited_ms.load(Ordering::Relaxed))
+    }
+
+    /// Returns the mean speed, in bytes per second of waiting.
+    fn speed(&self) -> u64 {
+        let moved_len = self.moved_len.load(Ordering::Relaxed);
+        moved_len.saturating_mul(1000) / self.waited_ms.load(Ordering::Relaxed).max(1)
+    }
+}
+
+impl Listed {
+    pub(crate) fn moved(&self, len: usize) {
+        self.upload
+            .moved_len
+            .fetch_add(len as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn waited(&self, time: Duration) {
+        let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        self.upload.waited_ms.fetch_add(ms, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_waiting(&self, is_waiting: bool) {
+        self.upload.is_waiting.store(is_waiting, Ordering::Relaxed);
+    }
+
+    /// Returns whether the upload must make room for another one.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.upload.is_cut.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        let mut all = self.all.0.locked();
+        if let Some(at) = all.iter().position(|one| Arc::ptr_eq(one, &self.upload)) {
+            all.swap_remove(at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(address: &str) -> Peer {
+        Peer::Tcp(format!("{address}:1").parse().unwrap())
+    }
+
+    /// Adds a waiting upload that has moved `len` bytes in `seconds`.
+    fn add(uploads: &Arc<Uploads>, address: &str, len: usize, seconds: u64) -> Listed {
+        let listed = uploads.add(peer(address));
+        listed.moved(len);
+        listed.waited(Duration::from_secs(seconds));
+        listed.set_waiting(true);
+        listed
+    }
+
+    #[test]
+    fn the_address_with_more_than_its_share_loses_its_slowest() {
+        let limits = Limits {
+            waiting_handlers_max: 4,
+            ..Limits::default()
+        };
+        let uploads = Arc::<Uploads>::default();
+        let room_for = |address| uploads.make_room(peer(address), &limits);
+        assert_eq!(room_for("9.9.9.9"), None);
+        let mut crowd: Vec<_> = (1..=3)
+            .map(|n| add(&uploads, "1.1.1.1", 1000 * n, 10))
+            .collect();
+        let other = add(&uploads, "2.2.2.2", 1, 10);
+        assert_eq!(room_for("9.9.9.9"), Some(peer("1.1.1.1")));
+        assert!(crowd[0].is_cut() && !crowd[1].is_cut() && !crowd[2].is_cut());
+        // With two of four places, it loses one to an address that would not have as many.
+        assert_eq!(room_for("2.2.2.2"), None);
+        assert_eq!(room_for("9.9.9.9"), Some(peer("1.1.1.1")));
+        assert!(crowd[1].is_cut() && !crowd[2].is_cut() && !other.is_cut());
+        assert_eq!(room_for("9.9.9.9"), None);
+        // Of more than half of the places, an address loses one even to itself.
+        crowd.extend((0..2).map(|_| add(&uploads, "1.1.1.1", 0, 10)));
+        assert_eq!(room_for("1.1.1.1"), Some(peer("1.1.1.1")));
+        assert!(!crowd[2].is_cut());
+    }
+
+    #[test]
+    fn an_upload_is_judged_only_after_some_time_and_while_it_waits() {
+        let limits = Limits {
+            waiting_handlers_max: 2,
+            ..Limits::default()
+        };
+        let uploads = Arc::<Uploads>::default();
+        let room = || uploads.make_room(peer("9.9.9.9"), &limits);
+        let new: Vec<_> = (0..2).map(|_| add(&uploads, "1.1.1.1", 0, 4)).collect();
+        assert_eq!(room(), None);
+        new[0].waited(Duration::from_secs(1));
+        new[0].set_waiting(false);
+        assert_eq!(room(), None);
+        let third = add(&uploads, "1.1.1.1", 0, 4);
+        assert_eq!(room(), None);
+        new[0].set_waiting(true);
+        assert_eq!(room(), Some(peer("1.1.1.1")));
+        assert!(new[0].is_cut() && !new[1].is_cut() && !third.is_cut());
+        drop((new, third));
+        assert!(uploads.0.locked().is_empty());
+    }
+}

@@ -1,0 +1,102 @@
+//! Conversion of handlers' return values to responses.
+
+use std::borrow::Cow;
+
+use super::{Body, Response};
+use crate::error::Error;
+use crate::http::Status;
+
+/// A return value of a handler, converted to a [`Response`].
+///
+/// | value | response |
+/// |---|---|
+/// | `&'static str`, `String` | 200, `text/plain; charset=utf-8` |
+/// | `&'static [u8]`, `Vec<u8>` | 200, `application/octet-stream` |
+/// | `()` | 204 |
+/// | [`Status`] | that status; from 400 on with its reason phrase as text |
+/// | `(Status, value)` | the response of `value` with that status |
+/// | `Option` | the response of the value; [`Error`] 404 for `None` |
+/// | `Result<_, Error>` | the same, or that of [`Router::on_error`](crate::Router::on_error) |
+pub trait IntoResponse {
+    /// Converts the value.
+    ///
+    /// # Errors
+    ///
+    /// An [`Error`], from which the router's error handler creates the response.
+    fn into_response(self) -> Result<Response, Error>;
+}
+
+impl IntoResponse for Response {
+    fn into_response(self) -> Result<Response, Error> {
+        Ok(self)
+    }
+}
+
+impl IntoResponse for &'static str {
+    fn into_response(self) -> Result<Response, Error> {
+        Ok(Response::text(Status::OK, self))
+    }
+}
+
+impl IntoResponse for String {
+    fn into_response(self) -> Result<Response, Error> {
+        Ok(Response::text(Status::OK, self))
+    }
+}
+
+impl IntoResponse for Vec<u8> {
+    fn into_response(self) -> Result<Response, Error> {
+        Ok(binary(self.into()))
+    }
+}
+
+impl IntoResponse for &'static [u8] {
+    fn into_response(self) -> Result<Response, Error> {
+        Ok(binary(self.into()))
+    }
+}
+
+fn binary(bytes: Cow<'static, [u8]>) -> Response {
+    Response::new(Status::OK, Body::Bytes(bytes)).header("Content-Type", "application/octet-stream")
+}
+
+impl IntoResponse for () {
+    fn into_response(self) -> Result<Response, Error> {
+        Ok(Response::new(Status::NO_CONTENT, Body::Empty))
+    }
+}
+
+impl IntoResponse for Status {
+    fn into_response(self) -> Result<Response, Error> {
+        Ok(if self.code() >= 400 {
+            Response::text(self, format!("{}\n", self.reason()))
+        } else {
+            Response::new(self, Body::Empty)
+        })
+    }
+}
+
+impl<R: IntoResponse> IntoResponse for (Status, R) {
+    fn into_response(self) -> Result<Response, Error> {
+        let mut response = self.1.into_response()?;
+        response.status = self.0;
+        Ok(response)
+    }
+}
+
+impl<R: IntoResponse> IntoResponse for Option<R> {
+    fn into_response(self) -> Result<Response, Error> {
+        self.ok_or(Status::NOT_FOUND)?.into_response()
+    }
+}
+
+impl<R: IntoResponse> IntoResponse for Result<R, Error> {
+    fn into_response(self) -> Result<Response, Error> {
+        self?.into_response()
+    }
+}
+
+/// Creates the default response to an error.
+pub(crate) fn of_error(error: &Error) -> Response {
+    Response::text(error.status(), format!("{}\n", error.message()))
+}
