@@ -105,6 +105,62 @@ fn both_versions_of_a_file_stay() {
     assert_eq!(tree(&one), tree(&two));
 }
 
+/// Who takes the other version of a file renames its copy.
+#[test]
+fn a_conflict_copy_that_is_removed_is_made_again() {
+    let home = Home::new();
+    let (one, two) = two(&home);
+    for file in ["1", "2", "3"] {
+        write(&one, &format!("{file}/file"), "base");
+        symlink("base", one.join(file).join("link")).unwrap();
+    }
+    home.push(&one);
+    home.run(&two, &["pull"]);
+    let change = |directory: &Path, text: &str| {
+        for file in ["1", "2", "3"] {
+            let link = directory.join(file).join("link");
+            write(directory, &format!("{file}/file"), text);
+            fs::remove_file(&link).unwrap();
+            symlink(text, &link).unwrap();
+        }
+    };
+    change(&one, "of one");
+    home.push(&one);
+    change(&two, "of two");
+    home.exits(&two, &["pull"], 1);
+    home.push(&two);
+    home.run(&one, &["pull"]);
+    // One removes the copies, replaces them, or leaves them where they are.
+    change(&one, "of one");
+    for name in conflicts(&one.join("1")) {
+        fs::remove_file(one.join("1").join(name)).unwrap();
+    }
+    for name in conflicts(&one.join("2")) {
+        fs::remove_file(one.join("2").join(&name)).unwrap();
+        write(&one, &format!("2/{name}"), "another");
+    }
+    home.push(&one);
+    change(&two, "more of two");
+    let text = home.exits(&two, &["pull"], 1);
+    for file in ["1", "2", "3"] {
+        let directory = two.join(file);
+        let found = conflicts(&directory);
+        let is_copy = |name: &&String| {
+            let path = directory.join(name);
+            match name.starts_with("link") {
+                true => fs::read_link(path).is_ok_and(|target| target == Path::new("of one")),
+                false => fs::read(path).unwrap() == b"of one",
+            }
+        };
+        let copies: Vec<_> = found.iter().filter(is_copy).collect();
+        assert_eq!(copies.len(), 2, "{found:?} {text}");
+        for name in copies {
+            assert_has(&text, &format!("is {file}/{name}"));
+        }
+        assert_eq!(found.len(), if file == "2" { 4 } else { 2 }, "{found:?}");
+    }
+}
+
 #[test]
 fn a_push_after_a_lost_response_is_recognized() {
     let home = Home::new();

@@ -1,5 +1,6 @@
 //! `samovar workspace pull`, and the download of a workspace that is opened.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt as _;
@@ -167,6 +168,14 @@ pub(super) fn conflicts(
     theirs: &Entries,
 ) -> Vec<Conflict> {
     let mut conflicts = Vec::new();
+    // Paths of our entries that do not stay as they are.
+    let changed = actions.iter().filter(|action| {
+        matches!(
+            action.kind,
+            ActionKind::Remove { .. } | ActionKind::Replace { .. }
+        )
+    });
+    let changed: BTreeSet<Vec<u8>> = changed.map(|action| action.path.clone()).collect();
     // Beginning of the paths of a copy that is there already.
     let mut existing: Option<Vec<u8>> = None;
     actions.retain(|action| {
@@ -183,7 +192,7 @@ pub(super) fn conflicts(
         else {
             return true;
         };
-        let copy = existing_copy(ours, kept, theirs, index);
+        let copy = existing_copy(ours, kept, theirs, index, &changed);
         let is_new = copy.is_none();
         if !is_new {
             existing = Some([&action.path, &b"/"[..]].concat());
@@ -199,18 +208,33 @@ pub(super) fn conflicts(
 }
 
 /// Returns the path of the conflict copy of their entry that an earlier pull, which was killed, has
-/// made beside our entry.
-fn existing_copy(ours: &Entries, kept: usize, theirs: &Entries, index: usize) -> Option<Vec<u8>> {
+/// made beside our entry. One that is `changed` by this pull is none: the other machine may have
+/// removed a copy that was published.
+fn existing_copy(
+    ours: &Entries,
+    kept: usize,
+    theirs: &Entries,
+    index: usize,
+    changed: &BTreeSet<Vec<u8>>,
+) -> Option<Vec<u8>> {
     let kept = ours.get(kept)?;
     let prefix = [&kept.name[..], b".conflict-"].concat();
     let is_copy = |found: &usize| {
         let entry = ours.get(*found);
         entry.is_some_and(|entry| entry.name.starts_with(&prefix))
             && has_same_entries(ours, *found, theirs, index)
+            && stays(&ours.path(*found), changed)
     };
     ours.children(kept.parent)
         .find(is_copy)
         .map(|copy| ours.path(copy))
+}
+
+/// Returns whether an entry and those below it are not among these paths.
+fn stays(path: &[u8], changed: &BTreeSet<Vec<u8>>) -> bool {
+    let below = [path, b"/"].concat();
+    let next = changed.range(below.clone()..).next();
+    !changed.contains(path) && next.is_none_or(|next| !next.starts_with(&below))
 }
 
 /// Returns whether two entries have the same contents, and so have those below them. The file that
