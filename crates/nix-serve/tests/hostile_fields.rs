@@ -15,7 +15,7 @@ use support_process::{Connection, at, serve_sample};
 const INFO: &str = "/nix-cache-info";
 /// Part of every field value. Must not appear in any response.
 const CANARY: &str = "c4nary";
-/// Length limit of a request head (README, Limits).
+/// Length limit of a request head (`docs/book/limits.md`).
 const HEAD_LEN_MAX: usize = 16 * 1024;
 
 /// Valid field values that try to break out of their field in a log line.

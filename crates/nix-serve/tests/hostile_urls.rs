@@ -27,7 +27,7 @@ const MISSES: [&str; 3] = [
 ];
 /// Part of every request. Must not appear in any response.
 const CANARY: &str = "c4nary";
-/// Maximum length of a target, bytes (README, Limits).
+/// Maximum length of a target, bytes (`docs/book/limits.md`).
 const TARGET_LEN_MAX: usize = 8192;
 
 /// Texts that are put before, into, after and in place of each path segment.

@@ -21,7 +21,7 @@ use support::{OwnStore, ServerProcess, hash_part, local};
 use testkit::http1::Connection;
 
 const MIB: u64 = 1 << 20;
-/// Memory limit, slightly above the sum of all budgets: see "Limits" in the README.
+/// Memory limit, slightly above the sum of all budgets: see `docs/book/limits.md`.
 const LIMIT_LEN: u64 = 512 * MIB;
 const ASKED: usize = 500;
 
