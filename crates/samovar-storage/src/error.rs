@@ -58,11 +58,12 @@ pub enum StorageError {
          put it back; if it was replaced, restart the server"
     )]
     Gone(PathBuf),
-    /// The directory of NAR files is empty, but the database lists more than a few files.
+    /// The directory of NAR files lacks the files that the database lists. It is empty, or another
+    /// directory than before.
     #[error(
-        "nar/ in the storage directory has no files, but the database lists many: mount its disk, \
-         or restore the files; if all of them are lost, confirm that by creating an empty file in \
-         nar/"
+        "nar/ in the storage directory does not have the files that the database lists: mount its \
+         disk, or restore the files; if they are lost, confirm that by creating an empty file \
+         nar/lost"
     )]
     NoFiles,
     /// A server uses the storage, which must be used alone.

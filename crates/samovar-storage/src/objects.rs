@@ -17,6 +17,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 use tempfile::NamedTempFile;
 
@@ -89,6 +90,14 @@ pub trait Objects: std::fmt::Debug + Send + Sync {
     /// [`StorageError::File`] if an operation on the file system fails.
     fn directories(&self, prefix: &str) -> Result<Vec<String>, StorageError>;
 
+    /// Returns a text that identifies a directory, also after a reboot, or `None` if it does not
+    /// exist.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::File`] if an operation on the file system fails.
+    fn identity(&self, key: &str) -> Result<Option<String>, StorageError>;
+
     /// Removes a directory and its objects. Does nothing if it does not exist.
     ///
     /// # Errors
@@ -154,6 +163,16 @@ pub(crate) fn list_if_any(
         Err(StorageError::File { error, .. }) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         outcome => outcome,
     }
+}
+
+/// Returns inode and time of birth of a file or a directory. Device numbers differ from mount to
+/// mount.
+pub(crate) fn identity(path: &Path) -> io::Result<String> {
+    let metadata = fs::metadata(path)?;
+    let born = metadata.created().ok();
+    let born = born.and_then(|born| born.duration_since(UNIX_EPOCH).ok());
+    let born = born.map_or(0, |born| born.as_nanos());
+    Ok(format!("{} {born}", metadata.ino()))
 }
 
 /// Free space and size of a disk, in bytes.
@@ -345,6 +364,14 @@ impl Objects for Directory {
             }
         }
         Ok(keys)
+    }
+
+    fn identity(&self, key: &str) -> Result<Option<String>, StorageError> {
+        match identity(&self.root.join(key)) {
+            Ok(identity) => Ok(Some(identity)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(StorageError::file("cannot read", key, error)),
+        }
     }
 
     fn remove_directory(&self, key: &str) -> Result<(), StorageError> {

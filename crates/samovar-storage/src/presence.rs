@@ -31,8 +31,8 @@ impl Storage {
     /// # Errors
     ///
     /// [`StorageError::Gone`] if the directory, its part with the NAR files, or its database was
-    /// moved, unmounted or replaced; [`StorageError::NoFiles`] if there were no NAR files when the
-    /// storage was opened.
+    /// moved, unmounted or replaced; [`StorageError::NoFiles`] if the NAR files were not there
+    /// when the storage was opened.
     pub fn check_presence(&self) -> Result<(), StorageError> {
         self.metadata.check_file()?;
         let id = fs::read_to_string(self.root.join(STORE_ID));

@@ -31,6 +31,7 @@ use crate::retention::{Retentions, Rules};
 use crate::root;
 use crate::stored_cache::StoredCache;
 use crate::token::{self, Token, TokenHash};
+use crate::unmounted::record_place;
 use crate::verify::{FileName, Limits};
 use crate::waiting::LendSlot;
 
@@ -197,6 +198,8 @@ impl Storage {
                 storage.objects.remove_unfinished()?;
                 // Ignore errors: without the reserve, uploads leave space.
                 storage.make_reserve().ok();
+                // Ignore errors: the files are looked for again.
+                record_place(&*storage.metadata, &*storage.objects).ok();
                 storage.load_index(lock)?;
             }
             Err(TryLockError::WouldBlock) => {

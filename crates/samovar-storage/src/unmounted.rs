@@ -1,18 +1,39 @@
-//! Notices that the directory of NAR files is empty, because its disk is not mounted.
+//! Notices that the directory of NAR files is another one than before, or empty, because its disk
+//! is not mounted. Its files must not be recorded as lost then.
+//!
+//! # Theory of operation
+//!
+//! [`KEY`] identifies the directory in which most of the files were found last. In that directory,
+//! missing files are lost, unless all of many are missing. In any other one, nothing is lost until
+//! most of the files are found there, for example after the storage was copied to another disk. A
+//! few files prove nothing: somebody may have written them while the disk was away.
+
+use std::io::Read as _;
 
 use crate::error::StorageError;
-use crate::metadata::Metadata;
+use crate::metadata::{ListedNar, Metadata};
 use crate::objects::{Objects, list_if_any};
 
-/// Number of files up to which all may be missing: in a small storage, they may have been deleted
-/// one by one.
+/// Directory of NAR files.
+const NARS: &str = "nar";
+
+/// Key of the file with the identity of the directory of NAR files.
+const KEY: &str = ".samovar/nar-place";
+
+/// Key of a file by which the operator confirms that the missing files are lost.
+const CONFIRMATION: &str = "nar/lost";
+
+/// Maximum length of the identity, in bytes.
+const IDENTITY_LEN_MAX: u64 = 100;
+
+/// Number of files up to which all may be missing from the known directory: in a small storage,
+/// they may have been deleted one by one.
 const FEW_COUNT: usize = 16;
 
-/// Number of rows that are read to count the files.
+/// Number of rows that are read to look for files.
 const ROW_COUNT: u32 = 500;
 
-/// Checks that the directory of NAR files is not empty if the database lists more than a few. An
-/// empty directory must not make each file a lost one.
+/// Checks that the directory of NAR files is the one in which the files are.
 ///
 /// # Errors
 ///
@@ -21,15 +42,72 @@ pub(crate) fn check_files(
     metadata: &dyn Metadata,
     objects: &dyn Objects,
 ) -> Result<(), StorageError> {
-    if has_files(objects)? {
+    let known = known_place(objects);
+    let is_other = known.is_some() && known != objects.identity(NARS)?;
+    if !is_other && has_files(objects)? {
         return Ok(());
     }
-    let rows = metadata.nars_after(0, ROW_COUNT)?;
-    let count = rows.iter().filter(|row| !row.is_lost).count();
-    match count > FEW_COUNT {
-        true => Err(StorageError::NoFiles),
+    let listed = listed(metadata)?;
+    let is_present = match is_other {
+        true => has_most(&listed, objects)? || is_confirmed(objects)?,
+        false => listed.len() <= FEW_COUNT,
+    };
+    match is_present {
+        true => Ok(()),
+        false => Err(StorageError::NoFiles),
+    }
+}
+
+/// Records the identity of the directory of NAR files, if most of the files are there.
+pub(crate) fn record_place(
+    metadata: &dyn Metadata,
+    objects: &dyn Objects,
+) -> Result<(), StorageError> {
+    let Some(found) = objects.identity(NARS)? else {
+        return Ok(());
+    };
+    let is_confirmed = is_confirmed(objects)?;
+    let is_new = known_place(objects).as_ref() != Some(&found);
+    if is_new && (is_confirmed || has_most(&listed(metadata)?, objects)?) {
+        objects.write_mirror(KEY, found.as_bytes())?;
+    }
+    match is_confirmed {
+        true => objects.remove(CONFIRMATION),
         false => Ok(()),
     }
+}
+
+/// Returns the identity of the directory in which most of the files were found last. `None` if it
+/// was never recorded, or cannot be read.
+fn known_place(objects: &dyn Objects) -> Option<String> {
+    let file = objects.open(KEY).ok()??;
+    let mut known = String::new();
+    file.take(IDENTITY_LEN_MAX)
+        .read_to_string(&mut known)
+        .ok()?;
+    // After a power cut, the file may be empty.
+    (!known.is_empty()).then_some(known)
+}
+
+fn is_confirmed(objects: &dyn Objects) -> Result<bool, StorageError> {
+    Ok(objects.state(CONFIRMATION)?.is_some())
+}
+
+/// Returns the first NARs of the database, without those that are recorded as lost.
+fn listed(metadata: &dyn Metadata) -> Result<Vec<ListedNar>, StorageError> {
+    let mut rows = metadata.nars_after(0, ROW_COUNT)?;
+    rows.retain(|row| !row.is_lost);
+    Ok(rows)
+}
+
+/// Returns whether at least half of these files exist.
+fn has_most(listed: &[ListedNar], objects: &dyn Objects) -> Result<bool, StorageError> {
+    let mut count = 0;
+    for row in listed {
+        let state = objects.state(&row.nar.object_key)?;
+        count += usize::from(state.is_some_and(|state| state.len == row.nar.file_size));
+    }
+    Ok(2 * count >= listed.len())
 }
 
 fn has_files(objects: &dyn Objects) -> Result<bool, StorageError> {

@@ -207,6 +207,7 @@ pub(crate) fn files_below(storage: &Path) -> BTreeSet<String> {
                     | ".samovar/lock"
                     | ".samovar/collector-lock"
                     | ".samovar/store-id"
+                    | ".samovar/nar-place"
             ) && !name.starts_with(DATABASE)
                 // The server writes it in the background.
                 && !name.starts_with(".samovar/backup/")

@@ -4,14 +4,12 @@
 //! it is added. So a lineage ends when a number is left out: after the newest generation was
 //! removed, and after the database was set back.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::time::UNIX_EPOCH;
 
 use rusqlite::{Connection, OptionalExtension as _, Transaction, TransactionBehavior};
 
 use crate::error::StorageError;
+use crate::objects::identity;
 
 /// Key in the table `meta` of the identity of the database's file.
 const KEY: &str = "file";
@@ -54,13 +52,4 @@ fn known(connection: &Connection) -> Result<Option<String>, StorageError> {
     let query = "select value from meta where key = ?1";
     let value = connection.query_row(query, [KEY], |row| row.get(0));
     Ok(value.optional()?)
-}
-
-/// Returns inode and time of birth. Device numbers differ from mount to mount.
-fn identity(path: &Path) -> std::io::Result<String> {
-    let metadata = fs::metadata(path)?;
-    let born = metadata.created().ok();
-    let born = born.and_then(|born| born.duration_since(UNIX_EPOCH).ok());
-    let born = born.map_or(0, |born| born.as_nanos());
-    Ok(format!("{} {born}", metadata.ino()))
 }
