@@ -3,10 +3,13 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
+mod support_protocol;
 mod support_uploads;
 
 use std::net::SocketAddr;
 
+use samovar_storage::push::recipe::Writer;
+use support_protocol::Push;
 use support_uploads::{DatabaseLock, MadePath, Site, hash, nar_of_file, send};
 use testkit::eventually;
 use testkit::http1::Connection;
@@ -184,6 +187,55 @@ fn a_long_upload_does_not_delay_those_of_other_tokens() {
     }
     let response = upload.next(false).unwrap();
     assert_eq!(response.status, 200, "{}", response.text());
+}
+
+/// Returns a recipe that copies the whole base.
+fn copy_of(len: usize) -> Vec<u8> {
+    let compressor = zstd::Encoder::new(Vec::new(), 3).unwrap();
+    let mut writer = Writer::new(compressor).unwrap();
+    writer.copy(0, len as u64).unwrap();
+    writer.finish().unwrap().finish().unwrap()
+}
+
+#[test]
+fn a_long_assembly_does_not_delay_those_of_other_tokens() {
+    const COUNT: usize = 384;
+    let site = Site::new();
+    site.configure_empty("");
+    let server = site.start();
+    let [large, small] = ["large", "small"].map(|name| site.token(&["--name", name]));
+    let mut chunk = vec![b'x'; 1 << 20];
+    for (at, byte) in chunk[..40_000].iter_mut().enumerate() {
+        *byte = u8::try_from((at.wrapping_mul(2_654_435_761) >> 13) & 0xff).unwrap();
+    }
+    let base = nar_of_file(&chunk.repeat(COUNT));
+    let file = zstd_of_chunks(&chunk, COUNT);
+    let sent = server.put(&large, &format!("/nar/{}.nar.zst", hash(&file)), &file);
+    assert_eq!(sent.status, 200, "{}", sent.text());
+    // This base is not small, so that its assembly needs turns.
+    let other = MadePath::new("other")
+        .containing(&chunk.repeat(4))
+        .compressed("zstd");
+    server.publish(&small, &other);
+    let assemble = |token: &str, base: &[u8]| {
+        let push = Push::new(&server, token);
+        let (id, _) = push.open(&[&MadePath::new("new")]);
+        let target = format!("{id}/assemble?base={}", hash(base));
+        let response = push.send("POST", &target, copy_of(base.len()));
+        assert_eq!(response.status, 200, "{}", response.text());
+    };
+    let is_begun = || {
+        let files = site.files();
+        files.iter().any(|file| file.starts_with(".samovar/tmp/"))
+    };
+    std::thread::scope(|scope| {
+        let long = scope.spawn(|| assemble(&large, &base));
+        eventually("the assembly has begun", is_begun);
+        for _ in 0..3 {
+            assemble(&small, &other.nar);
+            assert!(!long.is_finished(), "the short assembly waited");
+        }
+    });
 }
 
 #[test]

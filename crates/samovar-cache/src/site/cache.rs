@@ -32,7 +32,7 @@ use crate::reader::Reader;
 use crate::reader::policy::PolicyConfig;
 use crate::refusal::{Fixed, Refusal, TEXT};
 use crate::route::{Route, path, route};
-use crate::upload::{self, Context, Cost, Uploaded, Uploads};
+use crate::upload::{self, Context, Uploaded, Uploads};
 
 /// The header line of all answers of a cache that is not public: a shared cache, such as that of a
 /// reverse proxy, must not give them to other clients.
@@ -273,12 +273,8 @@ impl Cache {
                 reply = reply.with_lines(PRIVATE_LINE);
             }
         }
-        if self.uploads.is_some() {
-            match upload::cost(head.method(), path) {
-                Some(Cost::Computation) => return Ok(reply.dispatch_costly()),
-                Some(Cost::Files) => return Ok(reply.dispatch_slow()),
-                None => {}
-            }
+        if self.uploads.is_some() && upload::needs_worker(head.method(), path) {
+            return Ok(reply.dispatch_slow());
         }
         Ok(self.inline_admitted(fresh, turn, head, path, reply))
     }

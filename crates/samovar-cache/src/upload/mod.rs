@@ -145,25 +145,13 @@ impl<'a> Context<'a> {
     }
 }
 
-/// The kind of work that a request about uploads causes on a worker.
-pub(crate) enum Cost {
-    /// Reading or writing files and the database. Verifying a NAR, which takes turns with other
-    /// verifications.
-    Files,
-    /// A computation that takes long: downloads must not queue behind it.
-    Computation,
-}
-
-/// Returns the kind of work for a request that an I/O thread never answers, because it may be about
-/// uploads: a PUT, a URL below `upload/`, or one that may be that of the file of a NAR. Returns
-/// `None` for other requests. `path`: the URL's path without the cache's prefix.
-pub(crate) fn cost(method: Method, path: &[u8]) -> Option<Cost> {
+/// Returns whether an I/O thread never answers a request, because it may be about uploads: a PUT, a
+/// URL below `upload/`, or one that may be that of the file of a NAR. Such a request reads or
+/// writes files and the database; long computations for uploads take turns. `path`: the URL's path
+/// without the cache's prefix.
+pub(crate) fn needs_worker(method: Method, path: &[u8]) -> bool {
     let target = Target::of(path);
-    match (method, &target.kind) {
-        (_, Kind::Push(Some(target))) if target.is_costly() => Some(Cost::Computation),
-        (Method::Put, _) | (_, Kind::Nar(_)) => Some(Cost::Files),
-        _ => target.is_below_upload.then_some(Cost::Files),
-    }
+    method == Method::Put || target.is_below_upload || matches!(target.kind, Kind::Nar(_))
 }
 
 /// Returns whether a URL belongs to the push protocol. `path`: its path without the cache's prefix.

@@ -48,12 +48,6 @@ impl Target {
         words.next().is_none().then_some(target)
     }
 
-    /// Returns whether a request for this target makes the server compute for long without taking
-    /// turns with others.
-    pub(super) fn is_costly(self) -> bool {
-        matches!(self, Self::Assemble(_))
-    }
-
     /// Returns the only method that this target allows, and the method's name.
     pub(super) fn method(self) -> (Method, &'static str) {
         match self {

@@ -3,9 +3,13 @@
 //! The file of the new NAR is made while it is received into an object, and verified like an
 //! upload: one pass decompresses it, and checks and hashes the NAR in it. Frames that are copied
 //! from the base are decompressed only there.
+//!
+//! Assemblies take turns with uploads. Everything that is hashed or decompressed counts as content:
+//! the file of the base, its frames, the recipe, and the new NAR.
 
 mod assembler;
 mod base;
+mod work;
 
 use std::io::{self, Read, Write};
 
@@ -19,11 +23,12 @@ use crate::error::PutError;
 use crate::metadata::NewNar;
 use crate::storage::NewFile;
 use crate::verify::{
-    self, FileName, Limits, Memory, MemoryError, Refusal, VerifyError, decompressed, verify_unnamed,
+    self, FileName, Limits, Memory, Refusal, VerifyError, decompressed, verify_unnamed,
 };
 
 use self::assembler::Assembler;
 use self::base::Source;
+use self::work::{AddWork, Granted, Work};
 
 /// Minimum content length of a frame, in bytes, except for the last one of a file.
 const FRAME_LEN_MIN: usize = 256 << 10;
@@ -140,7 +145,11 @@ impl Push<'_> {
         let needed = windows_len + VERIFY_MEMORY + BUFFER_MEMORY;
         let reserved = memory.reserve(needed).map_err(PutError::from);
         let outcome = match reserved {
-            Ok(()) => self.receive_recipe(base, base_size, window_log, source),
+            Ok(()) => {
+                let work = Work::new(memory);
+                let received = self.receive_recipe(base, base_size, window_log, source, &work);
+                work.finish(received)
+            }
             Err(error) => Err(error.into()),
         };
         match &outcome {
@@ -166,8 +175,10 @@ impl Push<'_> {
         base_size: u64,
         window_log: u32,
         source: &mut dyn Read,
+        work: &Work<'_>,
     ) -> Result<(NewNar, NewFile), PushError> {
-        base.verify()?;
+        let add = |len: u64| work.add(len);
+        base.verify(&add)?;
         let storage = &*self.cache.storage;
         let work_max = base_size
             .saturating_mul(WORK_FACTOR)
@@ -190,12 +201,12 @@ impl Push<'_> {
             &mut source,
             Compression::Zstd,
             &recipe_limits,
-            &mut Granted(1 << window_log),
+            &mut Granted::of_client(1 << window_log, &add, &|| work.rest()),
             &convert,
             |recipe| {
-                base.open(&storage.limits, work_max, |base| {
+                base.open(&storage.limits, work_max, &add, |base| {
                     let mut file = Assembler::new(recipe, base, base_size, work_max, &check_len)?;
-                    let received = self.receive_assembled(&mut file, used);
+                    let received = self.receive_assembled(&mut file, used, &add);
                     match file.take_failure() {
                         Some(failure) => Err(failure),
                         None => received,
@@ -211,10 +222,11 @@ impl Push<'_> {
         &self,
         file: &mut Assembler<'_, '_>,
         mut used: u64,
+        work: AddWork<'_>,
     ) -> Result<(NewNar, NewFile), PushError> {
         let limits = &self.cache.storage.limits;
         let verify = |object: &mut dyn Write| {
-            let memory = &mut Granted(VERIFY_MEMORY);
+            let memory = &mut Granted::new(VERIFY_MEMORY, work);
             verify_unnamed(file, Compression::Zstd, object, limits, memory)
                 .map_err(|error| PutError::of_nar(error, "an assembled NAR"))
         };
@@ -264,16 +276,4 @@ fn of_compression(failure: VerifyError) -> AssembleError {
         }
         other => other.to_string(),
     })
-}
-
-/// Grants memory that is reserved already.
-struct Granted(u64);
-
-impl Memory for Granted {
-    fn reserve(&mut self, len: u64) -> Result<(), MemoryError> {
-        match len <= self.0 {
-            true => Ok(()),
-            false => Err(MemoryError::Busy),
-        }
-    }
 }

@@ -84,6 +84,11 @@ impl<'a> Input<'a> {
         Ok(self.memory.work(len)?)
     }
 
+    /// Ends the turn, because nothing is left to decompress.
+    pub(super) fn rest(&mut self) {
+        self.memory.rest();
+    }
+
     /// Returns the buffered bytes, which were received but not consumed.
     pub(super) fn buffered(&self) -> &[u8] {
         self.buffer.get(self.start..self.end).unwrap_or_default()

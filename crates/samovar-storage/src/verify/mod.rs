@@ -184,6 +184,8 @@ pub fn verify_unnamed(
     if let Some(failure) = decompressor.input().take_failure() {
         return Err(failure);
     }
+    // Flushing the file takes no processor.
+    decompressor.input().rest();
     let (input, frames) = decompressor.into_parts();
     let file_size = input.received();
     let (nar_hash, nar_size, listing) = content.finish()?;

@@ -9,8 +9,9 @@ use sha2::{Digest as _, Sha256};
 use zstd::bulk::Decompressor;
 use zstd::zstd_safe::compress_bound;
 
-use super::{AssembleError, FRAME_LEN_MIN, Granted, VERIFY_MEMORY};
-use crate::error::StorageError;
+use super::work::{AddWork, Granted};
+use super::{AssembleError, FRAME_LEN_MIN, VERIFY_MEMORY};
+use crate::error::{PutError, StorageError};
 use crate::metadata::StoredNar;
 use crate::push::PushError;
 use crate::verify::{
@@ -73,7 +74,7 @@ struct Frame {
 pub(super) enum Base<'a> {
     Memory(Vec<u8>),
     Plain(File),
-    Frames(Frames),
+    Frames(Frames<'a>),
     Stream {
         reader: &'a mut dyn Read,
         /// Offset in the NAR of the next byte.
@@ -82,7 +83,7 @@ pub(super) enum Base<'a> {
 }
 
 /// A base NAR in zstd frames.
-pub(super) struct Frames {
+pub(super) struct Frames<'a> {
     file: File,
     frames: Vec<Frame>,
     decompressor: Decompressor<'static>,
@@ -93,6 +94,7 @@ pub(super) struct Frames {
     loaded: Option<usize>,
     /// Number of bytes that may still be decompressed.
     work_left: u64,
+    add_work: AddWork<'a>,
 }
 
 impl Source {
@@ -116,7 +118,7 @@ impl Source {
 
     /// Checks the SHA-256 of the file. Without this, damage of the file could become part of the
     /// new NAR, because the client may not know the hash of that NAR.
-    pub(super) fn verify(&self) -> Result<(), PushError> {
+    pub(super) fn verify(&self, add_work: AddWork<'_>) -> Result<(), PushError> {
         let mut hasher = Sha256::new();
         let mut piece = vec![0; PIECE_LEN];
         let mut offset = 0;
@@ -124,6 +126,7 @@ impl Source {
             match self.file.read_at(&mut piece, offset).map_err(of_read)? {
                 0 => break,
                 len => {
+                    add_work(len as u64).map_err(PutError::from)?;
                     hasher.update(&piece[..len]);
                     offset += len as u64;
                 }
@@ -157,6 +160,7 @@ impl Source {
         mut self,
         limits: &Limits,
         work_max: u64,
+        add_work: AddWork<'_>,
         read: impl FnOnce(Base<'_>) -> Result<T, PushError>,
     ) -> Result<T, PushError> {
         let window_len = self.window_len(limits)?;
@@ -173,6 +177,7 @@ impl Source {
                     content: Vec::new(),
                     loaded: None,
                     work_left: work_max,
+                    add_work,
                 }))
             }
             Form::Memory | Form::Stream { .. } => {
@@ -194,7 +199,7 @@ impl Source {
                         Err(error) => Err(of_read(error)),
                     }
                 };
-                let mut memory = Granted(window_len);
+                let mut memory = Granted::new(window_len, add_work);
                 let compression = self.nar.compression;
                 decompressed(
                     &mut self.file,
@@ -283,7 +288,7 @@ impl Base<'_> {
     }
 }
 
-impl Frames {
+impl Frames<'_> {
     fn read(&mut self, mut offset: u64, mut out: &mut [u8]) -> Result<(), PushError> {
         while !out.is_empty() {
             let next = self.frames.partition_point(|frame| frame.start <= offset);
@@ -311,6 +316,7 @@ impl Frames {
         let frame = self.frames[index];
         let work_left = self.work_left.checked_sub(frame.content_len as u64);
         self.work_left = work_left.ok_or(AssembleError::Work)?;
+        (self.add_work)(frame.content_len as u64).map_err(PutError::from)?;
         self.compressed.resize(frame.len, 0);
         let read = self
             .file
