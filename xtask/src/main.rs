@@ -58,7 +58,8 @@ usage: xtask TASK [ARGUMENT...]
   deb DIR                          build a Debian package into DIR
   deb --try                        install a package of debug programs under a real systemd, in
                                    namespaces, and test the service
-  test                             run all tests and count them
+  test [NAME...]                   run all tests, or those of the programs whose names contain a
+                                   NAME; run what failed once more, alone; count them
   tidy                             check the rules that no other tool checks
 
   --help                           show this help";
@@ -119,7 +120,7 @@ fn run_task(words: &[&str]) -> Result<()> {
         ["leaks"] => chaos::find_leaks(),
         ["instructions", rest @ ..] => instructions::run_gates(rest),
         ["suites", rest @ ..] => suites::run_suites(rest),
-        ["test"] => test_run::run(),
+        ["test", names @ ..] => test_run::run(names),
         ["tidy"] => tidy::check(&repository()),
         [] => bail!("no task given\n\n{USAGE}"),
         [task, ..] => bail!("unknown task or wrong arguments: {task}\n\n{USAGE}"),

@@ -6,6 +6,7 @@
 //! | [`imports`] | files of a crate import each other in small circles only, floors only downwards |
 //! | [`functions`] | functions have at most 70 lines, or a reason to be longer |
 //! | [`sleeps`] | tests wait for events; the list of their sleeps may only become shorter |
+//! | [`flaky`] | the list of flaky tests names tests that exist, and may only become shorter |
 //! | [`words`] | texts for users do not contain the project's private words |
 //! | [`sources`] | `unsafe` in one folder only; line width; file size; `TODO` |
 //! | [`manifests`] | each direct dependency has a reason beside it |
@@ -16,6 +17,7 @@
 //! document is needed.
 
 mod arrows;
+mod flaky;
 mod functions;
 mod imports;
 mod lexer;
@@ -86,6 +88,7 @@ pub(crate) fn check(repository: &Path) -> Result<()> {
     findings.extend(imports::check(&texts, &read("ARCHITECTURE.md")));
     findings.extend(functions::check(&texts));
     findings.extend(sleeps::check(&texts, &read("xtask/sleeps.txt")));
+    findings.extend(flaky::check(&texts, &read("xtask/flaky.txt")));
     findings.extend(words::check(&texts));
     findings.extend(sources::check(&texts));
     findings.extend(manifests::check(&texts));
