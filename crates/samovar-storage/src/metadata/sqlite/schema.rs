@@ -57,30 +57,40 @@ mod tests {
         connection.query_row(query, [], |row| row.get(0)).unwrap()
     }
 
-    #[test]
-    fn a_database_of_schema_1_is_migrated_without_loss() {
+    /// Returns a database that was made with an earlier schema, got rows, and was migrated.
+    #[track_caller]
+    fn migrated_from(version: usize, rows: &str) -> Connection {
         let mut connection = Connection::open_in_memory().unwrap();
+        for step in &STEPS[..version] {
+            connection.execute_batch(step).unwrap();
+        }
         connection
-            .execute_batch(
-                "pragma foreign_keys = on; begin; \
-                 insert into cache values \
-                     (1, 'default', '/nix/store', 0), (2, 'b', '/nix/store', 0); \
-                 insert into nar values \
-                     (1, x'01', 1, x'01', 100, 'none', 'nar/1.nar', null, null, 0), \
-                     (2, x'02', 1, x'02', 10, 'none', 'nar/2.nar', null, null, 0); \
-                 insert into path values \
-                     (1, 1, x'01', 'lib', 1, 0, null, null, '', 0, null), \
-                     (2, 1, x'02', 'app', 2, 0, null, null, '', 0, null), \
-                     (3, 1, x'03', 'copy', 1, 0, null, null, '', 0, null), \
-                     (4, 2, x'01', 'lib', 1, 0, null, null, '', 0, null); \
-                 insert into reference values (2, 1); \
-                 pragma user_version = 1; commit;"
-                    .replace("begin;", &format!("begin; {}", STEPS[0]))
-                    .as_str(),
-            )
+            .pragma_update(None, "user_version", i64::try_from(version).unwrap())
+            .unwrap();
+        connection
+            .execute_batch(&format!("pragma foreign_keys = on; {rows}"))
             .unwrap();
         migrate(&mut connection).unwrap();
         assert_eq!(integer(&connection, "pragma user_version"), SCHEMA);
+        connection
+    }
+
+    #[test]
+    fn a_database_of_schema_1_is_migrated_without_loss() {
+        let mut connection = migrated_from(
+            1,
+            "insert into cache values \
+                 (1, 'default', '/nix/store', 0), (2, 'b', '/nix/store', 0); \
+             insert into nar values \
+                 (1, x'01', 1, x'01', 100, 'none', 'nar/1.nar', null, null, 0), \
+                 (2, x'02', 1, x'02', 10, 'none', 'nar/2.nar', null, null, 0); \
+             insert into path values \
+                 (1, 1, x'01', 'lib', 1, 0, null, null, '', 0, null), \
+                 (2, 1, x'02', 'app', 2, 0, null, null, '', 0, null), \
+                 (3, 1, x'03', 'copy', 1, 0, null, null, '', 0, null), \
+                 (4, 2, x'01', 'lib', 1, 0, null, null, '', 0, null); \
+             insert into reference values (2, 1);",
+        );
         assert_eq!(integer(&connection, "select count(*) from path"), 4);
         assert_eq!(integer(&connection, "select min(state) from nar"), 1);
         let unused = "select count(*) from path where abs(used_at - unixepoch()) > 86400 \
@@ -119,23 +129,15 @@ mod tests {
 
     #[test]
     fn pins_of_schema_6_are_migrated_without_loss() {
-        let mut connection = Connection::open_in_memory().unwrap();
-        for step in &STEPS[..6] {
-            connection.execute_batch(step).unwrap();
-        }
-        connection
-            .execute_batch(
-                "pragma foreign_keys = on; pragma user_version = 6; \
-                 insert into cache values (1, 'default', '/nix/store', 0, 0, 0); \
-                 insert into nar values \
-                     (1, x'01', 1, x'01', 100, 'none', 'nar/1.nar', null, null, 0, 1, 0); \
-                 insert into path values \
-                     (1, 1, x'01', 'app', 1, 0, null, null, '', 0, null, 0, null); \
-                 insert into pin values (1, 1, 'main', 1, 1, 5, 9), (2, 1, 'main', 2, 1, 6, null);",
-            )
-            .unwrap();
-        migrate(&mut connection).unwrap();
-        assert_eq!(integer(&connection, "pragma user_version"), SCHEMA);
+        let connection = migrated_from(
+            6,
+            "insert into cache values (1, 'default', '/nix/store', 0, 0, 0); \
+             insert into nar values \
+                 (1, x'01', 1, x'01', 100, 'none', 'nar/1.nar', null, null, 0, 1, 0); \
+             insert into path values \
+                 (1, 1, x'01', 'app', 1, 0, null, null, '', 0, null, 0, null); \
+             insert into pin values (1, 1, 'main', 1, 1, 5, 9), (2, 1, 'main', 2, 1, 6, null);",
+        );
         let old = "select count(*) from pin where token_name is null and host is null \
                    and message is null and created_at in (5, 6)";
         assert_eq!(integer(&connection, old), 2);
@@ -159,25 +161,18 @@ mod tests {
 
     #[test]
     fn each_pin_of_schema_7_gets_a_lineage() {
-        let mut connection = Connection::open_in_memory().unwrap();
-        for step in &STEPS[..7] {
-            connection.execute_batch(step).unwrap();
-        }
-        connection
-            .execute_batch(
-                "pragma foreign_keys = on; pragma user_version = 7; \
-                 insert into cache values (1, 'default', '/nix/store', 0, 0, 0); \
-                 insert into nar values \
-                     (1, x'01', 1, x'01', 100, 'none', 'nar/1.nar', null, null, 0, 1, 0); \
-                 insert into path values \
-                     (1, 1, x'01', 'app', 1, 0, null, null, '', 0, null, 0, null); \
-                 insert into pin values \
-                     (1, 1, 'main', 1, 1, 5, 9, 'ci', 'box', 'why'), \
-                     (2, 1, 'main', 2, 1, 6, null, null, null, null), \
-                     (3, 1, 'other', 2, 1, 6, null, null, null, null);",
-            )
-            .unwrap();
-        migrate(&mut connection).unwrap();
+        let connection = migrated_from(
+            7,
+            "insert into cache values (1, 'default', '/nix/store', 0, 0, 0); \
+             insert into nar values \
+                 (1, x'01', 1, x'01', 100, 'none', 'nar/1.nar', null, null, 0, 1, 0); \
+             insert into path values \
+                 (1, 1, x'01', 'app', 1, 0, null, null, '', 0, null, 0, null); \
+             insert into pin values \
+                 (1, 1, 'main', 1, 1, 5, 9, 'ci', 'box', 'why'), \
+                 (2, 1, 'main', 2, 1, 6, null, null, null, null), \
+                 (3, 1, 'other', 2, 1, 6, null, null, null, null);",
+        );
         let lineages = "select count(distinct lineage) from pin where length(lineage) = 16";
         assert_eq!(integer(&connection, lineages), 2);
         let of_main = format!("{lineages} and name = 'main' and lineage <> zeroblob(16)");
@@ -188,27 +183,19 @@ mod tests {
 
     #[test]
     fn what_counts_is_computed_for_a_database_of_schema_7() {
-        let mut connection = Connection::open_in_memory().unwrap();
-        for step in &STEPS[..7] {
-            connection.execute_batch(step).unwrap();
-        }
-        connection
-            .execute_batch(
-                "pragma foreign_keys = on; pragma user_version = 7; \
-                 insert into cache values \
-                     (1, 'default', '/nix/store', 0, 0, 0), (2, 'b', '/nix/store', 0, 0, 0); \
-                 insert into nar values \
-                     (1, x'01', 1, x'01', 100, 'none', 'nar/1.nar', null, null, 0, 1, 0); \
-                 insert into path values \
-                     (1, 1, x'01', 'lib', 1, 0, null, null, '', 0, null, 0, null), \
-                     (2, 1, x'02', 'app', 1, 0, '1-app.drv', null, 'k:s', 0, null, 20000, null); \
-                 insert into reference values (2, 1); \
-                 insert into outer_reference values (2, '1234-x'); \
-                 insert into extra values (1, 'k', 2, 'body', 'sig'), (2, 'k', null, 'b', '');",
-            )
-            .unwrap();
-        migrate(&mut connection).unwrap();
-        assert_eq!(integer(&connection, "pragma user_version"), SCHEMA);
+        let connection = migrated_from(
+            7,
+            "insert into cache values \
+                 (1, 'default', '/nix/store', 0, 0, 0), (2, 'b', '/nix/store', 0, 0, 0); \
+             insert into nar values \
+                 (1, x'01', 1, x'01', 100, 'none', 'nar/1.nar', null, null, 0, 1, 0); \
+             insert into path values \
+                 (1, 1, x'01', 'lib', 1, 0, null, null, '', 0, null, 0, null), \
+                 (2, 1, x'02', 'app', 1, 0, '1-app.drv', null, 'k:s', 0, null, 20000, null); \
+             insert into reference values (2, 1); \
+             insert into outer_reference values (2, '1234-x'); \
+             insert into extra values (1, 'k', 2, 'body', 'sig'), (2, 'k', null, 'b', '');",
+        );
         let own = |id: i64| {
             integer(
                 &connection,
