@@ -14,8 +14,8 @@ use crate::metadata::{
     Unpin, Unpinned, Version,
 };
 
-/// Maximum number of removed pins of a cache whose newest generation is recorded. It limits what
-/// clients that add and remove pins store.
+/// Maximum number of removed pins of a cache whose newest generations are recorded by name. It
+/// limits what clients store that add pins and remove them, or let them expire.
 const REMOVED_COUNT_MAX: u32 = 10_000;
 
 const COLUMNS: &str = "select cache.name, pin.name, generation, hash_part, path.name, \
@@ -111,8 +111,19 @@ impl Pins for Sqlite {
     }
 
     fn remove_expired_pins(&self) -> Result<usize, StorageError> {
-        let delete = "delete from pin where expires_at <= ?1";
-        Ok(self.writer()?.execute(delete, [self.now()])?)
+        let now = self.now();
+        self.write(|transaction| {
+            let delete = "delete from pin where expires_at <= ?1";
+            let count = transaction.execute(delete, [now])?;
+            let mut caches = transaction.prepare("select distinct cache_id from removed_pin")?;
+            let caches: Vec<i64> = caches
+                .query_map([], |row| row.get(0))?
+                .collect::<Result<_, _>>()?;
+            for cache in caches {
+                limit_removed(transaction, cache)?;
+            }
+            Ok(count)
+        })
     }
 }
 
@@ -198,12 +209,15 @@ fn newest(
 }
 
 /// Returns the next generation of a pin. It has the lineage of the one with the number before it;
-/// if that one does not exist, a new lineage.
+/// if that one does not exist, a new lineage. A pin without a recorded number begins after those
+/// that [`limit_removed`] has forgotten.
 fn next(transaction: &Transaction<'_>, cache: i64, name: &str) -> Result<Version, StorageError> {
     Ok(transaction.query_row(
         "select number, coalesce((select lineage from pin where cache_id = ?1 and name = ?2 \
              and generation = number - 1), randomblob(16)) \
-         from (select coalesce(max(generation), 0) + 1 as number from \
+         from (select coalesce(max(generation), \
+                 (select generation from removed_pin where cache_id = ?1 and name = ''), 0) + 1 \
+                 as number from \
              (select generation from pin where cache_id = ?1 and name = ?2 \
               union all select generation from removed_pin where cache_id = ?1 and name = ?2))",
         params![cache, name],
@@ -285,16 +299,33 @@ fn remove(
         "delete from pin where cache_id = ?1 and name = ?2 and (?3 is null or generation = ?3)",
         params![cache, name, removal.generation],
     )?;
-    transaction.execute(
-        // Those of pins that have generations are limited by the number of pins.
-        "delete from removed_pin where cache_id = ?1 and removed_at < \
-             (select removed_at from removed_pin where cache_id = ?1 \
-              order by removed_at desc limit 1 offset ?2) \
-         and not exists (select 1 from pin \
-             where pin.cache_id = ?1 and pin.name = removed_pin.name)",
-        params![cache, REMOVED_COUNT_MAX],
-    )?;
+    limit_removed(transaction, cache)?;
     Ok(Unpinned::Done(count))
+}
+
+/// Forgets which of the pins that were removed first had which number, if too many were removed.
+/// The highest of these numbers stays recorded without a name: no number is assigned again.
+fn limit_removed(transaction: &Transaction<'_>, cache: i64) -> Result<(), StorageError> {
+    // Those of pins that have generations are limited by the number of pins.
+    const FORGOTTEN: &str = "from removed_pin where cache_id = ?1 and name in \
+         (select name from removed_pin where cache_id = ?1 and name <> '' \
+          and not exists (select 1 from pin \
+              where pin.cache_id = ?1 and pin.name = removed_pin.name) \
+          order by removed_at desc, name limit -1 offset ?2)";
+    let query = "select count(*) from removed_pin where cache_id = ?1 and name <> ''";
+    let count: u32 = transaction.query_row(query, [cache], |row| row.get(0))?;
+    if count <= REMOVED_COUNT_MAX {
+        return Ok(());
+    }
+    let record = format!(
+        "insert into removed_pin select ?1, '', max(generation), unixepoch() {FORGOTTEN} \
+         having count(*) > 0 on conflict do update set \
+         generation = max(generation, excluded.generation), removed_at = excluded.removed_at"
+    );
+    transaction.execute(&record, params![cache, REMOVED_COUNT_MAX])?;
+    let forget = format!("delete {FORGOTTEN}");
+    transaction.execute(&forget, params![cache, REMOVED_COUNT_MAX])?;
+    Ok(())
 }
 
 fn select(
