@@ -49,13 +49,14 @@ pub(crate) fn command() -> Command {
         .subcommand(serve::with_options(delete, |name| name == "storage"))
 }
 
-/// Runs one subcommand of `samovar cache`.
+/// Runs `samovar cache`.
 ///
 /// # Errors
 ///
 /// The configuration is invalid, there is no such storage or cache, the deletion was not confirmed,
 /// or the storage cannot be used.
-pub(crate) fn run(name: &str, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
+pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
+    let (name, matches) = matches.subcommand().context("a subcommand is missing")?;
     let config = serve::configuration(&serve::settings(matches)?)?;
     let directory = storage::directory(&config)?;
     let metadata = open(&directory, false)?;

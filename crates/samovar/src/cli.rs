@@ -1,19 +1,177 @@
-//! Defines the command line of `samovar` with all its commands.
+//! The table of all commands of `samovar`. Each entry has the definition of the command, from which
+//! help, man pages and completions are made, its function, and its exit codes.
 
-use std::num::NonZeroU64;
+use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
-use clap::{Arg, ArgAction, Command, value_parser};
+use anyhow::Context as _;
+use clap::{ArgMatches, Command, value_parser};
 use clap_complete::Shell;
-use samovar_server::config;
 
-use crate::arguments::{json, option, paths, required, switch};
-use crate::client_certificate;
-use crate::trust::keys;
+use crate::arguments::required;
+use crate::outcome::{Failed, Outcome};
 use crate::{
-    caches, client_setup, export, fsck, gc, hook, import, mount, pin, profile, pull, push, refs,
-    secrets, serve, status, token, workspace,
+    caches, client_setup, command, convert, doctor, export, fsck, gc, hook, import, mount, pin,
+    profile, pull, push, refs, secrets, serve, status, token, workspace,
 };
+
+/// A command.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    define: fn() -> Command,
+    pub(crate) run: fn(&ArgMatches, &mut dyn Write) -> anyhow::Result<ExitCode>,
+    pub(crate) failure: FailureCode,
+}
+
+/// The exit code of a command that failed. It is 2 if the command line or the configuration is
+/// invalid.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum FailureCode {
+    /// That of the error's reason, or else that of this reason.
+    OfReason(Failed),
+    /// This code, whatever the reason is.
+    Always(u8),
+}
+
+impl FailureCode {
+    pub(crate) fn code(self, error: &anyhow::Error) -> ExitCode {
+        match (self, Failed::of(error)) {
+            (_, Some(Failed::Usage)) => Failed::Usage.code(),
+            (Self::OfReason(default), reason) => reason.unwrap_or(default).code(),
+            (Self::Always(code), _) => ExitCode::from(code),
+        }
+    }
+}
+
+/// All commands, in the order of the help.
+static COMMANDS: &[Entry] = &[
+    Entry {
+        define: serve::command,
+        run: |one, out| serve::run(one, out).map(success),
+        failure: FailureCode::Always(1),
+    },
+    Entry {
+        define: client_setup::command,
+        run: |one, out| client_setup::run(one, out).map(Outcome::code),
+        failure: FailureCode::OfReason(Failed::Refused),
+    },
+    Entry {
+        define: command::closure_command,
+        run: |one, out| command::closure(one, out).map(Outcome::code),
+        failure: FailureCode::Always(3),
+    },
+    Entry {
+        define: command::query_command,
+        run: |one, out| command::query(one, out).map(Outcome::code),
+        failure: FailureCode::Always(3),
+    },
+    Entry {
+        define: push::command,
+        run: push::run,
+        failure: FailureCode::OfReason(Failed::Unavailable),
+    },
+    Entry {
+        define: pull::command,
+        run: pull::run,
+        failure: FailureCode::OfReason(Failed::Unavailable),
+    },
+    Entry {
+        define: mount::command,
+        run: |one, out| mount::run(one, out).map(success),
+        failure: FailureCode::OfReason(Failed::Unavailable),
+    },
+    Entry {
+        define: hook::command,
+        run: |one, _out| hook::run(one).map(success),
+        failure: FailureCode::Always(1),
+    },
+    Entry {
+        define: doctor::command,
+        run: doctor::run,
+        failure: FailureCode::Always(1),
+    },
+    Entry {
+        define: status::command,
+        run: |one, out| status::run(one, out).map(success),
+        failure: FailureCode::Always(1),
+    },
+    Entry {
+        define: convert::command,
+        run: |one, out| convert::run(one, out).map(success),
+        failure: FailureCode::Always(1),
+    },
+    Entry {
+        define: secrets::password,
+        run: |one, out| secrets::hash(one, out).map(success),
+        failure: FailureCode::Always(1),
+    },
+    Entry {
+        define: token::command,
+        run: |one, out| token::run(one, out).map(success),
+        failure: FailureCode::Always(1),
+    },
+    Entry {
+        define: pin::command,
+        run: |one, out| pin::run(one, out).map(success),
+        failure: FailureCode::Always(1),
+    },
+    Entry {
+        define: refs::command,
+        run: refs::run,
+        failure: FailureCode::OfReason(Failed::Unavailable),
+    },
+    Entry {
+        define: workspace::command,
+        run: workspace::run,
+        failure: FailureCode::OfReason(Failed::Unavailable),
+    },
+    Entry {
+        define: caches::command,
+        run: |one, out| caches::run(one, out).map(success),
+        failure: FailureCode::Always(1),
+    },
+    Entry {
+        define: gc::command,
+        run: |one, out| gc::run(one, out).map(success),
+        failure: FailureCode::Always(1),
+    },
+    Entry {
+        define: fsck::command,
+        run: |one, out| fsck::run(one, out).map(Outcome::code),
+        failure: FailureCode::Always(2),
+    },
+    Entry {
+        define: import::command,
+        run: |one, out| import::run(one, out).map(Outcome::code),
+        failure: FailureCode::OfReason(Failed::Unavailable),
+    },
+    Entry {
+        define: export::command,
+        run: |one, out| export::run(one, out).map(Outcome::code),
+        failure: FailureCode::OfReason(Failed::Unavailable),
+    },
+    Entry {
+        define: profile::command,
+        run: |one, out| profile::run(one, out).map(Outcome::code),
+        failure: FailureCode::Always(2),
+    },
+    Entry {
+        define: completions_command,
+        run: |one, out| completions(one, out).map(success),
+        failure: FailureCode::Always(1),
+    },
+    Entry {
+        define: man_command,
+        run: |one, _out| man(one).map(success),
+        failure: FailureCode::Always(1),
+    },
+];
+
+fn success((): ()) -> ExitCode {
+    ExitCode::SUCCESS
+}
 
 /// Defines all commands, for parsing, help, man pages and completions.
 pub fn command() -> Command {
@@ -24,161 +182,42 @@ pub fn command() -> Command {
         .term_width(80)
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .subcommand(serve::command())
-        .subcommand(client_setup::command())
-        .subcommand(closure())
-        .subcommand(query())
-        .subcommand(push::command())
-        .subcommand(pull::command())
-        .subcommand(mount::command())
-        .subcommand(hook::command())
-        .subcommand(doctor())
-        .subcommand(status())
-        .subcommand(config())
-        .subcommand(secrets::password())
-        .subcommand(token::with_subcommands(secrets::token()))
-        .subcommand(pin::command())
-        .subcommand(refs::command())
-        .subcommand(workspace::command())
-        .subcommand(caches::command())
-        .subcommand(gc::command())
-        .subcommand(fsck::command())
-        .subcommand(import::command())
-        .subcommand(export::command())
-        .subcommand(profile::command())
-        .subcommand(
-            Command::new("completions")
-                .about("Prints a shell completion script")
-                .arg(required("shell", "SHELL").value_parser(value_parser!(Shell))),
-        )
-        .subcommand(
-            Command::new("man")
-                .about("Writes man pages into a directory")
-                .arg(required("directory", "DIRECTORY").value_parser(value_parser!(PathBuf))),
-        )
+        .subcommands(COMMANDS.iter().map(|entry| (entry.define)()))
 }
 
-fn closure() -> Command {
-    Command::new("closure")
-        .about("Shows what the closures of paths would cost to download from a cache")
-        .after_help(
-            "Prints each path after its references, with its download size, and a summary line. \
-             With --json, the fields of a path have the names that nix path-info --json gives \
-             them; narHash is in the form of narinfos. \
-             Exit code 0: all paths are available; 1: a path is missing or not signed by a \
-             trusted key; 2: the command line is invalid; 3: the cache or the store is \
-             unavailable.",
-        )
-        .arg(json())
-        .arg(
-            option("store", "URI")
-                .help("Leave out paths that this store has; auto is the local store"),
-        )
-        .arg(
-            option("trusted-public-keys", "KEYS")
-                .action(ArgAction::Append)
-                .value_parser(keys)
-                .help(
-                    "Require each path to be signed by one of these keys, separated by spaces, or \
-                     to be content-addressed",
-                ),
-        )
-        .arg(url())
-        .arg(paths().required(true))
+/// Returns the entry of a command.
+pub(crate) fn entry(name: &str) -> Option<&'static Entry> {
+    let mut entries = COMMANDS.iter();
+    entries.find(|entry| (entry.define)().get_name() == name)
 }
 
-fn query() -> Command {
-    Command::new("query")
-        .about("Shows which paths a cache has")
-        .after_help(
-            "Prints \"present\" or \"absent\" before each path, in the given order. Exit code 0: \
-             all paths are present; 1: a path is absent; 2: the command line is invalid; 3: the \
-             cache is unavailable.",
-        )
-        .arg(json())
-        .arg(url())
-        .arg(paths().required(true))
+fn completions_command() -> Command {
+    Command::new("completions")
+        .about("Prints a shell completion script")
+        .arg(required("shell", "SHELL").value_parser(value_parser!(Shell)))
 }
 
-fn doctor() -> Command {
-    let command = Command::new("doctor")
-        .about("Diagnoses the set-up of a server, or verifies the files of a store")
-        .after_help(
-            "Without --verify: checks keys, certificate, limits, sockets, directories, store and \
-             daemon of the server that the options or --config describe, requests a path from \
-             each cache of the running server, and prints errors and warnings with their fixes. \
-             Exit code 0: no errors; 1: errors; 2: the command line or the configuration is \
-             invalid. With --verify: prints \"damaged\" before each damaged path, with the \
-             reason, and progress on standard error. Exit code 0: no path is damaged; 1: a path \
-             is damaged; 2: a path cannot be verified, or the store is unavailable.",
-        )
-        .arg(option("url", "URL").help(
-            "URL of the running server or of one of its caches [default: its first TCP listener]",
-        ))
-        .arg(
-            option("client-config", "NIX.CONF")
-                .value_parser(value_parser!(PathBuf))
-                .help("Also check whether a client with this nix.conf uses and trusts the server"),
-        )
-        .args(client_certificate::options())
-        .arg(switch("verify").help("Verify the NAR hashes of PATHs, or of all paths of the store"))
-        .arg(
-            option("rate", "BYTES")
-                .requires("verify")
-                .value_parser(rate)
-                .help("Maximum read rate, in bytes per second, such as 64MiB; off for no limit"),
-        )
-        .arg(paths().requires("verify"));
-    serve::with_options(command, |_| false)
+fn completions(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
+    let shell: &Shell = matches.get_one("shell").context("a shell is missing")?;
+    let mut text = Vec::new();
+    let mut command = serve::with_words(command());
+    clap_complete::generate(*shell, &mut command, "samovar", &mut text);
+    Ok(out.write_all(&text)?)
 }
 
-fn status() -> Command {
-    Command::new("status")
-        .about("Shows the status of a server; for a live view run it under watch")
-        .arg(json())
-        .arg(hook::spool().help(
-            "Show the backlog of this spool of samovar hook; without URL, no server is queried",
-        ))
-        .arg(Arg::new("url").value_name("URL").help(format!(
-            "The server's admin listener [default: {}]",
-            status::URL_DEFAULT
-        )))
-        // Other commands have an option for their URL.
-        .arg(
-            Arg::new("url-option")
-                .long("url")
-                .hide(true)
-                .conflicts_with("url"),
-        )
+fn man_command() -> Command {
+    Command::new("man")
+        .about("Writes man pages into a directory")
+        .arg(required("directory", "DIRECTORY").value_parser(value_parser!(PathBuf)))
 }
 
-fn config() -> Command {
-    Command::new("config")
-        .about("Converts configurations of other servers")
-        .subcommand_required(true)
-        .arg_required_else_help(true)
-        .subcommand(
-            Command::new("import")
-                .about("Prints a configuration of harmonia as one of Samovar")
-                .arg(
-                    required("file", "HARMONIA.TOML")
-                        .help("Configuration file of harmonia")
-                        .value_parser(value_parser!(PathBuf)),
-                ),
-        )
-}
-
-/// Parses a rate in bytes per second; `None` for no limit.
-fn rate(text: &str) -> Result<Option<NonZeroU64>, &'static str> {
-    let rate = config::size(text).map(NonZeroU64::new);
-    rate.ok_or("expected a number of bytes per second, such as 4096 or 64MiB, or off")
-}
-
-fn url() -> Arg {
-    required("url", "URL").help(
-        "URL of a binary cache: Samovar, nix-serve, harmonia or static files; NIX_SSL_CERT_FILE \
-         names the trusted certificates, as for Nix",
-    )
+fn man(matches: &ArgMatches) -> anyhow::Result<()> {
+    let directory: &PathBuf = matches
+        .get_one("directory")
+        .context("a directory is missing")?;
+    fs::create_dir_all(directory).with_context(|| format!("cannot create {directory:?}"))?;
+    clap_mangen::generate_to(command(), directory)
+        .with_context(|| format!("cannot write man pages into {directory:?}"))
 }
 
 #[cfg(test)]
@@ -188,13 +227,6 @@ mod tests {
     #[test]
     fn definitions_are_consistent() {
         command().debug_assert();
-    }
-
-    #[test]
-    fn rates_have_units() {
-        for (text, expected) in [("4096", 4096), ("10 MiB", 10 << 20), ("0", 0), ("off", 0)] {
-            assert_eq!(rate(text), Ok(NonZeroU64::new(expected)), "{text}");
-        }
     }
 
     #[track_caller]

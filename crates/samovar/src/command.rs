@@ -4,21 +4,73 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 
 use anyhow::{Context as _, ensure};
-use clap::ArgMatches;
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use samovar_nix::narinfo::{Compression, NarInfo};
 use samovar_nix::{HashPart, PublicKey, StorePath};
 use samovar_store::Settings;
 use serde_json::{Value, json};
 
+use crate::arguments::{json as json_switch, option, paths, required};
 use crate::cache::Cache;
 use crate::notice::notice;
 use crate::outcome::Outcome;
 use crate::roots::{self, Root};
 use crate::size::human;
-use crate::trust::is_signed;
+use crate::trust::{is_signed, keys};
 
 /// Maximum number of paths in one query to the local store.
 pub(crate) const LOOKUP_COUNT: usize = 500;
+
+/// Defines `samovar closure`.
+pub(crate) fn closure_command() -> Command {
+    Command::new("closure")
+        .about("Shows what the closures of paths would cost to download from a cache")
+        .after_help(
+            "Prints each path after its references, with its download size, and a summary line. \
+             With --json, the fields of a path have the names that nix path-info --json gives \
+             them; narHash is in the form of narinfos. \
+             Exit code 0: all paths are available; 1: a path is missing or not signed by a \
+             trusted key; 2: the command line is invalid; 3: the cache or the store is \
+             unavailable.",
+        )
+        .arg(json_switch())
+        .arg(
+            option("store", "URI")
+                .help("Leave out paths that this store has; auto is the local store"),
+        )
+        .arg(
+            option("trusted-public-keys", "KEYS")
+                .action(ArgAction::Append)
+                .value_parser(keys)
+                .help(
+                    "Require each path to be signed by one of these keys, separated by spaces, or \
+                     to be content-addressed",
+                ),
+        )
+        .arg(url())
+        .arg(paths().required(true))
+}
+
+/// Defines `samovar query`.
+pub(crate) fn query_command() -> Command {
+    Command::new("query")
+        .about("Shows which paths a cache has")
+        .after_help(
+            "Prints \"present\" or \"absent\" before each path, in the given order. Exit code 0: \
+             all paths are present; 1: a path is absent; 2: the command line is invalid; 3: the \
+             cache is unavailable.",
+        )
+        .arg(json_switch())
+        .arg(url())
+        .arg(paths().required(true))
+}
+
+fn url() -> Arg {
+    required("url", "URL").help(
+        "URL of a binary cache: Samovar, nix-serve, harmonia or static files; NIX_SSL_CERT_FILE \
+         names the trusted certificates, as for Nix",
+    )
+}
 
 /// Runs `samovar query`: prints which of the given paths the cache has.
 pub(crate) fn query(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<Outcome> {

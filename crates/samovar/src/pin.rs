@@ -85,12 +85,13 @@ fn name() -> Arg {
         .help("Name of the pin")
 }
 
-/// Runs one subcommand of `samovar pin`.
+/// Runs `samovar pin`.
 ///
 /// # Errors
 ///
 /// There is no such storage, path or pin, or the database cannot be used.
-pub(crate) fn run(name: &str, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
+pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
+    let (name, matches) = matches.subcommand().context("a subcommand is missing")?;
     let metadata = open(&directory(matches)?, false)?;
     match name {
         "add" => add(&metadata, matches, out),

@@ -19,11 +19,13 @@ use samovar_storage::{RootKind, open_database};
 use time::OffsetDateTime;
 
 use crate::arguments::{option, required};
-use crate::serve;
+use crate::outcome::Failed;
 use crate::storage::{become_owner, make_for_user};
+use crate::usage::misspelled;
+use crate::{secrets, serve};
 
-/// Adds the subcommands to `samovar token`.
-pub(crate) fn with_subcommands(command: Command) -> Command {
+/// Defines `samovar token`.
+pub(crate) fn command() -> Command {
     let create = Command::new("create")
         .about("Makes a token for clients that push to a storage, and prints it")
         .after_help(
@@ -65,7 +67,7 @@ pub(crate) fn with_subcommands(command: Command) -> Command {
              cannot push. Example: samovar token line ci >> tokens",
         )
         .arg(required("name", "NAME").help("Name of the token"));
-    command
+    secrets::token()
         .args_conflicts_with_subcommands(true)
         .subcommand_negates_reqs(true)
         .subcommand(line)
@@ -110,12 +112,20 @@ fn name() -> Arg {
         .required(true)
 }
 
-/// Runs one subcommand of `samovar token`.
+/// Runs `samovar token`.
 ///
 /// # Errors
 ///
 /// There is no such storage or no such token, or the database cannot be used.
-pub(crate) fn run(name: &str, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
+pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
+    let (name, matches) = match matches.subcommand() {
+        Some(("line", matches)) => return secrets::make(matches, out),
+        Some(subcommand) => subcommand,
+        None => {
+            check_name(matches)?;
+            return secrets::make(matches, out);
+        }
+    };
     let directory = directory(matches)?;
     if name == "create" && matches.get_one::<PathBuf>("storage").is_none() {
         let config = serve::configuration(&serve::settings(matches)?)?;
@@ -126,6 +136,17 @@ pub(crate) fn run(name: &str, matches: &ArgMatches, out: &mut dyn Write) -> anyh
         "create" => create(&metadata, matches, out),
         "revoke" => revoke(&metadata, matches, out),
         _ => list(&metadata, out),
+    }
+}
+
+/// Refuses a misspelled subcommand as the name of a token.
+fn check_name(matches: &ArgMatches) -> anyhow::Result<()> {
+    let name = matches.get_one::<String>("name").map_or("", String::as_str);
+    match misspelled(name, &command()) {
+        Some(text) => Err(Failed::Usage.because(anyhow::anyhow!(
+            "{text} For a token of this name: samovar token line {name}"
+        ))),
+        None => Ok(()),
     }
 }
 

@@ -7,25 +7,83 @@ mod socket_unit;
 mod verify;
 
 use std::io::Write;
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-use clap::ArgMatches;
+use anyhow::anyhow;
+use clap::{ArgMatches, Command, value_parser};
 use samovar_nix::PublicKey;
 use samovar_server::checkup::{ExaminedCache, Findings, Severity, examine};
-use samovar_server::config::Configuration;
+use samovar_server::config::{self, Configuration};
 use samovar_server::listener::{Host, ListenSpec};
 use samovar_server::logins::without_logins;
 
+use crate::arguments::{option, paths, switch};
 use crate::client_certificate;
-use crate::outcome::Outcome;
+use crate::outcome::{Failed, Outcome};
 use crate::remote::Remote;
 use crate::serve;
 use crate::size::counted;
 
-pub(crate) use verify::verify_paths;
+use self::verify::verify_paths;
 
-/// Runs `samovar doctor` without `--verify`: checks the set-up, and prints the findings.
-pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<Outcome> {
+/// Defines `samovar doctor`.
+pub(crate) fn command() -> Command {
+    let command = Command::new("doctor")
+        .about("Diagnoses the set-up of a server, or verifies the files of a store")
+        .after_help(
+            "Without --verify: checks keys, certificate, limits, sockets, directories, store and \
+             daemon of the server that the options or --config describe, requests a path from \
+             each cache of the running server, and prints errors and warnings with their fixes. \
+             Exit code 0: no errors; 1: errors; 2: the command line or the configuration is \
+             invalid. With --verify: prints \"damaged\" before each damaged path, with the \
+             reason, and progress on standard error. Exit code 0: no path is damaged; 1: a path \
+             is damaged; 2: a path cannot be verified, or the store is unavailable.",
+        )
+        .arg(option("url", "URL").help(
+            "URL of the running server or of one of its caches [default: its first TCP listener]",
+        ))
+        .arg(
+            option("client-config", "NIX.CONF")
+                .value_parser(value_parser!(PathBuf))
+                .help("Also check whether a client with this nix.conf uses and trusts the server"),
+        )
+        .args(client_certificate::options())
+        .arg(switch("verify").help("Verify the NAR hashes of PATHs, or of all paths of the store"))
+        .arg(
+            option("rate", "BYTES")
+                .requires("verify")
+                .value_parser(rate)
+                .help("Maximum read rate, in bytes per second, such as 64MiB; off for no limit"),
+        )
+        .arg(paths().requires("verify"));
+    serve::with_options(command, |_| false)
+}
+
+/// Parses a rate in bytes per second; `None` for no limit.
+fn rate(text: &str) -> Result<Option<NonZeroU64>, &'static str> {
+    let rate = config::size(text).map(NonZeroU64::new);
+    rate.ok_or("expected a number of bytes per second, such as 4096 or 64MiB, or off")
+}
+
+/// Runs `samovar doctor`.
+///
+/// # Errors
+///
+/// The configuration is invalid. With `--verify`: the store is unavailable.
+pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
+    let outcome = if matches.get_flag("verify") {
+        // Exit code 1 tells that a path is damaged, so an error has another one, whatever it is.
+        verify_paths(matches, out).map_err(|error| Failed::Usage.because(anyhow!("{error:#}")))
+    } else {
+        diagnose(matches, out)
+    };
+    outcome.map(Outcome::code)
+}
+
+/// Checks the set-up, and prints the findings.
+fn diagnose(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<Outcome> {
     let mut config = serve::configuration(&serve::settings(matches)?)?;
     let given: Option<&String> = matches.get_one("url");
     given.map(|url| Remote::of_folder(url)).transpose()?;
@@ -171,4 +229,16 @@ fn server_url(config: &Configuration) -> Option<String> {
 fn texts(keys: &[PublicKey]) -> String {
     let keys: Vec<String> = keys.iter().map(ToString::to_string).collect();
     keys.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_have_units() {
+        for (text, expected) in [("4096", 4096), ("10 MiB", 10 << 20), ("0", 0), ("off", 0)] {
+            assert_eq!(rate(text), Ok(NonZeroU64::new(expected)), "{text}");
+        }
+    }
 }

@@ -8,10 +8,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use clap::ArgMatches;
+use clap::{Arg, ArgMatches, Command};
 use samovar_metrics::{ServedCacheStatus, Status, TopPath, VERSION};
 
 use self::uploads::Spool;
+use crate::arguments::json as json_switch;
+use crate::hook;
 use crate::http::{Http, Patience, read_body};
 use crate::remote::Remote;
 use crate::size::{counted, human};
@@ -25,7 +27,28 @@ const LIST_COUNT: usize = 8;
 const PATH: &str = "/status.json";
 
 /// URL of a server's default admin listener.
-pub(crate) const URL_DEFAULT: &str = "http://127.0.0.1:5001";
+const URL_DEFAULT: &str = "http://127.0.0.1:5001";
+
+/// Defines `samovar status`.
+pub(crate) fn command() -> Command {
+    Command::new("status")
+        .about("Shows the status of a server; for a live view run it under watch")
+        .arg(json_switch())
+        .arg(hook::spool().help(
+            "Show the backlog of this spool of samovar hook; without URL, no server is queried",
+        ))
+        .arg(Arg::new("url").value_name("URL").help(format!(
+            "The server's admin listener [default: {}]",
+            URL_DEFAULT
+        )))
+        // Other commands have an option for their URL.
+        .arg(
+            Arg::new("url-option")
+                .long("url")
+                .hide(true)
+                .conflicts_with("url"),
+        )
+}
 
 /// Prints the status of a server, a spool directory, or both. With `--spool` and without a URL,
 /// requests nothing: a build machine need not run a server.
