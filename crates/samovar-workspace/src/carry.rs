@@ -3,7 +3,7 @@
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use crate::entries::{Builder, Entries, Kind, TreeError};
+use crate::entries::{Entries, Kind, TreeError};
 use crate::scan::{FileState, Scanned, Skipped};
 use crate::walk::Walk;
 
@@ -41,10 +41,8 @@ impl Scanned {
         if ranges.is_empty() {
             return Ok(());
         }
-        let mut builder: Option<Builder> = None;
+        let mut entries = Vec::with_capacity(self.states.len());
         let mut states = Vec::with_capacity(self.states.len());
-        // Number of open directories.
-        let mut open = 0;
         for pair in Walk::new([base, &self.entries]) {
             let (entry, state) = match pair {
                 [_, Some(new)] => (self.entries.get(new), self.states.get(new).copied()),
@@ -56,35 +54,10 @@ impl Scanned {
             let (Some(entry), Some(state)) = (entry, state) else {
                 continue;
             };
-            let Some(builder) = &mut builder else {
-                builder = Some(Builder::new(entry.mode, entry.mtime));
-                states.push(state);
-                open = 1;
-                continue;
-            };
-            while open > entry.depth {
-                builder.leave()?;
-                open -= 1;
-            }
-            match &entry.kind {
-                Kind::Directory { .. } => {
-                    builder.enter(&entry.name, entry.mode, entry.mtime)?;
-                    open += 1;
-                }
-                Kind::File { size, digest, .. } => {
-                    builder.file(&entry.name, entry.mode, entry.mtime, *size, *digest)?;
-                }
-                Kind::Symlink { target } => builder.symlink(&entry.name, entry.mtime, target)?,
-            }
+            entries.push(entry);
             states.push(state);
         }
-        let Some(mut builder) = builder else {
-            return Ok(());
-        };
-        for _ in 0..open {
-            builder.leave()?;
-        }
-        self.entries = builder.finish()?;
+        self.entries = Entries::of(entries)?;
         self.states = states;
         self.is_carrying = true;
         Ok(())

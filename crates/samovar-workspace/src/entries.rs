@@ -164,6 +164,36 @@ impl Entries {
         })
     }
 
+    /// Returns a tree of these entries of other trees, which come in the order of a NAR, beginning
+    /// with the root, a directory.
+    ///
+    /// # Errors
+    ///
+    /// The entries do not form a tree.
+    pub(crate) fn of<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Result<Self, TreeError> {
+        let mut entries = entries.into_iter();
+        let (mode, mtime) = match entries.next() {
+            Some(root) => (root.mode, root.mtime),
+            None => (MODE_MASK, Mtime::default()),
+        };
+        let mut builder = Builder::new(mode, mtime);
+        for entry in entries {
+            while builder.open.len() > entry.depth {
+                builder.leave()?;
+            }
+            let (name, mode, mtime) = (&entry.name, entry.mode, entry.mtime);
+            match &entry.kind {
+                Kind::Directory { .. } => builder.enter(name, mode, mtime)?,
+                Kind::File { size, digest, .. } => {
+                    builder.file(name, mode, mtime, *size, *digest)?;
+                }
+                Kind::Symlink { target } => builder.symlink(name, mtime, target)?,
+            }
+        }
+        while !builder.leave()? {}
+        builder.finish()
+    }
+
     /// Returns all entries, beginning with the root.
     #[must_use]
     pub fn list(&self) -> &[Entry] {

@@ -38,10 +38,12 @@ use crate::entries::{Entries, Entry, Kind, Mtime};
 use crate::repository::Contents;
 use crate::walk::Walk;
 
+mod begun;
 mod repositories;
 #[cfg(test)]
 mod tests;
 
+pub use begun::advanced;
 use repositories::Rule;
 
 /// Length of the longest name of a file, in bytes.

@@ -286,6 +286,82 @@ fn pull_killed_at(home: &Home, directory: &Path, call: &str, count: u32) -> Comm
     command
 }
 
+/// The user of the second machine changes one file. Everything else comes from the first one.
+#[test]
+fn what_a_killed_pull_has_changed_does_not_count_when_another_one_follows() {
+    let home = Home::new();
+    let one = Git::init(home.dir("one"), &[]);
+    let commit = |text: &str| {
+        write(&one.dir, "a", text);
+        one.run(&["add", "a"]);
+        one.run(&["commit", "--quiet", "--message", text]);
+    };
+    commit("first");
+    for file in ["f", "g", "gone/x", "mine"] {
+        write(&one.dir, file, "1");
+    }
+    home.open("app", "one");
+    home.push(&one.dir);
+    let moments = [
+        ("renameat2", 1),
+        ("renameat2", 4),
+        ("renameat,renameat2", 7),
+        ("unlinkat", 2),
+        ("mkdirat", 2),
+        ("syncfs", 2),
+    ];
+    let names = moments.map(|(call, count)| format!("{call}-{count}"));
+    let others = names.map(|name| {
+        let git = Git::of(home.open("app", &name));
+        write(&git.dir, "mine", "of two");
+        git
+    });
+    let generation = |text: &str| {
+        commit(text);
+        write(&one.dir, "f", text);
+        write(&one.dir, "new/y", text);
+        write(&one.dir, text, text);
+        home.push(&one.dir);
+    };
+    generation("second");
+    fs::remove_dir_all(one.dir.join("gone")).expect("is removed");
+    home.push(&one.dir);
+    let kill_all = |skips_rest: bool| {
+        for ((call, count), other) in moments.into_iter().zip(&others) {
+            let mut killed = pull_killed_at(&home, &other.dir, call, count);
+            let Ok(mut killed) = Process::try_spawn(&mut killed) else {
+                println!("not tested: there is no strace");
+                return false;
+            };
+            killed.wait();
+            if skips_rest {
+                break;
+            }
+        }
+        true
+    };
+    if !kill_all(false) {
+        return;
+    }
+    fs::remove_file(one.dir.join("second")).expect("is removed");
+    generation("third");
+    // One of them is killed twice.
+    kill_all(true);
+    fs::remove_dir_all(one.dir.join("new")).expect("is removed");
+    fs::remove_file(one.dir.join("third")).expect("is removed");
+    commit("fourth");
+    home.push(&one.dir);
+    write(&one.dir, "mine", "of two");
+    for (moment, other) in moments.iter().zip(&others) {
+        let text = home.run(&other.dir, &["pull"]);
+        assert!(!text.contains("conflict"), "{moment:?}: {text}");
+        let text = home.exits(&other.dir, &["diff"], 1);
+        assert_has(&text, "modified mine\n1 modified");
+        assert_eq!(tree(&other.dir), tree(&one.dir), "{moment:?}");
+        other.check();
+    }
+}
+
 #[test]
 fn a_killed_pull_leaves_no_part_of_a_repository_that_it_keeps() {
     let home = Home::new();

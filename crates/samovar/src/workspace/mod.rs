@@ -20,9 +20,11 @@
 mod adopt;
 mod apply;
 mod auto;
+mod begun;
 mod command;
 mod delete;
 mod fetch;
+mod file;
 mod held;
 mod list;
 mod local;

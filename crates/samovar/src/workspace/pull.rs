@@ -19,6 +19,7 @@ use samovar_workspace::{Action, Entries, Kind, Root, Scanned, Walk, merge_with};
 
 use super::adopt::{self, Origin};
 use super::apply::{Apply, set_root_mode};
+use super::begun::Begun;
 use super::delete::check_complete;
 use super::local::{VISIBLE, empty, write_index};
 use super::on_server::{OnServer, missing};
@@ -113,9 +114,9 @@ pub(super) fn pull(
     let snapshot = snapshots.manifest(&newest.manifest)?;
     let theirs = &snapshot.manifest;
     let ours = repositories::read_settled(workspace, false, VISIBLE)?;
-    let base = workspace.base()?;
-    let is_based = base.is_some();
-    let base = base.map_or_else(empty, |base| base.manifest.entries);
+    let state = workspace.path("");
+    let (base, begun) = merge_base(workspace, &state, newest, &ours.entries)?;
+    let is_based = workspace.state.base.is_some() || !begun.is_empty();
     repositories::check_root([&base, &ours.entries, &theirs.entries])?;
     let host = newest.host.as_deref().unwrap_or("server");
     let label = format!("{host}-{}", date(newest.created_at));
@@ -128,6 +129,7 @@ pub(super) fn pull(
         let trees = [&ours.entries, &theirs.entries];
         doubts = adopt::doubts(snapshots, &name, trees, &conflicts)?;
     }
+    begun.begin(&snapshot)?;
     let applied = Apply::run(&workspace.place(), snapshots, &ours, theirs, &actions)?;
     // Before the base changes: the next pull reports no conflict of this one.
     let report = Report {
@@ -136,13 +138,10 @@ pub(super) fn pull(
         contents: &contents,
         host: &printable(host),
     };
-    for conflict in &conflicts {
-        report.conflict(conflict, &workspace.root, out)?;
-    }
+    report_all(&report, &conflicts, &workspace.root, out)?;
     for doubt in &doubts {
         doubt.report(name.as_str(), newest.number, out)?;
     }
-    report.copies(out)?;
     out.flush()?;
     finish(workspace, newest, &snapshot)?;
     repositories::remember(&workspace.place(), &theirs.entries, &contents);
@@ -158,6 +157,33 @@ pub(super) fn pull(
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })
+}
+
+/// Returns the base of a merge, and what earlier pulls have begun. `state`: the directory of the
+/// state.
+fn merge_base<'a>(
+    workspace: &Workspace,
+    state: &'a Path,
+    newest: &Generation,
+    ours: &Entries,
+) -> anyhow::Result<(Entries, Begun<'a>)> {
+    let base = workspace.base()?;
+    let path = base.as_ref().map(|base| &base.path);
+    let begun = Begun::read(state, path, newest.version());
+    let base = base.map_or_else(empty, |base| base.manifest.entries);
+    Ok((begun.advance(base, ours)?, begun))
+}
+
+fn report_all(
+    report: &Report<'_>,
+    conflicts: &[Conflict],
+    root: &Path,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    for conflict in conflicts {
+        report.conflict(conflict, root, out)?;
+    }
+    report.copies(out)
 }
 
 /// Returns the conflicts of a merge. Removes the actions whose copy an earlier pull, which was
@@ -281,6 +307,8 @@ pub(super) fn fill(
     let tree = incoming.join(TREE);
     let file_count = download(snapshots, &narinfo, Some(manifest), &tree, &received)?;
     let root = workspace.root.clone();
+    let state = workspace.path("");
+    Begun::read(&state, None, newest.version()).begin(&snapshot)?;
     move_entries(&tree, &root)?;
     fs::remove_dir_all(&incoming).unwrap_or_default();
     if let Some(entry) = manifest.entries.get(0) {

@@ -11,6 +11,7 @@ use samovar_workspace::merge::{Action, ActionKind, merge};
 use samovar_workspace::{Entries, Walk};
 
 use super::apply::{Apply, Counts};
+use super::begun;
 use super::delete::{CLOSING, check_complete};
 use super::local::{changes, empty, read, summary};
 use super::on_server::check_base;
@@ -122,7 +123,8 @@ pub(super) fn discard(
     confirm(&summary(&changes), workspace, is_confirmed)?;
     let applied = apply_base(workspace, &base, &ours, &actions, sources)?;
     if paths.is_empty() {
-        // All files are there again.
+        // All files are those of the base again.
+        begun::end(&workspace.path(""));
         fs::remove_file(workspace.path(CLOSING)).unwrap_or_default();
     }
     writeln!(out, "discarded changes of {applied}")?;

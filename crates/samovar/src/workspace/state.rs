@@ -9,6 +9,7 @@
 //! | `base-HASH` | text of the manifest of that generation; HASH is the hash part of its path |
 //! | `index` | digests of the files, with the metadata at the time of hashing |
 //! | `lock` | locked by the command that changes the workspace; contains its PID |
+//! | `pull-…` | text of the manifest of a generation that a pull has [begun](super::begun) to merge |
 //! | `repositories` | fingerprints of the indexes of git in the base |
 //!
 //! Files that a pull has received, but not yet moved to their places, are in the root of the
@@ -53,7 +54,9 @@ use samovar_storage::token::now;
 use samovar_workspace::{CLOCK, Manifest, file_nar};
 use sha2::{Digest as _, Sha256};
 
+use super::begun;
 use super::fetch::Place;
+use super::file::{TEMPORARY, replace_file};
 use super::mode::{Mode, Overlay, field};
 use super::modes;
 use super::old;
@@ -70,7 +73,6 @@ const MAGIC: &str = "samovar-workspace 1";
 pub(super) const STATE: &str = "workspace";
 pub(super) const BASE: &str = "base-";
 pub(super) const LOCK: &str = "lock";
-const TEMPORARY: &str = ".tmp";
 
 /// Maximum wait for another command in the same workspace.
 const LOCK_TIME: Duration = Duration::from_secs(3);
@@ -408,6 +410,9 @@ impl Workspace {
     /// Replaces the state. Base files to which it does not refer are removed.
     pub(super) fn set_state(&mut self, state: State) -> anyhow::Result<()> {
         self.write(STATE, state.text().as_bytes())?;
+        if state.base != self.state.base {
+            begun::end(&self.registered.dir);
+        }
         self.state = state;
         self.remove_files(|name| name.starts_with(BASE) && !self.needs_base(name));
         Ok(())
@@ -507,21 +512,8 @@ impl Workspace {
         removed.count()
     }
 
-    /// Atomically replaces a file in the state directory, and writes it to stable storage.
     fn write(&self, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
-        let path = self.path(name);
-        let temporary = self.path(&format!("{name}.{}{TEMPORARY}", std::process::id()));
-        let written = || {
-            let mut file = File::create(&temporary)?;
-            file.write_all(bytes)?;
-            file.sync_all()?;
-            fs::rename(&temporary, &path)?;
-            File::open(self.path(""))?.sync_all()
-        };
-        written().map_err(|error| {
-            fs::remove_file(&temporary).unwrap_or_default();
-            Failed::Unavailable.because(anyhow!("cannot write {path:?}: {error}"))
-        })
+        replace_file(&self.registered.dir, name, bytes)
     }
 }
 

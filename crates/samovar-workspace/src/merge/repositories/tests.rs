@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::super::tests::{LABEL, actions, apply, assert_properties};
-use super::super::{Action, ActionKind, merge_with};
+use super::super::{Action, ActionKind, advanced, merge_with};
 use super::*;
 use crate::git_index::tests::index_of;
 use crate::test_tree::{self, Data, Path, Tree, digest, edited, edited_twice, names, paths, tree};
@@ -368,6 +368,31 @@ proptest! {
         let part = apply(&all[..at.index(all.len() + 1)], &ours, &theirs);
         let again = apply(&actions(&base, &part, &theirs), &part, &theirs);
         prop_assert_eq!(again, merged);
+    }
+}
+
+proptest! {
+    /// The user has changed nothing: neither does the part of a merge count.
+    #[test]
+    fn another_merge_follows_one_that_was_cut_off(
+        (base, begun, next) in edited_twice(),
+        at in any::<proptest::sample::Index>(),
+    ) {
+        let [base, begun, next] = [base, begun, next].map(|tree| with_units(&tree));
+        let all = actions(&base, &base, &begun);
+        let ours = apply(&all[..at.index(all.len() + 1)], &base, &begun);
+        for next in [begun.clone(), next] {
+            let advanced = advanced(&base.entries(), &ours.entries(), &begun.entries()).unwrap();
+            let none = Contents::default();
+            let (ours_entries, next_entries) = (ours.entries(), next.entries());
+            let actions = merge_with(&advanced, &ours_entries, &next_entries, LABEL, &none);
+            let merged = apply(&actions, &ours, &next);
+            prop_assert_eq!(below(&merged, &Path::new()), below(&next, &Path::new()));
+            let modes = |tree: &Tree| -> Vec<u16> {
+                tree.0.values().map(|node| node.mode).collect()
+            };
+            prop_assert_eq!(modes(&merged), modes(&next));
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use samovar_workspace::pack::{default_threads, hash};
 use samovar_workspace::scan::Options;
 
 use super::super::apply::Apply;
+use super::super::begun::{self, Begun};
 use super::super::fetch::Place;
 use super::super::local::{empty, read_error};
 use super::super::pull::conflicts;
@@ -86,14 +87,16 @@ impl Run {
         let hashed = hash(&mut ours, false, default_threads(), &report);
         progress.end();
         hashed.map_err(read_error)?;
-        let base = self.known_base(log).map(|base| &base.manifest.entries);
+        let base = self.known_base(log);
+        let base_path = base.map(|base| &base.path);
+        let base = base.map(|base| &base.manifest.entries);
         let none = empty();
-        let base = base.unwrap_or(&none);
         let place = Place {
             root: self.target.clone(),
             incoming: self.target.join(INCOMING),
             state: self.layers.dir().to_owned(),
         };
+        let begun = Begun::read(&place.state, base_path, newest.version());
         if self.joined.is_none() {
             // The command may have refreshed the indexes in the tree.
             let below = Place {
@@ -101,15 +104,17 @@ impl Run {
                 incoming: place.incoming.clone(),
                 state: place.state.clone(),
             };
-            repositories::remember(&below, base, &Default::default());
+            repositories::remember(&below, base.unwrap_or(&none), &Default::default());
         }
+        let base = begun.advance(base.unwrap_or(&none).clone(), &ours.entries)?;
         let theirs = &snapshot.manifest;
-        repositories::check_root([base, &ours.entries, &theirs.entries])?;
+        repositories::check_root([&base, &ours.entries, &theirs.entries])?;
         let host = newest.host.as_deref().unwrap_or("server");
         let label = format!("{host}-{}", date(newest.created_at));
-        let contents = repositories::contents(&place, snapshots, base, &ours, theirs)?;
-        let mut actions = merge_with(base, &ours.entries, &theirs.entries, &label, &contents);
+        let contents = repositories::contents(&place, snapshots, &base, &ours, theirs)?;
+        let mut actions = merge_with(&base, &ours.entries, &theirs.entries, &label, &contents);
         let conflicts = conflicts(&mut actions, &ours.entries, &theirs.entries);
+        begun.begin(snapshot)?;
         Apply::run(&place, snapshots, &ours, theirs, &actions)?;
         self.check_view()?;
         let report = Report {
@@ -153,6 +158,8 @@ impl Run {
             self.joined = Some(merged);
         }
         let stored = self.layers.set_origin(&self.origin.text());
-        stored.context("the merged changes are kept, but not as merged ones")
+        stored.context("the merged changes are kept, but not as merged ones")?;
+        begun::end(self.layers.dir());
+        Ok(())
     }
 }
