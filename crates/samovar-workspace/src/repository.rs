@@ -360,6 +360,14 @@ pub struct Names {
 }
 
 impl Names {
+    /// Whether there is a commit whose name begins with this text, such as `refs/heads/`.
+    #[must_use]
+    pub fn has_below(&self, prefix: &str) -> bool {
+        let mut from = self.commits.range(prefix.to_owned()..);
+        from.next()
+            .is_some_and(|(name, _)| name.starts_with(prefix))
+    }
+
     /// Returns the names of a unit of git and of its submodules.
     #[must_use]
     pub fn of_unit(entries: &Entries, unit: usize, contents: &Contents) -> Vec<Self> {

@@ -333,7 +333,7 @@ fn report_names(ours: &Names, theirs: &Names, copy: &[u8], out: &mut dyn Write) 
             quoted(&[b"./", name(copy), b"/", path].concat()),
         ),
     };
-    let space = namespace(name(copy));
+    let space = namespace(name(copy), ours);
     let mut commands = vec![format!("{git} fetch {source} 'refs/*:refs/{space}/*'")];
     if !theirs.head.starts_with("refs/") {
         commands = vec![format!(
@@ -393,21 +393,24 @@ fn summary(names: &Names, other: &Names) -> String {
     shown_path(text.as_bytes())
 }
 
-/// Returns the part of the names of fetched commits that says where they are from.
-fn namespace(copy: &[u8]) -> String {
+/// Returns the part of the names of fetched commits that says where they are from. `ours` has no
+/// names with it: git would not replace those of an earlier conflict.
+fn namespace(copy: &[u8], ours: &Names) -> String {
     let copy = String::from_utf8_lossy(copy);
     let copy = copy.trim_start_matches(".git.");
-    let text: String = copy
-        .chars()
-        .map(|char| {
-            if char.is_ascii_alphanumeric() {
-                char
-            } else {
-                '-'
-            }
-        })
-        .collect();
-    text.trim_matches('-').to_owned()
+    let plain = |char: char| match char.is_ascii_alphanumeric() {
+        true => char,
+        false => '-',
+    };
+    let text: String = copy.chars().map(plain).collect();
+    let text = text.trim_matches('-');
+    let mut space = text.to_owned();
+    let mut number = 1;
+    while ours.has_below(&format!("refs/{space}/")) {
+        number += 1;
+        space = format!("{text}-{number}");
+    }
+    space
 }
 
 /// Quotes a path for a shell.
@@ -469,6 +472,20 @@ mod tests {
             assert!(text.contains(line), "{line} is not in {text}");
         }
         assert_eq!(report(&ours, &ours), "");
+    }
+
+    #[test]
+    fn names_of_an_earlier_conflict_are_not_used_again() {
+        let theirs = names("refs/heads/main", &[("refs/heads/main", "2")]);
+        let first = "refs/conflict-h-x-2026/heads/main";
+        let second = "refs/conflict-h-x-2026-2/stash";
+        let ours = names(
+            "refs/heads/main",
+            &[("refs/heads/main", "1"), (first, "0"), (second, "0")],
+        );
+        let text = report(&ours, &theirs);
+        let fetch = "'refs/*:refs/conflict-h-x-2026-3/*'";
+        assert!(text.contains(fetch), "{text}");
     }
 
     #[test]
