@@ -45,6 +45,16 @@ impl Storage {
         }
     }
 
+    /// Checks that another directory has not taken the place of that with the NAR files, before a
+    /// file gets its name there. Costs one system call while the storage is usable;
+    /// [`check_presence`](Self::check_presence) follows before the file is acknowledged.
+    pub(crate) fn check_place(&self) -> Result<(), StorageError> {
+        match self.is_usable() {
+            true if place_of_nars(&self.root) == self.place_of_nars => Ok(()),
+            _ => self.check_presence(),
+        }
+    }
+
     /// Checks that the storage directory is present and that the database can be read.
     ///
     /// # Errors

@@ -158,12 +158,7 @@ impl Storage {
         metadata.check_small_tables()?;
         let store_id = metadata.store_id()?;
         check_store_id(root, &directory, &store_id)?;
-        // After a power cut the file may be empty.
-        let cache_info = directory.state(mirror::CACHE_INFO)?;
-        if cache_info.is_none_or(|state| state.len == 0) {
-            let text = mirror::cache_info(store_dir);
-            directory.write_mirror(mirror::CACHE_INFO, text.as_bytes())?;
-        }
+        write_cache_info(&directory, store_dir)?;
         let lock = open_lock(root)?;
         let storage = Arc::new(Self {
             root: root.to_owned(),
@@ -214,6 +209,8 @@ impl Storage {
                 return Err(StorageError::file("cannot lock", LOCK, error));
             }
         }
+        // Ignore errors: without its files, the storage is opened, but not usable.
+        storage.probe().ok();
         Ok(storage)
     }
 
@@ -553,6 +550,16 @@ fn wait_for_lock(storage: &Weak<Storage>, lock: File) {
         }
         keep_others_out(&lock);
     }
+}
+
+fn write_cache_info(directory: &Directory, store_dir: &StoreDir) -> Result<(), StorageError> {
+    let found = directory.state(mirror::CACHE_INFO)?;
+    // After a power cut the file may be empty.
+    if found.is_none_or(|state| state.len == 0) {
+        let text = mirror::cache_info(store_dir);
+        directory.write_mirror(mirror::CACHE_INFO, text.as_bytes())?;
+    }
+    Ok(())
 }
 
 /// Takes the shared lock, so that no process that starts later gets the exclusive lock before this

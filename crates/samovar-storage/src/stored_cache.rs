@@ -294,8 +294,7 @@ impl StoredCache {
         file: NewFile,
     ) -> Result<(), StorageError> {
         let storage = &*self.storage;
-        // A file must not get its name in a directory that takes the place of an unmounted one.
-        storage.check_presence()?;
+        storage.check_place()?;
         let group = Arc::new(vec![NarOfToken {
             file: file.object.place(&new.nar.object_key, new.is_stored)?,
             new: (token.id, new),

@@ -82,7 +82,13 @@ impl Fixture {
             );
             assert!(text.contains("mount its disk"), "{text}");
         }
+        let files = || fs::read_dir(&self.nars).unwrap().count();
+        let file_count = files();
         let server = self.site.start();
+        let new = MadePath::new("refused");
+        let response = server.put(&self.token, &new.file_target(), &new.file);
+        assert_eq!(response.status, 503, "{}", response.text());
+        assert_eq!(files(), file_count, "the refused file is in nar/");
         for path in &self.paths {
             assert_eq!(server.get(&path.target()).status, 503);
             assert_eq!(server.get(&path.file_target()).status, 503);

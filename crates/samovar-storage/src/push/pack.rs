@@ -72,10 +72,8 @@ impl Push<'_> {
             } else {
                 match self.receive(&mut records, &line, memory, &mut used) {
                     Ok((new, file)) => {
-                        // A file must not get its name in a directory that takes the place of an
-                        // unmounted one.
-                        let present = self.cache.storage.check_presence();
-                        self.counted(present.and_then(|()| batch.add(new, file)))?;
+                        let checked = self.cache.storage.check_place();
+                        self.counted(checked.and_then(|()| batch.add(new, file)))?;
                     }
                     Err(PutError::File(reason)) => refusal = Some(reason.to_string()),
                     Err(other) => return Err(other.into()),
