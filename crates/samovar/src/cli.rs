@@ -33,14 +33,17 @@ pub(crate) enum FailureCode {
     OfReason(Failed),
     /// This code, whatever the reason is.
     Always(u8),
+    /// The code 2 with this option, because 1 tells what was found; otherwise 1.
+    TwoWith(&'static str),
 }
 
 impl FailureCode {
-    pub(crate) fn code(self, error: &anyhow::Error) -> ExitCode {
+    pub(crate) fn code(self, matches: &ArgMatches, error: &anyhow::Error) -> ExitCode {
         match (self, Failed::of(error)) {
             (_, Some(Failed::Usage)) => Failed::Usage.code(),
             (Self::OfReason(default), reason) => reason.unwrap_or(default).code(),
             (Self::Always(code), _) => ExitCode::from(code),
+            (Self::TwoWith(option), _) => ExitCode::from(1 + u8::from(matches.get_flag(option))),
         }
     }
 }
@@ -89,8 +92,8 @@ static COMMANDS: &[Entry] = &[
     },
     Entry {
         define: doctor::command,
-        run: doctor::run,
-        failure: FailureCode::Always(1),
+        run: |one, out| doctor::run(one, out).map(Outcome::code),
+        failure: FailureCode::TwoWith("verify"),
     },
     Entry {
         define: status::command,

@@ -116,7 +116,7 @@ pub fn run(
         return Ok(ExitCode::from(2));
     };
     (entry.run)(matches, out).map_err(|error| Failure {
-        code: entry.failure.code(&error),
+        code: entry.failure.code(matches, &error),
         error,
     })
 }

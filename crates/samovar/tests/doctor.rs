@@ -6,6 +6,7 @@
 mod support;
 
 use std::fs;
+use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -94,6 +95,35 @@ fn damage_is_said_and_told_by_the_exit_code() {
     assert!(scene.doctor(&[b]).1.contains("shorter"));
     fs::write(&real, "x".repeat(FILE_LEN + 1)).unwrap();
     assert!(scene.doctor(&[b]).1.contains("longer"));
+}
+
+/// Standard output whose reader has ended, as in `samovar doctor --verify | head -1`.
+struct Closed;
+
+impl Write for Closed {
+    fn write(&mut self, _bytes: &[u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::BrokenPipe.into())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The program prints no error then.
+#[test]
+fn a_closed_output_is_told_from_other_errors() {
+    let scene = Scene::new();
+    fs::remove_file(scene.real(&scene.paths[0])).unwrap();
+    let uri = format!("local?root={}", scene.dir.path().join("root").display());
+    let words = ["samovar", "doctor", "--verify", "--store", &uri];
+    let failure = ::samovar::run(words.map(Into::into), &mut Closed).unwrap_err();
+    let error = failure.error.downcast_ref::<io::Error>();
+    assert_eq!(
+        error.map(io::Error::kind),
+        Some(io::ErrorKind::BrokenPipe),
+        "{failure:?}"
+    );
 }
 
 #[test]

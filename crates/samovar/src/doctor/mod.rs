@@ -9,9 +9,7 @@ mod verify;
 use std::io::Write;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
-use anyhow::anyhow;
 use clap::{ArgMatches, Command, value_parser};
 use samovar_nix::PublicKey;
 use samovar_server::checkup::{ExaminedCache, Findings, Severity, examine};
@@ -21,7 +19,7 @@ use samovar_server::logins::without_logins;
 
 use crate::arguments::{option, paths, switch};
 use crate::client_certificate;
-use crate::outcome::{Failed, Outcome};
+use crate::outcome::Outcome;
 use crate::remote::Remote;
 use crate::serve;
 use crate::size::counted;
@@ -72,14 +70,11 @@ fn rate(text: &str) -> Result<Option<NonZeroU64>, &'static str> {
 /// # Errors
 ///
 /// The configuration is invalid. With `--verify`: the store is unavailable.
-pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
-    let outcome = if matches.get_flag("verify") {
-        // Exit code 1 tells that a path is damaged, so an error has another one, whatever it is.
-        verify_paths(matches, out).map_err(|error| Failed::Usage.because(anyhow!("{error:#}")))
-    } else {
-        diagnose(matches, out)
-    };
-    outcome.map(Outcome::code)
+pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<Outcome> {
+    match matches.get_flag("verify") {
+        true => verify_paths(matches, out),
+        false => diagnose(matches, out),
+    }
 }
 
 /// Checks the set-up, and prints the findings.

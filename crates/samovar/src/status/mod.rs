@@ -12,7 +12,7 @@ use clap::{Arg, ArgMatches, Command};
 use samovar_metrics::{ServedCacheStatus, Status, TopPath, VERSION};
 
 use self::uploads::Spool;
-use crate::arguments::json as json_switch;
+use crate::arguments::json;
 use crate::hook;
 use crate::http::{Http, Patience, read_body};
 use crate::remote::Remote;
@@ -33,13 +33,12 @@ const URL_DEFAULT: &str = "http://127.0.0.1:5001";
 pub(crate) fn command() -> Command {
     Command::new("status")
         .about("Shows the status of a server; for a live view run it under watch")
-        .arg(json_switch())
+        .arg(json())
         .arg(hook::spool().help(
             "Show the backlog of this spool of samovar hook; without URL, no server is queried",
         ))
         .arg(Arg::new("url").value_name("URL").help(format!(
-            "The server's admin listener [default: {}]",
-            URL_DEFAULT
+            "The server's admin listener [default: {URL_DEFAULT}]"
         )))
         // Other commands have an option for their URL.
         .arg(
