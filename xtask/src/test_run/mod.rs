@@ -6,7 +6,7 @@
 //! mix.
 //!
 //! A test that fails beside others and passes alone is *flaky*. It is reported, and does not fail
-//! the run ([0055](../../../docs/decisions/0055-what-failed-runs-again.md)).
+//! the run ([0054](../../../docs/decisions/0054-what-failed-runs-again.md)).
 
 mod known;
 mod program;
