@@ -55,7 +55,7 @@ fn assert_rest_was_sent(report: &Value, proxy: &Proxy) {
     // another part before the second push listed them.
     assert_eq!(proxy.exchanges("/1?").len(), 1);
     let others = ["/2?", "/3?", "/pack"].map(|part| proxy.exchanges(part));
-    let rest: usize = others.iter().flatten().map(|other| other.body_len).sum();
+    let rest: usize = others.iter().flatten().map(|other| other.body.len()).sum();
     let sent_len = report["sentSize"].as_u64().unwrap();
     assert!(sent_len <= rest as u64, "{report}");
 }

@@ -23,7 +23,9 @@ pub(crate) enum Action {
 pub(crate) struct Exchange {
     /// Method and target of the request.
     pub(crate) line: String,
-    pub(crate) body_len: usize,
+    /// The head of the request, as the server received it.
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
     pub(crate) status: u16,
 }
 
@@ -161,7 +163,8 @@ fn serve(client: TcpStream, shared: &(Mutex<State>, Condvar)) -> Option<()> {
     let status = String::from_utf8_lossy(response.get(9..12)?).parse().ok()?;
     state.lock().unwrap().exchanges.push(Exchange {
         line,
-        body_len: len,
+        head,
+        body,
         status,
     });
     if action == Action::Lose {
