@@ -31,6 +31,7 @@
 
 mod base64;
 mod content_address;
+mod content_path;
 mod glob;
 mod hash;
 mod hash_part;
@@ -47,6 +48,7 @@ mod store_path;
 
 pub use base64::Base64Error;
 pub use content_address::{ContentAddress, ContentAddressError, Method};
+pub use content_path::{is_path_of, path_of_nar};
 pub use glob::Glob;
 pub use hash::{Algorithm, Hash, HashError};
 pub use hash_part::{HashPart, HashPartError};

@@ -29,7 +29,6 @@ mod browse;
 mod bulk;
 pub mod collect;
 mod commit_queue;
-mod content_address;
 mod counters;
 mod doubt;
 mod error;
@@ -70,7 +69,6 @@ mod waiting;
 
 pub use admission::{Admitted, PATIENCE, Wait};
 pub use backup::Restored;
-pub use content_address::path_of_nar;
 pub use counters::CollectorStatistics;
 pub use doubt::Doubt;
 pub use error::{PutError, StorageError};

@@ -5,9 +5,9 @@ use std::fmt;
 use samovar_nix::narinfo::{NarInfo, NarInfoError};
 use samovar_nix::{
     ContentAddress, Glob, Hash, HashPart, Method, NarHash, Signature, StoreDir, StorePath,
+    is_path_of,
 };
 
-use crate::content_address;
 use crate::metadata::StoredNar;
 use crate::size::human;
 use crate::verify::FileName;
@@ -415,7 +415,7 @@ pub(crate) fn compare_nar(dir: &StoreDir, info: &NarInfo, file: &StoredNar) -> R
             || info.references.contains(path)
             || NarHash::from_hash(address.hash()).is_ok_and(|hash| hash == info.nar_hash)
             || NarHash::from_hash(address.hash()).is_err();
-        if !is_of_content || !content_address::is_path_of(address, dir, path, &info.references) {
+        if !is_of_content || !is_path_of(address, dir, path, &info.references) {
             return Err(Refusal::ContentAddress(*address));
         }
     }

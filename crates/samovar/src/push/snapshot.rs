@@ -13,9 +13,9 @@
 use std::io::{self, Cursor, Read, Write};
 
 use anyhow::{Context as _, anyhow, bail, ensure};
-use samovar_nix::{ContentAddress, Method, NarHash, PathInfo, StoreDir, StorePath};
+use samovar_nix::{ContentAddress, Method, NarHash, PathInfo, StoreDir, StorePath, path_of_nar};
+use samovar_storage::PinName;
 use samovar_storage::push::recipe::{self, RecipeError};
-use samovar_storage::{PinName, path_of_nar};
 use samovar_workspace::delta::{Delta, Op};
 use samovar_workspace::{Entries, Manifest, pack};
 use sha2::{Digest as _, Sha256};

@@ -1,13 +1,14 @@
-//! Computes the store path of a content address, to refuse a narinfo whose `CA` does not match.
+//! Computes store paths from content addresses.
 //!
 //! # Source
 //!
 //! Nix 2.36, `src/libstore/store-dir-config.cc`: `makeStorePath`, `makeFixedOutputPath`.
 
-use samovar_nix::{
+use sha2::{Digest as _, Sha256};
+
+use crate::{
     Algorithm, ContentAddress, Hash, HashPart, Method, NarHash, StoreDir, StorePath, StorePathError,
 };
-use sha2::{Digest as _, Sha256};
 
 /// Returns the store path of a NAR with this name and these references, none of which is the path
 /// itself.
@@ -15,6 +16,16 @@ use sha2::{Digest as _, Sha256};
 /// # Errors
 ///
 /// The name is not that of a store path.
+///
+/// # Examples
+///
+/// ```
+/// use samovar_nix::{NarHash, StoreDir, path_of_nar};
+///
+/// let path = path_of_nar(&NarHash::from_bytes([7; 32]), &[], "app", &StoreDir::default())?;
+/// assert_eq!(path.base_name(), "nwrzdrr7yqjxixg97ghpxmi0yimacj7c-app");
+/// # Ok::<(), samovar_nix::StorePathError>(())
+/// ```
 pub fn path_of_nar(
     nar_hash: &NarHash,
     references: &[StorePath],
@@ -33,7 +44,8 @@ pub fn path_of_nar(
 }
 
 /// Returns whether `path` is the store path of this content address with these references.
-pub(crate) fn is_path_of(
+#[must_use]
+pub fn is_path_of(
     address: &ContentAddress,
     dir: &StoreDir,
     path: &StorePath,
@@ -44,11 +56,11 @@ pub(crate) fn is_path_of(
     let (mut kind, inner) = match address.method() {
         Method::Text => ("text".to_owned(), hash.base16()),
         Method::Nar if is_nar => ("source".to_owned(), hash.base16()),
-        method => {
+        method @ (Method::Flat | Method::Nar | Method::Git) => {
             let prefix = match method {
                 Method::Nar => "r:",
                 Method::Git => "git:",
-                _ => "",
+                Method::Text | Method::Flat => "",
             };
             let algorithm = hash.algorithm().name();
             let text = format!("fixed:out:{prefix}{algorithm}:{}:", hash.base16());
@@ -86,8 +98,10 @@ fn hash_part_of(kind: &str, inner: &str, name: &str, dir: &StoreDir) -> HashPart
 /// Compresses a digest to the 20 bytes of a hash part by XOR.
 fn folded(digest: &[u8]) -> HashPart {
     let mut folded = [0_u8; 20];
-    for (at, byte) in digest.iter().enumerate() {
-        folded[at % 20] ^= byte;
+    for bytes in digest.chunks(folded.len()) {
+        for (folded, byte) in folded.iter_mut().zip(bytes) {
+            *folded ^= byte;
+        }
     }
     HashPart::from_bytes(folded)
 }
