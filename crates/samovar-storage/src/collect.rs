@@ -54,6 +54,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use samovar_nix::HashPart;
+use samovar_text::{counted, human};
 
 use crate::error::StorageError;
 use crate::extras::unused_extras;
@@ -63,7 +64,6 @@ use crate::metadata::{CacheId, Extra, Graph, Metadata};
 use crate::objects::Objects;
 use crate::plausible;
 use crate::purge::purge_step;
-use crate::size::{counted, human};
 use crate::unmounted::check_files;
 
 pub use crate::keep::Verdict;

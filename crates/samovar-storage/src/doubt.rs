@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::size::counted;
+use samovar_text::counted;
 
 /// Length of a day, in seconds.
 const DAY: i64 = 86_400;

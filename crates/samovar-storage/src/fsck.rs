@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use samovar_nix::StoreDir;
 use samovar_nix::narinfo::NarInfo;
+use samovar_text::counted;
 
 use crate::error::StorageError;
 use crate::metadata::{DAY, ListedNar, ListedPath, Metadata};
 use crate::mirror::{self, narinfo_key};
 use crate::objects::{ObjectState, Objects};
 use crate::publish::NARINFO_LEN_MAX;
-use crate::size::counted;
 use crate::storage::Render;
 use crate::unmounted::check_files;
 use crate::verify::{FileName, Limits, Unlimited, VerifyError, verify};

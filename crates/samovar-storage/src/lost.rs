@@ -6,8 +6,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use samovar_text::counted;
+
 use crate::metadata::ListedPath;
-use crate::size::counted;
 
 /// Directory of NAR files, which may be on another disk than the database.
 const NARS: &str = "nar";

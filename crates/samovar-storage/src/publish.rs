@@ -7,9 +7,9 @@ use samovar_nix::{
     ContentAddress, Glob, Hash, HashPart, Method, NarHash, Signature, StoreDir, StorePath,
     is_path_of,
 };
+use samovar_text::human;
 
 use crate::metadata::StoredNar;
-use crate::size::human;
 use crate::verify::FileName;
 
 /// Maximum length of a narinfo, in bytes.

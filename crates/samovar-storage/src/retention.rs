@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use samovar_nix::Glob;
+use samovar_text::counted;
 
 use crate::metadata::DAY;
-use crate::size::counted;
 
 /// The times of the collector in seconds, and its limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Formats numbers.
 
-pub(crate) use samovar_storage::{counted, human_size as human};
+pub(crate) use samovar_text::{counted, human};
 
 /// Formats a number with a comma after each group of three digits.
 pub(crate) fn grouped(number: u64) -> String {

@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use maud::{Markup, Render, html};
-use samovar_storage::counted;
+use samovar_text::counted;
 use time::OffsetDateTime;
 
 /// A file name or link target, which may contain any bytes. Invisible characters, bidirectional

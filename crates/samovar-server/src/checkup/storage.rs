@@ -7,7 +7,8 @@ use rustix::fs::{StatFs, statfs, statvfs};
 use samovar_nix::StorePath;
 use samovar_storage::metadata::CacheSummary;
 use samovar_storage::token::{Token, now};
-use samovar_storage::{Foreign, Inspection, RootKind, StorageError, counted, human_size, inspect};
+use samovar_storage::{Foreign, Inspection, RootKind, StorageError, inspect};
+use samovar_text::{counted, human};
 
 use super::{Findings, tempfile_in};
 use crate::config::Configuration;
@@ -156,7 +157,7 @@ fn space(directory: &Path, existing: &Path, findings: &mut Findings) {
     let Ok(disk) = statvfs(existing) else { return };
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
     let all = disk.f_blocks.saturating_mul(disk.f_frsize);
-    let text = format!("{} of {} are free", human_size(free), human_size(all));
+    let text = format!("{} of {} are free", human(free), human(all));
     if free == 0 {
         findings.error(
             SUBJECT,
@@ -286,7 +287,7 @@ fn files(found: &Inspection, findings: &mut Findings) {
             format!(
                 ".samovar/tmp has {} older than a day, {} in all",
                 counted(found.left_over_count, "unfinished file"),
-                human_size(found.left_over_bytes)
+                human(found.left_over_bytes)
             ),
             "restart the server, which removes them",
         );

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use anyhow::bail;
 use samovar_cache::access::{Access, AccessConfig, AccessError, CertificateConfig};
 use samovar_cache::{CacheConfig, PagesConfig, RootFault, Signing, Site, faulty_roots, load_key};
+use samovar_storage::Storage;
 use samovar_storage::metadata::CacheSummary;
-use samovar_storage::{Storage, counted};
 use samovar_store::Store;
+use samovar_text::counted;
 
 use crate::config::{CacheSettings, Configuration, Pages};
 use crate::log::ErrorLog;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use samovar_cache::Site;
 use samovar_http::Server;
-use samovar_storage::counted;
+use samovar_text::counted;
 
 use super::observer::Logs;
 use super::reload::Again;

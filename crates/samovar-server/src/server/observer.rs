@@ -9,7 +9,7 @@ use samovar_cache::Clients;
 use samovar_cache::access::Client;
 use samovar_http::{End, Exchange, Head, Incident, Peer};
 use samovar_metrics::{Event, Metrics, Observer, RecentError, Unleased};
-use samovar_storage::{counted, human_size};
+use samovar_text::{counted, human};
 
 use super::counts::{Count, Counts};
 use super::throttle::Throttle;
@@ -76,7 +76,7 @@ impl Logs {
             Some(totals) => format!(
                 "{}, {} sent",
                 counted(totals.request_count, "request"),
-                human_size(totals.body_len)
+                human(totals.body_len)
             ),
             None => "requests are not counted without an admin listener".to_owned(),
         };

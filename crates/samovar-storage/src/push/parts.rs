@@ -8,6 +8,7 @@ use std::io::{self, Read};
 
 use samovar_nix::narinfo::Compression;
 use samovar_nix::{Algorithm, Hash, NarHash};
+use samovar_text::human;
 use sha2::{Digest as _, Sha256};
 
 use super::wire::{BODY_LEN_MAX, PackLine};
@@ -15,7 +16,6 @@ use super::{Push, PushError, PushId};
 use crate::counters::{Kind, Reason, Received};
 use crate::error::{PutError, StorageError};
 use crate::objects::{Objects, PART_PREFIX};
-use crate::size::human;
 use crate::verify::Memory;
 
 /// Maximum number that a part may have within its NAR file.

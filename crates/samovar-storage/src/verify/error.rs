@@ -5,9 +5,9 @@ use std::io;
 
 use samovar_nix::nar::{DEPTH_MAX, DecodeError, DecodeErrorKind};
 use samovar_nix::{NarHash, nixbase32};
+use samovar_text::human;
 
 use super::MemoryError;
-use crate::size::human;
 
 /// Reason why the verification of an upload has failed.
 #[derive(Debug, thiserror::Error)]

@@ -21,7 +21,7 @@
 //! | round trips of a push | 12 | the connection, and 11 requests for a tree in three parts |
 //! | round trips of a pull | 7 | the connection, and 6 requests |
 
-use samovar_storage::human_size as human;
+use samovar_text::human;
 
 use super::contents::ContentNumbers;
 use super::words::{duration, short};

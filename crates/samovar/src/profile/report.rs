@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use samovar_storage::human_size as human;
+use samovar_text::human;
 use serde_json::{Value, json};
 
 use super::facts::Facts;

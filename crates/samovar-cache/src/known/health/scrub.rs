@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use samovar_metrics::Event;
 use samovar_nix::HashPart;
-use samovar_storage::human_size;
 use samovar_store::{Pace, Verdict, VerifyError, verify};
+use samovar_text::human;
 
 use super::Health;
 use super::verified::Moment;
@@ -212,8 +212,8 @@ impl<'a> Round<'a> {
             "{what}: {} of {} paths, {} of {}, {} damaged{unreadable}",
             status.paths_done,
             status.path_count,
-            human_size(status.len_done),
-            human_size(status.len),
+            human(status.len_done),
+            human(status.len),
             status.quarantined_count,
         );
         self.health.observer.event(&Event::ScrubProgress(&progress));

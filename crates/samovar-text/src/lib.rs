@@ -1,8 +1,25 @@
-//! Formats numbers for people.
+//! Numbers and sizes in texts for people: messages, logs and pages of server and client.
+//!
+//! [`counted`] formats a number of things, [`human`] a number of bytes.
+//!
+//! # Out of scope
+//!
+//! Formats that programs read. Input and output.
+
+#![forbid(unsafe_code)]
 
 use std::fmt::Display;
 
-/// Formats a number of things: "1 path", "2 paths". `noun`: the singular.
+/// Formats a number of things. `noun`: the singular.
+///
+/// # Examples
+///
+/// ```
+/// use samovar_text::counted;
+///
+/// assert_eq!(counted(1, "path"), "1 path");
+/// assert_eq!(counted(2, "path"), "2 paths");
+/// ```
 #[must_use]
 pub fn counted(count: impl Display, noun: &str) -> String {
     let count = count.to_string();
@@ -14,7 +31,13 @@ pub fn counted(count: impl Display, noun: &str) -> String {
     format!("{count} {noun}{ending}")
 }
 
-/// Formats a number of bytes with a binary unit, such as MiB.
+/// Formats a number of bytes with a binary unit.
+///
+/// # Examples
+///
+/// ```
+/// assert_eq!(samovar_text::human(1536), "1.5 KiB");
+/// ```
 #[must_use]
 pub fn human(len: u64) -> String {
     let mut whole = len;
