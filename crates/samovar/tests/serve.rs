@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use support::{File, Server, ask, hash, samovar, sample, sample_store, serve, user};
+use support::{File, Server, ask, bare, hash, samovar, sample, sample_store, serve, user};
 use testkit::eventually;
 
 /// Sends a GET request. Returns the response as text, from its status on.
@@ -210,7 +210,7 @@ fn completions_and_man_pages() {
 fn words_of_options_are_completed() {
     let script = "source <(\"$0\" completions bash); COMP_WORDS=(samovar serve --verify ''); \
                   COMP_CWORD=3; _samovar samovar '' --verify; echo ${COMPREPLY[@]}";
-    let mut bash = Command::new("bash");
+    let mut bash = bare("bash");
     bash.args(["-c", script]).arg(samovar().get_program());
     let output = bash.output().unwrap();
     let words = String::from_utf8(output.stdout).unwrap();

@@ -6,11 +6,10 @@ mod support_volatile;
 
 use std::fs::{self, File};
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use samovar_storage::DATABASE;
-use support::samovar;
+use support::{bare, samovar};
 use support_uploads::{MadePath, Site};
 use support_volatile::VolatileDisk;
 
@@ -349,7 +348,7 @@ fn a_full_disk_is_an_error() {
     let program = samovar().get_program().to_owned();
     let script = "mount -t tmpfs -o size=1m tmpfs \"$1\" && cat /dev/zero >\"$1/fill\" 2>&-; \
                   test -e \"$1/fill\" && exec \"$2\" doctor --config \"$3\"";
-    let mut command = Command::new("unshare");
+    let mut command = bare("unshare");
     command.args(["--mount", "--map-root-user", "sh", "-c", script, "sh"]);
     command.arg(site.storage()).arg(program).arg(site.config());
     let Ok(done) = command.output() else { return };

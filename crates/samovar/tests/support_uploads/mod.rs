@@ -579,7 +579,7 @@ pub(crate) fn on_small_disk(site: &Site, size: &str) -> (Running, PathBuf) {
     fs::create_dir(site.storage()).unwrap();
     let script = "mount -t tmpfs -o size=\"$1\" none \"$2\" && cp -a \"$3\"/. \"$2\" && shift 3 && \
                   exec \"$@\"";
-    let mut command = Command::new("unshare");
+    let mut command = bare("unshare");
     command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script]);
     command.args(["sh", size]).arg(site.storage()).arg(seed);
     command.arg(samovar().get_program());
