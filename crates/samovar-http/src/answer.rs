@@ -8,8 +8,7 @@ use crate::error::Error;
 use crate::head::Head;
 use crate::http::{Status, Version};
 use crate::observer::{End, Exchange, Incident, Observer};
-use crate::response::Response;
-use crate::response::{Outcome, Reply, Turn};
+use crate::response::{Outcome, Reply, Response, Turn};
 use crate::service::Service;
 
 /// Message of a 503 response at a limit.

@@ -5,15 +5,14 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
-use crate::conn::{Inbox, Message};
-use crate::conn::{StreamNews, StreamRef};
-use crate::jobs::{Jobs, Queue};
+use crate::conn::{Inbox, Message, StreamNews, StreamRef};
+use crate::jobs::{Job, Jobs, Queue};
 use crate::limits::Limits;
-use crate::memory::Blocks;
-use crate::memory::Budget;
-use crate::memory::BufferPool;
+use crate::memory::{Blocks, Budget, BufferPool};
 use crate::net::key::Key;
 use crate::net::wake::{Host, Waker};
+use crate::observer::Incident;
+use crate::service::Service;
 
 /// The application and the engine's shared state.
 #[derive(Debug)]
@@ -27,6 +26,23 @@ impl<S> Deref for Shared<S> {
 
     fn deref(&self) -> &Core {
         &self.core
+    }
+}
+
+impl<S: Service> Shared<S> {
+    /// Queues a job, as [`Queue::push`] does. If it is an upload for which no place is free, a slow
+    /// upload may have to make room for it.
+    pub(crate) fn submit(&self, job: Job) -> Result<(), Job> {
+        let job = match self.queue.push(job) {
+            Err(job) if job.is_streamed() => job,
+            outcome => return outcome,
+        };
+        let Some(peer) = self.queue.make_room(&job, &self.limits) else {
+            return Err(job);
+        };
+        let incident = Incident::TooSlow { peer };
+        self.service.observer().incident(&incident);
+        self.queue.push_into_room(job)
     }
 }
 

@@ -111,10 +111,10 @@ pub mod ws;
 use samovar_http_proto::h2;
 
 pub use body::{Batch, Progress, Source};
-pub use client::Claimant;
+pub use client::{Claimant, Peer, PeerName, UnixPeer};
 pub use error::Error;
 pub use exec::lend_slot;
-pub use head::{Head, Peer, PeerName, UnixPeer};
+pub use head::Head;
 pub use jobs::Unfinished;
 pub use limits::Limits;
 pub use net::listener::Listener;

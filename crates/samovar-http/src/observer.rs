@@ -3,8 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::client::Peer;
 use crate::error::Error;
-use crate::head::{Head, Peer};
+use crate::head::Head;
 use crate::http::Status;
 use crate::proto::Refusal;
 use crate::proto::ws::Failure;

@@ -9,12 +9,13 @@ use std::io::{self, Read};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::client::Claimant;
-use crate::head::{Head, Peer, Session};
+use crate::client::{Claimant, Peer};
+use crate::head::Head;
 use crate::lane::Lane;
 use crate::memory::{Budget, Held};
 use crate::proto::head::HeadIndex;
 use crate::response::Place;
+use crate::tls::Session;
 use crate::upload::{BodyError, RequestLink};
 
 pub use self::extensions::Extensions;

@@ -4,8 +4,7 @@ use crate::error::Error;
 use crate::head::Head;
 use crate::observer::Observer;
 use crate::request::Request;
-use crate::response::Response;
-use crate::response::{Inline, Reply, Turn};
+use crate::response::{Inline, Reply, Response, Turn};
 
 /// An application that responds to requests. All threads share one value.
 pub trait Service: Send + Sync + 'static {

@@ -11,7 +11,7 @@ use rustix::event::{EventfdFlags, PollFd, Timespec, epoll, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags, sockopt};
 
-use crate::head::{Peer, UnixPeer};
+use crate::client::{Peer, UnixPeer};
 
 /// An epoll instance.
 ///

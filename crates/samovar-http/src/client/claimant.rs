@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::head::Peer;
+use super::Peer;
 
 /// The client for whom a worker does a long computation, and its rank. In the queue of such
 /// computations, the networks of clients take turns: a /48 of IPv6 addresses, an IPv4 address.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::Preferences;
 use super::stage::Stage;
 use crate::body::{Outcome, Transfer};
-use crate::head::{Peer, Session};
+use crate::client::Peer;
 use crate::http::Status;
 use crate::lane::Lane;
 use crate::memory::Held;
@@ -18,6 +18,7 @@ use crate::proto;
 use crate::request::Request;
 use crate::response::Later;
 use crate::sys::{self, Edges, PollFlags};
+use crate::tls::Session;
 use crate::ws::Accepted;
 
 /// Capacity of `output` that an idle connection keeps for its next response head, in bytes.

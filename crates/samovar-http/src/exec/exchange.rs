@@ -16,13 +16,11 @@ use crate::core::{Core, Shared};
 use crate::head::Head;
 use crate::http::{Status, Version};
 use crate::jobs::Job;
-use crate::jobs::submit;
 use crate::lane::Lane;
 use crate::observer::Incident;
 use crate::proto::encode::{self, Delimiter};
 use crate::request::Request;
-use crate::response::Later;
-use crate::response::{Body, Response};
+use crate::response::{Body, Later, Response};
 use crate::service::Service;
 
 /// Transport of an exchange: an HTTP/1 connection, or a stream of an HTTP/2 connection.
@@ -104,7 +102,7 @@ fn requeue<S: Service, C: Carrier>(
     lane: Lane,
 ) -> Option<(C, Box<Request>)> {
     request.lane = lane;
-    match submit(shared, carrier.requeue(request)) {
+    match shared.submit(carrier.requeue(request)) {
         Ok(()) => {
             shared.queue.wake();
             None

@@ -5,14 +5,12 @@ use std::sync::Arc;
 
 use super::exchange::is_disconnect;
 use super::http1::give_back;
-use crate::conn::Conn;
-use crate::conn::Verdict;
+use crate::conn::{Conn, Verdict};
 use crate::core::Shared;
-use crate::head::Session;
 use crate::net::transport::Transport;
 use crate::observer::Incident;
 use crate::service::Service;
-use crate::tls::{Handshake, peer_names};
+use crate::tls::{Handshake, Session, peer_names};
 
 /// Continues a TLS handshake until it ends or must wait for the socket.
 pub(super) fn shake<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {

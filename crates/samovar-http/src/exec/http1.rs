@@ -13,21 +13,18 @@ use std::time::{Duration, Instant};
 use super::exchange::{
     Carrier, finish_head, is_disconnect, remove_reset_content, report_failure, unavailable,
 };
-use super::lent::{has_slot, lend_slot_to_read};
+use super::lent::lend_slot_to_read;
 use super::upload::Upload;
 use crate::body::{Framing, Outcome, Transfer};
-use crate::conn::Conn;
-use crate::conn::Preferences;
-use crate::conn::{Message, Verdict};
+use crate::conn::{Conn, Message, Preferences, Verdict};
 use crate::core::{Core, Shared};
 use crate::http::Version;
-use crate::jobs::Job;
+use crate::jobs::{Job, has_slot};
 use crate::net::key::Key;
 use crate::observer::{End, Exchange};
 use crate::proto::encode::{self, Delimiter};
 use crate::request::Request;
-use crate::response::Later;
-use crate::response::Response;
+use crate::response::{Later, Response};
 use crate::service::Service;
 
 /// Time for which a worker waits for a client whose socket buffer is full, if no other job needs

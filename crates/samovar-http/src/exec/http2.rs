@@ -15,16 +15,16 @@ use super::exchange::{
 };
 use super::lent::lend_slot_to_read;
 use crate::body::{Outflow, Piece, Progress};
-use crate::conn::Preferences;
-use crate::conn::{Cancel, Rest, StreamAnswer, StreamJob, StreamNews, StreamRef, StreamWork};
+use crate::conn::{
+    Cancel, Preferences, Rest, StreamAnswer, StreamJob, StreamNews, StreamRef, StreamWork,
+};
 use crate::core::Shared;
 use crate::h2::ResponseHead;
 use crate::http::Version;
 use crate::jobs::Job;
 use crate::proto::encode::Delimiter;
 use crate::request::Request;
-use crate::response::Later;
-use crate::response::{Body, Response};
+use crate::response::{Body, Later, Response};
 use crate::service::Service;
 
 pub(super) fn work<S: Service>(shared: &Shared<S>, job: StreamJob) {

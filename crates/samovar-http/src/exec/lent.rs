@@ -1,17 +1,14 @@
 //! Lending a worker slot while a handler blocks.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use crate::core::Core;
-use crate::jobs::{LentSlot, Wait};
-use crate::lane::Lane;
+use crate::jobs::{LentSlot, Wait, lane, set_lane};
 
 thread_local! {
     /// The server whose jobs the thread runs; `None` if the thread is no worker.
     static CORE: RefCell<Option<Arc<Core>>> = const { RefCell::new(None) };
-    /// The lane of the slot that the thread occupies; `None` if it occupies none.
-    static LANE: Cell<Option<Lane>> = const { Cell::new(None) };
 }
 
 /// Makes the calling thread a worker, until it is dropped.
@@ -27,18 +24,8 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         CORE.set(None);
-        LANE.set(None);
+        set_lane(None);
     }
-}
-
-/// Sets the lane of the slot that the calling thread occupies. Returns the previous lane.
-pub(crate) fn set_lane(lane: Option<Lane>) -> Option<Lane> {
-    LANE.replace(lane)
-}
-
-/// Returns whether the calling thread is a worker that occupies a slot.
-pub(super) fn has_slot() -> bool {
-    LANE.get().is_some()
 }
 
 /// Calls `wait`, which may block for long, for example until a lock is released. Meanwhile the
@@ -55,7 +42,7 @@ pub(super) fn lend_slot_to_read<T>(read: impl FnOnce() -> T) -> T {
 
 fn lend_slot_for<T>(kind: Wait, wait: impl FnOnce() -> T) -> T {
     let core = CORE.with_borrow(Clone::clone);
-    let lent = match (&core, LANE.get()) {
+    let lent = match (&core, lane()) {
         (Some(core), Some(lane)) => LentSlot::lend(&core.queue, lane, kind),
         _ => None,
     };

@@ -12,5 +12,4 @@ mod worker;
 pub(crate) use exchange::handle;
 pub(crate) use http1::{cut_off, fail, render_deferred, report};
 pub use lent::lend_slot;
-pub(crate) use lent::set_lane;
 pub(crate) use worker::run;

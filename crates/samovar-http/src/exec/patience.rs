@@ -4,8 +4,8 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::client::Peer;
 use crate::core::Core;
-use crate::head::Peer;
 use crate::jobs::{LentSlot, Listed, Queue, Wait};
 use crate::lane::Lane;
 use crate::limits::Limits;

@@ -5,12 +5,10 @@ use std::time::Duration;
 
 use super::exchange::{fulfil, handle};
 use super::http1::{give_back, lose, pump};
-use super::lent::{Worker, set_lane};
-use crate::conn::Conn;
-use crate::conn::Verdict;
-use crate::conn::{StreamNews, StreamRef, StreamWork};
+use super::lent::Worker;
+use crate::conn::{Conn, StreamNews, StreamRef, StreamWork, Verdict};
 use crate::core::Shared;
-use crate::jobs::Job;
+use crate::jobs::{Job, set_lane};
 use crate::lane::Lane;
 use crate::net::key::Key;
 use crate::observer::Incident;

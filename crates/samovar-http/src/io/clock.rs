@@ -3,8 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::context::{Context, Drain, Next};
-use crate::conn::Conn;
-use crate::conn::Stage;
+use crate::conn::{Conn, Stage};
 use crate::limits::Limits;
 use crate::observer::{End, Incident};
 use crate::proto::Refusal;
@@ -136,7 +135,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::head::Peer;
+    use crate::client::Peer;
     use crate::lane::Lane;
     use crate::net::key::Key;
     use crate::net::transport::Transport;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::answer::Date;
 use crate::core::Shared;
-use crate::jobs::{self, Job};
+use crate::jobs::Job;
 use crate::observer::Incident;
 use crate::proto::head::HeadIndex;
 use crate::request::Request;
@@ -151,7 +151,7 @@ impl<S: Service> Context<S> {
     /// woken only once for all jobs of a round.
     pub(super) fn queue(&mut self, job: Job) -> Result<(), Job> {
         self.has_queued = true;
-        jobs::submit(&self.shared, job)
+        self.shared.submit(job)
     }
 
     /// Drops the rest of a response on a worker, because dropping may close files and so block.

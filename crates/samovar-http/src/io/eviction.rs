@@ -18,8 +18,7 @@ use std::time::{Duration, Instant};
 
 use super::link::Link;
 use super::slab::Slab;
-use crate::conn::Conn;
-use crate::conn::Stage;
+use crate::conn::{Conn, Stage};
 use crate::limits::{Limits, SLOW_FACTOR};
 use crate::net::key::Key;
 use crate::proto::conn::Phase;

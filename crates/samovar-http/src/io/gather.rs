@@ -6,8 +6,7 @@
 use std::io;
 
 use super::link::Link;
-use crate::conn::Conn;
-use crate::conn::Stage;
+use crate::conn::{Conn, Stage};
 use crate::proto::conn::Phase;
 
 /// Capacity of the buffer, in bytes.

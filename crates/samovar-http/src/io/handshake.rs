@@ -4,8 +4,7 @@
 //! The I/O thread only waits for events.
 
 use super::context::{Context, Next};
-use crate::conn::Conn;
-use crate::conn::Stage;
+use crate::conn::{Conn, Stage};
 use crate::sys::Edges;
 
 use crate::service::Service;

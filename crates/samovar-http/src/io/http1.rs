@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use super::context::{Context, GATHER_LEN, LINGER_LEN_MAX, Next, OUT_LEN_KEPT};
 use crate::answer::{answer_inline, last};
-use crate::conn::Conn;
-use crate::conn::Stage;
-use crate::conn::Verdict;
+use crate::conn::{Conn, Stage, Verdict};
 use crate::exec;
 use crate::head::Head;
 use crate::http::Method;

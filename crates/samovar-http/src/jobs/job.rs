@@ -2,10 +2,8 @@
 
 use std::fmt;
 
-use crate::client::Claimant;
-use crate::conn::Conn;
-use crate::conn::{StreamJob, StreamWork};
-use crate::head::Peer;
+use crate::client::{Claimant, Peer};
+use crate::conn::{Conn, StreamJob, StreamWork};
 use crate::lane::Lane;
 use crate::request::Request;
 use crate::ws::Socket;

@@ -31,11 +31,9 @@ use std::thread::{self, Thread};
 use super::job::Job;
 use super::turns::Requests;
 use super::uploads::Uploads;
-use crate::core::Shared;
-use crate::exec::set_lane;
+use crate::client::Peer;
 use crate::lane::Lane;
-use crate::observer::Incident;
-use crate::service::Service;
+use crate::limits::Limits;
 use crate::sync::Lock;
 
 /// Function that starts one more worker thread.
@@ -224,6 +222,20 @@ impl Queue {
         self.add(job, self.waiting_max)
     }
 
+    /// Ends a slow upload to make room for `job`, an upload for which [`push`](Self::push) has
+    /// found no place. Returns the client of the ended upload; `None` if there is none to end.
+    pub(crate) fn make_room(&self, job: &Job, limits: &Limits) -> Option<Peer> {
+        let load = self.load();
+        let is_crowded = load.waiting_count - load.reading_count >= self.waiting_max;
+        let peer = job.peer().filter(|_| is_crowded)?;
+        self.uploads.make_room(peer, limits)
+    }
+
+    /// As [`push`](Self::push), for an upload for which another one [makes room](Self::make_room).
+    pub(crate) fn push_into_room(&self, job: Job) -> Result<(), Job> {
+        self.add(job, usize::MAX)
+    }
+
     /// As [`push`](Self::push), but refuses a request with a streamed body only if `waiting_max`
     /// jobs have lent their slot.
     fn add(&self, job: Job, waiting_max: usize) -> Result<(), Job> {
@@ -375,25 +387,6 @@ impl Queue {
     }
 }
 
-/// Adds a job, as [`Queue::push`] does. If it is an upload for which no place is free, a slow
-/// upload may have to make room for it.
-pub(crate) fn submit<S: Service>(shared: &Shared<S>, job: Job) -> Result<(), Job> {
-    let queue = &shared.queue;
-    let job = match queue.push(job) {
-        Err(job) if job.is_streamed() => job,
-        outcome => return outcome,
-    };
-    let load = queue.load();
-    let is_crowded = load.waiting_count - load.reading_count >= queue.waiting_max;
-    let peer = job.peer().filter(|_| is_crowded);
-    let Some(peer) = peer.and_then(|peer| queue.uploads.make_room(peer, &shared.limits)) else {
-        return Err(job);
-    };
-    let incident = Incident::TooSlow { peer };
-    shared.service.observer().incident(&incident);
-    queue.add(job, usize::MAX)
-}
-
 impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Queue").field(&self.load()).finish()
@@ -408,35 +401,6 @@ pub(crate) enum Wait {
     Reading,
     /// For anything else, such as the body of an upload.
     Other,
-}
-
-/// A worker slot lent to other jobs, reclaimed when dropped.
-pub(crate) struct LentSlot<'a> {
-    queue: &'a Queue,
-    lane: Lane,
-    wait: Wait,
-    /// The lane of the slot that the calling thread occupied.
-    before: Option<Lane>,
-}
-
-impl<'a> LentSlot<'a> {
-    /// Lends a slot; returns `None` if too many slots are lent already.
-    pub(crate) fn lend(queue: &'a Queue, lane: Lane, wait: Wait) -> Option<Self> {
-        // `then`, not `then_some`: dropping a value for a slot that was not lent would reclaim it.
-        queue.lend(lane, wait).then(|| Self {
-            queue,
-            lane,
-            wait,
-            before: set_lane(None),
-        })
-    }
-}
-
-impl Drop for LentSlot<'_> {
-    fn drop(&mut self) {
-        self.queue.reclaim(self.lane, self.wait);
-        set_lane(self.before);
-    }
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::head::Peer;
+use crate::client::Peer;
 use crate::limits::{Limits, SLOW_FACTOR};
 use crate::sync::Lock;
 

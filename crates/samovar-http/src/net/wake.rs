@@ -4,8 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::key::Key;
-use crate::memory::Blocks;
-use crate::memory::BufferPool;
+use crate::memory::{Blocks, BufferPool};
 
 /// Interface of the server to a body: wake-ups and memory pools.
 pub(crate) trait Host: Send + Sync {

@@ -6,11 +6,8 @@ use super::next::{Middleware, Next};
 use crate::error::Error;
 use crate::head::Head;
 use crate::http::Method;
-use crate::request::Params;
-use crate::request::Request;
-use crate::response::IntoResponse;
-use crate::response::Response;
-use crate::response::{Inline, Reply};
+use crate::request::{Params, Request};
+use crate::response::{Inline, IntoResponse, Reply, Response};
 use crate::service::Intake;
 
 /// Default maximum length of a request body, in bytes.

@@ -10,10 +10,8 @@ use super::trie::Trie;
 use crate::error::Error;
 use crate::http::Method;
 use crate::observer::Observer;
-use crate::request::Request;
-use crate::request::Template;
-use crate::response::IntoResponse;
-use crate::response::Response;
+use crate::request::{Request, Template};
+use crate::response::{IntoResponse, Response};
 
 type ErrorHandler = Box<dyn Fn(&mut Request, &Error) -> Result<Response, Error> + Send + Sync>;
 

@@ -11,9 +11,7 @@ use crate::http::Status;
 use crate::net::listener::Listener;
 use crate::observer::{Incident, Observer};
 use crate::request::Request;
-use crate::response::Response;
-use crate::response::into_response;
-use crate::response::{Inline, Reply, Turn};
+use crate::response::{Inline, Reply, Response, Turn, into_response};
 use crate::server::Server;
 use crate::service::{Intake, Service};
 

@@ -40,6 +40,7 @@ mod config;
 mod error;
 mod names;
 mod resolver;
+mod session;
 mod stream;
 mod trust;
 
@@ -47,5 +48,5 @@ pub use certificate::Certificate;
 pub use config::{ClientCertificates, TlsBuilder, TlsConfig};
 pub use error::TlsError;
 pub(crate) use names::peer_names;
+pub(crate) use session::Session;
 pub(crate) use stream::{Handshake, Stream};
-pub(crate) use trust::Verified;

@@ -5,7 +5,7 @@ use x509_cert::Certificate;
 use x509_cert::der::asn1::{Any, ObjectIdentifier};
 use x509_cert::der::{Decode, Tag, Tagged};
 
-use crate::head::PeerName;
+use crate::client::PeerName;
 
 /// Object identifier of `id-at-commonName`.
 const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");

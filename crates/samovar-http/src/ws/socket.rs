@@ -12,11 +12,10 @@ use super::frame::op_code;
 use super::inbound::Inbound;
 use super::outbound::Outbound;
 use super::{CloseReply, Event, Frame, Handler, Limits, Message, SendError};
-use crate::head::Peer;
+use crate::client::Peer;
 use crate::net::transport::Transport;
 use crate::net::wake::Waker;
-use crate::proto::ws::CloseCode;
-use crate::proto::ws::frame;
+use crate::proto::ws::{CloseCode, frame};
 use crate::sync::Lock;
 
 /// Number of events that a worker processes for a socket before it requeues the socket.

@@ -6,11 +6,9 @@ use std::time::Instant;
 
 use super::inflow::Inflow;
 use crate::body::Outflow;
-use crate::conn::Cancel;
-use crate::conn::Conn;
-use crate::conn::Preferences;
+use crate::client::Peer;
+use crate::conn::{Cancel, Conn, Preferences};
 use crate::h2::Session;
-use crate::head::{Peer, Session as Secure};
 use crate::http::Status;
 use crate::lane::Lane;
 use crate::net::key::Key;
@@ -18,6 +16,7 @@ use crate::net::transport::Transport;
 use crate::request::Request;
 use crate::response::Later;
 use crate::sys::Edges;
+use crate::tls::Session as Secure;
 use crate::upload::BodyError;
 
 /// An HTTP/2 connection. It stays with its I/O thread; requests and response bodies move to

@@ -6,10 +6,10 @@ use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::inflow::{Inflow, State};
+use crate::client::Peer;
 use crate::conn::{StreamNews, StreamRef};
 use crate::core::Core;
 use crate::exec::patience::{self, Patience, STOP_CHECK_TIME};
-use crate::head::Peer;
 use crate::upload::RequestLink;
 
 /// Number of bytes that a handler reads before the client's window is opened by that number. An

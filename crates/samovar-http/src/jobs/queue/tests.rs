@@ -4,9 +4,10 @@ use std::sync::mpsc::channel;
 use std::time::Instant;
 
 use super::*;
-use crate::client::Claimant;
+use crate::client::{Claimant, Peer};
 use crate::conn::Conn;
-use crate::head::{Head, Peer};
+use crate::head::Head;
+use crate::jobs::LentSlot;
 use crate::net::key::Key;
 use crate::net::transport::Transport;
 use crate::proto::head::HeadIndex;

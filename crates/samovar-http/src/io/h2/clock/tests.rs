@@ -2,9 +2,9 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use super::*;
+use crate::client::Peer;
 use crate::conn::Conn;
 use crate::h2::{Event, PREFACE, Session};
-use crate::head::Peer;
 use crate::net::key::Key;
 use crate::net::transport::Transport;
 
