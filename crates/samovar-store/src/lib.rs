@@ -41,7 +41,7 @@ pub use closure::{Closure, Member, by_lookups as closure_by_lookups};
 #[cfg(fuzzing)]
 pub use daemon::fuzzing;
 pub use daemon::{Daemon, TempRoots};
-pub use database::SchemaWarning;
+pub use database::{Scanned, SchemaWarning};
 pub use empty::EmptyStore;
 pub use error::{Corruption, Irregularity, LookupResult, StoreError, Unavailable};
 pub use local::LocalStore;
@@ -50,7 +50,7 @@ pub use log::Log;
 pub use open::{OpenError, has_default_store, open};
 pub use realisation::{OutputName, Realisation, RealisationId, RealisationIdError};
 pub use settings::{Conf, Settings, SettingsError};
-pub use store::{Scanned, Store};
+pub use store::Store;
 pub use tree::{
     EntryKind, EntryType, Fingerprint, Identity, ListingReader, Metadata, NarPlan, NarReader,
     NarSink, Page, PageEntry, PageRequest, Place, PlanError, Scan, Tree, TreeError, Visit,

@@ -11,12 +11,12 @@ use samovar_nix::{HashPart, PathInfo, StoreDir, StorePath};
 use crate::catalog::Catalog;
 use crate::closure::{Closure, by_lookups, lookup_each};
 use crate::daemon::Daemon;
-use crate::database::{self, Database, SchemaWarning};
+use crate::database::{self, Database, Scanned, SchemaWarning};
 use crate::error::{Corruption, LookupResult, StoreError, Unavailable};
 use crate::location::Location;
 use crate::log::{self, Log};
 use crate::realisation::{Realisation, RealisationId};
-use crate::store::{Scanned, Store};
+use crate::store::Store;
 use crate::tree::Tree;
 
 /// A store that reads the files directly, and the database directly where possible. If the database

@@ -21,20 +21,11 @@ use samovar_nix::{HashPart, PathInfo, StoreDir, StorePath};
 use crate::catalog::Catalog;
 use crate::closure::{Closure, by_lookups, lookup_each};
 use crate::daemon::Daemon;
-use crate::database::SchemaWarning;
+use crate::database::{Scanned, SchemaWarning};
 use crate::error::{LookupResult, StoreError};
 use crate::log::Log;
 use crate::realisation::{Realisation, RealisationId};
 use crate::tree::Tree;
-
-/// The paths that [`Store::scan`] found.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Scanned {
-    /// The accepted paths, with their registration numbers.
-    pub found: Vec<(i64, StorePath)>,
-    /// The base name after which to continue; `None` after the last path.
-    pub next: Option<String>,
-}
 
 /// A store that can be served.
 ///

@@ -44,6 +44,7 @@ use circuit_breaker::{CircuitBreaker, FAILURE_LIFE};
 pub(crate) use closure::closure;
 pub(crate) use realisation::{outputs, realisation};
 pub(crate) use row::{newest, path_info, path_infos};
+pub use scan::Scanned;
 pub(crate) use scan::{referrers, scan};
 pub use schema::SchemaWarning;
 pub(crate) use schema::{SCHEMA_KNOWN, read_schema};

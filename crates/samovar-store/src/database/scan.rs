@@ -5,7 +5,15 @@ use samovar_nix::{StoreDir, StorePath};
 
 use super::row::{store_path, text};
 use crate::error::StoreError;
-use crate::store::Scanned;
+
+/// The paths that [`Store::scan`](crate::Store::scan) found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Scanned {
+    /// The accepted paths, with their registration numbers.
+    pub found: Vec<(i64, StorePath)>,
+    /// The base name after which to continue; `None` after the last path.
+    pub next: Option<String>,
+}
 
 /// Number of rows per scan: a transaction of a few milliseconds, so that checkpoints can proceed.
 const SCAN_ROW_COUNT: u32 = 8192;
