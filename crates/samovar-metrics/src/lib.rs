@@ -21,6 +21,7 @@ mod buckets;
 mod by_cache;
 mod class;
 mod event;
+mod event_count;
 mod exposition;
 mod meter;
 mod overview;
@@ -38,13 +39,13 @@ mod transfers;
 pub use admin::{admin, json, only_by_own_names};
 pub use class::{Class, Classify, RawHashPart};
 pub use event::{Event, Observer, ServedCache, Unleased, Uploader};
+pub use event_count::EventCount;
 pub use probe::{Monitored, SiteStatus};
 pub use registry::{Metrics, MetricsConfig};
 pub use sampler::Sampler;
 pub use status::{
-    CacheStatus, EventCount, Latency, LoadStatus, Moment, ProcessStatus, Rates, RecentError,
-    ScrubStatus, ServedCacheStatus, ServerStatus, Status, StoreStatus, TopPath, Totals,
-    TransferStatus, VERSION,
+    CacheStatus, Latency, LoadStatus, Moment, ProcessStatus, Rates, RecentError, ScrubStatus,
+    ServedCacheStatus, ServerStatus, Status, StoreStatus, TopPath, Totals, TransferStatus, VERSION,
 };
 pub use storage::{
     CollectorStatus, StorageStatus, StorageTotals, StoredCacheStatus, UploadCount, UploadStatus,

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::by_cache::ByClass;
 use crate::class::{Class, StatusClass};
 use crate::event::{Observer, ServedCache};
+use crate::event_count::EventCount;
 use crate::meter::Sums;
 use crate::process::Process;
 use crate::registry::{Metrics, MetricsConfig};
 use crate::sampled::{Sampled, totals_of};
 use crate::status::{
-    CacheStatus, EventCount, LoadStatus, ServedCacheStatus, ServerStatus, Status, StoreStatus,
-    VERSION,
+    CacheStatus, LoadStatus, ServedCacheStatus, ServerStatus, Status, StoreStatus, VERSION,
 };
 
 /// Maximum number of transfers in a status.

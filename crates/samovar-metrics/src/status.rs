@@ -7,6 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::event_count::EventCount;
 use crate::storage::StorageStatus;
 
 /// Version of the format of [`Status`].
@@ -293,16 +294,6 @@ pub struct CacheStatus {
     pub miss_count: u64,
     /// Number of entries evicted since the start.
     pub eviction_count: u64,
-}
-
-/// Number of occurrences of one kind of event.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct EventCount {
-    /// Name of the event, as in the error log.
-    pub name: String,
-    /// Number of occurrences of the event since the start.
-    pub count: u64,
 }
 
 /// Load of the server: connections, workers and I/O threads.

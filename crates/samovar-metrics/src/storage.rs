@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::status::EventCount;
+use crate::event_count::EventCount;
 use crate::text::Text;
 
 /// The metric families, one line each: name, type and help.
