@@ -61,6 +61,8 @@ usage: xtask TASK [ARGUMENT...]
   test [NAME...]                   run all tests, or those of the programs whose names contain a
                                    NAME; run what failed once more, alone; count them
   tidy                             check the rules that no other tool checks
+  rooms                            count the modules at the top level of each crate, and the imports
+                                   between them
 
   --help                           show this help";
 
@@ -122,6 +124,7 @@ fn run_task(words: &[&str]) -> Result<()> {
         ["suites", rest @ ..] => suites::run_suites(rest),
         ["test", names @ ..] => test_run::run(names),
         ["tidy"] => tidy::check(&repository()),
+        ["rooms"] => tidy::print_rooms(&repository()),
         [] => bail!("no task given\n\n{USAGE}"),
         [task, ..] => bail!("unknown task or wrong arguments: {task}\n\n{USAGE}"),
     }
@@ -179,6 +182,7 @@ mod tests {
             &["chaos", "--seconds", "1", "--foo"],
             &["test", "--foo"],
             &["tidy", "--foo"],
+            &["rooms", "--foo"],
         ] {
             let error = run_task(task).unwrap_err().to_string();
             let said = ["usage: xtask", "no such target", "--foo"];

@@ -4,6 +4,8 @@
 //! | --- | --- |
 //! | [`arrows`] | crates depend on each other as ARCHITECTURE.md draws it |
 //! | [`imports`] | files of a crate import each other in small circles only, floors only downwards |
+//! | [`rooms`] | modules at the top level of a crate do not import each other in circles |
+//! | [`methods`] | the methods of a type are in at most three files |
 //! | [`functions`] | functions have at most 70 lines, or a reason to be longer |
 //! | [`sleeps`] | tests wait for events; the list of their sleeps may only become shorter |
 //! | [`flaky`] | the list of flaky tests names tests that exist, and may only become shorter |
@@ -23,10 +25,14 @@ mod imports;
 mod lexer;
 mod links;
 mod manifests;
+mod methods;
 mod modules;
 mod promises;
+mod ratchet;
+mod rooms;
 mod sleeps;
 mod sources;
+mod uses;
 mod words;
 
 use std::fmt;
@@ -86,6 +92,8 @@ pub(crate) fn check(repository: &Path) -> Result<()> {
 
     let mut findings = arrows::check(&read("ARCHITECTURE.md"), &arrows::of_workspace(&metadata));
     findings.extend(imports::check(&texts, &read("ARCHITECTURE.md")));
+    findings.extend(rooms::check(&texts, &read(rooms::LIST)));
+    findings.extend(methods::check(&texts, &read(methods::LIST)));
     findings.extend(functions::check(&texts));
     findings.extend(sleeps::check(&texts, &read("xtask/sleeps.txt")));
     findings.extend(flaky::check(&texts, &read("xtask/flaky.txt")));
@@ -102,6 +110,15 @@ pub(crate) fn check(repository: &Path) -> Result<()> {
         bail!("tidy: {} findings", findings.len());
     }
     println!("tidy: {} files are in order", texts.len());
+    Ok(())
+}
+
+/// Prints the number of rooms of each crate below `repository`, of the arrows between them, and of
+/// the arrows that lead up.
+pub(crate) fn print_rooms(repository: &Path) -> Result<()> {
+    let mut texts = Vec::new();
+    read_texts(repository, "", &mut texts)?;
+    println!("{}", rooms::table(&texts));
     Ok(())
 }
 

@@ -1,8 +1,7 @@
 //! Rule that tests wait for events: calls of `sleep` in tests are listed, and the list may only
 //! become shorter.
 
-use std::collections::BTreeMap;
-
+use super::ratchet::Exceptions;
 use super::{Finding, Text, lexer};
 
 const LIST: &str = "xtask/sleeps.txt";
@@ -10,42 +9,24 @@ const LIST: &str = "xtask/sleeps.txt";
 /// Compares the tests with `list`, which has a line `PATH COUNT` for each file with calls of
 /// `sleep`.
 pub(super) fn check(texts: &[Text], list: &str) -> Vec<Finding> {
-    let mut listed: BTreeMap<&str, usize> = list
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-        .filter_map(|line| line.rsplit_once(' '))
-        .filter_map(|(path, count)| Some((path.trim(), count.parse().ok()?)))
-        .collect();
-    let mut findings = Vec::new();
-    for text in texts.iter().filter(|text| is_test(&text.path)) {
+    let tests = texts.iter().filter(|text| is_test(&text.path));
+    let counts = tests.map(|text| {
         let lines = lexer::lines(&text.content);
-        let count = lines
-            .iter()
-            .filter(|line| line.code.contains("sleep("))
-            .count();
-        let allowed = listed.remove(&*text.path).unwrap_or_default();
-        if count > allowed {
-            let message = format!(
-                "sleeps {count} times, {LIST} allows {allowed}: wait for the event, or give the \
-                 code under test the time as a value"
-            );
-            findings.push(Finding::new(&text.path, 0, message));
-        } else if count < allowed {
-            let message = format!(
-                "allows {} {allowed} sleeps, it has {count}: lower it",
-                text.path
-            );
-            findings.push(Finding::new(LIST, 0, message));
-        }
-    }
-    findings.extend(listed.into_keys().map(|path| {
-        Finding::new(
-            LIST,
-            0,
-            format!("names {path}, which is no test: remove the line"),
-        )
-    }));
-    findings
+        let sleeps = lines.iter().filter(|line| line.code.contains("sleep("));
+        (text.path.clone(), sleeps.count())
+    });
+    let list = Exceptions {
+        file: LIST,
+        text: list,
+        max: 0,
+    };
+    list.check(counts.collect(), |path, count, allowed| {
+        let message = format!(
+            "sleeps {count} times, {LIST} allows {allowed}: wait for the event, or give the code \
+             under test the time as a value"
+        );
+        Finding::new(path, 0, message)
+    })
 }
 
 fn is_test(path: &str) -> bool {
