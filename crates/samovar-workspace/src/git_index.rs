@@ -3,8 +3,10 @@
 //! Formats 2, 3 and 4 with SHA-1 or SHA-256. An index that is split over two files is not read.
 
 use std::collections::HashMap;
+use std::io::{self, Read};
 use std::ops::Range;
 
+use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
 use crate::entries::Mtime;
@@ -36,6 +38,41 @@ const INTENT_TO_ADD: u16 = 0x2000;
 /// Extensions that only save time: the next git command makes them again.
 const CACHES: [&[u8]; 5] = [b"TREE", b"UNTR", b"FSMN", b"EOIE", b"IEOT"];
 
+/// Name of an object of git: a SHA-1 and zeros, or a SHA-256.
+pub(crate) type ObjectName = [u8; 32];
+
+/// Names that git gives to the contents of a file: with SHA-1, and with SHA-256.
+///
+/// # Errors
+///
+/// The contents cannot be read.
+pub(crate) fn blob_names(len: u64, contents: &mut dyn Read) -> io::Result<[ObjectName; 2]> {
+    let header = format!("blob {len}\0");
+    let (mut sha1, mut sha256) = (Sha1::new(), Sha256::new());
+    let mut rest = header.as_bytes().chain(contents);
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let count = match rest.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        let bytes = buffer.get(..count).unwrap_or_default();
+        sha1.update(bytes);
+        sha256.update(bytes);
+    }
+    Ok([padded(&sha1.finalize()), sha256.finalize().into()])
+}
+
+fn padded(id: &[u8]) -> ObjectName {
+    let mut name = ObjectName::default();
+    for (to, from) in name.iter_mut().zip(id) {
+        *to = *from;
+    }
+    name
+}
+
 /// The index of a git repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GitIndex {
@@ -45,7 +82,7 @@ pub struct GitIndex {
     stats: HashMap<Box<[u8]>, Stat>,
 }
 
-/// What the index knows about a file of the work tree whose contents it has.
+/// What the index knows about a file of the work tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stat {
     /// Time of the last modification. Seconds are modulo 2^32.
@@ -54,8 +91,8 @@ struct Stat {
     nanoseconds: u32,
     /// Length modulo 2^32, in bytes.
     size: u32,
-    /// Whether the repository has the contents.
-    has_contents: bool,
+    /// Name of the contents. `None` if the repository has none, or several.
+    blob: Option<ObjectName>,
 }
 
 impl GitIndex {
@@ -102,16 +139,23 @@ impl GitIndex {
         self.stats.contains_key(path)
     }
 
-    /// Returns whether the repository certainly has the contents of a file of the work tree, which
-    /// has this length and time. `written_at`: time of the index.
-    #[must_use]
-    pub fn has_contents(&self, path: &[u8], size: u64, mtime: Mtime, written_at: Mtime) -> bool {
-        self.stats.get(path).is_some_and(|stat| {
+    /// Returns the name of the contents of a file of the work tree, if the file has not changed
+    /// since by its length and time. A program may have set the time. `written_at`: time of the
+    /// index.
+    pub(crate) fn blob(
+        &self,
+        path: &[u8],
+        size: u64,
+        mtime: Mtime,
+        written_at: Mtime,
+    ) -> Option<ObjectName> {
+        self.stats.get(path).and_then(|stat| {
             let is_same_time = i64::from(stat.seconds) == mtime.seconds & i64::from(u32::MAX)
                 && (stat.nanoseconds == mtime.nanoseconds || stat.nanoseconds == 0);
             let is_same_size = u64::from(stat.size) == size & u64::from(u32::MAX);
             // A file that was changed later has a later time than the index.
-            stat.has_contents && is_same_time && is_same_size && mtime < written_at
+            let is_same = is_same_time && is_same_size && mtime < written_at;
+            stat.blob.filter(|_| is_same)
         })
     }
 }
@@ -161,7 +205,7 @@ impl<'a> Parser<'a> {
             nanoseconds: number(stat, MTIME_AT + 4)?,
             size: number(stat, SIZE_AT)?,
             // An entry in a conflict of git has several contents.
-            has_contents: extended & INTENT_TO_ADD == 0 && flags & 0x3000 == 0,
+            blob: (extended & INTENT_TO_ADD == 0 && flags & 0x3000 == 0).then(|| padded(id)),
         };
         self.stats.insert(self.path.as_slice().into(), stat);
         Some(())

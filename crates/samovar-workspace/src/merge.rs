@@ -114,7 +114,22 @@ pub fn merge(base: &Entries, ours: &Entries, theirs: &Entries, label: &str) -> V
     merge_with(base, ours, theirs, label, &Contents::default())
 }
 
-/// Like [`merge`], with the contents of the files that [`wanted`](crate::repository::wanted) names.
+/// Returns the files of their tree that a merge needs as well: their index does not show for
+/// certain that their repository has the contents. `contents` has what
+/// [`wanted`](crate::repository::wanted) names.
+#[must_use]
+pub fn doubtful(
+    base: &Entries,
+    ours: &Entries,
+    theirs: &Entries,
+    contents: &Contents,
+) -> Vec<usize> {
+    let mut nodes = nodes(base, ours, theirs);
+    repositories::apply(&mut nodes, [ours, theirs], contents)
+}
+
+/// Like [`merge`], with the contents of the files that [`wanted`](crate::repository::wanted) and
+/// [`doubtful`] name. Files in doubt whose contents are missing become conflict copies.
 #[must_use]
 pub fn merge_with(
     base: &Entries,
@@ -124,7 +139,7 @@ pub fn merge_with(
     contents: &Contents,
 ) -> Vec<Action> {
     let mut nodes = nodes(base, ours, theirs);
-    repositories::apply(&mut nodes, [ours, theirs], contents);
+    let _doubtful = repositories::apply(&mut nodes, [ours, theirs], contents);
     let mut merge = Merge {
         ours,
         theirs,

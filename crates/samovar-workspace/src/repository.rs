@@ -6,9 +6,10 @@
 //! what it contains.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io::{self, Read};
 
 use crate::entries::{Entries, Entry, Kind};
-use crate::git_index::GitIndex;
+use crate::git_index::{GitIndex, ObjectName, blob_names};
 use crate::walk::Walk;
 
 #[cfg(test)]
@@ -123,6 +124,8 @@ pub struct Contents {
     indexes: HashMap<[u8; 32], GitIndex>,
     /// Fingerprints of indexes, by the digest of the file.
     fingerprints: HashMap<[u8; 32], [u8; 32]>,
+    /// Names that git gives to the contents, by the digest of the file.
+    blobs: HashMap<[u8; 32], [ObjectName; 2]>,
 }
 
 impl Contents {
@@ -143,6 +146,32 @@ impl Contents {
     /// are not known any more.
     pub fn add_fingerprint(&mut self, digest: [u8; 32], fingerprint: [u8; 32]) {
         self.fingerprints.insert(digest, fingerprint);
+    }
+
+    /// Adds the contents of a file of a work tree with this SHA-256 and length.
+    ///
+    /// # Errors
+    ///
+    /// The contents cannot be read.
+    pub fn add_file(
+        &mut self,
+        digest: [u8; 32],
+        len: u64,
+        contents: &mut dyn Read,
+    ) -> io::Result<()> {
+        self.blobs.insert(digest, blob_names(len, contents)?);
+        Ok(())
+    }
+
+    /// Returns whether git gives this name to the contents of a file or link. Returns `None` if
+    /// the contents are not known.
+    pub(crate) fn is_blob(&self, entry: &Entry, name: &ObjectName) -> Option<bool> {
+        let names = match &entry.kind {
+            Kind::Directory { .. } => return Some(false),
+            Kind::File { digest, .. } => *self.blobs.get(digest.as_ref()?)?,
+            Kind::Symlink { target } => blob_names(target.len() as u64, &mut &**target).ok()?,
+        };
+        Some(names.contains(name))
     }
 
     /// Returns the fingerprint of the index with this SHA-256.
@@ -171,7 +200,7 @@ impl Contents {
     }
 }
 
-fn digest(entry: &Entry) -> Option<[u8; 32]> {
+pub(crate) fn digest(entry: &Entry) -> Option<[u8; 32]> {
     match entry.kind {
         Kind::File { digest, .. } => digest,
         _ => None,

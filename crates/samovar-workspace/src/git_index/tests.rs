@@ -10,7 +10,7 @@ struct Item {
     nanoseconds: u32,
     size: u32,
     mode: u32,
-    id: u8,
+    id: ObjectName,
     flags: u16,
     extended: u16,
 }
@@ -22,7 +22,7 @@ fn item(path: &'static [u8]) -> Item {
         nanoseconds: 9,
         size: 5,
         mode: 0o100_644,
-        id: 1,
+        id: [1; 32],
         flags: 0,
         extended: 0,
     }
@@ -50,7 +50,7 @@ fn write(version: u32, id_len: usize, items: &[Item], extensions: &[(&[u8], &[u8
             item.size,
         ];
         bytes.extend(numbers.iter().flat_map(|number: &u32| number.to_be_bytes()));
-        bytes.extend(vec![item.id; id_len]);
+        bytes.extend(&item.id[..id_len]);
         let is_extended = item.extended != 0;
         let len = u16::try_from(item.path.len()).unwrap().min(0xfff);
         let flags = item.flags | len | if is_extended { EXTENDED } else { 0 };
@@ -89,12 +89,14 @@ fn write(version: u32, id_len: usize, items: &[Item], extensions: &[(&[u8], &[u8
     bytes
 }
 
-/// Returns an index that has the contents of these files, if they have this size and the time 0.
-pub(crate) fn index_of(paths: &[&'static str], size: u32) -> Vec<u8> {
+/// Returns an index that has these files with these contents and the time 0.
+pub(crate) fn index_of(paths: &[&'static str], text: &str) -> Vec<u8> {
+    let [id, _] = blob_names(text.len() as u64, &mut text.as_bytes()).unwrap();
     let items = paths.iter().map(|path| Item {
         stat: 0,
         nanoseconds: 0,
-        size,
+        size: u32::try_from(text.len()).unwrap(),
+        id,
         ..item(path.as_bytes())
     });
     write(2, 20, &items.collect::<Vec<_>>(), &[])
@@ -148,7 +150,7 @@ fn any_other_difference_is_in_the_fingerprint() {
     let expected = fingerprint(3, &items(), &[]);
     let edits: [fn(&mut Item); 6] = [
         |item| item.mode = 0o100_755,
-        |item| item.id = 2,
+        |item| item.id[0] = 2,
         |item| item.flags = 0x8000,
         |item| item.flags = 0x1000,
         |item| item.extended = 0x4000,
@@ -173,7 +175,11 @@ fn the_contents_of_a_file_with_the_same_stat_data_are_known() {
         seconds,
         nanoseconds,
     };
-    let has = |path: &[u8], size, mtime| index.has_contents(path, size, mtime, time(8, 0));
+    let has = |path: &[u8], size, mtime| {
+        let blob = index.blob(path, size, mtime, time(8, 0));
+        assert!(blob.is_none_or(|blob| blob == padded(&[1; 20])));
+        blob.is_some()
+    };
     assert!(has(b"a", 5, time(7, 9)));
     assert!(!has(b"a", 6, time(7, 9)));
     assert!(!has(b"a", 5, time(7, 8)));
@@ -182,7 +188,18 @@ fn the_contents_of_a_file_with_the_same_stat_data_are_known() {
     assert!(!has(b"dir/a", 5, time(7, 9)));
     assert!(!has(b"dir/b", 5, time(7, 9)));
     // Changed in the moment in which the index was written.
-    assert!(!index.has_contents(b"a", 5, time(7, 9), time(7, 9)));
+    assert_eq!(index.blob(b"a", 5, time(7, 9), time(7, 9)), None);
+}
+
+#[test]
+fn names_of_contents_are_those_of_git() {
+    // printf 'a\n' | git hash-object --stdin, in repositories of both formats.
+    let [sha1, sha256] = blob_names(2, &mut &b"a\n"[..]).unwrap();
+    let hex = |name: &[u8]| -> String { name.iter().map(|byte| format!("{byte:02x}")).collect() };
+    assert_eq!(hex(&sha1[..20]), "78981922613b2afb6025042ff6bd878ac1994e85");
+    assert_eq!(sha1[20..], [0; 12]);
+    let expected = "f8625e43f9e04f24291f77cdbe4c71b3c2a3b0003f60419b3ed06a058d766c8b";
+    assert_eq!(hex(&sha256), expected);
 }
 
 #[test]

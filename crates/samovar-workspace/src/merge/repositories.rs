@@ -24,12 +24,12 @@
 //! * The work trees of submodules, and the additional ones of `git worktree`, belong to the unit
 //!   that has their repositories.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
-use super::{Node, is_directory};
+use super::{Node, is_directory, is_same};
 use crate::GitIndex;
-use crate::entries::{Entries, Kind, Mtime};
-use crate::repository::{Contents, GIT, Unit, is_git, mark};
+use crate::entries::{Entries, Entry, Kind, Mtime};
+use crate::repository::{Contents, GIT, Unit, digest, is_git, mark};
 
 #[cfg(test)]
 mod tests;
@@ -58,8 +58,13 @@ struct Group {
     members: Vec<usize>,
 }
 
-/// Sets the rules of the nodes of repositories and of their work trees.
-pub(super) fn apply<'a>(nodes: &mut [Node<'a>], trees: [&'a Entries; 2], contents: &'a Contents) {
+/// Sets the rules of the nodes of repositories and of their work trees. Returns the files of their
+/// tree that are in doubt because `contents` does not have them.
+pub(super) fn apply<'a>(
+    nodes: &mut [Node<'a>],
+    trees: [&'a Entries; 2],
+    contents: &'a Contents,
+) -> Vec<usize> {
     let groups = groups(nodes);
     let mut conflicts = BTreeMap::new();
     for ((directory, copy), group) in &groups {
@@ -68,9 +73,12 @@ pub(super) fn apply<'a>(nodes: &mut [Node<'a>], trees: [&'a Entries; 2], content
             conflicts.insert(*directory, group);
         }
     }
-    if !conflicts.is_empty() {
-        WorkTrees::new(nodes, trees, contents, &conflicts).apply();
+    if conflicts.is_empty() {
+        return Vec::new();
     }
+    let mut trees = WorkTrees::new(nodes, trees, contents, &conflicts);
+    trees.apply();
+    trees.doubtful
 }
 
 /// Returns for each node whether it is a git repository on any side.
@@ -221,8 +229,11 @@ fn forget_base(nodes: &mut [Node<'_>], directory: usize) {
 struct WorkTrees<'a, 'n> {
     nodes: &'n mut [Node<'a>],
     trees: [&'a Entries; 2],
+    contents: &'a Contents,
     /// By the number of the directory.
     known: BTreeMap<usize, Tracked<'a>>,
+    /// Files of their tree whose contents decide, and are not known.
+    doubtful: Vec<usize>,
 }
 
 /// What the repositories of a group know about its work trees.
@@ -234,6 +245,9 @@ struct Tracked<'a> {
     /// Their indexes of submodules and additional work trees, and the times of these indexes.
     others: Vec<(&'a GitIndex, Mtime)>,
     has_worktrees: bool,
+    /// SHA-256 of the contents that their repository has in a file with this name, as Git LFS
+    /// stores them.
+    large: HashSet<[u8; 32]>,
 }
 
 /// The work tree that a directory is.
@@ -261,7 +275,9 @@ impl<'a, 'n> WorkTrees<'a, 'n> {
         Self {
             nodes,
             trees,
+            contents,
             known,
+            doubtful: Vec::new(),
         }
     }
 
@@ -303,7 +319,7 @@ impl<'a, 'n> WorkTrees<'a, 'n> {
     }
 
     /// Returns the rule for a node in a work tree.
-    fn rule(&self, number: usize, owner: Option<Owner>) -> Option<Rule> {
+    fn rule(&mut self, number: usize, owner: Option<Owner>) -> Option<Rule> {
         let owner = owner?;
         let tracked = self.known.get(&owner.group?)?;
         let node = self
@@ -325,12 +341,13 @@ impl<'a, 'n> WorkTrees<'a, 'n> {
             (None, Some((index, _))) => path(1, index, root),
             _ => return Some(Rule::Ours),
         };
-        let is_in_theirs = node.theirs().is_some_and(|theirs| match theirs.kind {
-            Kind::Directory { .. } => false,
-            Kind::File { size, .. } => tracked.has(owner, &relative, size, theirs.mtime),
-            Kind::Symlink { ref target } => {
-                tracked.has(owner, &relative, target.len() as u64, theirs.mtime)
+        let is_in_theirs = node.theirs.is_some_and(|(index, theirs)| {
+            let is_known = is_same(node.base, Some(theirs)) || is_same(node.ours(), Some(theirs));
+            let has = tracked.has(owner, &relative, theirs, self.contents);
+            if has.is_none() && !is_known {
+                self.doubtful.push(index);
             }
+            has.unwrap_or(is_known)
         });
         let is_untracked = !owner.is_linked && tracked.ignores(&relative);
         Some(if is_in_theirs || owner.is_linked && relative == GIT {
@@ -364,7 +381,7 @@ impl<'a> Tracked<'a> {
             }
         }
         // A repository without an index has no files. One that cannot be read may have any.
-        let index = |entry: Option<&crate::Entry>| match entry {
+        let index = |entry: Option<&Entry>| match entry {
             None => Some(None),
             Some(entry) => contents.index(entry).map(Some),
         };
@@ -385,18 +402,44 @@ impl<'a> Tracked<'a> {
             written_at: written_at.unwrap_or_default(),
             others,
             has_worktrees: group.members.iter().any(is_worktrees),
+            large: group
+                .members
+                .iter()
+                .filter_map(|number| large(&nodes[*number]))
+                .collect(),
         }
     }
 
-    /// Returns whether their repository certainly has this version of a file.
-    fn has(&self, owner: Owner, path: &[u8], size: u64, mtime: Mtime) -> bool {
+    /// Returns whether their repository certainly has this version of a file or link. Returns
+    /// `None` if that depends on contents that are not known.
+    ///
+    /// A program that sets the time of a file, such as `cp --preserve`, can hide a change from the
+    /// index, so the contents are compared. Those that a filter of git has changed are in doubt.
+    fn has(&self, owner: Owner, path: &[u8], entry: &Entry, contents: &Contents) -> Option<bool> {
+        let size = match &entry.kind {
+            Kind::Directory { .. } => return Some(false),
+            Kind::File { size, .. } => *size,
+            Kind::Symlink { target } => target.len() as u64,
+        };
         let main = self.indexes.and_then(|[_, theirs]| theirs);
         let main = main.map(|index| (index, self.written_at));
-        let mut indexes = main
+        let indexes = main
             .iter()
             .filter(|_| !owner.is_linked)
             .chain(self.others.iter().filter(|_| owner.is_linked));
-        indexes.any(|(index, written_at)| index.has_contents(path, size, mtime, *written_at))
+        let blobs = indexes
+            .filter_map(|(index, written_at)| index.blob(path, size, entry.mtime, *written_at));
+        let is_large = digest(entry).is_some_and(|digest| self.large.contains(&digest));
+        let mut has = Some(false);
+        for blob in blobs {
+            match contents.is_blob(entry, &blob) {
+                _ if is_large => return Some(true),
+                Some(true) => return Some(true),
+                Some(false) => {}
+                None => has = None,
+            }
+        }
+        has
     }
 
     /// Returns whether neither repository knows a file.
@@ -406,4 +449,12 @@ impl<'a> Tracked<'a> {
             !indexes.any(|index| index.has(path))
         })
     }
+}
+
+/// Returns the SHA-256 of their file, if it is its name.
+fn large(node: &Node<'_>) -> Option<[u8; 32]> {
+    let entry = node.theirs().filter(|entry| entry.name.len() == 64)?;
+    let digest = digest(entry)?;
+    let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    (hex.as_bytes() == &*entry.name).then_some(digest)
 }

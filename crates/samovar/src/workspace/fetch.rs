@@ -165,6 +165,12 @@ impl Staged {
         fs::read(&path).with_context(|| format!("cannot read {path:?}"))
     }
 
+    /// Opens a content.
+    pub(super) fn open(&self, digest: &[u8; 32]) -> anyhow::Result<File> {
+        let path = self.path(digest);
+        File::open(&path).with_context(|| format!("cannot read {path:?}"))
+    }
+
     /// Removes the directory.
     pub(super) fn remove(self) {
         // A later command removes it.

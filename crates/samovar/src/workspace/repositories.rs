@@ -14,7 +14,8 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{anyhow, ensure};
+use anyhow::{Context as _, anyhow, ensure};
+use samovar_workspace::merge::doubtful;
 use samovar_workspace::repository::{
     Contents, Names, READ_LEN_MAX, indexes, is_copy, is_git_root, lock, wanted,
 };
@@ -109,6 +110,13 @@ pub(super) fn contents(
             ))
         })?;
         contents.add(digest, bytes);
+    }
+    let doubtful = doubtful(base, &ours.entries, &theirs.entries, &contents);
+    let staged = Staged::download(place, snapshots, theirs, &doubtful)?;
+    for index in doubtful {
+        let (digest, len, _) = file(&theirs.entries, index)?;
+        let added = contents.add_file(digest, len, &mut staged.open(&digest)?);
+        added.context("cannot read a file that was received")?;
     }
     Ok(contents)
 }

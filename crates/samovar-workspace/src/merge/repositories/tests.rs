@@ -18,6 +18,13 @@ fn refreshed() -> Contents {
     contents
 }
 
+/// Sets the times of indexes after those of the files.
+fn write_indexes_later(tree: &mut Tree) {
+    for (path, node) in &mut tree.0 {
+        node.mtime = i64::from(path.last().is_some_and(|name| name == b"index"));
+    }
+}
+
 /// Asserts the paths of a merged tree.
 #[track_caller]
 fn assert_merged(
@@ -28,11 +35,8 @@ fn assert_merged(
     expected: &[&str],
 ) {
     let (base, mut ours, mut theirs) = (paths(base), paths(ours), paths(theirs));
-    // Indexes are written after the files.
     for tree in [&mut ours, &mut theirs] {
-        for (path, node) in &mut tree.0 {
-            node.mtime = i64::from(path.last().is_some_and(|name| name == b"index"));
-        }
+        write_indexes_later(tree);
     }
     let trees = [base.entries(), ours.entries(), theirs.entries()];
     let actions = merge_with(&trees[0], &trees[1], &trees[2], LABEL, contents);
@@ -109,11 +113,13 @@ fn a_refreshed_index_is_no_change() {
     assert_merged(&Contents::default(), &base, &ours, &theirs, &both);
 }
 
-/// Returns the contents of indexes of both sides, `o` and `t`, which know these files.
+/// Returns the contents of indexes of both sides, `o` and `t`, which have these files with the
+/// contents `3`.
 fn tracked(ours: &[&'static str], theirs: &[&'static str]) -> Contents {
     let mut contents = Contents::default();
-    contents.add(digest(b"o"), index_of(ours, 1));
-    contents.add(digest(b"t"), index_of(theirs, 1));
+    contents.add(digest(b"o"), index_of(ours, "3"));
+    contents.add(digest(b"t"), index_of(theirs, "3"));
+    contents.add_file(digest(b"3"), 1, &mut &b"3"[..]).unwrap();
     contents
 }
 
@@ -174,9 +180,39 @@ fn units_that_both_sides_have_changed_are_both_kept() {
 }
 
 #[test]
+fn a_file_with_other_contents_than_in_the_index_is_copied() {
+    let contents = tracked(&["f"], &["f", "same"]);
+    let base = [".git/", ".git/HEAD=1", ".git/index=b", "f=1", "same=2"];
+    let ours = [".git/", ".git/HEAD=2", ".git/index=o", "f=1", "same=2"];
+    let theirs = |text: &str| {
+        let file = format!("f={text}");
+        let texts = [".git/", ".git/HEAD=3", ".git/index=t", "same=2", &file];
+        let mut tree = paths(&texts);
+        write_indexes_later(&mut tree);
+        tree.entries()
+    };
+    let (base, ours) = (paths(&base).entries(), paths(&ours).entries());
+    let doubtful = |text: &str, contents: &Contents| {
+        let theirs = theirs(text);
+        let found = super::super::doubtful(&base, &ours, &theirs, contents);
+        let paths: Vec<_> = found.iter().map(|index| theirs.path(*index)).collect();
+        let actions = merge_with(&base, &ours, &theirs, LABEL, contents);
+        let copy = format!("f.conflict-{LABEL}");
+        let is_copied = actions.iter().any(|action| action.path == copy.as_bytes());
+        (paths, is_copied)
+    };
+    assert_eq!(doubtful("3", &contents), (vec![], false));
+    // Without the contents, it is copied.
+    assert_eq!(doubtful("4", &contents), (vec![b"f".to_vec()], true));
+    let mut known = contents;
+    known.add_file(digest(b"4"), 1, &mut &b"4"[..]).unwrap();
+    assert_eq!(doubtful("4", &known), (vec![], true));
+}
+
+#[test]
 fn submodules_belong_to_the_unit_that_has_their_repositories() {
     let mut contents = tracked(&["f"], &["f"]);
-    contents.add(digest(b"s"), index_of(&["x"], 1));
+    contents.add(digest(b"s"), index_of(&["x"], "3"));
     let base = [
         ".git/",
         ".git/HEAD=1",
