@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::context::{Drain, Next};
 use super::eviction::{Wait, is_evictable, wait_of};
+use super::http1;
 use super::link::Link;
 use super::thread::IoThread;
 use crate::answer::last;
@@ -98,7 +99,7 @@ impl<S: Service> IoThread<S> {
     fn turn_waiting_away(&mut self, index: usize) {
         let mut answer = Vec::new();
         last(&mut answer, false, &self.cx.date).overload(&self.cx.shared.service);
-        let buffer = self.cx.read_buffer();
+        let buffer = self.cx.read_buffer.get();
         self.acceptor
             .turn_away(index, ACCEPT_COUNT, &answer, buffer);
     }
@@ -125,7 +126,7 @@ impl<S: Service> IoThread<S> {
         conn.proto.close_after();
         conn.needs_linger = true;
         last(&mut conn.output, false, &self.cx.date).overload(&self.cx.shared.service);
-        let next = self.cx.send_more(&mut conn);
+        let next = http1::send_more(&mut self.cx, &mut conn);
         self.settle(conn, next);
     }
 
@@ -205,7 +206,7 @@ impl<S: Service> IoThread<S> {
         if is_at_rest(&conn) && conn.stage() == Stage::Receiving {
             // Read before closing: a request may have arrived whose event has not been handled yet.
             conn.readable = true;
-            let next = self.cx.go_on(&mut conn);
+            let next = http1::go_on(&mut self.cx, &mut conn);
             if !matches!(next, Next::Wait) || !is_at_rest(&conn) {
                 return self.settle(conn, next);
             }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::context::{Context, Drain, Next};
+use super::http1;
 use crate::conn::{Conn, Stage};
 use crate::limits::Limits;
 use crate::observer::{End, Incident};
@@ -29,48 +30,46 @@ enum Overdue {
     Left,
 }
 
-impl<S: Service> Context<S> {
-    /// Checks the time limits of a connection.
-    pub(super) fn check_http1(&mut self, conn: &mut Conn) -> Next {
-        let Some(overdue) = expired(conn, &self.shared.limits, self.drain, self.now) else {
-            return Next::Wait;
-        };
-        match overdue {
-            Overdue::Closing => Next::Close,
-            Overdue::Left => self.fail(conn, End::Left),
-            Overdue::Idle => {
-                // Read before closing: the next request may have arrived, although its event has
-                // not been handled yet.
-                conn.readable = true;
-                match self.go_on(conn) {
-                    Next::Wait if is_idle(conn) => {
-                        conn.transport.say_goodbye();
-                        Next::Close
-                    }
-                    next => next,
+/// Checks the time limits of a connection.
+pub(super) fn check<S: Service>(cx: &mut Context<S>, conn: &mut Conn) -> Next {
+    let Some(overdue) = expired(conn, &cx.shared.limits, cx.drain, cx.now) else {
+        return Next::Wait;
+    };
+    match overdue {
+        Overdue::Closing => Next::Close,
+        Overdue::Left => http1::fail(cx, conn, End::Left),
+        Overdue::Idle => {
+            // Read before closing: the next request may have arrived, although its event has
+            // not been handled yet.
+            conn.readable = true;
+            match http1::go_on(cx, conn) {
+                Next::Wait if is_idle(conn) => {
+                    conn.transport.say_goodbye();
+                    Next::Close
                 }
+                next => next,
             }
-            Overdue::Window if conn.moved_len >= self.shared.limits.stall_len_min => {
-                conn.restart_clock(self.now);
-                Next::Wait
-            }
-            Overdue::Window if conn.is_sending() => {
-                self.incident(&Incident::TooSlow { peer: conn.peer });
-                conn.transport.reset_on_close();
-                self.fail(conn, End::Cut)
-            }
-            // The response was already sent, so no 408 can follow: the client would mistake it for
-            // the response to its next request.
-            Overdue::Window if conn.proto.is_discarding() => Next::Close,
-            Overdue::Window | Overdue::Head => {
-                conn.proto.close_after();
-                conn.proto.answered(false);
-                self.refuse(conn, Refusal::Timeout);
-                match self.flush_out(conn) {
-                    Ok(true) => self.finish(conn),
-                    Ok(false) => Next::Wait,
-                    Err(_) => Next::Close,
-                }
+        }
+        Overdue::Window if conn.moved_len >= cx.shared.limits.stall_len_min => {
+            conn.restart_clock(cx.now);
+            Next::Wait
+        }
+        Overdue::Window if conn.is_sending() => {
+            cx.incident(&Incident::TooSlow { peer: conn.peer });
+            conn.transport.reset_on_close();
+            http1::fail(cx, conn, End::Cut)
+        }
+        // The response was already sent, so no 408 can follow: the client would mistake it for
+        // the response to its next request.
+        Overdue::Window if conn.proto.is_discarding() => Next::Close,
+        Overdue::Window | Overdue::Head => {
+            conn.proto.close_after();
+            conn.proto.answered(false);
+            http1::refuse(cx, conn, Refusal::Timeout);
+            match http1::flush_out(conn, &mut cx.out) {
+                Ok(true) => http1::finish(conn, cx.now, &mut cx.read_buffer),
+                Ok(false) => Next::Wait,
+                Err(_) => Next::Close,
             }
         }
     }

@@ -1,7 +1,8 @@
 //! The state of an I/O thread that its protocol modules use.
 //!
-//! A protocol module gets a connection, processes a step, and returns the next step for the
-//! connection. Only the thread itself manages the slab of connections and the events.
+//! A function of a protocol module gets this state and a connection, processes a step, and returns
+//! the next step for the connection. Functions that need only a part of the state get that part.
+//! Only the thread itself manages the slab of connections and the events.
 
 use std::fmt;
 use std::sync::Arc;
@@ -70,14 +71,40 @@ pub(super) struct Drain {
     pub(super) deadline: Instant,
 }
 
+/// Scratch memory for reads.
+#[derive(Debug, Default)]
+pub(super) struct ReadBuffer {
+    /// Empty before the first read, and while it is taken.
+    bytes: Box<[u8]>,
+}
+
+impl ReadBuffer {
+    /// Returns the memory.
+    pub(super) fn get(&mut self) -> &mut [u8] {
+        if self.bytes.is_empty() {
+            self.bytes = vec![0; READ_LEN].into_boxed_slice();
+        }
+        &mut self.bytes
+    }
+
+    /// Takes the memory; [`put`](Self::put) returns it.
+    pub(super) fn take(&mut self) -> Box<[u8]> {
+        self.get();
+        std::mem::take(&mut self.bytes)
+    }
+
+    pub(super) fn put(&mut self, bytes: Box<[u8]>) {
+        self.bytes = bytes;
+    }
+}
+
 /// The state of one I/O thread that protocol modules use.
 pub(super) struct Context<S: Service> {
     pub(super) shared: Arc<Shared<S>>,
     /// Index of the thread.
     pub(super) home: usize,
     pub(super) local: S::Local,
-    /// Scratch memory for reads; empty before the first.
-    read_buffer: Box<[u8]>,
+    pub(super) read_buffer: ReadBuffer,
     /// Scratch memory for responses.
     pub(super) out: Vec<u8>,
     /// Scratch memory for the head of an HTTP/2 response.
@@ -101,7 +128,7 @@ impl<S: Service> Context<S> {
             shared,
             home,
             local,
-            read_buffer: Box::default(),
+            read_buffer: ReadBuffer::default(),
             out: Vec::with_capacity(GATHER_LEN),
             scratch: Vec::new(),
             index: HeadIndex::default(),
@@ -116,23 +143,6 @@ impl<S: Service> Context<S> {
     /// Restores scratch memory that was lost in a panic.
     pub(super) fn recover(&mut self) {
         self.out.clear();
-    }
-
-    /// Returns the scratch memory for reads.
-    pub(super) fn read_buffer(&mut self) -> &mut Box<[u8]> {
-        if self.read_buffer.is_empty() {
-            self.read_buffer = vec![0; READ_LEN].into_boxed_slice();
-        }
-        &mut self.read_buffer
-    }
-
-    /// Takes the scratch memory for reads; [`put_read_buffer`](Self::put_read_buffer) returns it.
-    pub(super) fn take_read_buffer(&mut self) -> Box<[u8]> {
-        std::mem::take(self.read_buffer())
-    }
-
-    pub(super) fn put_read_buffer(&mut self, buffer: Box<[u8]>) {
-        self.read_buffer = buffer;
     }
 
     pub(super) fn sweep_time(&self) -> Duration {

@@ -4,10 +4,10 @@
 //! The I/O thread only waits for events.
 
 use super::context::{Context, Next};
+use super::http1;
 use crate::conn::{Conn, Stage};
-use crate::sys::Edges;
-
 use crate::service::Service;
+use crate::sys::Edges;
 use crate::tls::Handshake;
 
 /// Continues the handshake on any event, because the handshake may wait for either direction.
@@ -19,34 +19,32 @@ pub(super) fn on_event(edges: Edges) -> Next {
     }
 }
 
-impl<S: Service> Context<S> {
-    /// Handles a connection that a worker has returned. `edges`: events since the connection moved
-    /// to the worker.
-    pub(super) fn on_handshake(
-        &mut self,
-        conn: &mut Conn,
-        handshake: Handshake,
-        edges: Edges,
-    ) -> Next {
-        match handshake {
-            Handshake::WantsRead | Handshake::WantsWrite => on_event(edges),
-            Handshake::Over => {
-                conn.handshake = None;
-                conn.enter(Stage::Lingering);
-                conn.restart_clock(self.now);
-                self.linger(conn)
+/// Handles a connection that a worker has returned. `edges`: events since the connection moved
+/// to the worker.
+pub(super) fn on_return<S: Service>(
+    cx: &mut Context<S>,
+    conn: &mut Conn,
+    handshake: Handshake,
+    edges: Edges,
+) -> Next {
+    match handshake {
+        Handshake::WantsRead | Handshake::WantsWrite => on_event(edges),
+        Handshake::Over => {
+            conn.handshake = None;
+            conn.enter(Stage::Lingering);
+            conn.restart_clock(cx.now);
+            http1::linger(conn, &mut cx.read_buffer)
+        }
+        Handshake::Done => {
+            conn.handshake = None;
+            conn.enter(Stage::Receiving);
+            conn.restart_clock(cx.now);
+            // The first request may have arrived together with the end of the handshake.
+            conn.readable = true;
+            if conn.transport.speaks_http2() {
+                return Next::Http2;
             }
-            Handshake::Done => {
-                conn.handshake = None;
-                conn.enter(Stage::Receiving);
-                conn.restart_clock(self.now);
-                // The first request may have arrived together with the end of the handshake.
-                conn.readable = true;
-                if conn.transport.speaks_http2() {
-                    return Next::Http2;
-                }
-                self.go_on(conn)
-            }
+            http1::go_on(cx, conn)
         }
     }
 }

@@ -26,6 +26,7 @@ use super::link::Link;
 use super::slab::Slab;
 use super::ws_conn::SocketConn;
 use super::yield_policy::YieldPolicy;
+use super::{clock, http1};
 use crate::body::Transfer;
 use crate::conn::{Conn, Message, Stage, StreamNews, Verdict};
 use crate::core::Shared;
@@ -195,7 +196,7 @@ impl<S: Service> IoThread<S> {
         };
         conn.note(edges);
         if let Err((mut conn, outcome)) = self.gathered.read(conn) {
-            let next = self.cx.on_nothing(&mut conn, outcome);
+            let next = http1::on_nothing(&mut conn, outcome);
             self.settle(conn, next);
         }
         true
@@ -212,7 +213,7 @@ impl<S: Service> IoThread<S> {
         for Arrival { mut conn, end } in arrivals.drain(..) {
             let bytes = &buffer[start..end];
             self.guarded(Some(conn.key), |thread| {
-                let next = thread.cx.serve_read(&mut conn, bytes);
+                let next = http1::serve_read(&mut thread.cx, &mut conn, bytes);
                 thread.settle(conn, next);
             });
             start = end;
@@ -268,7 +269,7 @@ impl<S: Service> IoThread<S> {
         link.note(edges);
         self.guarded(Some(key), |thread| match link {
             Link::Http1(mut conn) => {
-                let next = thread.cx.step(&mut conn, edges);
+                let next = http1::step(&mut thread.cx, &mut conn, edges);
                 thread.settle(conn, next);
             }
             Link::Ws(mut conn) => {
@@ -289,7 +290,7 @@ impl<S: Service> IoThread<S> {
                 thread.cx.shared.inboxes[conn.home].forget_ended(conn.key);
             }
             conn.note(edges);
-            let next = thread.cx.on_return(&mut conn, verdict, edges);
+            let next = http1::on_return(&mut thread.cx, &mut conn, verdict, edges);
             thread.settle(conn, next);
         });
     }
@@ -362,7 +363,7 @@ impl<S: Service> IoThread<S> {
         };
         self.guarded(Some(key), |thread| match link {
             Link::Http1(mut conn) => {
-                let next = thread.cx.check_http1(&mut conn);
+                let next = clock::check(&mut thread.cx, &mut conn);
                 thread.settle(conn, next);
             }
             Link::Ws(mut conn) => {
@@ -446,7 +447,7 @@ impl<S: Service> IoThread<S> {
 
     fn give(&mut self, job: Job) {
         if let Err(job) = self.cx.queue(job)
-            && let Some((conn, next)) = self.cx.refuse_overload(job)
+            && let Some((conn, next)) = http1::refuse_overload(&mut self.cx, job)
         {
             self.settle(conn, next);
         }

@@ -89,7 +89,7 @@ impl<S: Service> Context<S> {
         if !conn.readable {
             return Stay::Wait;
         }
-        let mut buffer = self.take_read_buffer();
+        let mut buffer = self.read_buffer.take();
         let next = match conn.read(&mut buffer) {
             Ok(None) => Stay::Wait,
             Ok(Some(0)) => self.lose_socket(conn, "the peer left without a close frame"),
@@ -105,7 +105,7 @@ impl<S: Service> Context<S> {
                 self.receive_on_socket(conn, bytes).unwrap_or(again)
             }
         };
-        self.put_read_buffer(buffer);
+        self.read_buffer.put(buffer);
         next
     }
 
@@ -234,7 +234,7 @@ impl<S: Service> Context<S> {
 
     fn linger_on_socket(&mut self, conn: &mut SocketConn) -> Stay {
         while conn.readable && conn.clock.moved_len <= LINGER_LEN_MAX {
-            if matches!(conn.read(self.read_buffer()), Ok(Some(0)) | Err(_)) {
+            if matches!(conn.read(self.read_buffer.get()), Ok(Some(0)) | Err(_)) {
                 return Stay::Close;
             }
         }

@@ -122,12 +122,12 @@ impl<S: Service> Context<S> {
     }
 
     fn read_h2(&mut self, conn: &mut H2Conn) -> io::Result<()> {
-        let mut buffer = self.take_read_buffer();
+        let mut buffer = self.read_buffer.take();
         let received = conn.read(&mut buffer);
         if let Ok(Some(len)) = received {
             conn.session.receive(&buffer[..len], self.now);
         }
-        self.put_read_buffer(buffer);
+        self.read_buffer.put(buffer);
         if received? == Some(0) {
             self.end_input(conn);
         }
@@ -229,7 +229,7 @@ impl<S: Service> Context<S> {
     /// reset.
     fn linger_h2(&mut self, conn: &mut H2Conn) -> Stay {
         while conn.readable && conn.moved_len <= LINGER_LEN_MAX {
-            match conn.read(self.read_buffer()) {
+            match conn.read(self.read_buffer.get()) {
                 Ok(Some(0)) | Err(_) => return Stay::Close,
                 Ok(len) => conn.moved_len += len.unwrap_or(0) as u64,
             }
