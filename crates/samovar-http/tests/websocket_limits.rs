@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use samovar_http::Request;
 use samovar_http::ws::{CloseCode, Closed, Handler, Limits, Message, SendError, Socket, Upgrade};
 use support::recorder::{App, PATIENCE, plain, record};
-use support::serve;
 use support::ws::{CLOSE, Client, PING, PONG, TEXT, close, frame};
+use support::{Reader, serve};
 
 #[test]
 fn a_lost_connection_is_reported_once() {
@@ -30,6 +30,21 @@ fn a_lost_connection_is_reported_once() {
                 .is_err()
         );
     }
+}
+
+/// The I/O thread joins queued messages in the memory in which it also gathers responses.
+#[test]
+fn queued_messages_of_a_lost_socket_reach_no_other_client() {
+    let fixture = record(Duration::ZERO, plain);
+    let client = Client::open(fixture.addr, "/");
+    let socket = fixture.socket();
+    fixture.expect("open");
+    while socket.try_send(&"x".repeat(10_000)).is_ok() {}
+    // The client has not read everything, so its kernel sends a reset.
+    drop(client);
+    fixture.expect("close 1006 false");
+    let answer = Reader::connect(fixture.addr).get("/");
+    assert_eq!(answer.status, 426, "{}", answer.text());
 }
 
 #[test]

@@ -75,7 +75,6 @@ impl<S: Service> Context<S> {
                 }
                 Ok(_) => {}
             }
-            self.out.clear();
         }
         if conn.stage == Stage::Ending || conn.socket.is_paused() {
             return Stay::Wait;
@@ -138,7 +137,6 @@ impl<S: Service> Context<S> {
         }
         if conn.inline.is_some() || conn.stage == Stage::Ending {
             let flushed = conn.socket.outbound().flush(&mut self.out);
-            self.out.clear();
             return match flushed {
                 Err(error) => Some(self.lose_socket(conn, &error.to_string())),
                 Ok(Flushed::Close) if conn.stage == Stage::Ending => Some(self.finish_socket(conn)),
@@ -219,7 +217,6 @@ impl<S: Service> Context<S> {
     /// Closes the connection after both close frames (RFC 6455, 7.1.1). Lingers as in RFC 9112,
     /// 9.6, so that the client can read the last frame.
     fn finish_socket(&mut self, conn: &mut SocketConn) -> Stay {
-        self.out.clear();
         let mut outbound = conn.socket.outbound();
         let shut = outbound.transport.as_mut().map(Transport::shutdown_write);
         drop(outbound);

@@ -208,8 +208,15 @@ impl Outbound {
         self.transport.take()
     }
 
-    /// Writes the queue. `scratch` is a buffer for joining small pieces.
+    /// Writes the queue. `scratch` is a buffer for joining small pieces, empty before and after:
+    /// the thread also gathers responses to other clients in it.
     pub(crate) fn flush(&mut self, scratch: &mut Vec<u8>) -> io::Result<Flushed> {
+        let outcome = self.write_queue(scratch);
+        scratch.clear();
+        outcome
+    }
+
+    fn write_queue(&mut self, scratch: &mut Vec<u8>) -> io::Result<Flushed> {
         self.is_corked = false;
         self.is_blocked = false;
         let Some(transport) = &mut self.transport else {
