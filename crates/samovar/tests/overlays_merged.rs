@@ -2,6 +2,7 @@
 //! is displaced, and what both have changed is kept in both versions.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stdout, reason = "a test says what it has not tested")]
 
 mod support;
 mod support_overlays;
@@ -11,12 +12,13 @@ mod support_workspaces;
 
 use std::fs;
 use std::io::Read as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
 use support_overlays::{FILES, Overlays};
-use support_workspaces::{assert_has, exits, write};
-use testkit::process::{output, wait};
+use support_workspaces::{assert_has, exits, tree, write};
+use testkit::process::{Process, output, wait};
 
 /// Starts a run that changes files, and waits for its input.
 fn start(overlays: &Overlays, script: &str) -> Child {
@@ -133,6 +135,70 @@ fn versions(pulled: &std::collections::BTreeMap<Vec<u8>, Vec<u8>>, path: &str) -
     let mut texts: Vec<String> = texts.collect();
     texts.sort();
     texts
+}
+
+/// Another machine removes what a killed merge has brought: it is no change of the command.
+#[test]
+fn a_merge_that_is_killed_is_completed() {
+    let Some(overlays) = Overlays::new() else {
+        return;
+    };
+    overlays.push(FILES);
+    let workspace = overlays.home.dir("origin");
+    let read_only = |mode| {
+        let permissions = fs::Permissions::from_mode(mode);
+        fs::set_permissions(workspace.join("moved/deep"), permissions).unwrap();
+    };
+    read_only(0o555);
+    overlays.home.push(&workspace);
+    let moments = [
+        "renameat2:1",
+        "renameat,renameat2:2",
+        "unlinkat:1",
+        "syncfs:1",
+    ];
+    for _ in moments {
+        kill(start(&overlays, "printf mine >mine"));
+    }
+    read_only(0o755);
+    for (name, text) in [("keep/edited", "2"), ("moved/deep/file", "2"), ("new", "2")] {
+        write(&workspace, name, text);
+    }
+    fs::remove_file(workspace.join("gone/a")).unwrap();
+    read_only(0o555);
+    overlays.home.push(&workspace);
+    for (moment, kept) in moments.iter().zip(overlays.kept()) {
+        let (call, count) = moment.split_once(':').unwrap();
+        let script = format!(
+            "exec strace -f -o /dev/null -e trace={call} \
+             --inject={call}:signal=SIGKILL:when={count} \
+             \"$SAMOVAR\" workspace run --continue \"$1\" -- true"
+        );
+        let mut killed = overlays.shell();
+        killed.args(["sh", "-c", &script, "sh"]).arg(&kept);
+        let Ok(mut killed) = Process::try_spawn(&mut killed) else {
+            println!("not tested: there is no strace");
+            return;
+        };
+        killed.wait();
+        assert!(kept.exists(), "{moment}");
+    }
+    read_only(0o755);
+    fs::remove_file(workspace.join("new")).unwrap();
+    write(&workspace, "keep/edited", "3");
+    write(&workspace, "moved/deep/file", "3");
+    read_only(0o555);
+    overlays.home.push(&workspace);
+    let mut expected = tree(&workspace);
+    expected.insert(b"mine".to_vec(), b"mine".to_vec());
+    for kept in overlays.kept() {
+        let text = run_on(&overlays, &kept, 0);
+        assert_eq!(overlays.pulled(), expected, "{text}");
+    }
+    overlays.home.run(&workspace, &["pull"]);
+    let mode = fs::metadata(workspace.join("moved/deep")).unwrap().mode();
+    assert_eq!(mode & 0o777, 0o555);
+    overlays.assert_nothing_left();
 }
 
 #[test]

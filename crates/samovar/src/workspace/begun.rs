@@ -97,6 +97,16 @@ pub(super) fn end(state: &Path) {
     }
 }
 
+/// Copies what was begun to the directory `to`: the base goes on there.
+///
+/// # Errors
+///
+/// A file cannot be copied.
+pub(super) fn copy(state: &Path, to: &Path) -> io::Result<()> {
+    let mut begun = names(state).filter(|name| name.starts_with(PREFIX));
+    begun.try_for_each(|name| fs::copy(state.join(&name), to.join(&name)).map(drop))
+}
+
 fn names(state: &Path) -> impl Iterator<Item = String> {
     let entries = fs::read_dir(state).into_iter().flatten();
     entries.filter_map(|entry: io::Result<_>| entry.ok()?.file_name().into_string().ok())

@@ -197,6 +197,12 @@ pub(super) fn remember(place: &Place, base: &Entries, contents: &Contents) {
     written.unwrap_or_default();
 }
 
+/// Copies the fingerprints to the directory `to`: the base goes on there. Ignores errors, as
+/// [`remember`] does.
+pub(super) fn copy(state: &Path, to: &Path) {
+    fs::copy(state.join(FINGERPRINTS), to.join(FINGERPRINTS)).unwrap_or_default();
+}
+
 /// Returns the digests of indexes and their fingerprints.
 fn fingerprints(place: &Place) -> Vec<([u8; 32], [u8; 32])> {
     let text = fs::read_to_string(place.state.join(FINGERPRINTS)).unwrap_or_default();

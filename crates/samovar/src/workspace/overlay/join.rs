@@ -8,18 +8,22 @@ use std::io;
 
 use anyhow::{Context as _, anyhow, ensure};
 use samovar_nix::StorePath;
-use samovar_workspace::merge_with;
 use samovar_workspace::pack::{default_threads, hash};
+use samovar_workspace::repository::lock;
 use samovar_workspace::scan::Options;
+use samovar_workspace::{ReadError, Scanned, merge_with};
 
 use super::super::apply::Apply;
 use super::super::begun::{self, Begun};
 use super::super::fetch::Place;
-use super::super::local::{empty, read_error};
+use super::super::held;
+use super::super::local::{as_read_error, empty, read_error};
 use super::super::pull::conflicts;
 use super::super::repositories::{self, Report};
+use super::changes::scan;
 use super::run::Run;
 use crate::http::printable;
+use crate::mount::DIRECTORY_MODE;
 use crate::notice::notice;
 use crate::outcome::Failed;
 use crate::progress::Progress;
@@ -70,6 +74,23 @@ impl Run {
         );
         notice(&format!("merged {}@{}", name.name, newest.number));
         Ok(())
+    }
+
+    /// Scans the tree. Unchanged files of the snapshot below have their digests. Removes the locks
+    /// of repositories that a killed merge has left.
+    pub(super) fn scan(&self, options: Options) -> Result<Scanned, ReadError> {
+        let none = empty();
+        let base = self.base.as_ref();
+        let base = base.map_or(&none, |base| &base.manifest.entries);
+        let upper = self.layers.upper();
+        loop {
+            let scanned = scan(&self.target, &upper, base, DIRECTORY_MODE, options);
+            let scanned = scanned.map_err(|error| as_read_error(error, &self.target))?;
+            let lock = lock(&scanned.entries);
+            if !lock.is_some_and(|lock| held::remove_stale(&scanned.path(lock))) {
+                return Ok(scanned);
+            }
+        }
     }
 
     /// Merges a generation into the tree. Returns the number of conflicts, which are reported.

@@ -17,7 +17,7 @@ use super::super::mode::{Lower, Mode, Overlay};
 use super::super::on_server::check_stored;
 use super::super::open::{has_files, unpushed};
 use super::super::state::{State, Workspace};
-use super::super::{old, registry};
+use super::super::{begun, old, registry, repositories};
 use super::changes::{self, read_upper, reserved};
 use super::guard::start_view;
 use super::layers::{LOWER, Layers, OVERLAYS, state_dir, unmount_lazily};
@@ -427,6 +427,10 @@ fn keep(
     layers: &mut Layers,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
+    // That command goes on with a merge that was cut off.
+    let (state, dir) = (workspace.path(""), layers.dir());
+    begun::copy(&state, dir).with_context(|| format!("cannot write to {dir:?}"))?;
+    repositories::copy(&state, dir);
     layers.set_origin(&origin(&workspace.state, overlay.lower.as_ref()).text())?;
     let root = &workspace.root;
     workspace.remove_state()?;

@@ -25,10 +25,10 @@ use std::time::Instant;
 use anyhow::{Context as _, anyhow, ensure};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use samovar_workspace::scan::Options;
-use samovar_workspace::{ReadError, Scanned};
 
-use super::super::local::{as_read_error, changes, empty, read_error, summary};
-use super::changes::{reserved_in, scan};
+use super::super::local::{changes, empty, read_error, summary};
+use super::super::modes;
+use super::changes::reserved_in;
 use super::first;
 use super::guard::{Guard, View};
 use super::layers::{Layers, OVERLAYS, VARIABLE, state_dir, unmount_lazily};
@@ -343,7 +343,7 @@ pub(super) struct Run {
     /// Mount point of the tree.
     pub(super) target: PathBuf,
     /// The snapshot below the changes. `None`: the ref does not exist yet.
-    base: Option<Downloaded>,
+    pub(super) base: Option<Downloaded>,
     /// The snapshot on which the tree is based, if it is not the one below.
     pub(super) joined: Option<Downloaded>,
     pub(super) origin: Origin,
@@ -418,6 +418,7 @@ impl Run {
         signals: &Signals,
     ) -> anyhow::Result<ExitStatus> {
         self.layers.mount(self.namespace, &self.target)?;
+        modes::complete(&self.target, self.layers.dir());
         let (program, arguments) = words.split_first().context("a command is missing")?;
         let mut command = Program::new(program);
         first::without_parent(&mut command)
@@ -442,16 +443,6 @@ impl Run {
             ));
         }
         Ok(status)
-    }
-
-    /// Scans the tree. Unchanged files of the snapshot below have their digests.
-    pub(super) fn scan(&self, options: Options) -> Result<Scanned, ReadError> {
-        let none = empty();
-        let base = self.base.as_ref();
-        let base = base.map_or(&none, |base| &base.manifest.entries);
-        let upper = self.layers.upper();
-        let scanned = scan(&self.target, &upper, base, DIRECTORY_MODE, options);
-        scanned.map_err(|error| as_read_error(error, &self.target))
     }
 
     /// Returns the snapshot on which the tree is based.

@@ -1,0 +1,149 @@
+//! A pull into a workspace in overlay mode that is killed is completed, whatever comes first: what
+//! it has changed is no change of this machine.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stdout, reason = "a test says what it has not tested")]
+
+mod support;
+mod support_git;
+mod support_mount;
+mod support_uploads;
+mod support_workspaces;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use support_git::Git;
+use support_mount::{can_mount, unmount};
+use support_workspaces::{Home, assert_has, exits, tree, write};
+use testkit::process::{Process, finish, output};
+
+/// A repository that is pushed from one machine, and mounted on another one.
+struct Mounted {
+    home: Home,
+    one: Git,
+    directory: PathBuf,
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let paths = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+        let own = paths.filter(|path| path.starts_with(self.home.site.dir().to_str().unwrap()));
+        for path in own.collect::<Vec<_>>().into_iter().rev() {
+            unmount(path.as_ref());
+        }
+    }
+}
+
+impl Mounted {
+    /// Returns `None`, after printing the reason, if this machine has no overlays.
+    fn new() -> Option<Self> {
+        if !can_mount() {
+            return None;
+        }
+        let home = Home::new();
+        let one = Git::init(home.dir("one"), &[]);
+        let directory = home.dir("mounted");
+        let mounted = Self {
+            home,
+            one,
+            directory,
+        };
+        mounted.commit("first");
+        mounted.home.open("app", "one");
+        mounted.home.push(&mounted.one.dir);
+        let mut open = mounted.command(&["open", "--mode", "overlay", "app"]);
+        let opened = finish(open.arg(&mounted.directory));
+        if !opened.status.success() {
+            let reason = String::from_utf8_lossy(&opened.stderr);
+            println!("not tested: this machine cannot mount workspaces: {reason}");
+            return None;
+        }
+        Some(mounted)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.home.command(arguments);
+        command.env("SAMOVAR_CACHE_DIR", self.home.dir("cache"));
+        command
+    }
+
+    /// Runs a command on the mounted workspace that must exit with this code.
+    #[track_caller]
+    fn exits(&self, arguments: &[&str], code: i32) -> String {
+        let mut command = self.command(arguments);
+        exits(command.arg("--dir").arg(&self.directory), code)
+    }
+
+    /// Commits a change on the other machine.
+    fn commit(&self, text: &str) {
+        write(&self.one.dir, "a", text);
+        self.one.run(&["add", "a"]);
+        self.one.run(&["commit", "--quiet", "--message", text]);
+    }
+
+    /// Starts a pull that is killed when it makes a system call for the nth time. Returns whether
+    /// this machine can do that.
+    fn kill_pull(&self, call: &str, count: u32) -> bool {
+        let mut command = support::bare("strace");
+        command.args(["-f", "-o", "/dev/null", "-e"]);
+        command.arg(format!("trace={call}"));
+        command.arg(format!("--inject={call}:signal=SIGKILL:when={count}"));
+        command.args([env!("CARGO_BIN_EXE_samovar"), "workspace", "pull", "--dir"]);
+        command.arg(&self.directory);
+        command.env("SAMOVAR_CACHE", self.home.server.url());
+        command.env("SAMOVAR_TOKEN", &self.home.token);
+        command.env("XDG_STATE_HOME", self.home.dir("state"));
+        command.env("SAMOVAR_CACHE_DIR", self.home.dir("cache"));
+        let Ok(mut killed) = Process::try_spawn(&mut command) else {
+            println!("not tested: there is no strace");
+            return false;
+        };
+        killed.wait();
+        true
+    }
+}
+
+#[test]
+fn a_killed_pull_is_completed_after_the_workspace_was_closed() {
+    for (call, count) in [("renameat2", 2), ("unlinkat", 2), ("syncfs", 2)] {
+        let Some(mounted) = Mounted::new() else {
+            return;
+        };
+        let (home, one) = (&mounted.home, &mounted.one);
+        write(&one.dir, "gone/x", "1");
+        write(&one.dir, "f", "1");
+        mounted.commit("second");
+        home.push(&one.dir);
+        mounted.exits(&["pull"], 0);
+        write(&mounted.directory, "mine", "mine");
+        // The index is only refreshed.
+        Git::of(mounted.directory.clone()).run(&["status"]);
+        fs::remove_dir_all(one.dir.join("gone")).unwrap();
+        write(&one.dir, "f", "2");
+        write(&one.dir, "new", "2");
+        mounted.commit("third");
+        home.push(&one.dir);
+        if !mounted.kill_pull(call, count) {
+            return;
+        }
+        fs::remove_file(one.dir.join("new")).unwrap();
+        write(&one.dir, "f", "3");
+        mounted.commit("fourth");
+        home.push(&one.dir);
+        let text = mounted.exits(&["close", "--discard"], 0);
+        assert_has(&text, "the unpushed changes are kept");
+        let kept = text.split('"').nth(3).unwrap();
+        let run = ["run", "--continue", kept, "--", "true"];
+        let text = exits(&mut mounted.command(&run), 0);
+        assert!(!text.contains("conflict"), "{call} {count}: {text}");
+        let mut expected = tree(&one.dir);
+        expected.insert(b"mine".to_vec(), b"mine".to_vec());
+        let copy = Git::of(home.dir("copy"));
+        output(home.command(&["open", "app"]).arg(&copy.dir));
+        assert_eq!(tree(&copy.dir), expected, "{call} {count}");
+        copy.check();
+    }
+}
