@@ -4,7 +4,7 @@
 
 use std::io::{self, BufReader, Read as _};
 
-use samovar_storage::push::recipe::{Operation, Reader, RecipeError};
+use samovar_protocol::recipe::{Operation, Reader, RecipeError};
 
 /// Reads a recipe in pieces of `step` bytes, and writes it again.
 fn rewrite(recipe: &[u8], step: usize) -> Result<Vec<u8>, RecipeError> {

@@ -4,8 +4,9 @@
 
 use std::io::{self, BufReader, Read as _};
 
-use samovar_storage::push::wire::{
-    NarinfoLine, PackLine, RecordLine, Records, WireError, read_open,
+use samovar_protocol::push::{
+    NarinfoLine, OpenLine, PackLine, RecordLine, Records, WireError, read_open, write_end,
+    write_record,
 };
 
 /// Reads a body in pieces of `step` bytes.
@@ -21,16 +22,15 @@ fn scan<L: RecordLine>(body: &[u8], step: usize) -> Result<Vec<(L, Vec<u8>)>, Wi
     Ok(found)
 }
 
-/// Reads a body and writes it again, with a line made by `line` before each record.
-fn check<L: RecordLine>(body: &[u8], step: usize, line: impl Fn(&L) -> String) {
+/// Reads a body and writes it again.
+fn check<L: RecordLine>(body: &[u8], step: usize) {
     let write = |records: &Vec<(L, Vec<u8>)>| {
         let mut written = Vec::new();
-        for (header, bytes) in records {
-            assert_eq!(header.record_len(), bytes.len() as u64);
-            written.extend(line(header).bytes());
-            written.extend(bytes);
+        for (line, bytes) in records {
+            assert_eq!(line.record_len(), bytes.len() as u64);
+            write_record(&mut written, line, bytes);
         }
-        written.extend(format!("end {}\n", records.len()).bytes());
+        write_end(&mut written, records.len());
         written
     };
     let found = scan::<L>(body, body.len().max(1)).map(|records| write(&records));
@@ -46,21 +46,10 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         return;
     };
     let step = usize::from(step) + 1;
-    check::<PackLine>(body, step, |line| {
-        let hash = String::from_utf8(line.nar_hash.nixbase32().to_vec()).unwrap();
-        format!("nar {hash} {} {}\n", line.compression.name(), line.len)
-    });
-    check::<NarinfoLine>(body, step, |line| format!("narinfo {}\n", line.len));
+    check::<PackLine>(body, step);
+    check::<NarinfoLine>(body, step);
     if let Ok(lines) = read_open(BufReader::with_capacity(step, body), 1000) {
-        let mut written = String::new();
-        for line in lines {
-            let hash = String::from_utf8(line.nar_hash.nixbase32().to_vec()).unwrap();
-            written += &format!("{} {hash} {}", line.hash_part, line.nar_size);
-            if let Some(path) = &line.path {
-                written += &format!(" {}", path.name());
-            }
-            written.push('\n');
-        }
+        let written: String = lines.iter().map(OpenLine::text).collect();
         assert_eq!(written.as_bytes(), body);
     }
 });

@@ -19,10 +19,10 @@ use crate::error::StorageError;
 use crate::metadata::{DAY, ListedNar, ListedPath, Metadata};
 use crate::mirror::{self, narinfo_key};
 use crate::objects::{ObjectState, Objects};
-use crate::publish::NARINFO_LEN_MAX;
 use crate::storage::Render;
 use crate::unmounted::check_files;
 use crate::verify::{FileName, Limits, Unlimited, VerifyError, verify};
+use samovar_protocol::push::NARINFO_LEN_MAX;
 
 /// Number of rows that one query reads.
 const BATCH_COUNT: u32 = 500;

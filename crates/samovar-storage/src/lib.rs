@@ -80,7 +80,7 @@ pub use metadata::{
 pub use mirror::{cache_info, narinfo};
 pub use objects::Space;
 pub use pins::{PinError, PinOptions};
-pub use publish::{NARINFO_LEN_MAX, REALISATION_LEN_MAX, Refusal};
+pub use publish::{REALISATION_LEN_MAX, Refusal};
 pub use purge::purge_step;
 pub use regular::open_regular;
 pub use root::{RootKind, owned};

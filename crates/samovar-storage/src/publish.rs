@@ -7,13 +7,11 @@ use samovar_nix::{
     ContentAddress, Glob, Hash, HashPart, Method, NarHash, Signature, StoreDir, StorePath,
     is_path_of,
 };
+use samovar_protocol::push::NARINFO_LEN_MAX;
 use samovar_text::human;
 
 use crate::metadata::StoredNar;
 use crate::verify::FileName;
-
-/// Maximum length of a narinfo, in bytes.
-pub const NARINFO_LEN_MAX: usize = 1 << 20;
 
 /// Maximum number of references of a path.
 const REFERENCE_COUNT_MAX: usize = 8192;

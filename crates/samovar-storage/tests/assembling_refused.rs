@@ -11,10 +11,10 @@ use std::sync::mpsc;
 use std::thread;
 
 use samovar_nix::nar::Encoder;
+use samovar_protocol::recipe::{OPERATION_COUNT_MAX, WINDOW_LOG, WINDOW_LOG_MAX, Writer};
 use samovar_storage::PutError;
 use samovar_storage::collect::Rules;
-use samovar_storage::push::recipe::{OPERATION_COUNT_MAX, Writer};
-use samovar_storage::push::{AssembleError, PushError, RECIPE_WINDOW_LOG, RECIPE_WINDOW_LOG_MAX};
+use samovar_storage::push::{AssembleError, PushError};
 use samovar_storage::verify::{Memory, MemoryError, Unlimited};
 use support_assemble::{
     Change, Fixture, Form, MIB, Tree, changed, compress, hash_of, large, nar_of, recipe,
@@ -288,22 +288,12 @@ fn memory_is_reserved_once_before_the_recipe_is_read() {
         fixture.send(&base, form);
         let push = fixture.cache.push(&fixture.token, fixture.id).unwrap();
         let mut memory = Reserved(Vec::new());
-        push.assemble(
-            &hash_of(&base),
-            RECIPE_WINDOW_LOG,
-            &mut &recipe[..],
-            &mut memory,
-        )
-        .unwrap();
+        push.assemble(&hash_of(&base), WINDOW_LOG, &mut &recipe[..], &mut memory)
+            .unwrap();
         assert_eq!(memory.0, [(32 << 20) + window_len], "{form:?}");
         assert!(memory.0[0] <= TOKEN_MEMORY);
         let mut source = &recipe[..];
-        let busy = push.assemble(
-            &hash_of(&base),
-            RECIPE_WINDOW_LOG,
-            &mut source,
-            &mut Nothing,
-        );
+        let busy = push.assemble(&hash_of(&base), WINDOW_LOG, &mut source, &mut Nothing);
         assert!(
             matches!(busy, Err(PushError::Put(PutError::Busy))),
             "{busy:?}"
@@ -316,7 +306,7 @@ fn memory_is_reserved_once_before_the_recipe_is_read() {
 fn the_window_of_a_recipe_has_the_limit_that_the_client_states() {
     let base = nar_of(&large());
     let mut encoder = zstd::Encoder::new(Vec::new(), 1).unwrap();
-    encoder.window_log(RECIPE_WINDOW_LOG_MAX).unwrap();
+    encoder.window_log(WINDOW_LOG_MAX).unwrap();
     let plain = zstd::decode_all(&recipe(&base, &base, true)[..]).unwrap();
     std::io::Write::write_all(&mut encoder, &plain).unwrap();
     let long = encoder.finish().unwrap();
@@ -327,7 +317,7 @@ fn the_window_of_a_recipe_has_the_limit_that_the_client_states() {
         push.assemble(&hash_of(&base), window_log, &mut &long[..], &mut Unlimited)
             .map_err(|error| error.to_string())
     };
-    let largest = RECIPE_WINDOW_LOG_MAX;
+    let largest = WINDOW_LOG_MAX;
     assert!(assemble(Form::Seekable(MIB), largest).is_ok());
     let refused = assemble(Form::Seekable(MIB), largest - 1).unwrap_err();
     assert!(
@@ -360,12 +350,7 @@ fn an_aborted_request_leaves_nothing() {
     for len in [0, 1, recipe.len() / 2, recipe.len() - 1] {
         let push = fixture.cache.push(&fixture.token, fixture.id).unwrap();
         let mut source = Aborted(&recipe[..len]);
-        let aborted = push.assemble(
-            &hash_of(&base),
-            RECIPE_WINDOW_LOG,
-            &mut source,
-            &mut Unlimited,
-        );
+        let aborted = push.assemble(&hash_of(&base), WINDOW_LOG, &mut source, &mut Unlimited);
         assert!(
             matches!(&aborted, Err(PushError::Put(PutError::Source(error)))
                 if error.kind() == io::ErrorKind::ConnectionReset),
@@ -409,13 +394,8 @@ fn a_push_assembles_one_nar_from_a_base_at_a_time() {
                 rest,
             };
             let push = fixture.cache.push(&fixture.token, fixture.id).unwrap();
-            push.assemble(
-                &hash_of(base),
-                RECIPE_WINDOW_LOG,
-                &mut source,
-                &mut Unlimited,
-            )
-            .unwrap()
+            push.assemble(&hash_of(base), WINDOW_LOG, &mut source, &mut Unlimited)
+                .unwrap()
         });
         waiting.recv().unwrap();
         let refused = fixture.assemble(base, body).unwrap_err();
@@ -444,7 +424,7 @@ fn assemblies_are_counted_like_other_uploads() {
     fixture.assemble(&base, &wrong).unwrap_err();
     let push = fixture.cache.push(&fixture.token, fixture.id).unwrap();
     let assemble = |source: &mut dyn Read, memory: &mut dyn Memory| {
-        push.assemble(&hash_of(&base), RECIPE_WINDOW_LOG, source, memory)
+        push.assemble(&hash_of(&base), WINDOW_LOG, source, memory)
     };
     assemble(&mut Aborted(&good[..9]), &mut Unlimited).unwrap_err();
     assemble(&mut &good[..], &mut Nothing).unwrap_err();

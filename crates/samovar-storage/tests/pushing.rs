@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use samovar_nix::nar::Encoder;
 use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
+use samovar_protocol::names::PushId;
+use samovar_protocol::push::OpenLine;
 use samovar_storage::collect::Rules;
 use samovar_storage::metadata::{DAY, Metadata, NewToken, OWN_LEN, Published, StoredPath};
-use samovar_storage::push::wire::OpenLine;
-use samovar_storage::push::{Answer, PushError, PushId};
+use samovar_storage::push::{Answer, PushError};
 use samovar_storage::token::{Rights, Token, TokenHash};
 use samovar_storage::verify::Unlimited;
 use samovar_storage::{DATABASE, Storage, StoredCache, narinfo};

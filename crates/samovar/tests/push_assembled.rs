@@ -10,7 +10,7 @@ mod support_uploads;
 use std::fs;
 use std::iter;
 
-use samovar_storage::push::recipe::Writer;
+use samovar_protocol::recipe::Writer;
 use support_protocol::{Push, lines_of};
 use support_uploads::{MadePath, Site, assert_refused, hash, send};
 use testkit::http1::Response;

@@ -5,9 +5,9 @@ mod support;
 mod support_protocol;
 mod support_uploads;
 
+use samovar_protocol::push::{BODY_LEN_MAX, PUBLISH_LEN_MAX};
 use samovar_storage::DATABASE;
 use samovar_storage::metadata::{PushMetadata as _, Sqlite};
-use samovar_storage::push::wire::{BODY_LEN_MAX, PUBLISH_LEN_MAX};
 use samovar_storage::token::now;
 use support_protocol::{Push, narinfo_records, open_line, pack, pack_of};
 use support_uploads::{MadePath, Site, assert_refused, hash, send};

@@ -8,7 +8,7 @@ mod support_uploads;
 
 use std::net::SocketAddr;
 
-use samovar_storage::push::recipe::Writer;
+use samovar_protocol::recipe::Writer;
 use support_protocol::Push;
 use support_uploads::{DatabaseLock, MadePath, Site, hash, nar_of_file, send};
 use testkit::eventually;

@@ -8,7 +8,7 @@ mod support_protocol;
 mod support_push;
 mod support_uploads;
 
-use samovar_storage::push::recipe::Writer;
+use samovar_protocol::recipe::Writer;
 use serde_json::json;
 use support::secret_file;
 use support_protocol::Push;

@@ -1,7 +1,7 @@
 //! Answers the requests of the push protocol (`docs/push-protocol.md`).
 
 use std::cell::Cell;
-use std::fmt::{Display, Write as _};
+use std::fmt::Display;
 use std::io::BufReader;
 
 use samovar_http::http::Status;
@@ -9,13 +9,15 @@ use samovar_http::{Head, Request, Response};
 use samovar_metrics::Event;
 use samovar_nix::narinfo::Compression;
 use samovar_nix::{NarHash, StorePath};
-use samovar_storage::metadata::{Published, StoredPath};
-use samovar_storage::push::recipe::RecipeError;
-use samovar_storage::push::wire::{self, BODY_LEN_MAX, OPEN_COUNT_MAX, WireError};
-use samovar_storage::push::{
-    Answer, AssembleError, Missing, PartError, PushError, PushId, RECIPE_WINDOW_LOG,
-    RECIPE_WINDOW_LOG_MAX, parse_sha256,
+use samovar_protocol::names::PushId;
+use samovar_protocol::push::{
+    Assembled, BODY_LEN_MAX, Missing, OPEN_COUNT_MAX, Opened, PackOutcome, PartLine, WireError,
+    published, read_open,
 };
+use samovar_protocol::recipe::{RecipeError, WINDOW_LOG, WINDOW_LOG_MAX, WINDOW_LOG_MIN};
+use samovar_protocol::{nar_hash_text, parse_sha256};
+use samovar_storage::metadata::{Published, StoredPath};
+use samovar_storage::push::{Answer, AssembleError, PartError, PushError};
 use samovar_storage::token::Token;
 use samovar_storage::verify::Memory as _;
 use samovar_storage::{PATIENCE, PutError, Refusal};
@@ -135,36 +137,21 @@ impl Uploads {
             .reserve(len.saturating_mul(PARSE_FACTOR))
             .map_err(PutError::from)?;
         let source = BufReader::new(&body);
-        let lines = wire::read_open(source, OPEN_COUNT_MAX).map_err(PutError::Source)?;
+        let lines = read_open(source, OPEN_COUNT_MAX).map_err(PutError::Source)?;
         let policy = &context.narinfos.reader.policy;
         if policy.is_unknown() {
             return Err(Failure::Response(Fixed::Unavailable.response()));
         }
-        let (id, answers) = self.stored.open_push(token, &lines)?;
-        let mut text = format!(
-            "push 1 {id} {} {BODY_LEN_MAX} {BODY_LEN_MAX}\n",
-            lines.len()
-        );
-        let mut counts = [0_usize; 4];
-        for (line, answer) in lines.iter().zip(&answers) {
-            let (word, count, reason) = match answer {
-                Answer::Have => ("have", 0, String::new()),
-                Answer::Link => ("link", 1, String::new()),
-                Answer::Need => ("need", 2, String::new()),
-                Answer::Refused(refusal) => ("refused", 3, in_one_line(&format!(" {refusal}"))),
-            };
-            counts[count] += 1;
-            write_line(&mut text, format_args!("{word} {}{reason}", line.hash_part));
-        }
-        let [have, link, need, refused] = counts;
-        // Clients that state no names do not know this number.
-        let refused = match refused {
-            0 => String::new(),
-            count => format!(" {count}"),
+        let (push_id, answers) = self.stored.open_push(token, &lines)?;
+        let opened = Opened {
+            push_id,
+            pack_len_max: BODY_LEN_MAX,
+            part_len_max: BODY_LEN_MAX,
+            answers,
         };
-        write_line(&mut text, format_args!("end {have} {link} {need}{refused}"));
+        let text = opened.text(lines.iter().map(|line| line.hash_part));
         drop(admitted);
-        for (line, answer) in lines.iter().zip(&answers) {
+        for (line, answer) in lines.iter().zip(&opened.answers) {
             if let Answer::Refused(refusal) = answer {
                 let path = line.path.as_ref();
                 let path = path.map(|path| path.display(context.store_dir));
@@ -189,34 +176,25 @@ impl Uploads {
             push.put_pack(&mut &body, &mut admitted)
         };
         let outcomes = body.finish(receive(), BODY_LEN_MAX)?;
-        let (mut text, mut refused) = (String::new(), 0);
         for outcome in &outcomes {
-            let nar_hash = nixbase32(&outcome.nar_hash);
-            match &outcome.refusal {
-                None => write_line(&mut text, format_args!("kept {nar_hash}")),
-                Some(reason) => {
-                    refused += 1;
-                    let reason = in_one_line(reason);
-                    let path: &dyn Display = &format_args!("the NAR {nar_hash}");
-                    context.refuse(request.head(), token, Some(path), &reason);
-                    write_line(&mut text, format_args!("refused {nar_hash} {reason}"));
-                }
+            if let Some(reason) = &outcome.refusal {
+                let nar_hash = nar_hash_text(&outcome.nar_hash);
+                let path: &dyn Display = &format_args!("the NAR {nar_hash}");
+                context.refuse(request.head(), token, Some(path), reason);
             }
         }
-        let kept = outcomes.len() - refused;
-        write_line(&mut text, format_args!("end {kept} {refused}"));
-        Ok(text_response(Status::OK, text))
+        Ok(text_response(Status::OK, PackOutcome::text(&outcomes)))
     }
 
     fn parts(&self, token: &Token, id: PushId, nar_hash: &NarHash) -> Result<Response, Failure> {
         let parts = self.stored.push(token, id)?.parts(nar_hash)?;
-        let mut text = String::new();
-        for part in &parts {
-            let (number, len, sha256) = (part.number, part.len, part.sha256_text());
-            write_line(&mut text, format_args!("part {number} {len} {sha256}"));
-        }
-        write_line(&mut text, format_args!("end {}", parts.len()));
-        Ok(text_response(Status::OK, text))
+        let lines = parts.iter().map(|part| PartLine {
+            number: part.number,
+            len: part.len,
+            sha256: part.sha256,
+        });
+        let lines: Vec<_> = lines.collect();
+        Ok(text_response(Status::OK, PartLine::text(&lines)))
     }
 
     fn join(
@@ -253,13 +231,13 @@ impl Uploads {
             bad_request("the URL needs the parameter base: the hash of a NAR, 52 characters")
         })?;
         let window_log = match parameter(request.head(), "window") {
-            None => RECIPE_WINDOW_LOG,
+            None => WINDOW_LOG,
             Some(text) => small_number(text)
-                .filter(|log| (10..=RECIPE_WINDOW_LOG_MAX).contains(log))
+                .filter(|log| (WINDOW_LOG_MIN..=WINDOW_LOG_MAX).contains(log))
                 .ok_or_else(|| {
                     bad_request(&format!(
-                        "the parameter window is the power of two of the zstd window, 10 to \
-                         {RECIPE_WINDOW_LOG_MAX}"
+                        "the parameter window is the power of two of the zstd window, \
+                         {WINDOW_LOG_MIN} to {WINDOW_LOG_MAX}"
                     ))
                 })?,
         };
@@ -270,10 +248,8 @@ impl Uploads {
             push.assemble(&base, window_log, &mut &body, &mut admitted)
         };
         let (nar_hash, nar_size) = body.finish(receive(), BODY_LEN_MAX)?;
-        Ok(text_response(
-            Status::OK,
-            format!("kept {} {nar_size}\nend 1\n", nixbase32(&nar_hash)),
-        ))
+        let assembled = Assembled { nar_hash, nar_size };
+        Ok(text_response(Status::OK, assembled.text()))
     }
 
     fn publish_all(
@@ -299,7 +275,7 @@ impl Uploads {
             })
         };
         let render = |path: &StoredPath| render(context, path);
-        let published = match push.publish(&mut &body, &is_elsewhere, &render) {
+        let paths = match push.publish(&mut &body, &is_elsewhere, &render) {
             // The live Nix store may contain the reference, but it cannot be read at the moment.
             Err(PushError::Missing(_)) if undecided.get() => {
                 return Ok(Fixed::Unavailable.response());
@@ -307,7 +283,7 @@ impl Uploads {
             other => other?,
         };
         let (observer, by) = (&reader.shared.observer, context.uploader(token));
-        for (path, outcome) in &published {
+        for (path, outcome) in &paths {
             let path = &path.display(context.store_dir);
             match outcome {
                 Published::New => observer.event(&Event::PathUploaded { path, by }),
@@ -315,11 +291,7 @@ impl Uploads {
                 _ => {}
             }
         }
-        let count = published.len();
-        Ok(text_response(
-            Status::OK,
-            format!("published {count}\nend {count}\n"),
-        ))
+        Ok(text_response(Status::OK, published(paths.len())))
     }
 }
 
@@ -351,7 +323,7 @@ fn failure(head: Head<'_>, error: &PushError) -> Response {
             _ => Status::UNPROCESSABLE_CONTENT,
         },
         PushError::Missing(missing) => {
-            return text_response(Status::CONFLICT, missing_text(missing));
+            return text_response(Status::CONFLICT, Missing::text(missing));
         }
         PushError::Put(PutError::Source(source)) if WireError::of(source).is_some() => {
             let error = WireError::of(source);
@@ -376,20 +348,6 @@ fn failure(head: Head<'_>, error: &PushError) -> Response {
     }
 }
 
-fn missing_text(missing: &[Missing]) -> String {
-    let mut text = String::new();
-    for missing in missing {
-        match missing {
-            Missing::Reference { reference, path } => {
-                write_line(&mut text, format_args!("missing {reference} {path}"));
-            }
-            Missing::Nar(path) => write_line(&mut text, format_args!("need {path}")),
-        }
-    }
-    write_line(&mut text, format_args!("end {}", missing.len()));
-    text
-}
-
 /// Returns the length that the request states for its body. Fails if it is missing or over `limit`.
 fn body_len(head: Head<'_>, limit: u64) -> Result<u64, Failure> {
     let len = head.header_text("Content-Length");
@@ -411,21 +369,6 @@ fn parameter<'a>(head: Head<'a>, name: &str) -> Option<&'a str> {
     let query = std::str::from_utf8(head.query()?).ok()?;
     let mut parameters = query.split('&').filter_map(|text| text.split_once('='));
     parameters.find_map(|(found, value)| (found == name).then_some(value))
-}
-
-fn nixbase32(nar_hash: &NarHash) -> String {
-    samovar_nix::nixbase32::encode(nar_hash.as_bytes())
-}
-
-/// Replaces line ends: the message of a decompressor, or the pattern of a token, may have several
-/// lines.
-fn in_one_line(reason: &str) -> String {
-    reason.replace(char::is_control, " ")
-}
-
-fn write_line(text: &mut String, line: std::fmt::Arguments<'_>) {
-    // Ignore the result: writing to a string never fails.
-    let _never = writeln!(text, "{line}");
 }
 
 fn done() -> Response {

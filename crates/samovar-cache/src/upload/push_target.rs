@@ -2,8 +2,9 @@
 
 use samovar_http::http::Method;
 use samovar_nix::NarHash;
-use samovar_storage::push::PushId;
-use samovar_storage::push::wire::{self, BODY_LEN_MAX, OPEN_LEN_MAX, PUBLISH_LEN_MAX};
+use samovar_protocol::names::PushId;
+use samovar_protocol::number;
+use samovar_protocol::push::{BODY_LEN_MAX, OPEN_LEN_MAX, PUBLISH_LEN_MAX};
 
 /// The resource of the push protocol that a URL below `push/` names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +74,7 @@ impl Target {
 
 /// Parses a decimal number without leading zeros.
 pub(super) fn small_number(text: &str) -> Option<u32> {
-    u32::try_from(wire::number(text.as_bytes())?).ok()
+    u32::try_from(number(text.as_bytes())?).ok()
 }
 
 #[cfg(test)]

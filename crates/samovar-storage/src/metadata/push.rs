@@ -4,7 +4,7 @@ use samovar_nix::{NarHash, StorePath};
 
 use super::{CacheId, Client, StoredNar};
 use crate::error::StorageError;
-use crate::push::wire::OpenLine;
+use samovar_protocol::push::OpenLine;
 
 /// What a client must send to push a path.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -15,8 +15,8 @@ use std::io::{self, Read, Write};
 
 use samovar_nix::NarHash;
 use samovar_nix::narinfo::Compression;
+use samovar_protocol::recipe::{RecipeError, WINDOW_LOG_MAX};
 
-use super::recipe::RecipeError;
 use super::{Push, PushError};
 use crate::counters::{Kind, Reason, Received};
 use crate::error::PutError;
@@ -32,14 +32,6 @@ use self::work::{AddWork, Granted, Work};
 
 /// Minimum content length of a frame, in bytes, except for the last one of a file.
 const FRAME_LEN_MIN: usize = 256 << 10;
-
-/// Maximum window of the compressed recipe, as a power of two, unless the client asks for a larger
-/// one: 8 MiB, as of `zstd -19`.
-pub const RECIPE_WINDOW_LOG: u32 = 23;
-
-/// Largest window of a compressed recipe that a client may ask for, as a power of two: 128 MiB, as
-/// of `zstd --long`.
-pub const RECIPE_WINDOW_LOG_MAX: u32 = 27;
 
 /// Maximum memory of all windows, in bytes: that of a single NAR with the largest window.
 const WINDOWS_LEN_MAX: u64 = 136 << 20;
@@ -115,7 +107,7 @@ impl Push<'_> {
     /// Receives a recipe compressed with zstd, assembles its NAR, and verifies it. When this
     /// returns, the NAR is stored durably. Returns the hash of the NAR, and its length in bytes.
     /// `window_log`: maximum window of the recipe, as a power of two, at most
-    /// [`RECIPE_WINDOW_LOG_MAX`].
+    /// [`WINDOW_LOG_MAX`].
     ///
     /// # Errors
     ///
@@ -137,7 +129,7 @@ impl Push<'_> {
         let index = storage.metadata.frames(nar.id)?;
         let base_size = nar.nar_size;
         let base = Source::new(nar, file, index.as_deref());
-        let window_log = window_log.min(RECIPE_WINDOW_LOG_MAX);
+        let window_log = window_log.min(WINDOW_LOG_MAX);
         let windows_len = base.window_len(&storage.limits)? + (1 << window_log);
         if windows_len > WINDOWS_LEN_MAX {
             return Err(AssembleError::Windows.into());

@@ -17,19 +17,17 @@
 //! identify the file, because two clients may compress the same NAR differently.
 
 mod assemble;
-mod framed;
 pub(crate) mod joins;
 mod pack;
 mod parts;
 mod publish;
-pub mod recipe;
-pub mod wire;
 
 use std::collections::HashSet;
-use std::fmt;
 use std::slice;
 
 use samovar_nix::{NarHash, StorePath};
+use samovar_protocol::names::PushId;
+use samovar_protocol::push::{Missing, OpenAnswer, OpenLine};
 
 use crate::error::{PutError, StorageError};
 use crate::metadata::{DAY, Need, PushLimits, StoredNar};
@@ -39,12 +37,8 @@ use crate::storage::Storage;
 use crate::stored_cache::StoredCache;
 use crate::token::Token;
 
-use self::wire::OpenLine;
-
-pub use assemble::{AssembleError, RECIPE_WINDOW_LOG, RECIPE_WINDOW_LOG_MAX};
-pub use pack::PackOutcome;
-pub use parts::{PartError, PartKey, parse_sha256};
-pub use publish::Missing;
+pub use assemble::AssembleError;
+pub use parts::{PartError, PartKey};
 
 /// Limits of the pushes that belong to one token.
 const LIMITS: PushLimits = PushLimits {
@@ -56,27 +50,6 @@ const LIMITS: PushLimits = PushLimits {
 /// Number of paths that one transaction looks up. Recording their uses takes about 0.1 s, for which
 /// other uploads wait.
 const OPEN_BATCH_LEN: usize = 4096;
-
-/// Identifier of a push: 32 hexadecimal digits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct PushId(u128);
-
-impl PushId {
-    /// Parses an identifier. Returns `None` unless the text is exactly 32 lower-case hexadecimal
-    /// digits.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        let id = u128::from_str_radix(text, 16).ok().map(Self)?;
-        // Refuse other notations of the same number, such as upper-case digits or a sign.
-        (id.to_string() == text).then_some(id)
-    }
-}
-
-impl fmt::Display for PushId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
-    }
-}
 
 /// Reason why a request of the push protocol has failed.
 #[derive(Debug, thiserror::Error)]
@@ -130,18 +103,8 @@ impl From<StorageError> for PushError {
     }
 }
 
-/// What a client must send to push a path.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
-    /// Nothing: the cache has the path.
-    Have,
-    /// Only the narinfo: the server has the NAR.
-    Link,
-    /// Both the NAR and the narinfo.
-    Need,
-    /// Nothing: the path would be refused, because of its name.
-    Refused(Box<Refusal>),
-}
+/// What a client must send to push a path, or why the path would be refused.
+pub type Answer = OpenAnswer<Box<Refusal>>;
 
 /// An open push, which belongs to a cache and a token.
 #[derive(Debug)]

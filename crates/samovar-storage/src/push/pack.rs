@@ -2,9 +2,8 @@
 
 use std::io::{BufReader, Read, Write};
 
-use samovar_nix::NarHash;
+use samovar_protocol::push::{PackLine, PackOutcome, Records};
 
-use super::wire::{PackLine, Records};
 use super::{Push, PushError};
 use crate::counters::{Kind, Reason, Received};
 use crate::error::{PutError, StorageError};
@@ -23,15 +22,6 @@ const BATCH_COUNT: usize = 1024;
 /// Total length of listings and frame indexes, in bytes, at which the NARs received so far are
 /// recorded.
 const BATCH_LEN: usize = 1 << 20;
-
-/// The outcome for one record of a pack.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PackOutcome {
-    /// The NAR hash that the record states.
-    pub nar_hash: NarHash,
-    /// The reason why the NAR is refused, as one sentence. `None`: the NAR is stored.
-    pub refusal: Option<String>,
-}
 
 /// NARs of a pack that were verified and are not recorded yet.
 struct Batch<'a> {
@@ -53,7 +43,8 @@ impl Push<'_> {
     /// # Errors
     ///
     /// Any [`PushError`]; a [`PutError::Source`] may contain a
-    /// [`WireError`](super::wire::WireError). Records before the fault may have been kept.
+    /// [`WireError`](samovar_protocol::push::WireError). Records before the fault may have been
+    /// kept.
     pub fn put_pack(
         &self,
         source: &mut dyn Read,
@@ -79,10 +70,7 @@ impl Push<'_> {
                     Err(other) => return Err(other.into()),
                 }
             }
-            outcomes.push(PackOutcome {
-                nar_hash: line.nar_hash,
-                refusal,
-            });
+            outcomes.push(PackOutcome::new(line.nar_hash, refusal.as_deref()));
             if batch.new.len() >= BATCH_COUNT || batch.len >= BATCH_LEN {
                 let full = std::mem::replace(&mut batch, self.start_batch()?);
                 self.counted(self.record(full, &mut outcomes))?;

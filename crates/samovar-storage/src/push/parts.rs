@@ -7,12 +7,14 @@ use std::fmt;
 use std::io::{self, Read};
 
 use samovar_nix::narinfo::Compression;
-use samovar_nix::{Algorithm, Hash, NarHash};
+use samovar_nix::{Hash, NarHash};
+use samovar_protocol::names::PushId;
+use samovar_protocol::parse_sha256;
+use samovar_protocol::push::{BODY_LEN_MAX, PackLine};
 use samovar_text::human;
 use sha2::{Digest as _, Sha256};
 
-use super::wire::{BODY_LEN_MAX, PackLine};
-use super::{Push, PushError, PushId};
+use super::{Push, PushError};
 use crate::counters::{Kind, Reason, Received};
 use crate::error::{PutError, StorageError};
 use crate::objects::{Objects, PART_PREFIX};
@@ -66,12 +68,6 @@ impl PartKey {
         (key_of.to_string() == key).then_some(key_of)
     }
 
-    /// Returns the SHA-256 of the part in lower-case hexadecimal digits.
-    #[must_use]
-    pub fn sha256_text(&self) -> String {
-        Hash::sha256(&self.sha256).base16()
-    }
-
     fn is_of(&self, push: PushId, nar_hash: &NarHash) -> bool {
         self.push == push && self.nar_hash == *nar_hash
     }
@@ -87,13 +83,6 @@ impl fmt::Display for PartKey {
         let (number, len) = (self.number, self.len);
         write!(f, "{PART_PREFIX}{push}/{nar_hash}-{number}-{len}-{sha256}")
     }
-}
-
-/// Parses a SHA-256 of 64 lower-case hexadecimal digits.
-#[must_use]
-pub fn parse_sha256(text: &str) -> Option<[u8; 32]> {
-    let hash = Hash::parse_digest(Algorithm::Sha256, text).ok()?;
-    (hash.base16() == text).then(|| hash.digest().try_into().ok())?
 }
 
 /// Reason why a request about parts is refused.
@@ -468,7 +457,7 @@ mod tests {
 
     fn part(number: u32, len: u64) -> PartKey {
         PartKey {
-            push: PushId(7),
+            push: PushId::from_number(7),
             nar_hash: NarHash::from_bytes([1; 32]),
             number,
             len,
@@ -541,7 +530,7 @@ mod tests {
             (number, len) in any::<(u32, u64)>(),
         ) {
             let nar_hash = NarHash::from_bytes(nar_hash);
-            let key = PartKey { push: PushId(push), nar_hash, number, len, sha256 };
+            let key = PartKey { push: PushId::from_number(push), nar_hash, number, len, sha256 };
             prop_assert_eq!(PartKey::parse(&key.to_string()), Some(key));
         }
     }

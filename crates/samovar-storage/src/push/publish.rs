@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::io::{BufReader, Read};
 use std::sync::Arc;
 
-use samovar_nix::{HashPart, StorePath};
+use samovar_nix::StorePath;
+use samovar_protocol::push::{Missing, NarinfoLine, Records};
 
-use super::wire::{NarinfoLine, Records};
 use super::{Push, PushError};
 use crate::counters::{Kind, Reason};
 use crate::error::PutError;
@@ -16,20 +16,6 @@ use crate::storage::Render;
 
 /// Length of the buffer between the body and its records, in bytes.
 const BUFFER_LEN: usize = 64 << 10;
-
-/// A reference or NAR that a path needs and the cache lacks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Missing {
-    /// A reference of a path.
-    Reference {
-        /// Hash part of the reference.
-        reference: HashPart,
-        /// Hash part of the path that refers to it.
-        path: HashPart,
-    },
-    /// The NAR of the path with this hash part.
-    Nar(HashPart),
-}
 
 /// Returns the reason for counting a refusal. Returns `None` if the request was aborted.
 fn reason(error: &PushError) -> Option<Reason> {
@@ -49,7 +35,7 @@ impl Push<'_> {
     /// # Errors
     ///
     /// [`PushError::Missing`], [`PushError::Narinfo`] and others. Nothing is published then. A
-    /// [`PutError::Source`] may contain a [`WireError`](super::wire::WireError).
+    /// [`PutError::Source`] may contain a [`WireError`](samovar_protocol::push::WireError).
     pub fn publish(
         &self,
         source: &mut dyn Read,

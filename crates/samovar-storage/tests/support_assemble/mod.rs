@@ -12,11 +12,12 @@ use std::sync::Arc;
 
 use samovar_nix::nar::Encoder;
 use samovar_nix::{HashPart, NarHash, SeekTable, StoreDir};
+use samovar_protocol::names::PushId;
+use samovar_protocol::push::OpenLine;
+use samovar_protocol::recipe::{WINDOW_LOG, Writer};
 use samovar_storage::collect::Rules;
 use samovar_storage::metadata::{Metadata, NewToken};
-use samovar_storage::push::recipe::Writer;
-use samovar_storage::push::wire::OpenLine;
-use samovar_storage::push::{Answer, PushError, PushId, RECIPE_WINDOW_LOG};
+use samovar_storage::push::{Answer, PushError};
 use samovar_storage::token::{Rights, Token, TokenHash, now};
 use samovar_storage::verify::Unlimited;
 use samovar_storage::{Storage, StoredCache};
@@ -226,12 +227,7 @@ impl Fixture {
 
     pub(crate) fn assemble(&self, base: &[u8], recipe: &[u8]) -> Result<(NarHash, u64), PushError> {
         let push = self.cache.push(&self.token, self.id).unwrap();
-        push.assemble(
-            &hash_of(base),
-            RECIPE_WINDOW_LOG,
-            &mut &recipe[..],
-            &mut Unlimited,
-        )
+        push.assemble(&hash_of(base), WINDOW_LOG, &mut &recipe[..], &mut Unlimited)
     }
 
     /// Assembles a NAR, and checks it and its file. Returns the file.

@@ -3,11 +3,12 @@
 use std::sync::mpsc::{Receiver, Sender, SyncSender};
 
 use anyhow::ensure;
+use samovar_nix::narinfo::Compression;
+use samovar_protocol::push::{LINE_LEN_MAX, PackLine, write_end, write_record};
 
 use super::compress::{Output, SMALL_LEN_MAX};
 use super::publisher::Event;
 use super::session::{BUFFER_LEN, Part, Shared, Upload};
-use super::wire;
 
 /// Maximum number of NARs in a pack. A push is thus split into several packs, which the server
 /// verifies at once.
@@ -86,7 +87,7 @@ impl<'a> Assembler<'a> {
 
     fn take_small(&mut self, nar: usize, bytes: &[u8]) -> anyhow::Result<()> {
         // Besides the NAR, the pack has a line before it and a last line.
-        let len = bytes.len() + 2 * wire::LINE_LEN_MAX;
+        let len = bytes.len() + 2 * LINE_LEN_MAX;
         ensure!(
             len <= self.pack_len_max,
             "the cache takes packs of at most {} bytes: use nix copy",
@@ -100,7 +101,12 @@ impl<'a> Assembler<'a> {
             self.pack = self.buffer()?;
         }
         let info = self.shared.info(nar)?;
-        wire::push_record(&mut self.pack, &info.nar_hash, bytes);
+        let line = PackLine {
+            nar_hash: info.nar_hash,
+            compression: Compression::Zstd,
+            len: bytes.len() as u64,
+        };
+        write_record(&mut self.pack, &line, bytes);
         self.pack_nars.push(nar);
         Ok(())
     }
@@ -119,7 +125,7 @@ impl<'a> Assembler<'a> {
         }
         let nars = std::mem::take(&mut self.pack_nars);
         let mut body = std::mem::take(&mut self.pack);
-        wire::push_end(&mut body, nars.len());
+        write_end(&mut body, nars.len());
         Ok(self.uploads.send(Upload::Pack { body, nars })?)
     }
 

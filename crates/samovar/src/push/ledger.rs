@@ -3,6 +3,9 @@
 use std::collections::{HashMap, VecDeque};
 
 use samovar_nix::{HashPart, NarHash, PathInfo, StoreDir, StorePath};
+use samovar_protocol::push::OpenAnswer;
+
+use crate::http::printable;
 
 /// The files of a path that a cache lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,6 +16,21 @@ pub(super) enum Lack {
     Narinfo,
     /// The cache has neither the NAR nor the narinfo.
     Nar,
+}
+
+impl From<&OpenAnswer> for Lack {
+    fn from(answer: &OpenAnswer) -> Self {
+        match answer {
+            OpenAnswer::Have => Self::Nothing,
+            OpenAnswer::Link => Self::Narinfo,
+            OpenAnswer::Need | OpenAnswer::Refused(_) => Self::Nar,
+        }
+    }
+}
+
+/// Returns, for each answer of a server, the files of its path that the cache lacks.
+pub(super) fn lacks(answers: &[OpenAnswer]) -> Vec<Lack> {
+    answers.iter().map(Lack::from).collect()
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,13 +110,24 @@ impl<'a> Ledger<'a> {
         ledger
     }
 
-    /// Fails the paths that the cache refuses, given by their indices and the reasons, and all
-    /// paths that refer to them.
-    pub(super) fn refuse(&mut self, refused: &[(usize, String)]) {
-        for (path, reason) in refused {
-            self.failed(*path, reason.clone());
+    /// Creates the ledger of a push that a server has opened. Fails the paths that the server
+    /// refuses, and all paths that refer to them.
+    pub(super) fn of_answers(infos: &'a [PathInfo], answers: &[OpenAnswer]) -> Self {
+        let mut ledger = Self::new(infos, &lacks(answers));
+        ledger.refuse(answers);
+        ledger
+    }
+
+    fn refuse(&mut self, answers: &[OpenAnswer]) {
+        let mut is_refused = false;
+        for (path, answer) in answers.iter().enumerate() {
+            if let OpenAnswer::Refused(reason) = answer {
+                let reason = printable(reason);
+                self.failed(path, format!("the cache refused it: {reason}"));
+                is_refused = true;
+            }
         }
-        if refused.is_empty() {
+        if !is_refused {
             return;
         }
         for path in 0..self.infos.len() {

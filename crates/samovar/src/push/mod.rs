@@ -5,8 +5,9 @@
 //! * `options`: the command line.
 //! * `closure`: selects the paths. `compress`: reads and compresses their NARs. `ledger`: the
 //!   states of the paths.
-//! * `session`: the requests of the push protocol, with `assembler`, `publisher`, `resume` and
-//!   `wire`. `stock`: the requests of a stock Nix client, for caches that do not know the protocol.
+//! * `session`: the requests of the push protocol, with `assembler`, `publisher` and `resume`.
+//!   Their texts are in `samovar-protocol`. `stock`: the requests of a stock Nix client, for caches
+//!   that do not know the protocol. `narinfo`: the narinfos of both.
 //! * `directory`, `local_tree`, `snapshot`: snapshots of trees.
 //! * `exec`, `watch`, `spool`: other sources of paths than the command line.
 //! * `pin`: the pin of the named path.
@@ -20,6 +21,7 @@ mod directory;
 mod exec;
 mod ledger;
 mod local_tree;
+mod narinfo;
 mod options;
 mod pin;
 mod publisher;
@@ -30,7 +32,6 @@ mod snapshot;
 mod spool;
 mod stock;
 mod watch;
-mod wire;
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
@@ -42,7 +43,7 @@ use clap::ArgMatches;
 #[cfg(test)]
 use samovar_nix::NarHash;
 use samovar_nix::{HashPart, PathInfo, StorePath};
-use samovar_storage::push::wire::OPEN_COUNT_MAX;
+use samovar_protocol::push::{OPEN_COUNT_MAX, Opened};
 use samovar_store::{OpenError, Store, Unavailable};
 
 use crate::cache::{Cache, INFO_PATH};
@@ -62,7 +63,6 @@ use report::Report;
 use resume::Unfinished;
 use session::{Opening, Session};
 use stock::Stock;
-use wire::Opened;
 
 pub(crate) use directory::{
     KEEP, host, named, refuse_public, report_left_out, report_skipped, reserved,
@@ -121,7 +121,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<E
 ///
 /// The server cannot be reached, or refuses the login.
 pub(crate) fn may_push(http: &Http) -> anyhow::Result<Option<bool>> {
-    let http = http.at(format!("{}/upload{}", http.remote(), wire::PREFIX));
+    let http = http.at(format!("{}/upload{}", http.remote(), session::PREFIX));
     Ok(match session::open_as("the token", &http, &[])? {
         Opening::Opened(opened) => {
             session::end(&http, &opened);
@@ -134,7 +134,7 @@ pub(crate) fn may_push(http: &Http) -> anyhow::Result<Option<bool>> {
 
 /// Fails if the login gives no right to push. `below`: client for the URL below which uploads are.
 fn may_push_below(below: &Http) -> anyhow::Result<()> {
-    let http = below.at(format!("{}{}", below.remote(), wire::PREFIX));
+    let http = below.at(format!("{}{}", below.remote(), session::PREFIX));
     match session::open(&http, &[])? {
         Opening::Opened(opened) => session::end(&http, &opened),
         Opening::NotPermitted(error) => return Err(error),
@@ -393,14 +393,13 @@ impl Pusher {
             opened,
             unfinished: Unfinished::new(http.remote().url(), self.compressing, session::BUFFER_LEN),
         };
-        let lacks = &session.opened.lacks;
+        let answers = &session.opened.answers;
         if self.is_dry {
             session::end(http, &session.opened);
-            let mut ledger = Ledger::new(infos, lacks);
-            ledger.refuse(&session.opened.refused);
+            let ledger = Ledger::of_answers(infos, answers);
             return Ok(ledger.into_prediction(self.store.store_dir()));
         }
-        let progress = progress_of(infos, lacks);
+        let progress = progress_of(infos, &ledger::lacks(answers));
         let nars = StoreNars(&*self.store);
         let dir = self.store.store_dir();
         let summary = session.push(&nars, dir, infos, self.compressing, &progress);
@@ -442,7 +441,7 @@ impl Pusher {
         let (mut protocol, mut pins) = (None, None);
         let cache = match response.status().as_u16() {
             200 => {
-                protocol = Some(below.at(format!("{}{}", below.remote(), wire::PREFIX)));
+                protocol = Some(below.at(format!("{}{}", below.remote(), session::PREFIX)));
                 pins = Some(below.clone());
                 Cache::with_info(below, response)?
             }

@@ -5,11 +5,13 @@
 
 use anyhow::{Context as _, bail, ensure};
 use samovar_nix::StoreDir;
-use samovar_storage::push::wire::{PUBLISH_COUNT_MAX, PUBLISH_LEN_MAX};
+use samovar_protocol::push::{
+    LINE_LEN_MAX, Missing, PUBLISH_COUNT_MAX, PUBLISH_LEN_MAX, is_published, write_end,
+};
 
 use super::ledger::Ledger;
+use super::narinfo::push_narinfo;
 use super::session::answer;
-use super::wire::{self, LINE_LEN_MAX, Missing};
 use crate::http::Http;
 
 /// Total length in bytes of stored NARs without a narinfo at which paths are published before the
@@ -119,8 +121,7 @@ impl<'a, 'l> Publisher<'a, 'l> {
             let (response, text) = answer(|| self.http.post(&self.url, &body))?;
             match (response.status().as_u16(), text) {
                 (200, Some(text)) => {
-                    let count = sent.len();
-                    if text != format!("published {count}\nend {count}\n") {
+                    if !is_published(&text, sent.len()) {
                         bail!("invalid answer from {}: {text:?}", self.http.url(&self.url));
                     }
                     for path in sent {
@@ -128,7 +129,7 @@ impl<'a, 'l> Publisher<'a, 'l> {
                     }
                 }
                 (409, Some(text)) => {
-                    let missing = wire::parse_missing(&text).with_context(|| {
+                    let missing = Missing::parse(&text).with_context(|| {
                         format!("invalid answer from {}: {text:?}", self.http.url(&self.url))
                     })?;
                     self.fail_missing(missing)?;
@@ -170,7 +171,7 @@ impl<'a, 'l> Publisher<'a, 'l> {
             };
             if !self.ledger.is_failed(path) && !self.ledger.fails_by_reference(path) {
                 let len = body.len();
-                if let Err(error) = wire::push_narinfo(&mut body, info, self.dir) {
+                if let Err(error) = push_narinfo(&mut body, info, self.dir) {
                     self.ledger.failed(path, error.to_string());
                 } else if (body.len() + LINE_LEN_MAX) as u64 > PUBLISH_LEN_MAX && len > 0 {
                     body.truncate(len);
@@ -182,15 +183,14 @@ impl<'a, 'l> Publisher<'a, 'l> {
             taken += 1;
         }
         paths.drain(..taken);
-        wire::push_end(&mut body, sent.len());
+        write_end(&mut body, sent.len());
         (body, sent)
     }
 
     fn fail_missing(&mut self, missing: Vec<Missing>) -> anyhow::Result<()> {
         for missing in missing {
             let hash_part = match &missing {
-                Missing::Reference { referrer, .. } => *referrer,
-                Missing::Nar(path) => *path,
+                Missing::Reference { path, .. } | Missing::Nar(path) => *path,
             };
             let path = self.ledger.find(hash_part);
             let path = path.context("the cache names an unknown path")?;

@@ -12,11 +12,11 @@ use std::fs;
 use std::path::PathBuf;
 
 use samovar_nix::NarHash;
-use samovar_storage::push::PushId;
+use samovar_protocol::names::PushId;
+use samovar_protocol::nar_hash_text;
 
 use super::cache_dir;
 use super::compress::Compressing;
-use super::wire::nar_hash_text;
 
 /// The records of NARs whose upload to one target is not finished.
 #[derive(Debug)]
@@ -43,16 +43,15 @@ impl Unfinished {
 
     /// Returns the push id under which parts of the NAR were sent with the present settings.
     /// `None`: there is no such upload to continue.
-    pub(super) fn push_id(&self, nar: &NarHash) -> Option<String> {
+    pub(super) fn push_id(&self, nar: &NarHash) -> Option<PushId> {
         let text = fs::read_to_string(self.file(nar)?).ok()?;
         let (push_id, settings) = text.split_once('\n')?;
-        let is_valid = PushId::parse(push_id).is_some() && settings == self.settings;
-        is_valid.then(|| push_id.to_owned())
+        PushId::parse(push_id).filter(|_| settings == self.settings)
     }
 
     /// Records the push id of a NAR. Ignores errors: without the record, an interrupted upload
     /// merely starts anew.
-    pub(super) fn remember(&self, nar: &NarHash, push_id: &str) {
+    pub(super) fn remember(&self, nar: &NarHash, push_id: PushId) {
         let Some(file) = self.file(nar) else { return };
         if let Some(dir) = &self.dir {
             fs::create_dir_all(dir).ok();
@@ -84,12 +83,13 @@ mod tests {
             settings: settings.to_owned(),
         };
         let nar = NarHash::from_bytes([7; 32]);
-        let id = "4f1b7c6d0c8e4a5f9d3e2b1a0c9d8e7f";
+        let id = PushId::from_number(7);
         assert_eq!(with("level 3\n").push_id(&nar), None);
         with("level 3\n").remember(&nar, id);
-        assert_eq!(with("level 3\n").push_id(&nar).as_deref(), Some(id));
+        assert_eq!(with("level 3\n").push_id(&nar), Some(id));
         assert_eq!(with("level 4\n").push_id(&nar), None);
-        with("level 3\n").remember(&nar, "not an id");
+        let file = with("").file(&nar).unwrap();
+        fs::write(file, "not an id\nlevel 3\n").unwrap();
         assert_eq!(with("level 3\n").push_id(&nar), None);
         with("level 3\n").forget(&nar);
         assert_eq!(with("level 3\n").push_id(&nar), None);

@@ -31,7 +31,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
-use samovar_nix::{PathInfo, StoreDir};
+use samovar_nix::{Hash, PathInfo, StoreDir};
+use samovar_protocol::names::PushId;
+use samovar_protocol::nar_hash_text;
+use samovar_protocol::push::{OpenLine, Opened, PackOutcome, PartLine};
 use sha2::{Digest as _, Sha256};
 use ureq::Body;
 use ureq::http::Response;
@@ -41,10 +44,12 @@ use super::compress::{self, Compressing, Nars, SMALL_LEN_MAX};
 use super::ledger::{Ledger, Summary};
 use super::publisher::{Event, Publisher};
 use super::resume::Unfinished;
-use super::wire::{self, Opened};
 use crate::http::{Http, Payload, read_body};
 use crate::outcome::Failed;
 use crate::progress::Progress;
+
+/// Prefix of the protocol's URL paths, appended to the URL that stock Nix clients push to.
+pub(super) const PREFIX: &str = "/push/1";
 
 /// Length of a buffer for a pack or a part, in bytes, unless the server allows less.
 pub(super) const BUFFER_LEN: usize = 32 << 20;
@@ -107,7 +112,7 @@ pub(super) fn open(http: &Http, infos: &[PathInfo]) -> anyhow::Result<Opening> {
 /// As [`open`].
 pub(super) fn open_as(what: &str, http: &Http, infos: &[PathInfo]) -> anyhow::Result<Opening> {
     let send = |with_names| {
-        let body = wire::open_body(infos, with_names);
+        let body = open_body(infos, with_names);
         answer(|| http.post("/open", body.as_bytes()))
     };
     let (mut response, mut text) = send(true)?;
@@ -122,9 +127,22 @@ pub(super) fn open_as(what: &str, http: &Http, infos: &[PathInfo]) -> anyhow::Re
             _ => Err(error(response)),
         };
     };
-    let opened = wire::parse_opened(&text, infos)
+    let asked = infos.iter().map(|info| info.path.hash_part());
+    let opened = Opened::parse(&text, asked)
         .with_context(|| format!("invalid answer from {}", http.url("/open")))?;
     Ok(opened.map_or(Opening::Unsupported, Opening::Opened))
+}
+
+/// Returns the body of a request to open a push of these paths. `with_names`: whether to state
+/// their names, which the first servers with the protocol do not know.
+fn open_body(infos: &[PathInfo], with_names: bool) -> String {
+    let lines = infos.iter().map(|info| OpenLine {
+        hash_part: info.path.hash_part(),
+        nar_hash: info.nar_hash,
+        nar_size: info.nar_size,
+        path: with_names.then(|| info.path.clone()),
+    });
+    lines.map(|line| line.text()).collect()
 }
 
 /// Ends the push on the server. Ignores errors, because the push expires anyway. An earlier push
@@ -171,12 +189,12 @@ pub(super) struct Part {
 }
 
 /// The upload state of a NAR that is sent in parts.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Parts {
     /// Push id under which the parts are sent.
-    push_id: String,
-    /// SHA-256 in base 16 of the parts that the server had at the start, by part number.
-    known: HashMap<u64, String>,
+    push_id: PushId,
+    /// SHA-256 of the parts that the server had at the start, by part number.
+    known: HashMap<u64, [u8; 32]>,
     done_count: u64,
     /// Number of all parts of the NAR. `None` until the last part is complete.
     count: Option<u64>,
@@ -206,8 +224,7 @@ impl Session<'_> {
         settings: Compressing,
         progress: &Progress,
     ) -> anyhow::Result<Summary> {
-        let mut ledger = Ledger::new(infos, &self.opened.lacks);
-        ledger.refuse(&self.opened.refused);
+        let ledger = Ledger::of_answers(infos, &self.opened.answers);
         let missing = ledger.nars(SMALL_LEN_MAX);
         let shared = Shared {
             session: self,
@@ -295,19 +312,23 @@ impl Shared<'_> {
                 break;
             }
             let mut parts = Parts {
-                push_id: self.session.opened.push_id.clone(),
-                ..Parts::default()
+                push_id: self.session.opened.push_id,
+                known: HashMap::new(),
+                done_count: 0,
+                count: None,
             };
             if let Some(push_id) = self.session.unfinished.push_id(&info.nar_hash) {
-                let hash = wire::nar_hash_text(&info.nar_hash);
+                let hash = nar_hash_text(&info.nar_hash);
                 let url = format!("/{push_id}/part/{hash}");
                 let (response, text) = answer(|| self.session.http.get(&url))?;
                 if let (200, Some(text)) = (response.status().as_u16(), text) {
-                    let listed = wire::parse_parts(&text).with_context(|| {
+                    let listed = PartLine::parse(&text).with_context(|| {
                         format!("invalid answer from {}", self.session.http.url(&url))
                     })?;
                     let known = listed.into_iter();
-                    parts.known = known.map(|(number, _, sha256)| (number, sha256)).collect();
+                    parts.known = known
+                        .map(|part| (u64::from(part.number), part.sha256))
+                        .collect();
                     parts.push_id = push_id;
                 }
             }
@@ -355,12 +376,12 @@ impl Shared<'_> {
         let infos = nars.iter().map(|&nar| self.info(nar));
         let infos = infos.collect::<anyhow::Result<Vec<_>>>()?;
         let hashes: Vec<_> = infos.iter().map(|info| info.nar_hash).collect();
-        let reasons = wire::parse_pack(&text, &hashes)
+        let outcomes = PackOutcome::parse(&text, &hashes)
             .with_context(|| format!("invalid answer from {}", self.session.http.url(&url)))?;
         let nar_len = infos.iter().map(|info| info.nar_size).sum();
         self.progress.add(nar_len, body.len() as u64);
-        for (&nar, reason) in nars.iter().zip(reasons) {
-            events.send(match reason {
+        for (&nar, outcome) in nars.iter().zip(outcomes) {
+            events.send(match outcome.refusal {
                 None => Event::Stored(nar),
                 Some(reason) => Event::Failed(nar, format!("the cache refused it: {reason}")),
             })?;
@@ -371,18 +392,15 @@ impl Shared<'_> {
     /// Sends a part, unless the server already has it. After the last part of a NAR, queues the NAR
     /// for joining.
     fn send_part(&self, part: &Part, joins: &Sender<usize>) -> anyhow::Result<()> {
-        let sha256 = base16(&Sha256::digest(&part.bytes));
+        let sha256: [u8; 32] = Sha256::digest(&part.bytes).into();
         let (push_id, known) = {
             let all = lock(&self.parts);
             let parts = all.get(&part.nar).context("unknown NAR")?;
-            (
-                parts.push_id.clone(),
-                parts.known.get(&part.number).cloned(),
-            )
+            (parts.push_id, parts.known.get(&part.number).copied())
         };
         let mut sent_len = 0;
-        if known.as_ref() != Some(&sha256) {
-            self.put_part(part, &push_id, &sha256)?;
+        if known != Some(sha256) {
+            self.put_part(part, push_id, &sha256)?;
             sent_len = part.bytes.len() as u64;
         }
         self.progress.add(part.content_len, sent_len);
@@ -395,9 +413,10 @@ impl Shared<'_> {
         Ok(())
     }
 
-    fn put_part(&self, part: &Part, push_id: &str, sha256: &str) -> anyhow::Result<()> {
+    fn put_part(&self, part: &Part, push_id: PushId, sha256: &[u8; 32]) -> anyhow::Result<()> {
         let info = self.info(part.nar)?;
-        let (hash, number) = (wire::nar_hash_text(&info.nar_hash), part.number);
+        let (hash, number) = (nar_hash_text(&info.nar_hash), part.number);
+        let sha256 = Hash::sha256(sha256).base16();
         let url = format!("/{push_id}/part/{hash}/{number}?sha256={sha256}");
         // Record the push id before the part is sent: the part may arrive even if this process is
         // killed.
@@ -426,12 +445,12 @@ impl Shared<'_> {
     /// server lets a request wait: it then answers 503, and the request is repeated.
     fn join(&self, nar: usize, events: &Sender<Event>) -> anyhow::Result<()> {
         let info = self.info(nar)?;
-        let hash = wire::nar_hash_text(&info.nar_hash);
+        let hash = nar_hash_text(&info.nar_hash);
         let url = {
             let all = lock(&self.parts);
             let parts = all.get(&nar).context("unknown NAR")?;
             let count = parts.count.context("unknown number of parts")?;
-            let push_id = &parts.push_id;
+            let push_id = parts.push_id;
             format!("/{push_id}/join/{hash}?parts={count}&compression=zstd")
         };
         let time = JOIN_TIME + Duration::from_secs(info.nar_size / JOIN_RATE);
@@ -491,10 +510,6 @@ impl Shared<'_> {
             }
         }
     }
-}
-
-fn base16(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -14,23 +14,24 @@ use std::io::{self, Cursor, Read, Write};
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use samovar_nix::{ContentAddress, Method, NarHash, PathInfo, StoreDir, StorePath, path_of_nar};
+use samovar_protocol::nar_hash_text;
+use samovar_protocol::push::{Assembled, OpenAnswer, Opened};
+use samovar_protocol::recipe::{self, RecipeError, WINDOW_LOG_MAX};
 use samovar_storage::PinName;
-use samovar_storage::push::recipe::{self, RecipeError};
 use samovar_workspace::delta::{Delta, Op};
 use samovar_workspace::{Entries, Manifest, pack};
 use sha2::{Digest as _, Sha256};
 use zstd::zstd_safe::CParameter;
 
 use super::compress::{Compressing, Nars};
-use super::ledger::Lack;
+use super::ledger;
 use super::resume::Unfinished;
 use super::session::{self, Opening, Session, answer};
-use super::wire::{self, Opened};
 use crate::http::Http;
 use crate::outcome::Failed;
 use crate::progress::Progress;
 use crate::refs::path_names;
-use crate::snapshot::{Downloaded, Snapshots, WINDOW_LOG_MAX};
+use crate::snapshot::{Downloaded, Snapshots};
 
 /// Level of zstd: a push is limited by the compressor, not by the network, at 1 Gbit/s.
 const LEVEL: i32 = 1;
@@ -115,7 +116,7 @@ impl Snapshots {
 
     fn protocol(&self) -> Http {
         let http = self.cache().http();
-        http.at(format!("{}{}", http.remote(), wire::PREFIX))
+        http.at(format!("{}{}", http.remote(), session::PREFIX))
     }
 }
 
@@ -180,7 +181,7 @@ impl Upload<'_> {
         let opened = match recipes {
             // The server has both NARs: only the narinfos are missing.
             Some(mut recipes) if is_complete => {
-                recipes.opened.lacks = vec![Lack::Narinfo; infos.len()];
+                recipes.opened.answers = vec![OpenAnswer::Link; infos.len()];
                 recipes.opened
             }
             recipes => {
@@ -271,7 +272,7 @@ impl Upload<'_> {
             Err(error) if is_too_long(&error) => return Ok(None),
             body => body?,
         };
-        let base = wire::nar_hash_text(base);
+        let base = nar_hash_text(base);
         let window = match delta.literal_len() >= LONG_LEN_MIN {
             true => format!("&window={WINDOW_LOG_MAX}"),
             false => String::new(),
@@ -347,7 +348,7 @@ impl Upload<'_> {
         };
         let progress = match self.is_quiet {
             true => Progress::hidden(),
-            false => super::progress_of(infos, &opened.lacks),
+            false => super::progress_of(infos, &ledger::lacks(&opened.answers)),
         };
         let target = self.protocol.remote().url();
         // The progress is that of all NARs.
@@ -458,12 +459,8 @@ fn info(
 
 /// Parses the response to a recipe, which must state the expected length.
 fn kept(text: &str, nar_size: u64) -> anyhow::Result<NarHash> {
-    let line = text.strip_suffix("\nend 1\n");
-    let words = line.and_then(|line| line.strip_prefix("kept ")?.split_once(' '));
-    let (hash, size) = words.context("it is malformed")?;
-    ensure!(
-        size == nar_size.to_string(),
-        "its NAR has {size} bytes, not {nar_size}"
-    );
-    Ok(NarHash::parse_nixbase32(hash.as_bytes())?)
+    let found = Assembled::parse(text)?;
+    let size = found.nar_size;
+    ensure!(size == nar_size, "its NAR has {size} bytes, not {nar_size}");
+    Ok(found.nar_hash)
 }

@@ -28,7 +28,7 @@ use ureq::http::Response;
 
 use super::compress::{self, Compressing, Output, SMALL_LEN_MAX, StoreNars};
 use super::ledger::{Lack, Ledger, Summary};
-use super::wire;
+use super::narinfo::narinfo;
 use crate::cache::INFO_PATH;
 use crate::http::{Http, Payload};
 use crate::outcome::Failed;
@@ -252,7 +252,7 @@ impl Stock<'_> {
 
     fn send_narinfo(&self, path: usize, sent: &Sent) -> Result<(), Failure> {
         let info = self.infos.get(path).context("unknown path")?;
-        let mut narinfo = wire::narinfo(info, &sent.url, Compression::Zstd);
+        let mut narinfo = narinfo(info, &sent.url, Compression::Zstd);
         narinfo.file_hash = Some(sent.hash);
         narinfo.file_size = Some(sent.len);
         let mut text = Vec::new();

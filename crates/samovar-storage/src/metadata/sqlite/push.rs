@@ -9,7 +9,7 @@ use crate::error::StorageError;
 use crate::metadata::{
     CacheId, Client, Metadata as _, Need, PushLimits, PushMetadata, StoredNar, USE_INTERVAL,
 };
-use crate::push::wire::OpenLine;
+use samovar_protocol::push::OpenLine;
 
 /// Minimum age in seconds at which the time is renewed at which a NAR was sent.
 const RENEWAL_INTERVAL: i64 = 600;

@@ -11,6 +11,7 @@
 use std::io::{self, BufReader, Read};
 
 use samovar_nix::SeekTable;
+use samovar_protocol::recipe::{self, Operation, RecipeError};
 use zstd::bulk::Compressor;
 use zstd::zstd_safe::compress_bound;
 
@@ -19,7 +20,6 @@ use super::{AssembleError, FRAME_LEN_MIN};
 use crate::error::{PutError, StorageError};
 use crate::publish::Refusal;
 use crate::push::PushError;
-use crate::push::recipe::{self, Operation, RecipeError};
 
 /// Compression level of new frames.
 const LEVEL: i32 = 3;

@@ -1,4 +1,4 @@
-//! Reads and writes recipes: descriptions of a NAR as pieces of a base NAR and new bytes.
+//! Recipes: descriptions of a NAR as pieces of a base NAR and new bytes.
 //!
 //! # Grammar
 //!
@@ -9,15 +9,26 @@
 //!
 //! `copy` appends `length` bytes of the base NAR, from `offset` on. `data` appends the bytes that
 //! follow it. `size` is the length of the new NAR. Numbers are decimal, below 2^64, without leading
-//! zeros, and a `length` is at least 1. Nothing follows the last LF.
+//! zeros, and a `length` is at least 1. Nothing follows the last LF. The specification is
+//! `docs/push-protocol.md`.
 
 use std::io::{self, BufRead, Read, Write};
 
-use super::framed::Framed;
-use super::wire::{number, words};
+use crate::framed::Framed;
+use crate::line::{number, words};
 
 /// Maximum number of operations in a recipe.
 pub const OPERATION_COUNT_MAX: usize = 1_000_000;
+
+/// Maximum window of a compressed recipe, as a power of two, unless the client asks for a larger
+/// one: 8 MiB, as of `zstd -19`.
+pub const WINDOW_LOG: u32 = 23;
+
+/// Least window that a client may ask for, as a power of two.
+pub const WINDOW_LOG_MIN: u32 = 10;
+
+/// Largest window that a client may ask for, as a power of two: 128 MiB, as of `zstd --long`.
+pub const WINDOW_LOG_MAX: u32 = 27;
 
 /// First line of a recipe.
 const MAGIC: &str = "samovar-recipe 1";

@@ -5,21 +5,21 @@ use std::io::{self, BufRead, Read};
 /// A body of lines, each of which may have bytes after it. Its errors are those of the caller's
 /// format.
 #[derive(Debug)]
-pub(super) struct Framed<R> {
+pub(crate) struct Framed<R> {
     source: R,
     /// Number of unread bytes after the last line.
     left: u64,
 }
 
 impl<R: BufRead> Framed<R> {
-    pub(super) fn new(source: R) -> Self {
+    pub(crate) fn new(source: R) -> Self {
         Self { source, left: 0 }
     }
 
     /// Reads the next line. Returns it without its LF. The bytes after the line before must have
     /// been read. `truncated`: the error for the end of the body. `too_long`: that for a line of
     /// more than `len_max` bytes.
-    pub(super) fn read_line<E: Into<io::Error>>(
+    pub(crate) fn read_line<E: Into<io::Error>>(
         &mut self,
         len_max: usize,
         truncated: E,
@@ -37,12 +37,12 @@ impl<R: BufRead> Framed<R> {
     }
 
     /// Sets the number of bytes after the last line.
-    pub(super) fn set_left(&mut self, len: u64) {
+    pub(crate) fn set_left(&mut self, len: u64) {
         self.left = len;
     }
 
     /// Reads from the bytes after the last line. `truncated`: the error for the end of the body.
-    pub(super) fn read<E: Into<io::Error>>(
+    pub(crate) fn read<E: Into<io::Error>>(
         &mut self,
         buffer: &mut [u8],
         truncated: E,
@@ -51,7 +51,9 @@ impl<R: BufRead> Framed<R> {
         if len == 0 {
             return Ok(0);
         }
-        let read = self.source.read(&mut buffer[..len])?;
+        let read = self
+            .source
+            .read(buffer.get_mut(..len).unwrap_or_default())?;
         if read == 0 {
             return Err(truncated.into());
         }
@@ -60,7 +62,7 @@ impl<R: BufRead> Framed<R> {
     }
 
     /// Returns whether the body has ended.
-    pub(super) fn is_at_end(&mut self) -> io::Result<bool> {
+    pub(crate) fn is_at_end(&mut self) -> io::Result<bool> {
         Ok(self.source.fill_buf()?.is_empty())
     }
 }

@@ -1,0 +1,36 @@
+//! What clients and servers of Samovar say to each other, beside the protocol of binary caches:
+//! each message in one file, with its writer and its reader.
+//!
+//! # In scope
+//!
+//! | module | messages | specification |
+//! | --- | --- | --- |
+//! | [`push`] | pushes of many paths in a few requests | `docs/push-protocol.md` |
+//! | [`recipe`] | NARs that are made from pieces of others | `docs/push-protocol.md` |
+//! | [`names`] | names in URLs | `docs/push-protocol.md` |
+//!
+//! # Out of scope
+//!
+//! HTTP: methods, status codes and header fields. Files, sockets, clocks, threads and compression,
+//! which the crate's `clippy.toml` disallows. A reader of a body reads from a [`std::io::BufRead`],
+//! in bounded memory.
+//!
+//! Server and client parse what may be hostile, so no reader panics or trusts a length. A reader
+//! accepts exactly what the writer beside it writes, unless its module says what other versions
+//! write.
+
+#![forbid(unsafe_code)]
+// Tests may index and slice: a panic there fails the test, as intended.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::string_slice))]
+
+mod answer;
+#[cfg(test)]
+mod damage;
+mod framed;
+mod line;
+pub mod names;
+pub mod push;
+pub mod recipe;
+
+pub use answer::AnswerError;
+pub use line::{nar_hash_text, number, parse_sha256};
