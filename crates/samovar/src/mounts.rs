@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Mount {
     /// Number of the mount, unique among all mount namespaces.
     pub(crate) id: u64,
+    /// Numbers of the device, as `0:40`.
+    pub(crate) device: String,
     /// Absolute path of the directory on which it is mounted.
     pub(crate) point: PathBuf,
     /// Name of the device, or what the program that mounted it gave instead.
@@ -45,9 +47,10 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
     // The number of words before the dash varies.
     let end = words.iter().position(|word| *word == b"-")?;
-    let id = std::str::from_utf8(words.first()?).ok()?;
+    let text = |index: usize| std::str::from_utf8(words.get(index)?).ok();
     Some(Mount {
-        id: id.parse().ok()?,
+        id: text(0)?.parse().ok()?,
+        device: text(2)?.to_owned(),
         point: decoded(words.get(4)?).into(),
         source: decoded(words.get(end + 2)?),
     })
@@ -84,6 +87,7 @@ mod tests {
               42 22 0:42 / /c rw - fuse.samovar samovar:y rw\n\
               damaged\n";
         let found = parse(text);
+        assert_eq!((found[1].id, &*found[1].device), (40, "0:40"));
         let found: Vec<_> = found
             .into_iter()
             .map(|one| (one.point.into_os_string().into_vec(), one.source))

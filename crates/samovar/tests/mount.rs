@@ -10,7 +10,7 @@ use std::path::Path;
 
 use support_mount::{Fixture, Mount, can_mount, listed, unmount};
 use testkit::eventually;
-use testkit::process::{fails, output};
+use testkit::process::{Process, fails, output};
 
 #[test]
 fn a_mounted_snapshot_has_the_files_of_its_tree() {
@@ -91,6 +91,40 @@ fn a_killed_mount_is_replaced() {
     assert_eq!(stale, rustix::io::Errno::NOTCONN);
     let again = fixture.mount("mnt", &[]);
     assert_eq!(listed(&again.dir), listed(&fixture.tree()));
+}
+
+/// A process that waits for its own answer when it is killed never ends, and neither does anything
+/// that reads the directory.
+#[test]
+fn the_process_asks_nothing_of_its_own_mount() {
+    if !can_mount() {
+        return;
+    }
+    let fixture = Fixture::new("zstd");
+    let dir = fixture.dir.path().join("mnt");
+    let calls = fixture.dir.path().join("calls");
+    let command = fixture.command(&fixture.server.url(), "app", "mnt");
+    let mut traced = support::bare("strace");
+    traced.args(["-f", "-s", "4096", "-e", "trace=%file", "-o"]);
+    traced.arg(&calls);
+    traced.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        traced.env(name, value.unwrap_or_default());
+    }
+    if Process::try_spawn(&mut support::bare("strace")).is_err() {
+        println!("not tested: there is no strace");
+        return;
+    }
+    let mount = Mount::start(&mut traced, dir.clone());
+    assert_eq!(mount.read("many/file-7"), Ok(b"7\n".to_vec()));
+    let calls = fs::read_to_string(calls).unwrap();
+    let path = format!("\"{}", dir.display());
+    let of_mount = |line: &&str| line.contains(&path);
+    let (_, after) = calls.split_once(" mount(").unwrap();
+    let (own, after) = after.split_once('\n').unwrap();
+    assert!(of_mount(&own), "{own}");
+    let asked: Vec<&str> = after.lines().filter(of_mount).collect();
+    assert_eq!(asked, [] as [&str; 0]);
 }
 
 #[test]

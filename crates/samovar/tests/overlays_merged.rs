@@ -2,7 +2,6 @@
 //! is displaced, and what both have changed is kept in both versions.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::print_stdout, reason = "a test says what it has not tested")]
 
 mod support;
 mod support_overlays;

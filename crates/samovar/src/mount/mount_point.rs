@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::available_parallelism;
@@ -148,11 +147,14 @@ impl MountPoint {
     }
 
     /// Raises the read-ahead, which only root may do. The kernel's default is an eighth.
+    ///
+    /// The device is that in the list of mounts. To ask the mounted directory for it, this process
+    /// would wait for itself: if it were killed meanwhile, the kernel could not end it.
     fn set_read_ahead(&self) {
-        if let Ok(metadata) = fs::metadata(&self.path) {
-            let device = metadata.dev();
-            let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-            let file = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+        let mounts = mounts().unwrap_or_default();
+        let own = mounts.iter().rfind(|mount| mount.point == self.path);
+        if let Some(own) = own {
+            let file = format!("/sys/class/bdi/{}/read_ahead_kb", own.device);
             fs::write(file, READ_AHEAD).ok();
         }
     }
