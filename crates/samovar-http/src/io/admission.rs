@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use super::context::{Drain, Next};
 use super::eviction::{Wait, is_evictable, wait_of};
-use super::http1;
 use super::link::Link;
 use super::thread::IoThread;
+use super::{http1, ws};
 use crate::answer::last;
 use crate::client::Peer;
 use crate::conn::{Conn, Message, Stage};
@@ -239,7 +239,7 @@ impl<S: Service> IoThread<S> {
                     thread.close(conn);
                 }
                 Some(Link::Ws(mut conn)) => {
-                    let next = thread.cx.lose_socket(&mut conn, "the server stopped");
+                    let next = ws::lose(&mut thread.cx, &mut conn, "the server stopped");
                     thread.cx.wake_workers();
                     thread.settle_socket(conn, next);
                 }

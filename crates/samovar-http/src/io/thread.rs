@@ -26,7 +26,7 @@ use super::link::Link;
 use super::slab::Slab;
 use super::ws_conn::SocketConn;
 use super::yield_policy::YieldPolicy;
-use super::{clock, http1};
+use super::{clock, http1, ws, ws_clock};
 use crate::body::Transfer;
 use crate::conn::{Conn, Message, Stage, StreamNews, Verdict};
 use crate::core::Shared;
@@ -273,7 +273,7 @@ impl<S: Service> IoThread<S> {
                 thread.settle(conn, next);
             }
             Link::Ws(mut conn) => {
-                let next = thread.cx.work_on_socket(&mut conn, edges);
+                let next = ws::step(&mut thread.cx, &mut conn, edges);
                 thread.settle_socket(conn, next);
             }
             Link::H2(mut conn) => {
@@ -367,7 +367,7 @@ impl<S: Service> IoThread<S> {
                 thread.settle(conn, next);
             }
             Link::Ws(mut conn) => {
-                let next = thread.cx.check_socket(&mut conn);
+                let next = ws_clock::check(&mut thread.cx, &mut conn);
                 thread.settle_socket(conn, next);
             }
             Link::H2(mut conn) => {
@@ -387,7 +387,7 @@ impl<S: Service> IoThread<S> {
                 self.slab.put(key, Link::Http1(conn));
                 self.again.push(key);
             }
-            Next::OpenSocket => match self.cx.open_socket(conn) {
+            Next::OpenSocket => match ws::open(&mut self.cx, conn) {
                 Some((conn, next)) => self.settle_socket(conn, next),
                 None => self.forget(key),
             },

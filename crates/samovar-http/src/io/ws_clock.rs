@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::context::{Context, Stay};
+use super::ws::lose;
 use super::ws_conn::{SocketConn, Stage};
 use crate::limits::Limits;
 use crate::observer::Incident;
@@ -156,32 +157,30 @@ impl Activity {
     }
 }
 
-impl<S: Service> Context<S> {
-    /// Checks the time limits of a socket.
-    pub(super) fn check_socket(&mut self, conn: &mut SocketConn) -> Stay {
-        if self.drain.is_some() && conn.stage != Stage::Lingering {
-            conn.socket
-                .close(CloseCode::GOING_AWAY, "the server is stopping");
+/// Checks the time limits of a socket.
+pub(super) fn check<S: Service>(cx: &mut Context<S>, conn: &mut SocketConn) -> Stay {
+    if cx.drain.is_some() && conn.stage != Stage::Lingering {
+        conn.socket
+            .close(CloseCode::GOING_AWAY, "the server is stopping");
+    }
+    let activity = Activity::of(conn);
+    let (limits, own) = (&cx.shared.limits, conn.socket.limits());
+    let Some(overdue) = conn.clock.expired(activity, limits, own, cx.now) else {
+        return Stay::Wait;
+    };
+    match overdue {
+        Overdue::Lingering => Stay::Close,
+        Overdue::Close => lose(cx, conn, "the peer did not answer a close frame"),
+        Overdue::Window => {
+            let peer = conn.socket.peer();
+            cx.incident(&Incident::TooSlow { peer });
+            lose(cx, conn, "the peer was too slow")
         }
-        let activity = Activity::of(conn);
-        let (limits, own) = (&self.shared.limits, conn.socket.limits());
-        let Some(overdue) = conn.clock.expired(activity, limits, own, self.now) else {
-            return Stay::Wait;
-        };
-        match overdue {
-            Overdue::Lingering => Stay::Close,
-            Overdue::Close => self.lose_socket(conn, "the peer did not answer a close frame"),
-            Overdue::Window => {
-                let peer = conn.socket.peer();
-                self.incident(&Incident::TooSlow { peer });
-                self.lose_socket(conn, "the peer was too slow")
-            }
-            Overdue::Ping => {
-                conn.socket.outbound().ping(PING);
-                Stay::Wait
-            }
-            Overdue::Pong => self.lose_socket(conn, "the peer did not answer a ping"),
+        Overdue::Ping => {
+            conn.socket.outbound().ping(PING);
+            Stay::Wait
         }
+        Overdue::Pong => lose(cx, conn, "the peer did not answer a ping"),
     }
 }
 
