@@ -8,7 +8,7 @@ use super::context::{Drain, Next};
 use super::eviction::{Wait, is_evictable, wait_of};
 use super::link::Link;
 use super::thread::IoThread;
-use super::{http1, ws};
+use super::{h2, http1, ws};
 use crate::answer::last;
 use crate::client::Peer;
 use crate::conn::{Conn, Message, Stage};
@@ -192,7 +192,7 @@ impl<S: Service> IoThread<S> {
             Some(Link::Http1(conn)) => thread.evict_http1(conn),
             Some(Link::H2(mut conn)) => {
                 thread.cx.incident(&Incident::GaveWay { peer: conn.peer });
-                thread.cx.cut_off_h2(&mut conn);
+                h2::cut_off(&mut thread.cx, &mut conn);
                 thread.forget(key);
             }
             Some(link) => thread.slab.put(key, link),
@@ -244,7 +244,7 @@ impl<S: Service> IoThread<S> {
                     thread.settle_socket(conn, next);
                 }
                 Some(Link::H2(mut conn)) => {
-                    thread.cx.cut_off_h2(&mut conn);
+                    h2::cut_off(&mut thread.cx, &mut conn);
                     thread.forget(key);
                 }
                 None => {}

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::answer::Date;
 use crate::core::Shared;
 use crate::jobs::Job;
-use crate::observer::Incident;
+use crate::observer::{Incident, Observer};
 use crate::proto::head::HeadIndex;
 use crate::request::Request;
 use crate::service::Service;
@@ -153,8 +153,12 @@ impl<S: Service> Context<S> {
         }
     }
 
+    pub(super) fn observer(&self) -> &dyn Observer {
+        self.shared.service.observer()
+    }
+
     pub(super) fn incident(&self, incident: &Incident<'_>) {
-        self.shared.service.observer().incident(incident);
+        self.observer().incident(incident);
     }
 
     /// Queues a job; returns the job if the queue is full and the job may be refused. Workers are

@@ -26,7 +26,7 @@ use super::link::Link;
 use super::slab::Slab;
 use super::ws_conn::SocketConn;
 use super::yield_policy::YieldPolicy;
-use super::{clock, http1, ws, ws_clock};
+use super::{clock, h2, http1, ws, ws_clock};
 use crate::body::Transfer;
 use crate::conn::{Conn, Message, Stage, StreamNews, Verdict};
 use crate::core::Shared;
@@ -277,7 +277,7 @@ impl<S: Service> IoThread<S> {
                 thread.settle_socket(conn, next);
             }
             Link::H2(mut conn) => {
-                let next = thread.cx.step_h2(&mut conn, edges);
+                let next = h2::step(&mut thread.cx, &mut conn, edges);
                 thread.settle_h2(conn, next);
             }
         });
@@ -324,7 +324,7 @@ impl<S: Service> IoThread<S> {
     fn on_stream_news(&mut self, key: Key, stream: u32, news: StreamNews) {
         match self.slab.take(key) {
             Some(Link::H2(mut conn)) => self.guarded(Some(key), |thread| {
-                thread.cx.on_news(&mut conn, stream, news);
+                h2::answers::on_news(&mut thread.cx, &mut conn, stream, news);
                 thread.settle_h2(conn, Stay::Again);
             }),
             Some(other) => self.slab.put(key, other),
@@ -335,7 +335,7 @@ impl<S: Service> IoThread<S> {
     fn on_stream_wake(&mut self, key: Key, stream: u32) {
         match self.slab.take(key) {
             Some(Link::H2(mut conn)) => self.guarded(Some(key), |thread| {
-                thread.cx.wake_stream(&mut conn, stream);
+                h2::answers::wake_stream(&mut thread.cx, &mut conn, stream);
                 thread.settle_h2(conn, Stay::Wait);
             }),
             Some(other) => self.slab.put(key, other),
@@ -371,7 +371,7 @@ impl<S: Service> IoThread<S> {
                 thread.settle_socket(conn, next);
             }
             Link::H2(mut conn) => {
-                let next = thread.cx.check_h2(&mut conn);
+                let next = h2::clock::check(&mut thread.cx, &mut conn);
                 thread.settle_h2(conn, next);
             }
         });
@@ -393,7 +393,7 @@ impl<S: Service> IoThread<S> {
             },
             Next::Close => self.close(conn),
             Next::Http2 => {
-                let (conn, next) = self.cx.start_h2(*conn);
+                let (conn, next) = h2::start(&mut self.cx, *conn);
                 self.settle_h2(conn, next);
             }
             Next::Handle(request) => {
@@ -439,7 +439,7 @@ impl<S: Service> IoThread<S> {
                 self.slab.put(key, Link::H2(conn));
             }
             Stay::Close => {
-                self.cx.fail_h2(&mut conn, End::Left);
+                h2::fail(&mut self.cx, &mut conn, End::Left);
                 self.forget(key);
             }
         }

@@ -3,6 +3,8 @@
 use std::time::Instant;
 
 use super::conn::{H2Conn, Stream, StreamState};
+use super::reports::drop_stream;
+use super::{answers, drop_silent_readers, step};
 use crate::h2::ErrorCode;
 use crate::http::Method;
 use crate::io::context::{Context, Stay};
@@ -27,62 +29,59 @@ enum Overdue {
     GoAway,
 }
 
-impl<S: Service> Context<S> {
-    /// Checks all time limits of a connection and its streams.
-    pub(in crate::io) fn check_h2(&mut self, conn: &mut H2Conn) -> Stay {
-        let is_draining = self.drain.is_some();
-        match expired(conn, &self.shared.limits, is_draining, self.now) {
-            Some(Overdue::Lingering) => return Stay::Close,
-            Some(Overdue::Stuck) => {
-                self.incident(&Incident::TooSlow { peer: conn.peer });
-                conn.transport.reset_on_close();
-                return Stay::Close;
-            }
-            Some(Overdue::Block) => {
-                let (peer, refusal) = (conn.peer, Refusal::Timeout);
-                self.incident(&Incident::Refused { peer, refusal });
-                conn.session.abort(ErrorCode::ENHANCE_YOUR_CALM);
-            }
-            Some(Overdue::Leave) => self.leave(conn),
-            Some(Overdue::GoAway) => conn.session.abort(ErrorCode::NO_ERROR),
-            None => {
-                let has_streams = !conn.is_lingering && conn.session.stream_count() > 0;
-                let has_dropped =
-                    has_streams && (self.drop_stalled(conn) | self.drop_silent_readers(conn));
-                if !has_dropped {
-                    return Stay::Wait;
-                }
+/// Checks all time limits of a connection and its streams.
+pub(in crate::io) fn check<S: Service>(cx: &mut Context<S>, conn: &mut H2Conn) -> Stay {
+    let is_draining = cx.drain.is_some();
+    match expired(conn, &cx.shared.limits, is_draining, cx.now) {
+        Some(Overdue::Lingering) => return Stay::Close,
+        Some(Overdue::Stuck) => {
+            cx.incident(&Incident::TooSlow { peer: conn.peer });
+            conn.transport.reset_on_close();
+            return Stay::Close;
+        }
+        Some(Overdue::Block) => {
+            let (peer, refusal) = (conn.peer, Refusal::Timeout);
+            cx.incident(&Incident::Refused { peer, refusal });
+            conn.session.abort(ErrorCode::ENHANCE_YOUR_CALM);
+        }
+        Some(Overdue::Leave) => conn.leave(cx.now),
+        Some(Overdue::GoAway) => conn.session.abort(ErrorCode::NO_ERROR),
+        None => {
+            let has_streams = !conn.is_lingering && conn.session.stream_count() > 0;
+            let has_dropped =
+                has_streams && (drop_stalled(cx, conn) | drop_silent_readers(cx, conn));
+            if !has_dropped {
+                return Stay::Wait;
             }
         }
-        self.step_h2(conn, Edges::default())
     }
+    step(cx, conn, Edges::default())
+}
 
-    /// Ends the streams that the client sends or reads too slowly; returns `true` if there were
-    /// any.
-    fn drop_stalled(&mut self, conn: &mut H2Conn) -> bool {
-        let ids: Vec<u32> = conn.session.streams().map(|(id, _)| id).collect();
-        let mut has_dropped = false;
-        for id in ids {
-            let sent_len = conn.session.sent_len(id);
-            let Some(entry) = conn.session.data(id) else {
-                continue;
-            };
-            if !is_stalled(entry, sent_len, &self.shared.limits, self.now) {
-                continue;
-            }
-            has_dropped = true;
-            if entry.state == StreamState::Receiving {
-                let request = entry.request.take();
-                let is_head =
-                    request.is_some_and(|request| request.head().method() == Method::Head);
-                self.refuse_stream(conn, id, Refusal::Timeout, is_head);
-            } else {
-                self.incident(&Incident::TooSlow { peer: conn.peer });
-                self.drop_stream(conn, id, ErrorCode::ENHANCE_YOUR_CALM);
-            }
+/// Ends the streams that the client sends or reads too slowly; returns `true` if there were
+/// any.
+fn drop_stalled<S: Service>(cx: &mut Context<S>, conn: &mut H2Conn) -> bool {
+    let ids: Vec<u32> = conn.session.streams().map(|(id, _)| id).collect();
+    let mut has_dropped = false;
+    for id in ids {
+        let sent_len = conn.session.sent_len(id);
+        let Some(entry) = conn.session.data(id) else {
+            continue;
+        };
+        if !is_stalled(entry, sent_len, &cx.shared.limits, cx.now) {
+            continue;
         }
-        has_dropped
+        has_dropped = true;
+        if entry.state == StreamState::Receiving {
+            let request = entry.request.take();
+            let is_head = request.is_some_and(|request| request.head().method() == Method::Head);
+            answers::refuse(cx, conn, id, Refusal::Timeout, is_head);
+        } else {
+            cx.incident(&Incident::TooSlow { peer: conn.peer });
+            drop_stream(cx, conn, id, ErrorCode::ENHANCE_YOUR_CALM);
+        }
     }
+    has_dropped
 }
 
 /// Returns the time limit of a connection that has expired, if any.

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::inflow::Inflow;
 use crate::body::Outflow;
 use crate::client::Peer;
-use crate::conn::{Cancel, Conn, Preferences};
+use crate::conn::{Cancel, Conn, Preferences, StreamRef};
 use crate::h2::Session;
 use crate::http::Status;
 use crate::lane::Lane;
@@ -18,6 +18,14 @@ use crate::response::Later;
 use crate::sys::Edges;
 use crate::tls::Session as Secure;
 use crate::upload::BodyError;
+
+/// Total length of the response pieces of one connection, in bytes. The streams share it, but each
+/// gets at least [`PIECE_LEN_MIN`].
+const PIECES_LEN: usize = 512 * 1024;
+/// Maximum length of a piece, in bytes: the length of a pool buffer.
+const PIECE_LEN_MAX: usize = 256 * 1024;
+/// Minimum length of a piece, in bytes: the length of a frame.
+const PIECE_LEN_MIN: usize = 16 * 1024;
 
 /// An HTTP/2 connection. It stays with its I/O thread; requests and response bodies move to
 /// workers.
@@ -196,6 +204,45 @@ impl H2Conn {
             self.block_since = Some(now);
         }
         self.block_frame_count = frame_count;
+    }
+
+    /// Counts a new stream. After `streams_max` of them, unless that is 0, the client must connect
+    /// again.
+    pub(super) fn count_stream(&mut self, now: Instant, streams_max: u64) {
+        self.since = now;
+        self.opened_count += 1;
+        if streams_max > 0 && self.opened_count >= streams_max {
+            self.leave(now);
+        }
+    }
+
+    /// Sends GOAWAY; new streams are refused from then on.
+    pub(super) fn leave(&mut self, now: Instant) {
+        if self.leaving_since.is_none() {
+            self.leaving_since = Some(now);
+            self.session.go_away();
+        }
+    }
+
+    /// Returns the reference to a stream that jobs get. `home`: index of the I/O thread.
+    pub(super) fn stream_ref(&self, home: usize, stream: u32, lane: Lane) -> StreamRef {
+        let streams = self.session.stream_count().max(1);
+        StreamRef {
+            home,
+            key: self.key,
+            stream,
+            lane,
+            piece_len: (PIECES_LEN / streams).clamp(PIECE_LEN_MIN, PIECE_LEN_MAX),
+        }
+    }
+
+    /// Stores the report of a complete response until the kernel has accepted all its bytes.
+    pub(super) fn gather_report(&mut self, stream: u32) {
+        let body_len = self.session.sent_len(stream);
+        let entry = self.session.data(stream);
+        if let Some(report) = entry.and_then(|entry| entry.report(body_len)) {
+            self.unreported.push(report);
+        }
     }
 
     /// Reads once; returns `None` if no bytes are available, and `Some(0)` at the end of the
