@@ -22,8 +22,12 @@ use support::eventually;
 use support::h2::{Client, get};
 use support_tls::{Authority, Connector, Pair};
 
-/// A service whose answer to `/slow` waits until the test lets it go on.
-struct Site(Mutex<Receiver<()>>);
+/// A service that tells the test of each request for `/slow`, and answers it once the test lets it
+/// go on.
+struct Site {
+    begun: Sender<()>,
+    wait: Mutex<Receiver<()>>,
+}
 
 impl Service for Site {
     type Local = ();
@@ -32,7 +36,8 @@ impl Service for Site {
 
     fn handle(&self, request: &mut Request) -> Response {
         if request.head().path() == b"/slow" {
-            self.0.lock().unwrap().recv().unwrap();
+            self.begun.send(()).unwrap();
+            self.wait.lock().unwrap().recv().unwrap();
         }
         Response::text(Status::OK, "hello\n")
     }
@@ -43,6 +48,7 @@ struct Scene {
     users: Authority,
     file: tempfile::NamedTempFile,
     config: TlsConfig,
+    has_begun: Receiver<()>,
     go_on: Sender<()>,
     server: Server<Site>,
 }
@@ -60,8 +66,9 @@ impl Scene {
             .build()
             .unwrap();
         let listener = Listener::tcp("127.0.0.1:0".parse().unwrap(), 128).unwrap();
-        let (go_on, wait) = channel();
-        let server = Server::builder(Site(Mutex::new(wait)))
+        let ((begun, has_begun), (go_on, wait)) = (channel(), channel());
+        let wait = Mutex::new(wait);
+        let server = Server::builder(Site { begun, wait })
             .listen(listener.tls(config.clone()))
             .start()
             .unwrap();
@@ -70,6 +77,7 @@ impl Scene {
             users,
             file,
             config,
+            has_begun,
             go_on,
             server,
         }
@@ -119,6 +127,8 @@ fn a_connection_ends_when_its_authority_is_trusted_no_more() {
     scene.config.reload().unwrap();
     assert_eq!([status_on(&mut known), status_on(&mut without)], [200; 2]);
     let (slow, _) = known.start(get("/slow"), true);
+    let patience = Duration::from_secs(60);
+    scene.has_begun.recv_timeout(patience).unwrap();
     std::fs::write(&scene.file, others.pem()).unwrap();
     scene.config.reload().unwrap();
     let refused = known.ask(get("/"));
