@@ -42,10 +42,6 @@ const TURN_LEN: u64 = 8 << 20;
 /// is never that long.
 const TURN_PATIENCE: Duration = Duration::from_secs(3600);
 
-/// Maximum time that a request waits for a slot, for memory and for the database together. It is
-/// below 60 s, the usual timeout of proxies.
-pub const PATIENCE: Duration = Duration::from_secs(50);
-
 /// Lets a request wait, and ends the wait if the server stops.
 pub trait Wait: fmt::Debug {
     /// Calls `is_ready` repeatedly, each time with the maximum time for which that call may block,

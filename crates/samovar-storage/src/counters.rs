@@ -8,10 +8,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::collect::Summary;
-use crate::error::{PutError, StorageError};
+use crate::error::StorageError;
 use crate::metadata::Totals;
 use crate::objects::Space;
 use crate::publish::Refusal;
+use crate::put_error::PutError;
 
 /// Declares an enum with the name of each variant in metrics.
 macro_rules! named {

@@ -4,7 +4,6 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::doubt::Doubt;
-use crate::verify::{self, MemoryError, VerifyError};
 
 /// How the operator replaces a lost or damaged database.
 const NEW_DATABASE: &str = "restore the database from a copy, or make a new one with samovar \
@@ -192,80 +191,6 @@ impl StorageError {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
             )
         )
-    }
-}
-
-/// Reason why an upload was not accepted.
-#[derive(Debug, thiserror::Error)]
-pub enum PutError {
-    /// The body could not be received; contains the unchanged error of its reader.
-    #[error("receiving the body: {0}")]
-    Source(io::Error),
-    /// The NAR file is refused, for this reason.
-    #[error(transparent)]
-    File(Box<verify::Refusal>),
-    /// The narinfo, log or realisation is refused, for this reason.
-    #[error(transparent)]
-    Narinfo(Box<crate::publish::Refusal>),
-    /// The body is not valid in its `Content-Encoding`.
-    #[error(
-        "the body cannot be decoded by its Content-Encoding, {encoding}: {reason}; upload it \
-         again, or without narinfo-compression, ls-compression and log-compression"
-    )]
-    Encoding {
-        /// Name of the `Content-Encoding`.
-        encoding: &'static str,
-        /// The reason why the body cannot be decoded.
-        reason: String,
-    },
-    /// Too many uploads are in progress.
-    #[error("too many uploads are in progress; repeat this one later")]
-    Busy,
-    /// The storage failed.
-    #[error(transparent)]
-    Storage(StorageError),
-}
-
-impl From<StorageError> for PutError {
-    fn from(error: StorageError) -> Self {
-        match error {
-            StorageError::TokenInvalid => crate::publish::Refusal::TokenInvalid.into(),
-            error => Self::Storage(error),
-        }
-    }
-}
-
-impl PutError {
-    /// Converts an error of reading a body. The error may come from
-    /// [`decoded`](crate::verify::decoded).
-    #[must_use]
-    pub fn of_source(error: io::Error) -> Self {
-        error.downcast().unwrap_or_else(Self::Source)
-    }
-
-    /// Converts the error of verifying a NAR that is being written to the object `key`.
-    pub(crate) fn of_nar(error: VerifyError, key: &str) -> Self {
-        match error {
-            VerifyError::Source(error) => Self::Source(error),
-            VerifyError::Memory(error) => error.into(),
-            VerifyError::Refused(refusal) => Self::File(Box::new(refusal)),
-            VerifyError::Sink(error) => StorageError::file("cannot write", key, error).into(),
-        }
-    }
-}
-
-impl From<MemoryError> for PutError {
-    fn from(error: MemoryError) -> Self {
-        match error {
-            MemoryError::Busy => Self::Busy,
-            MemoryError::Stopped(error) => Self::Source(error),
-        }
-    }
-}
-
-impl From<crate::publish::Refusal> for PutError {
-    fn from(refusal: crate::publish::Refusal) -> Self {
-        Self::Narinfo(Box::new(refusal))
     }
 }
 

@@ -16,10 +16,10 @@ use samovar_nix::narinfo::NarInfo;
 use samovar_text::counted;
 
 use crate::error::StorageError;
+use crate::layout::narinfo_key;
 use crate::metadata::{DAY, ListedNar, ListedPath, Metadata};
-use crate::mirror::{self, narinfo_key};
+use crate::mirror::{self, Render};
 use crate::objects::{ObjectState, Objects};
-use crate::storage::Render;
 use crate::unmounted::check_files;
 use crate::verify::{FileName, Limits, Unlimited, VerifyError, verify};
 use samovar_protocol::push::NARINFO_LEN_MAX;

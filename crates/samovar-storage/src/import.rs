@@ -11,12 +11,14 @@ use std::sync::Arc;
 use samovar_nix::narinfo::{Compression, NarInfo};
 use samovar_nix::{NarHash, StoreDir, StorePath};
 
-use crate::error::{PutError, StorageError};
+use crate::error::StorageError;
+use crate::layout::{DATABASE, STORE_ID};
 use crate::metadata::{NewNar, NewToken, Rows as _, Sqlite};
+use crate::put_error::PutError;
 use crate::regular::open_regular;
 use crate::retention::Rules;
 use crate::root::{self, PRIVATE, REBUILDING, RootKind, create_private, is_rebuilding, make_ready};
-use crate::storage::{DATABASE, STORE_ID, Storage, is_in_use, stated_user};
+use crate::storage::{Storage, is_in_use};
 use crate::stored_cache::StoredCache;
 use crate::token::{self, Rights, Token, TokenHash};
 use crate::verify::{FileName, Unlimited, verify};
@@ -53,7 +55,7 @@ pub fn begin_rebuild(root: &Path) -> Result<(), StorageError> {
     };
     make_ready(root)?;
     if is_in_use(root)? {
-        return Err(StorageError::InUse(stated_user(root)));
+        return Err(StorageError::InUse(root::stated_user(root)));
     }
     let has_paths = || {
         let database = Sqlite::open(&root.join(DATABASE))?;

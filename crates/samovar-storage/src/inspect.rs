@@ -12,11 +12,9 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _};
 use samovar_nix::{HashPart, StorePath};
 
 use crate::error::StorageError;
+use crate::layout::{DATABASE, LOCK, PART_PREFIX, STORE_ID, TMP, narinfo_key};
 use crate::metadata::{CacheSummary, SCHEMA, all_caches, all_tokens};
-use crate::mirror::narinfo_key;
-use crate::objects::{PART_PREFIX, TMP};
 use crate::root;
-use crate::storage::{DATABASE, LOCK, STORE_ID, stated_user};
 use crate::token::{Token, now};
 
 /// Maximum time for looking for files of other users.
@@ -147,7 +145,7 @@ pub fn inspect(root: &Path) -> Result<Option<Inspection>, StorageError> {
 /// Returns the process that holds the lock of the storage, without taking the lock: a server that
 /// starts at this moment would fail. Returns `None` for a process of another namespace.
 fn user(root: &Path) -> Option<u32> {
-    let stated = stated_user(root)?;
+    let stated = root::stated_user(root)?;
     let inode = fs::metadata(root.join(LOCK)).ok()?.ino();
     let locks = fs::read_to_string("/proc/locks").ok()?;
     // Such as `1: FLOCK  ADVISORY  WRITE 708 08:01:131 0 EOF`. The device is not compared: some

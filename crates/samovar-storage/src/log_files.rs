@@ -1,8 +1,8 @@
 //! Compares the build logs in the directory with the database.
 
 use crate::error::StorageError;
+use crate::layout::{LOGS, log_prefix};
 use crate::metadata::{CacheId, LogFile, Metadata};
-use crate::mirror::{LOGS, log_prefix};
 use crate::objects::{Objects, list_if_any};
 
 /// Compares the build logs in the directory with their records, and corrects the records. Keeps
@@ -31,7 +31,7 @@ fn in_directory(
 ) -> Result<Vec<LogFile>, StorageError> {
     let prefix = match is_mirrored {
         true => LOGS.to_owned(),
-        false => log_prefix(cache),
+        false => log_prefix(cache.0),
     };
     let mut found = Vec::new();
     list_if_any(objects, &prefix, &mut |key| {

@@ -10,11 +10,12 @@ use std::io::{Read, Write as _};
 use samovar_nix::StorePath;
 
 use crate::counters::Kind;
-use crate::error::{PutError, StorageError};
+use crate::error::StorageError;
+use crate::layout::{LOGS, log_prefix};
 use crate::log_files;
 use crate::metadata::LogFile;
-use crate::mirror::{LOGS, log_prefix};
-use crate::publish::Refusal;
+use crate::publish::{Refusal, check_name};
+use crate::put_error::PutError;
 use crate::storage::Storage;
 use crate::stored_cache::StoredCache;
 use crate::token::Token;
@@ -48,7 +49,10 @@ impl StoredCache {
         len_max: u64,
     ) -> Result<(), PutError> {
         // The name of a build log is that of its derivation.
-        token.check_name(path.name().strip_suffix(".drv").unwrap_or(path.name()))?;
+        check_name(
+            token,
+            path.name().strip_suffix(".drv").unwrap_or(path.name()),
+        )?;
         let key = self.log_key(path);
         let metadata = &self.storage.metadata;
         let mut object = self.storage.objects.create()?;
@@ -95,7 +99,7 @@ impl StoredCache {
     fn log_key(&self, path: &StorePath) -> String {
         match self.is_mirrored {
             true => format!("{LOGS}{}", path.base_name()),
-            false => format!("{}{}", log_prefix(self.id), path.base_name()),
+            false => format!("{}{}", log_prefix(self.id.0), path.base_name()),
         }
     }
 }

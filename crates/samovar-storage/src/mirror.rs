@@ -2,15 +2,12 @@
 //! Nix can read it as `file://` without this program.
 
 use samovar_nix::narinfo::NarInfo;
-use samovar_nix::{HashPart, NarHash, StoreDir};
+use samovar_nix::{NarHash, StoreDir};
 
-use crate::metadata::{CacheId, StoredPath};
+use crate::metadata::StoredPath;
 
-/// Prefix of the keys of logs of the mirrored cache.
-pub(crate) const LOGS: &str = "log/";
-
-/// Name of the file that describes the cache to clients.
-pub(crate) const CACHE_INFO: &str = "nix-cache-info";
+/// Renders the narinfo of an uploaded path, including the cache's signatures.
+pub type Render<'a> = dyn Fn(&StoredPath) -> Vec<u8> + 'a;
 
 /// Returns the text of `nix-cache-info`.
 #[must_use]
@@ -19,16 +16,6 @@ pub fn cache_info(dir: &StoreDir) -> String {
         "StoreDir: {}\nWantMassQuery: 1\nPriority: 30\n",
         dir.as_str()
     )
-}
-
-/// Returns the prefix of the keys of logs of a cache that is not mirrored.
-pub(crate) fn log_prefix(cache: CacheId) -> String {
-    format!(".samovar/log/{}/", cache.0)
-}
-
-/// Returns the key of the narinfo of a path.
-pub(crate) fn narinfo_key(hash_part: HashPart) -> String {
-    format!("{hash_part}.narinfo")
 }
 
 /// Returns the narinfo of an uploaded path, with the uploaded signatures only.

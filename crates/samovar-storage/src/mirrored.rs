@@ -3,8 +3,8 @@
 use samovar_nix::HashPart;
 
 use crate::error::StorageError;
-use crate::mirror::narinfo_key;
-use crate::storage::Render;
+use crate::layout::narinfo_key;
+use crate::mirror::Render;
 use crate::stored_cache::StoredCache;
 
 impl StoredCache {

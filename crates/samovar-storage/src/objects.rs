@@ -22,20 +22,15 @@ use std::time::UNIX_EPOCH;
 use tempfile::NamedTempFile;
 
 use crate::error::StorageError;
+use crate::layout::{PART_PREFIX, TMP};
 use crate::regular::open_regular;
 use crate::reserve;
 
 use self::files::{FileGroup, NewFile, sync_files};
 
-/// Directory for files that are still being written.
-pub(crate) const TMP: &str = ".samovar/tmp";
-
 /// Maximum length of a file that a power cut leaves either empty or complete, in bytes. A longer
 /// file of the mirror is synced before it gets its name.
 const PAGE_LEN: usize = 4096;
-
-/// Prefix of the keys of parts of NAR files. Each push has a directory for its parts.
-pub(crate) const PART_PREFIX: &str = ".samovar/tmp/push-";
 
 /// File with the ID of the boot in which the storage was opened last.
 const BOOT_ID: &str = ".samovar/boot-id";

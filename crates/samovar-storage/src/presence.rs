@@ -11,10 +11,10 @@ use std::fs::{self, File};
 use std::sync::atomic::Ordering;
 
 use crate::error::StorageError;
+use crate::layout::{STORE_ID, narinfo_key};
 use crate::lost::{LostFile, place_of_nars};
 use crate::metadata::StoredNar;
-use crate::mirror::narinfo_key;
-use crate::storage::{STORE_ID, Storage};
+use crate::storage::Storage;
 use crate::unmounted::check_files;
 
 impl Storage {

@@ -10,17 +10,12 @@ use samovar_nix::{
 use samovar_protocol::push::NARINFO_LEN_MAX;
 use samovar_text::human;
 
-use crate::metadata::StoredNar;
+use crate::metadata::{REALISATION_COUNT_MAX, SIGNATURE_COUNT_MAX, StoredNar};
+use crate::token::Token;
 use crate::verify::FileName;
 
 /// Maximum number of references of a path.
 const REFERENCE_COUNT_MAX: usize = 8192;
-
-/// Maximum number of signatures of a path.
-pub(crate) const SIGNATURE_COUNT_MAX: usize = 32;
-
-/// Maximum number of realisations of a derivation: one for each of its outputs.
-pub(crate) const REALISATION_COUNT_MAX: u64 = 64;
 
 /// Maximum length of a realisation, in bytes.
 pub const REALISATION_LEN_MAX: usize = 64 << 10;
@@ -330,6 +325,17 @@ pub(crate) fn parse_without_url(dir: &StoreDir, mut text: Vec<u8>) -> Result<Nar
     // The parser requires a `URL`. If a narinfo has several, the last one is used.
     text.extend_from_slice(b"URL: -\n");
     parse_fields(dir, &text)
+}
+
+/// Refuses a name that does not match the pattern of the token.
+pub(crate) fn check_name(token: &Token, name: &str) -> Result<(), Refusal> {
+    match &token.names {
+        Some(names) if !token.covers_name(name) => Err(Refusal::OtherName {
+            name: name.to_owned(),
+            names: names.clone(),
+        }),
+        _ => Ok(()),
+    }
 }
 
 fn check_len(text: &[u8]) -> Result<(), Refusal> {

@@ -1,8 +1,8 @@
 //! Deletes what a deleted cache leaves behind: rows, build logs, and narinfos in the directory.
 
 use crate::error::StorageError;
+use crate::layout::{LOGS, log_prefix};
 use crate::metadata::{CacheId, Metadata};
-use crate::mirror::{LOGS, log_prefix};
 use crate::objects::{Objects, list_if_any};
 
 /// Maximum number of rows that one step deletes. Uploads wait about 20 ms for such a step.
@@ -31,7 +31,7 @@ fn remove_logs(
 ) -> Result<(), StorageError> {
     let mirrored = metadata.mirrored_cache()?.map(|mirrored| mirrored.id);
     let of_mirrored = (mirrored == Some(cache)).then(|| LOGS.to_owned());
-    for prefix in of_mirrored.into_iter().chain([log_prefix(cache)]) {
+    for prefix in of_mirrored.into_iter().chain([log_prefix(cache.0)]) {
         list_if_any(objects, &prefix, &mut |key| objects.remove(key))?;
     }
     Ok(())

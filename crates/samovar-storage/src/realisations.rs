@@ -3,9 +3,10 @@
 //! A realisation belongs to the path of its output, and is deleted with that path. This module
 //! stores the JSON document without parsing it. The key of a realisation is its URL.
 
-use crate::error::{PutError, StorageError};
+use crate::error::StorageError;
 use crate::metadata::{NewRealisation, Recorded, StoredRealisation};
 use crate::publish::Refusal;
+use crate::put_error::PutError;
 use crate::stored_cache::StoredCache;
 use crate::token::Token;
 

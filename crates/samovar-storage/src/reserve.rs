@@ -13,7 +13,7 @@ use std::path::Path;
 
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 
-use crate::objects::TMP;
+use crate::layout::TMP;
 
 /// Directory of the files.
 const RESERVE: &str = ".samovar/reserve";

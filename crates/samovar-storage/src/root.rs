@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use rustix::process::geteuid;
 
 use crate::error::StorageError;
+use crate::layout::{DATABASE, LOCK, STORE_ID};
 use crate::objects::create_directory;
 use crate::reserve;
-use crate::storage::{DATABASE, STORE_ID};
 
 /// A file that exists while the database is rebuilt. Until the end, the database lacks paths and
 /// tokens, so nothing but the rebuild may open it.
@@ -49,6 +49,12 @@ impl RootKind {
         });
         kind.map_err(|error| explain(root, error))
     }
+}
+
+/// Returns the process that has written its ID into the lock file last.
+pub(crate) fn stated_user(root: &Path) -> Option<u32> {
+    let text = fs::read_to_string(root.join(LOCK)).ok()?;
+    text.trim().parse().ok()
 }
 
 /// Returns whether a rebuild of the database began and did not end.

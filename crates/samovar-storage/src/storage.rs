@@ -15,17 +15,18 @@ use samovar_nix::{HashPart, StoreDir};
 use crate::admission::Admission;
 use crate::commit_queue::CommitQueue;
 use crate::counters::Counters;
-use crate::error::{PutError, StorageError};
+use crate::error::StorageError;
+use crate::layout::{CACHE_INFO, DATABASE, LOCK, LOGS, STORE_ID, log_prefix, narinfo_key};
 use crate::loose::{InFlight, LooseBytes};
 use crate::lost::{OnLost, Place, place_of_nars};
 use crate::metadata::{
-    CacheId, CacheSummary, Clock, Metadata, NewNar, NewPath, Published, Rows as _, Sqlite,
-    StoredPath, Uses,
+    CacheId, CacheSummary, Clock, Metadata, NewNar, NewPath, Published, Rows as _, Sqlite, Uses,
 };
 use crate::mirror;
 use crate::objects::{Directory, NewObject, Objects, Placed, create_directory, list_if_any};
 use crate::plausible::Jumps;
 use crate::push::joins::Joins;
+use crate::put_error::PutError;
 use crate::reserve;
 use crate::retention::{Retentions, Rules};
 use crate::root;
@@ -35,17 +36,8 @@ use crate::unmounted::record_place;
 use crate::verify::{FileName, Limits};
 use crate::waiting::LendSlot;
 
-/// Path of the database, relative to the storage directory.
-pub const DATABASE: &str = ".samovar/db.sqlite";
-
-pub(crate) const LOCK: &str = ".samovar/lock";
-pub(crate) const STORE_ID: &str = ".samovar/store-id";
-
 /// Interval at which a new process checks whether the old one has ended.
 const LOCK_INTERVAL: Duration = Duration::from_millis(100);
-
-/// Renders the narinfo of an uploaded path, including the cache's signatures.
-pub type Render<'a> = dyn Fn(&StoredPath) -> Vec<u8> + 'a;
 
 /// A verified NAR whose file was placed.
 #[derive(Debug)]
@@ -231,7 +223,7 @@ impl Storage {
     /// unknown.
     #[must_use]
     pub fn user(&self) -> Option<u32> {
-        stated_user(&self.root)
+        root::stated_user(&self.root)
     }
 
     /// Returns the cache with this name. Creates it if it does not exist. `is_mirrored`: whether
@@ -270,16 +262,16 @@ impl Storage {
         if let Some(before) = mirrored.filter(|before| *before != cache) {
             for (of, hash_part) in self.metadata.hash_parts()? {
                 if of == before {
-                    self.objects.remove(&mirror::narinfo_key(hash_part))?;
+                    self.objects.remove(&narinfo_key(hash_part))?;
                 }
             }
             for key in self.metadata.realisation_keys(before)? {
                 self.objects.remove(&key)?;
             }
-            self.move_logs(mirror::LOGS, &mirror::log_prefix(before))?;
+            self.move_logs(LOGS, &log_prefix(before.0))?;
         }
         self.metadata.set_mirrored(cache)?;
-        self.move_logs(&mirror::log_prefix(cache), mirror::LOGS)
+        self.move_logs(&log_prefix(cache.0), LOGS)
     }
 
     /// Lets the background thread write the files that the mirror lacks.
@@ -500,12 +492,6 @@ fn open_lock(root: &Path) -> Result<File, StorageError> {
         .map_err(|error| StorageError::file("cannot create", LOCK, error))
 }
 
-/// Returns the process that has written its ID into the lock file last.
-pub(crate) fn stated_user(root: &Path) -> Option<u32> {
-    let text = fs::read_to_string(root.join(LOCK)).ok()?;
-    text.trim().parse().ok()
-}
-
 /// Returns whether a server uses a storage directory.
 ///
 /// # Errors
@@ -553,11 +539,11 @@ fn wait_for_lock(storage: &Weak<Storage>, lock: File) {
 }
 
 fn write_cache_info(directory: &Directory, store_dir: &StoreDir) -> Result<(), StorageError> {
-    let found = directory.state(mirror::CACHE_INFO)?;
+    let found = directory.state(CACHE_INFO)?;
     // After a power cut the file may be empty.
     if found.is_none_or(|state| state.len == 0) {
         let text = mirror::cache_info(store_dir);
-        directory.write_mirror(mirror::CACHE_INFO, text.as_bytes())?;
+        directory.write_mirror(CACHE_INFO, text.as_bytes())?;
     }
     Ok(())
 }

@@ -9,18 +9,20 @@ use std::time::{Duration, Instant};
 use samovar_nix::narinfo::NarInfo;
 use samovar_nix::{HashPart, StorePath};
 
-use crate::admission::{Admitted, PATIENCE, Wait};
+use crate::admission::{Admitted, Wait};
 use crate::counters::{Kind, Reason, Received};
-use crate::error::{PutError, StorageError};
+use crate::error::StorageError;
 use crate::metadata::{
     CacheId, Client, NewNar, NewPath, NewReference, OWN_LEN, Published, SizeLimit, StoredNar,
     StoredPath, USE_INTERVAL,
 };
+use crate::mirror::Render;
 use crate::publish::{self, Refusal};
-use crate::storage::{NarOfToken, NewFile, Render, Storage};
+use crate::put_error::PutError;
+use crate::storage::{NarOfToken, NewFile, Storage};
 use crate::token::{Denied, Rights, Token, TokenHash};
 use crate::verify::{FileName, Memory, Verified, verify};
-use crate::waiting::Patience;
+use crate::waiting::{PATIENCE, Patience};
 
 /// Maximum number of tokens that are remembered as valid.
 pub(crate) const SEEN_COUNT_MAX: usize = 4096;

@@ -10,8 +10,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use samovar_nix::Glob;
 use sha2::{Digest as _, Sha256};
 
-use crate::publish::Refusal;
-
 /// Prefix of each token. Scanners of source code can recognise a leaked token by it.
 pub const PREFIX: &str = "smv1_";
 
@@ -142,15 +140,9 @@ impl Token {
         self.cache.as_ref().is_none_or(|own| own.matches(cache))
     }
 
-    /// Refuses a name that does not match the token's pattern.
-    pub(crate) fn check_name(&self, name: &str) -> Result<(), Refusal> {
-        match &self.names {
-            Some(names) if !names.matches(name) => Err(Refusal::OtherName {
-                name: name.to_owned(),
-                names: names.clone(),
-            }),
-            _ => Ok(()),
-        }
+    /// Returns whether the token may be used for a path with this name.
+    pub(crate) fn covers_name(&self, name: &str) -> bool {
+        self.names.as_ref().is_none_or(|names| names.matches(name))
     }
 
     /// Returns the options of `samovar token create` for a token with the same name, rights and
@@ -280,8 +272,8 @@ mod tests {
             (Some("*"), "", true),
         ] {
             assert_eq!(token(pattern, None).covers(name), expected, "{pattern:?}");
-            let checked = token(None, pattern).check_name(name);
-            assert_eq!(checked.is_ok(), expected, "{pattern:?}");
+            let covers = token(None, pattern).covers_name(name);
+            assert_eq!(covers, expected, "{pattern:?}");
         }
     }
 

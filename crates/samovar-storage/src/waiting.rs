@@ -14,8 +14,11 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::admission::PATIENCE;
 use crate::error::StorageError;
+
+/// Maximum time that a request waits for a slot, for memory and for the database together. It is
+/// below 60 s, the usual timeout of proxies.
+pub const PATIENCE: Duration = Duration::from_secs(50);
 
 /// Time that a request waits for the database before it lends its slot. Commits of normal size take
 /// less.

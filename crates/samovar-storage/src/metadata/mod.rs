@@ -49,6 +49,12 @@ pub use totals::{CacheTotals, Totals};
 /// Length of a day, in seconds.
 pub const DAY: i64 = 86_400;
 
+/// Maximum number of signatures of a path.
+pub(crate) const SIGNATURE_COUNT_MAX: usize = 32;
+
+/// Maximum number of realisations of a derivation: one for each of its outputs.
+pub(crate) const REALISATION_COUNT_MAX: u64 = 64;
+
 /// Function that returns the present time, in seconds since 1970.
 pub type Clock = fn() -> i64;
 

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-use super::{NewObject, ObjectGroup, PART_PREFIX, Placed, TMP, create_directory, sync_directory};
+use super::{NewObject, ObjectGroup, Placed, create_directory, sync_directory};
 use crate::error::StorageError;
+use crate::layout::{PART_PREFIX, TMP};
 use crate::reserve;
 
 /// Number of bytes after which the kernel is told to start writing a file to the disk.

@@ -19,8 +19,8 @@ use samovar_protocol::recipe::{RecipeError, WINDOW_LOG_MAX};
 
 use super::{Push, PushError};
 use crate::counters::{Kind, Reason, Received};
-use crate::error::PutError;
 use crate::metadata::NewNar;
+use crate::put_error::PutError;
 use crate::storage::NewFile;
 use crate::verify::{
     self, FileName, Limits, Memory, Refusal, VerifyError, decompressed, verify_unnamed,

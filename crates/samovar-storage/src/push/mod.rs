@@ -29,10 +29,12 @@ use samovar_nix::{NarHash, StorePath};
 use samovar_protocol::names::PushId;
 use samovar_protocol::push::{Missing, OpenAnswer, OpenLine};
 
-use crate::error::{PutError, StorageError};
+use crate::error::StorageError;
+use crate::layout::PART_PREFIX;
 use crate::metadata::{DAY, Need, PushLimits, StoredNar};
-use crate::objects::{PART_PREFIX, list_if_any};
-use crate::publish::Refusal;
+use crate::objects::list_if_any;
+use crate::publish::{Refusal, check_name};
+use crate::put_error::PutError;
 use crate::storage::Storage;
 use crate::stored_cache::StoredCache;
 use crate::token::Token;
@@ -258,7 +260,7 @@ fn refusal(token: &Token, line: &OpenLine, need: &Need) -> Option<Refusal> {
             path: path.clone(),
             found: Some(found.clone()),
         }),
-        Need::Narinfo(_) | Need::All => token.check_name(path.name()).err(),
+        Need::Narinfo(_) | Need::All => check_name(token, path.name()).err(),
     }
 }
 

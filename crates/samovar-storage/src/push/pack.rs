@@ -6,10 +6,11 @@ use samovar_protocol::push::{PackLine, PackOutcome, Records};
 
 use super::{Push, PushError};
 use crate::counters::{Kind, Reason, Received};
-use crate::error::{PutError, StorageError};
+use crate::error::StorageError;
 use crate::loose::InFlight;
 use crate::metadata::NewNar;
 use crate::objects::{ObjectGroup, Placed};
+use crate::put_error::PutError;
 use crate::storage::NewFile;
 use crate::verify::{FileName, Memory, Refusal, Verified, verify_unnamed};
 

@@ -16,8 +16,10 @@ use sha2::{Digest as _, Sha256};
 
 use super::{Push, PushError};
 use crate::counters::{Kind, Reason, Received};
-use crate::error::{PutError, StorageError};
-use crate::objects::{Objects, PART_PREFIX};
+use crate::error::StorageError;
+use crate::layout::PART_PREFIX;
+use crate::objects::Objects;
+use crate::put_error::PutError;
 use crate::verify::Memory;
 
 /// Maximum number that a part may have within its NAR file.

@@ -9,10 +9,10 @@ use samovar_protocol::push::{Missing, NarinfoLine, Records};
 
 use super::{Push, PushError};
 use crate::counters::{Kind, Reason};
-use crate::error::PutError;
 use crate::metadata::{NewPath, Published};
+use crate::mirror::Render;
 use crate::publish::{self, Refusal};
-use crate::storage::Render;
+use crate::put_error::PutError;
 
 /// Length of the buffer between the body and its records, in bytes.
 const BUFFER_LEN: usize = 64 << 10;

@@ -7,8 +7,7 @@ use samovar_nix::narinfo::Compression;
 
 use super::decompress::{self, Decompressor};
 use super::input::Input;
-use super::{Limits, Memory, Refusal, Unlimited, VerifyError};
-use crate::error::PutError;
+use super::{Limits, Memory, MemoryError, Refusal, Unlimited, VerifyError};
 
 /// Names of the supported encodings. Nix sends the name of its compression.
 const ENCODINGS: [(&str, Compression); 5] = [
@@ -43,26 +42,53 @@ impl Encoding {
     }
 }
 
+/// Reason why an encoded body cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyError {
+    /// The body could not be received; contains the unchanged error of its reader.
+    #[error("receiving the body: {0}")]
+    Source(io::Error),
+    /// There is no memory for the window of the decompressor.
+    #[error(transparent)]
+    Memory(MemoryError),
+    /// The body is not valid in its `Content-Encoding`.
+    #[error(transparent)]
+    Encoding(EncodingError),
+}
+
+/// A body is not valid in its `Content-Encoding`.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the body cannot be decoded by its Content-Encoding, {encoding}: {reason}; upload it again, or \
+     without narinfo-compression, ls-compression and log-compression"
+)]
+pub struct EncodingError {
+    /// Name of the `Content-Encoding`.
+    encoding: &'static str,
+    /// The reason why the body cannot be decoded.
+    reason: String,
+}
+
 /// Calls `read` with a reader of the decompressed content of `source`. The reader does not limit
 /// the length of the content, so `read` must.
 ///
-/// If the body is not valid, the reader returns an error, which [`PutError::of_source`] converts.
+/// If the body is not valid, the reader returns an error that contains a [`BodyError`].
 ///
 /// # Errors
 ///
-/// [`PutError`] if there is no memory for the window. Other errors of `read`.
-pub fn decoded<T>(
+/// [`BodyError`] if there is no memory for the window. Other errors of `read`.
+pub fn decoded<T, E: From<BodyError>>(
     source: &mut dyn Read,
     encoding: Encoding,
     memory: &mut dyn Memory,
-    read: impl FnOnce(&mut dyn Read) -> Result<T, PutError>,
-) -> Result<T, PutError> {
+    read: impl FnOnce(&mut dyn Read) -> Result<T, E>,
+) -> Result<T, E> {
     let convert = |failure| match failure {
         VerifyError::Source(error) => error,
-        failure => io::Error::other(put_error(failure, encoding)),
+        failure => io::Error::other(body_error(failure, encoding)),
     };
     decompressed(source, encoding.0, &LIMITS, memory, &convert, read)
-        .map_err(|failure| put_error(failure, encoding))?
+        .map_err(|failure| body_error(failure, encoding))?
 }
 
 /// Calls `read` with a reader of the NAR in a file of a binary cache. All compressions and windows
@@ -167,15 +193,14 @@ impl Read for Decoded<'_> {
 }
 
 /// Converts the error of decompressing a body, because the texts of [`Refusal`] describe NARs.
-fn put_error(failure: VerifyError, Encoding(compression): Encoding) -> PutError {
-    let refusal = match failure {
-        VerifyError::Source(error) | VerifyError::Sink(error) => return PutError::Source(error),
-        VerifyError::Memory(error) => return error.into(),
-        VerifyError::Refused(refusal) => refusal,
-    };
-    PutError::Encoding {
-        encoding: compression.name(),
-        reason: reason(refusal),
+fn body_error(failure: VerifyError, Encoding(compression): Encoding) -> BodyError {
+    match failure {
+        VerifyError::Source(error) | VerifyError::Sink(error) => BodyError::Source(error),
+        VerifyError::Memory(error) => BodyError::Memory(error),
+        VerifyError::Refused(refusal) => BodyError::Encoding(EncodingError {
+            encoding: compression.name(),
+            reason: reason(refusal),
+        }),
     }
 }
 
@@ -196,6 +221,7 @@ mod tests {
     use std::io::Write as _;
 
     use super::*;
+    use crate::PutError;
     use crate::verify::MemoryError;
 
     /// Compresses with the encoding of this name.
@@ -302,7 +328,7 @@ mod tests {
             for body in [cut, &longer, b"not compressed"] {
                 let refused = decode(name, body, u64::MAX).unwrap_err();
                 assert!(
-                    matches!(&refused, PutError::Encoding { encoding, .. } if *encoding == name),
+                    matches!(&refused, PutError::Encoding(error) if error.encoding == name),
                     "{name}: {refused:?}"
                 );
             }

@@ -34,7 +34,7 @@ use content::Content;
 use decompress::Decompressor;
 pub(crate) use decompress::{fixed_window_len, zstd_window_len};
 pub(crate) use encoded::decompressed;
-pub use encoded::{Encoding, decoded, decoded_nar};
+pub use encoded::{BodyError, Encoding, EncodingError, decoded, decoded_nar};
 pub use error::{Refusal, VerifyError};
 pub use file_name::FileName;
 pub(crate) use frames::frames_of;

@@ -6,8 +6,8 @@ use samovar_nix::HashPart;
 use super::Sqlite;
 use super::rows::{is_shown, unsigned};
 use crate::error::StorageError;
+use crate::layout::narinfo_key;
 use crate::metadata::{CacheId, CacheSummary, Caches, DeletedCache, Freed, Metadata as _};
-use crate::mirror::narinfo_key;
 
 /// Condition for valid tokens that are restricted to one cache. `?1`: the present time.
 const VALID: &str = "instr(token.cache, '*') = 0 and instr(token.cache, '?') = 0 \

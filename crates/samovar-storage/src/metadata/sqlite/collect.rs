@@ -6,8 +6,8 @@ use samovar_nix::{HashPart, StorePath};
 use super::rows::{damaged, path_of, unsigned};
 use super::{check, paths};
 use crate::error::StorageError;
+use crate::layout::narinfo_key;
 use crate::metadata::{CacheId, Graph, GraphPath, Times, Uses};
-use crate::mirror::narinfo_key;
 
 /// Time of a condemnation whose commit may not have returned yet. Look-ups that began before the
 /// commit do not revive the path, so the time until deletion is counted from

@@ -11,12 +11,12 @@ use super::rows::{damaged, is_shown, signed, unsigned};
 use super::tokens::{self, Permit};
 use super::{Sqlite, caches, check};
 use crate::error::StorageError;
+use crate::layout::{LOGS, log_prefix};
+use crate::metadata::REALISATION_COUNT_MAX;
 use crate::metadata::{
     CacheId, Extra, ExtraKind, Extras, LogFile, Metadata as _, NewRealisation, OWN_LEN, Recorded,
     SizeLimit, StoredRealisation,
 };
-use crate::mirror::{LOGS, log_prefix};
-use crate::publish::REALISATION_COUNT_MAX;
 
 /// Length of the hash part of a path and the dash after it.
 const HASH_PART_LEN: usize = 33;
@@ -140,7 +140,7 @@ impl Extras for Sqlite {
                         (DELETE_LOG, name, Some(format!("{LOGS}{name}")))
                     }
                     ExtraKind::Log(name) => {
-                        let file = format!("{}{name}", log_prefix(extra.cache));
+                        let file = format!("{}{name}", log_prefix(extra.cache.0));
                         (DELETE_LOG, name, Some(file))
                     }
                     ExtraKind::Realisation(key) => {

@@ -43,10 +43,9 @@ use super::{
     CacheId, Client, Clock, Graph, LookupResult, Metadata, NewNar, NewPath, NewToken, Published,
     StoredNar, StoredPath, Times, Uses,
 };
-use crate::admission::PATIENCE;
 use crate::error::StorageError;
 use crate::token::{self, Token, TokenHash};
-use crate::waiting::Waits;
+use crate::waiting::{PATIENCE, Waits};
 
 /// Maximum number of idle connections in the pool for reading.
 const IDLE_COUNT_MAX: usize = 8;

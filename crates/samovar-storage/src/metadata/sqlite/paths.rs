@@ -11,10 +11,10 @@ use super::rows::{
 };
 use super::tokens::{self, Permit};
 use crate::error::StorageError;
+use crate::metadata::SIGNATURE_COUNT_MAX;
 use crate::metadata::{
     CacheId, Client, NewNar, NewPath, OWN_LEN, Published, StoredNar, StoredPath, USE_INTERVAL,
 };
-use crate::publish::SIGNATURE_COUNT_MAX;
 
 pub(super) fn cache(
     connection: &Connection,

@@ -11,9 +11,10 @@ use zstd::zstd_safe::compress_bound;
 
 use super::work::{AddWork, Granted};
 use super::{AssembleError, FRAME_LEN_MIN, VERIFY_MEMORY};
-use crate::error::{PutError, StorageError};
+use crate::error::StorageError;
 use crate::metadata::StoredNar;
 use crate::push::PushError;
+use crate::put_error::PutError;
 use crate::verify::{
     Limits, VerifyError, decompressed, fixed_window_len, frames_of, zstd_window_len,
 };

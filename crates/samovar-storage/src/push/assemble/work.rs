@@ -2,8 +2,8 @@
 
 use std::cell::RefCell;
 
-use crate::error::PutError;
 use crate::push::PushError;
+use crate::put_error::PutError;
 use crate::verify::{Memory, MemoryError};
 
 /// Function that adds a number of bytes to the work of an assembly. See [`Work::add`].
