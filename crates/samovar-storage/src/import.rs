@@ -12,14 +12,14 @@ use samovar_nix::narinfo::{Compression, NarInfo};
 use samovar_nix::{NarHash, StoreDir, StorePath};
 
 use crate::error::StorageError;
+use crate::gc::Rules;
 use crate::layout::{DATABASE, STORE_ID};
 use crate::metadata::{NewNar, NewToken, Rows as _, Sqlite};
-use crate::put_error::PutError;
+use crate::receive::PutError;
 use crate::regular::open_regular;
-use crate::retention::Rules;
 use crate::root::{self, PRIVATE, REBUILDING, RootKind, create_private, is_rebuilding, make_ready};
+use crate::storage::StoredCache;
 use crate::storage::{Storage, is_in_use};
-use crate::stored_cache::StoredCache;
 use crate::token::{self, Rights, Token, TokenHash};
 use crate::verify::{FileName, Unlimited, verify};
 

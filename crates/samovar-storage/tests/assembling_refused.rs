@@ -13,7 +13,7 @@ use std::thread;
 use samovar_nix::nar::Encoder;
 use samovar_protocol::recipe::{OPERATION_COUNT_MAX, WINDOW_LOG, WINDOW_LOG_MAX, Writer};
 use samovar_storage::PutError;
-use samovar_storage::collect::Rules;
+use samovar_storage::gc::Rules;
 use samovar_storage::push::{AssembleError, PushError};
 use samovar_storage::verify::{Memory, MemoryError, Unlimited};
 use support_assemble::{

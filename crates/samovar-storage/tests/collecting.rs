@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 use samovar_nix::nar::Encoder;
 use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
-use samovar_storage::collect::{Retention, Rules};
+use samovar_storage::gc::{Retention, Rules};
 use samovar_storage::metadata::{Metadata, NewToken, Sqlite};
 use samovar_storage::token::{Rights, Token, TokenHash};
 use samovar_storage::verify::{FileName, Unlimited};
-use samovar_storage::{DATABASE, Storage, StoredCache, narinfo};
+use samovar_storage::{DATABASE, Storage, StoredCache};
 use sha2::{Digest, Sha256};
 
 const PATH_COUNT: u64 = 1500;
@@ -184,7 +184,7 @@ impl Model {
                     &|_| false,
                     &|path| {
                         let mut text = Vec::new();
-                        narinfo(path)
+                        path.narinfo()
                             .write(&StoreDir::default(), &mut text)
                             .unwrap();
                         text

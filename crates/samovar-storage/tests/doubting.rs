@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use samovar_nix::StoreDir;
 use samovar_storage::Storage;
-use samovar_storage::collect::Rules;
+use samovar_storage::gc::Rules;
 
 const DAY: i64 = 86_400;
 

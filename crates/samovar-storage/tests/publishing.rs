@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use samovar_nix::nar::Encoder;
 use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
-use samovar_storage::collect::Rules;
+use samovar_storage::gc::Rules;
 use samovar_storage::metadata::{Client, Metadata, NewToken, OWN_LEN, Published, StoredPath};
 use samovar_storage::token::{Denied, Rights, Token, TokenHash, now};
 use samovar_storage::verify::{FileName, Unlimited};
-use samovar_storage::{PutError, Refusal, Storage, StoredCache, narinfo, open_database};
+use samovar_storage::{PutError, Refusal, Storage, StoredCache, open_database};
 use sha2::{Digest, Sha256};
 
 const NOW: i64 = 1_800_000_000;
@@ -115,7 +115,7 @@ fn open(dir: &Path) -> StoredCache {
 
 fn render(path: &StoredPath) -> Vec<u8> {
     let mut text = Vec::new();
-    narinfo(path)
+    path.narinfo()
         .write(&StoreDir::default(), &mut text)
         .unwrap();
     text

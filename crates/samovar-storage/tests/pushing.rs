@@ -11,12 +11,12 @@ use samovar_nix::nar::Encoder;
 use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
 use samovar_protocol::names::PushId;
 use samovar_protocol::push::OpenLine;
-use samovar_storage::collect::Rules;
+use samovar_storage::gc::Rules;
 use samovar_storage::metadata::{DAY, Metadata, NewToken, OWN_LEN, Published, StoredPath};
 use samovar_storage::push::{Answer, PushError};
 use samovar_storage::token::{Rights, Token, TokenHash};
 use samovar_storage::verify::Unlimited;
-use samovar_storage::{DATABASE, Storage, StoredCache, narinfo};
+use samovar_storage::{DATABASE, Storage, StoredCache};
 use sha2::{Digest, Sha256};
 
 thread_local! {
@@ -182,7 +182,7 @@ impl Fixture {
 
 fn render(path: &StoredPath) -> Vec<u8> {
     let mut text = Vec::new();
-    narinfo(path)
+    path.narinfo()
         .write(&StoreDir::default(), &mut text)
         .unwrap();
     text

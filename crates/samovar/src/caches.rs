@@ -8,7 +8,7 @@ use std::io::{self, BufRead as _, IsTerminal as _, Write};
 use anyhow::{Context as _, bail, ensure};
 use clap::{ArgMatches, Command};
 use samovar_server::config::CacheSettings;
-use samovar_storage::collect::{Retention, RetentionRule, retention_time};
+use samovar_storage::gc::{Retention, RetentionRule, retention_time};
 use samovar_storage::metadata::{CacheSummary, Caches as _, DAY, Freed, Sqlite};
 use samovar_storage::objects::Directory;
 use samovar_storage::purge_step;

@@ -6,7 +6,7 @@ use std::io::Write;
 
 use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use samovar_storage::fsck::{Finding, Fsck, Options, Summary};
+use samovar_storage::check::fsck::{Finding, Fsck, Options, Summary};
 use samovar_storage::metadata::Rows as _;
 use samovar_storage::objects::Directory;
 use serde_json::json;

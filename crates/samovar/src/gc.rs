@@ -10,7 +10,7 @@ use anyhow::bail;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use samovar_server::config::CacheSettings;
 use samovar_server::server::unserved;
-use samovar_storage::collect::{Collector, Retention, Retentions, Rules, Verdict, preview};
+use samovar_storage::gc::{Collector, Retention, Retentions, Rules, Verdict, preview};
 use samovar_storage::metadata::{Caches as _, Metadata, Overview as _};
 use samovar_storage::objects::Directory;
 use samovar_storage::{PAUSE, is_in_use, unused_extras};

@@ -502,7 +502,7 @@ fn render(context: Context<'_>, path: &StoredPath) -> Vec<u8> {
 /// ones. `signing` must be [checked](Signing::checked).
 #[must_use]
 pub fn render_uploaded(signing: &Signing, dir: &StoreDir, path: &StoredPath) -> Vec<u8> {
-    let mut narinfo = samovar_storage::narinfo(path);
+    let mut narinfo = path.narinfo();
     narinfo.signatures = signing.beside_uploaded(&uploaded_info(path), dir);
     let mut text = Vec::new();
     let written = narinfo.write(dir, &mut text);

@@ -25,7 +25,7 @@ use std::time::Duration;
 use samovar_cache::access::AccessConfig;
 use samovar_cache::{NarCoding, PolicyConfig, Sign, SiteConfig, Stored};
 use samovar_http::Limits;
-use samovar_storage::collect::Retention;
+use samovar_storage::gc::Retention;
 
 pub use error::{ConfigError, Origin};
 pub use harmonia::import_harmonia;

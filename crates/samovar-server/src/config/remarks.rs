@@ -1,7 +1,7 @@
 //! Warnings about options that are valid, and hardly do what was meant.
 
 use samovar_cache::access::{RefuseWith, without_host_bits};
-use samovar_storage::collect::retention_time;
+use samovar_storage::gc::retention_time;
 
 use super::options::OptionSpec;
 use super::settings::Settings;

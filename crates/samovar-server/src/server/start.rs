@@ -16,7 +16,7 @@ use samovar_cache::{CacheConfig, LeaseConfig, NarCoding, Program, Site, SiteConf
 use samovar_http::{Server, handover};
 use samovar_metrics::{Metrics, Observer};
 use samovar_nix::StoreDir;
-use samovar_storage::collect::Summary;
+use samovar_storage::gc::Summary;
 use samovar_storage::{RootKind, Storage, StorageError};
 use samovar_store::{Settings, Store, StoreUri, has_default_store};
 

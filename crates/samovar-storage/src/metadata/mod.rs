@@ -17,7 +17,7 @@ mod totals;
 
 use std::time::Duration;
 
-use samovar_nix::narinfo::Compression;
+use samovar_nix::narinfo::{Compression, NarInfo};
 use samovar_nix::{ContentAddress, Glob, HashPart, NarHash, Signature, StorePath};
 
 use crate::error::StorageError;
@@ -136,6 +136,27 @@ pub struct StoredPath {
     pub content_address: Option<ContentAddress>,
     /// Time of publication, in seconds since 1970.
     pub registered_at: i64,
+}
+
+impl StoredPath {
+    /// Returns the narinfo of the path, with the uploaded signatures only.
+    #[must_use]
+    pub fn narinfo(&self) -> NarInfo {
+        NarInfo {
+            store_path: self.path.clone(),
+            url: self.nar.object_key.clone(),
+            compression: self.nar.compression,
+            file_hash: Some(NarHash::from_bytes(self.nar.file_hash).to_hash()),
+            file_size: Some(self.nar.file_size),
+            nar_hash: self.nar.nar_hash,
+            nar_size: self.nar.nar_size,
+            references: self.references.clone(),
+            deriver: self.deriver.clone(),
+            system: None,
+            signatures: self.signatures.clone(),
+            content_address: self.content_address,
+        }
+    }
 }
 
 /// The result of looking up one of many paths. `None`: the cache does not have the path.
@@ -260,7 +281,7 @@ pub trait Metadata:
 
     /// Returns the path with this hash part in a cache, or `None` if the cache does not have it or
     /// its NAR is lost. Revives the path if it is condemned: the collector does not delete a
-    /// returned path for [`Rules::hold`](crate::collect::Rules::hold).
+    /// returned path for [`Rules::hold`](crate::gc::Rules::hold).
     ///
     /// # Errors
     ///

@@ -18,10 +18,10 @@ use samovar_nix::narinfo::Compression;
 use samovar_protocol::recipe::{RecipeError, WINDOW_LOG_MAX};
 
 use super::{Push, PushError};
-use crate::counters::{Kind, Reason, Received};
 use crate::metadata::NewNar;
-use crate::put_error::PutError;
+use crate::receive::PutError;
 use crate::storage::NewFile;
+use crate::storage::counters::{Kind, Reason, Received};
 use crate::verify::{
     self, FileName, Limits, Memory, Refusal, VerifyError, decompressed, verify_unnamed,
 };

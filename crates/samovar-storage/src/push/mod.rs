@@ -17,7 +17,6 @@
 //! identify the file, because two clients may compress the same NAR differently.
 
 mod assemble;
-pub(crate) mod joins;
 mod pack;
 mod parts;
 mod publish;
@@ -33,10 +32,10 @@ use crate::error::StorageError;
 use crate::layout::PART_PREFIX;
 use crate::metadata::{DAY, Need, PushLimits, StoredNar};
 use crate::objects::list_if_any;
-use crate::publish::{Refusal, check_name};
-use crate::put_error::PutError;
+use crate::receive::PutError;
+use crate::receive::publish::{Refusal, check_name};
 use crate::storage::Storage;
-use crate::stored_cache::StoredCache;
+use crate::storage::StoredCache;
 use crate::token::Token;
 
 pub use assemble::AssembleError;

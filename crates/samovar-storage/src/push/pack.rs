@@ -5,13 +5,13 @@ use std::io::{BufReader, Read, Write};
 use samovar_protocol::push::{PackLine, PackOutcome, Records};
 
 use super::{Push, PushError};
-use crate::counters::{Kind, Reason, Received};
 use crate::error::StorageError;
-use crate::loose::InFlight;
 use crate::metadata::NewNar;
 use crate::objects::{ObjectGroup, Placed};
-use crate::put_error::PutError;
+use crate::receive::PutError;
+use crate::storage::InFlight;
 use crate::storage::NewFile;
+use crate::storage::counters::{Kind, Reason, Received};
 use crate::verify::{FileName, Memory, Refusal, Verified, verify_unnamed};
 
 /// Length of the buffer between the body and its records, in bytes.

@@ -15,11 +15,11 @@ use samovar_text::human;
 use sha2::{Digest as _, Sha256};
 
 use super::{Push, PushError};
-use crate::counters::{Kind, Reason, Received};
 use crate::error::StorageError;
 use crate::layout::PART_PREFIX;
 use crate::objects::Objects;
-use crate::put_error::PutError;
+use crate::receive::PutError;
+use crate::storage::counters::{Kind, Reason, Received};
 use crate::verify::Memory;
 
 /// Maximum number that a part may have within its NAR file.

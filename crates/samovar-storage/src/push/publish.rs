@@ -8,11 +8,11 @@ use samovar_nix::StorePath;
 use samovar_protocol::push::{Missing, NarinfoLine, Records};
 
 use super::{Push, PushError};
-use crate::counters::{Kind, Reason};
 use crate::metadata::{NewPath, Published};
 use crate::mirror::Render;
-use crate::publish::{self, Refusal};
-use crate::put_error::PutError;
+use crate::receive::PutError;
+use crate::receive::{Refusal, publish};
+use crate::storage::counters::{Kind, Reason};
 
 /// Length of the buffer between the body and its records, in bytes.
 const BUFFER_LEN: usize = 64 << 10;

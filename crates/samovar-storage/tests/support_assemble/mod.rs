@@ -15,7 +15,7 @@ use samovar_nix::{HashPart, NarHash, SeekTable, StoreDir};
 use samovar_protocol::names::PushId;
 use samovar_protocol::push::OpenLine;
 use samovar_protocol::recipe::{WINDOW_LOG, Writer};
-use samovar_storage::collect::Rules;
+use samovar_storage::gc::Rules;
 use samovar_storage::metadata::{Metadata, NewToken};
 use samovar_storage::push::{Answer, PushError};
 use samovar_storage::token::{Rights, Token, TokenHash, now};

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use samovar_cache::access::{Forwarded, RefuseWith, is_fingerprint, is_network};
 use samovar_cache::{NarCoding, PublicKey, Sign, Stored};
 use samovar_nix::Glob;
-use samovar_storage::collect::RetentionRule;
+use samovar_storage::gc::RetentionRule;
 
 use super::Set::{Count, Each, Parsed, Path, Paths, Rules, Size, Switch, Text, Texts, Word};
 use super::Shown::{Effective, Value, Words};

@@ -7,7 +7,6 @@ use super::rows::{damaged, nar_columns, nar_of, path_of};
 use super::{Sqlite, backup, collect, lineage, paths as stored, totals};
 use crate::error::StorageError;
 use crate::metadata::{CacheId, CacheRow, ListedNar, ListedPath, Metadata as _, Rows, StoredPath};
-use crate::mirror;
 
 /// Tables without a row for each path or NAR.
 const SMALL_TABLES: [&str; 6] = ["meta", "cache", "token", "pin", "removed_pin", "push"];
@@ -204,7 +203,7 @@ fn narinfo(
         return Ok(None);
     };
     let mut text = Vec::new();
-    let written = mirror::narinfo(&path).write(&dir, &mut text);
+    let written = path.narinfo().write(&dir, &mut text);
     written.map_err(|error| damaged(&format!("{}: {error}", path.path)))?;
     Ok(Some(String::from_utf8_lossy(&text).into_owned()))
 }

@@ -18,9 +18,8 @@ use zstd::zstd_safe::compress_bound;
 use super::base::Base;
 use super::{AssembleError, FRAME_LEN_MIN};
 use crate::error::StorageError;
-use crate::publish::Refusal;
 use crate::push::PushError;
-use crate::put_error::PutError;
+use crate::receive::{PutError, Refusal};
 
 /// Compression level of new frames.
 const LEVEL: i32 = 3;

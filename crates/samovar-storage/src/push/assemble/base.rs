@@ -14,7 +14,7 @@ use super::{AssembleError, FRAME_LEN_MIN, VERIFY_MEMORY};
 use crate::error::StorageError;
 use crate::metadata::StoredNar;
 use crate::push::PushError;
-use crate::put_error::PutError;
+use crate::receive::PutError;
 use crate::verify::{
     Limits, VerifyError, decompressed, fixed_window_len, frames_of, zstd_window_len,
 };

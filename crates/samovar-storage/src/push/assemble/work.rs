@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use crate::push::PushError;
-use crate::put_error::PutError;
+use crate::receive::PutError;
 use crate::verify::{Memory, MemoryError};
 
 /// Function that adds a number of bytes to the work of an assembly. See [`Work::add`].

@@ -1,5 +1,21 @@
 //! [`Storage`]: the files, the database and the index of uploaded paths.
 
+mod backup;
+mod browse;
+mod bulk;
+mod cache;
+pub(crate) mod counters;
+mod hidden;
+mod logs;
+mod loose;
+mod lost;
+mod mirrored;
+mod pins;
+mod presence;
+mod realisations;
+mod statistics;
+mod upkeep;
+
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
@@ -12,29 +28,38 @@ use std::time::{Duration, Instant};
 
 use samovar_nix::{HashPart, StoreDir};
 
-use crate::admission::Admission;
-use crate::commit_queue::CommitQueue;
-use crate::counters::Counters;
 use crate::error::StorageError;
+use crate::gc::plausible::Jumps;
+use crate::gc::{Retentions, Rules};
 use crate::layout::{CACHE_INFO, DATABASE, LOCK, LOGS, STORE_ID, log_prefix, narinfo_key};
-use crate::loose::{InFlight, LooseBytes};
-use crate::lost::{OnLost, Place, place_of_nars};
 use crate::metadata::{
     CacheId, CacheSummary, Clock, Metadata, NewNar, NewPath, Published, Rows as _, Sqlite, Uses,
 };
 use crate::mirror;
 use crate::objects::{Directory, NewObject, Objects, Placed, create_directory, list_if_any};
-use crate::plausible::Jumps;
-use crate::push::joins::Joins;
-use crate::put_error::PutError;
+use crate::receive::Admission;
+use crate::receive::CommitQueue;
+use crate::receive::PutError;
+use crate::receive::joins::Joins;
 use crate::reserve;
-use crate::retention::{Retentions, Rules};
 use crate::root;
-use crate::stored_cache::StoredCache;
 use crate::token::{self, Token, TokenHash};
 use crate::unmounted::record_place;
 use crate::verify::{FileName, Limits};
 use crate::waiting::LendSlot;
+
+pub use self::backup::Restored;
+pub use self::cache::{StoredCache, listing_reader};
+pub use self::counters::CollectorStatistics;
+pub(crate) use self::loose::InFlight;
+pub use self::lost::LostFile;
+pub use self::pins::{PinError, PinOptions};
+pub use self::statistics::Statistics;
+pub use self::upkeep::PAUSE;
+
+use self::counters::Counters;
+use self::loose::LooseBytes;
+use self::lost::{OnLost, Place, place_of_nars};
 
 /// Interval at which a new process checks whether the old one has ended.
 const LOCK_INTERVAL: Duration = Duration::from_millis(100);

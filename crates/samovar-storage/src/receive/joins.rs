@@ -13,11 +13,11 @@ type Key = (String, NarHash);
 pub(crate) struct Joins(Mutex<HashSet<Key>>);
 
 /// A join in progress. Dropping it ends the join.
-pub(super) struct Join<'a>(&'a Joins, Key);
+pub(crate) struct Join<'a>(&'a Joins, Key);
 
 impl Joins {
     /// Starts a join. Returns `None` if a join of the same parts is in progress.
-    pub(super) fn start(&self, key: Key) -> Option<Join<'_>> {
+    pub(crate) fn start(&self, key: Key) -> Option<Join<'_>> {
         let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         running.insert(key.clone()).then(|| Join(self, key))
     }

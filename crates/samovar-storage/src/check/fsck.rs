@@ -18,7 +18,7 @@ use samovar_text::counted;
 use crate::error::StorageError;
 use crate::layout::narinfo_key;
 use crate::metadata::{DAY, ListedNar, ListedPath, Metadata};
-use crate::mirror::{self, Render};
+use crate::mirror::Render;
 use crate::objects::{ObjectState, Objects};
 use crate::unmounted::check_files;
 use crate::verify::{FileName, Limits, Unlimited, VerifyError, verify};
@@ -465,7 +465,7 @@ impl<'a> Fsck<'a> {
         };
         // Ignore signatures, because those of the cache depend on its current keys.
         found.signatures.clear();
-        let mut expected = mirror::narinfo(&stored);
+        let mut expected = stored.narinfo();
         expected.signatures.clear();
         let reason = "the narinfo differs from the database";
         Ok((found != expected).then(|| reason.to_owned()))

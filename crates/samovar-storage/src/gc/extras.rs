@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 
 use crate::error::StorageError;
+use crate::gc::{Retentions, Rules};
 use crate::metadata::{CacheId, Extra, Metadata};
-use crate::retention::{Retentions, Rules};
 
 /// Returns the build logs and realisations without a path that the next run of the collector
 /// deletes: those whose path was deleted, those that are older than the retention time, and the

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use crate::gc::{Retention, Retentions, Rules};
 use crate::metadata::{Graph, USE_INTERVAL};
-use crate::retention::{Retention, Retentions, Rules};
 
 /// Time by which the recorded last use of a path may be older than its last use, in seconds: uses
 /// within [`USE_INTERVAL`] are not recorded, and others wait in memory while the database is busy.
@@ -157,8 +157,8 @@ mod tests {
     use samovar_nix::Glob;
 
     use super::*;
+    use crate::gc::RetentionRule;
     use crate::metadata::{DAY, GraphPath};
-    use crate::retention::RetentionRule;
 
     const NOW: i64 = 20_000 * DAY + 5000;
 

@@ -6,7 +6,7 @@ use samovar_nix::{HashPart, StorePath};
 
 use crate::error::StorageError;
 use crate::metadata::StoredPath;
-use crate::stored_cache::{Hides, StoredCache};
+use crate::storage::cache::{Hides, StoredCache};
 
 impl StoredCache {
     /// Sets the function that returns whether a policy hides a path from clients. A NAR that only

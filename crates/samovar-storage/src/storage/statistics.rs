@@ -6,11 +6,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::counters::{CollectorStatistics, locked};
 use crate::error::StorageError;
 use crate::metadata::Totals;
 use crate::objects::Space;
 use crate::storage::Storage;
+use crate::storage::counters::{CollectorStatistics, locked};
 
 /// The counters and totals of a storage at one moment.
 #[derive(Debug, Clone, Default)]

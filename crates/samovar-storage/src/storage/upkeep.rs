@@ -9,13 +9,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::collect::{Collector, Summary};
 use crate::error::StorageError;
+use crate::gc::{Collector, Summary};
+use crate::gc::{Retentions, Rules};
 use crate::metadata::Uses;
 use crate::reserve;
-use crate::retention::{Retentions, Rules};
+use crate::storage::cache::SEEN_COUNT_MAX;
 use crate::storage::{Storage, boot_seconds};
-use crate::stored_cache::SEEN_COUNT_MAX;
 
 /// Interval at which uses are written to the database, and at which the threads look whether there
 /// is something to do.

@@ -5,7 +5,7 @@ use samovar_nix::HashPart;
 use crate::error::StorageError;
 use crate::layout::narinfo_key;
 use crate::mirror::Render;
-use crate::stored_cache::StoredCache;
+use crate::storage::StoredCache;
 
 impl StoredCache {
     /// Writes the narinfos that the directory lacks because an earlier process was killed after

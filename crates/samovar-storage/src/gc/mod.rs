@@ -46,6 +46,13 @@
 //!   database are damaged, or if the clock has jumped; and before it condemns a path if that would
 //!   condemn more than half of the paths. An operator can [confirm](Collector::forced) the run.
 
+mod extras;
+mod keep;
+pub(crate) mod log_files;
+pub(crate) mod plausible;
+mod purge;
+mod retention;
+
 use std::fmt;
 use std::fs::{File, TryLockError};
 use std::mem;
@@ -57,17 +64,14 @@ use samovar_nix::HashPart;
 use samovar_text::{counted, human};
 
 use crate::error::StorageError;
-use crate::extras::unused_extras;
-use crate::keep;
-use crate::log_files;
 use crate::metadata::{CacheId, Extra, Graph, Metadata};
 use crate::objects::Objects;
-use crate::plausible;
-use crate::purge::purge_step;
 use crate::unmounted::check_files;
 
-pub use crate::keep::Verdict;
-pub use crate::retention::{Retention, RetentionRule, Retentions, Rules, retention_time};
+pub use extras::unused_extras;
+pub use keep::Verdict;
+pub use purge::purge_step;
+pub use retention::{Retention, RetentionRule, Retentions, Rules, retention_time};
 
 /// Name of the file that the collector locks, relative to the storage directory.
 const LOCK: &str = ".samovar/collector-lock";

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::collect::Summary;
 use crate::error::StorageError;
+use crate::gc::Summary;
 use crate::metadata::Totals;
 use crate::objects::Space;
-use crate::publish::Refusal;
-use crate::put_error::PutError;
+use crate::receive::PutError;
+use crate::receive::Refusal;
 
 /// Declares an enum with the name of each variant in metrics.
 macro_rules! named {

@@ -8,7 +8,7 @@ use crate::error::StorageError;
 use crate::metadata::{
     CLOSURE_COUNT_MAX, ClosureSize, Details, Pin, RecentPath, RecentPush, StoredPath,
 };
-use crate::stored_cache::{Hides, StoredCache};
+use crate::storage::cache::{Hides, StoredCache};
 
 impl StoredCache {
     /// Returns the paths that were published last in this cache, newest first: those that `accepts`

@@ -3,9 +3,9 @@
 //! confirms it with `samovar gc --force`.
 
 use crate::doubt::Doubt;
-use crate::keep::Verdict;
+use crate::gc::Verdict;
+use crate::gc::{Retentions, Rules};
 use crate::metadata::{DAY, Graph};
-use crate::retention::{Retentions, Rules};
 
 /// Number of unused paths up to which a run is never doubted.
 const FEW_COUNT: usize = 16;
@@ -98,8 +98,8 @@ pub(crate) fn of_verdicts(graph: &Graph, verdicts: &[Verdict]) -> Option<Doubt> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gc::Retention;
     use crate::metadata::GraphPath;
-    use crate::retention::Retention;
 
     const NOW: i64 = 20_000 * DAY;
 

@@ -9,9 +9,9 @@ use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::time::Instant;
 
-use crate::counters::locked;
 use crate::error::StorageError;
 use crate::storage::Storage;
+use crate::storage::counters::locked;
 
 /// Prefix of the keys of backups.
 const PREFIX: &str = ".samovar/backup/";

@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 use samovar_nix::narinfo::NarInfo;
 use samovar_nix::{HashPart, StorePath};
 
-use crate::admission::{Admitted, Wait};
-use crate::counters::{Kind, Reason, Received};
 use crate::error::StorageError;
 use crate::metadata::{
     CacheId, Client, NewNar, NewPath, NewReference, OWN_LEN, Published, SizeLimit, StoredNar,
     StoredPath, USE_INTERVAL,
 };
 use crate::mirror::Render;
-use crate::publish::{self, Refusal};
-use crate::put_error::PutError;
+use crate::receive::PutError;
+use crate::receive::{Admitted, Wait};
+use crate::receive::{Refusal, publish};
+use crate::storage::counters::{Kind, Reason, Received};
 use crate::storage::{NarOfToken, NewFile, Storage};
 use crate::token::{Denied, Rights, Token, TokenHash};
 use crate::verify::{FileName, Memory, Verified, verify};
@@ -85,7 +85,7 @@ impl StoredCache {
     }
 
     /// Returns the uploaded path with this hash part, and records a use of it. The collector does
-    /// not delete a returned path for [`Rules::hold`](crate::collect::Rules::hold). Returns `None`
+    /// not delete a returned path for [`Rules::hold`](crate::gc::Rules::hold). Returns `None`
     /// if the cache does not have the path.
     ///
     /// # Errors

@@ -5,9 +5,9 @@
 
 use crate::error::StorageError;
 use crate::metadata::{NewRealisation, Recorded, StoredRealisation};
-use crate::publish::Refusal;
-use crate::put_error::PutError;
-use crate::stored_cache::StoredCache;
+use crate::receive::PutError;
+use crate::receive::Refusal;
+use crate::storage::StoredCache;
 use crate::token::Token;
 
 impl StoredCache {

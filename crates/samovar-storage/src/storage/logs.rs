@@ -9,15 +9,15 @@ use std::io::{Read, Write as _};
 
 use samovar_nix::StorePath;
 
-use crate::counters::Kind;
 use crate::error::StorageError;
+use crate::gc::log_files;
 use crate::layout::{LOGS, log_prefix};
-use crate::log_files;
 use crate::metadata::LogFile;
-use crate::publish::{Refusal, check_name};
-use crate::put_error::PutError;
+use crate::receive::PutError;
+use crate::receive::publish::{Refusal, check_name};
 use crate::storage::Storage;
-use crate::stored_cache::StoredCache;
+use crate::storage::StoredCache;
+use crate::storage::counters::Kind;
 use crate::token::Token;
 
 /// Length of the buffer for receiving a build log, in bytes.

@@ -3,7 +3,7 @@
 use std::io;
 
 use crate::error::StorageError;
-use crate::publish::Refusal;
+use crate::receive::Refusal;
 use crate::verify::{self, BodyError, EncodingError, MemoryError, VerifyError};
 
 /// Reason why an upload was not accepted.

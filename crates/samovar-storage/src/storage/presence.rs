@@ -12,9 +12,9 @@ use std::sync::atomic::Ordering;
 
 use crate::error::StorageError;
 use crate::layout::{STORE_ID, narinfo_key};
-use crate::lost::{LostFile, place_of_nars};
 use crate::metadata::StoredNar;
 use crate::storage::Storage;
+use crate::storage::lost::{LostFile, place_of_nars};
 use crate::unmounted::check_files;
 
 impl Storage {

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 
 use samovar_nix::{Glob, StorePath};
 
-use crate::counters::Reason;
 use crate::error::StorageError;
 use crate::metadata::{
     Condition, NewPin, PIN_COUNT_MAX, Pin, PinName, PinText, Pinned, Unpin, Unpinned, Version,
 };
-use crate::stored_cache::StoredCache;
+use crate::storage::StoredCache;
+use crate::storage::counters::Reason;
 use crate::token::Token;
 
 /// Reason why a pin was not changed. The text of a refusal names the fault and the fix.

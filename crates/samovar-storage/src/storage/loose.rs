@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::StorageError;
 use crate::metadata::OWN_LEN;
-use crate::publish::Refusal;
-use crate::put_error::PutError;
+use crate::receive::PutError;
+use crate::receive::Refusal;
 use crate::token::Token;
 
 /// Upper bounds, by token id, of the total length of the token's files that no path uses.

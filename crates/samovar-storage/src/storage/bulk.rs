@@ -4,7 +4,7 @@ use samovar_nix::HashPart;
 
 use crate::error::StorageError;
 use crate::metadata::{LookupResult, StoredPath, USE_INTERVAL};
-use crate::stored_cache::StoredCache;
+use crate::storage::StoredCache;
 
 impl StoredCache {
     /// Returns the uploaded paths with these hash parts, in the same order. Each result is that of

@@ -1,0 +1,6 @@
+//! Checks of a storage: a quick one of its parts, and one of each path and file.
+
+pub mod fsck;
+mod inspect;
+
+pub use inspect::{Foreign, Inspection, inspect};

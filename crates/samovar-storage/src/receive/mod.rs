@@ -1,0 +1,15 @@
+//! What is decided about an upload: whether it gets a place and memory, whether its metadata is
+//! valid, and with which others it is committed.
+
+mod admission;
+mod commit_queue;
+pub(crate) mod joins;
+pub(crate) mod publish;
+mod put_error;
+
+pub use admission::{Admitted, Wait};
+pub use publish::{NARINFO_LEN_MAX, REALISATION_LEN_MAX, Refusal};
+pub use put_error::PutError;
+
+pub(crate) use admission::Admission;
+pub(crate) use commit_queue::CommitQueue;
