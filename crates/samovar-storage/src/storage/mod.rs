@@ -60,6 +60,7 @@ pub use self::upkeep::PAUSE;
 use self::counters::Counters;
 use self::loose::LooseBytes;
 use self::lost::{OnLost, Place, place_of_nars};
+use self::upkeep::boot_seconds;
 
 /// Interval at which a new process checks whether the old one has ended.
 const LOCK_INTERVAL: Duration = Duration::from_millis(100);
@@ -539,12 +540,6 @@ pub fn is_in_use(root: &Path) -> Result<bool, StorageError> {
 pub fn open_database(root: &Path) -> Result<Sqlite, StorageError> {
     root::prepare(root)?;
     Sqlite::open(&root.join(DATABASE)).map_err(|error| root::explain(root, error))
-}
-
-/// Returns the number of seconds since the boot of the machine, including those in which it was
-/// suspended.
-pub(crate) fn boot_seconds() -> i64 {
-    rustix::time::clock_gettime(rustix::time::ClockId::Boottime).tv_sec
 }
 
 /// Waits until the old process has ended, then takes the lock and loads the index.

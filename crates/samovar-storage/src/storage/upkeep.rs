@@ -14,8 +14,8 @@ use crate::gc::{Collector, Summary};
 use crate::gc::{Retentions, Rules};
 use crate::metadata::Uses;
 use crate::reserve;
+use crate::storage::Storage;
 use crate::storage::cache::SEEN_COUNT_MAX;
-use crate::storage::{Storage, boot_seconds};
 
 /// Interval at which uses are written to the database, and at which the threads look whether there
 /// is something to do.
@@ -302,4 +302,10 @@ fn take_some<T: Copy + Eq + Hash>(from: &mut HashSet<T>) -> HashSet<T> {
     let some: HashSet<T> = from.iter().take(BATCH_COUNT).copied().collect();
     from.retain(|item| !some.contains(item));
     some
+}
+
+/// Returns the number of seconds since the boot of the machine, including those in which it was
+/// suspended.
+pub(crate) fn boot_seconds() -> i64 {
+    rustix::time::clock_gettime(rustix::time::ClockId::Boottime).tv_sec
 }
