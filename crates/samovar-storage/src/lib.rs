@@ -24,7 +24,6 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
-mod doubt;
 mod error;
 pub mod gc;
 pub mod import;
@@ -44,8 +43,7 @@ pub mod verify;
 mod waiting;
 
 pub use check::{Foreign, Inspection, inspect};
-pub use doubt::Doubt;
-pub use error::StorageError;
+pub use error::{Doubt, StorageError};
 pub use gc::{purge_step, unused_extras};
 pub use layout::DATABASE;
 pub use metadata::{

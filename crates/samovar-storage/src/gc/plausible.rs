@@ -2,7 +2,7 @@
 //! jumped, or far more unused paths than usual. Then the run changes nothing, until an operator
 //! confirms it with `samovar gc --force`.
 
-use crate::doubt::Doubt;
+use crate::error::Doubt;
 use crate::gc::Verdict;
 use crate::gc::{Retentions, Rules};
 use crate::metadata::{DAY, Graph};

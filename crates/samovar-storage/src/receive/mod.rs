@@ -8,7 +8,7 @@ pub(crate) mod publish;
 mod put_error;
 
 pub use admission::{Admitted, Wait};
-pub use publish::{NARINFO_LEN_MAX, REALISATION_LEN_MAX, Refusal};
+pub use publish::{REALISATION_LEN_MAX, Refusal};
 pub use put_error::PutError;
 
 pub(crate) use admission::Admission;
