@@ -28,6 +28,9 @@ pub(crate) const COPY: &[u8] = b".conflict-";
 /// files is shorter.
 pub const READ_LEN_MAX: u64 = 256 << 20;
 
+/// Length of the longest file that names a repository, in bytes: twice that of the longest path.
+const LINK_LEN_MAX: u64 = 8 << 10;
+
 /// What a directory is by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unit {
@@ -194,6 +197,14 @@ impl Contents {
         a.has_same_data(b) || fingerprint(a).is_some_and(|a| fingerprint(b) == Some(a))
     }
 
+    /// Returns the contents of a file, or the target of a link.
+    pub(crate) fn link<'a>(&'a self, entry: &'a Entry) -> Option<&'a [u8]> {
+        match &entry.kind {
+            Kind::Symlink { target } => Some(target),
+            _ => self.texts.get(&digest(entry)?).map(Vec::as_slice),
+        }
+    }
+
     fn text(&self, entries: &Entries, index: usize) -> Option<&str> {
         let bytes = self.texts.get(&digest(entries.get(index)?)?)?;
         std::str::from_utf8(bytes).ok()
@@ -217,11 +228,13 @@ pub struct Wanted {
 }
 
 /// Returns the files of which the merge of these trees needs the [`Contents`]: indexes and names of
-/// commits in the repositories that differ from the base on both sides.
+/// commits in the repositories that differ from the base on both sides, and the files that name the
+/// repositories of work trees.
 #[must_use]
 pub fn wanted(base: &Entries, ours: &Entries, theirs: &Entries) -> Wanted {
     // For each unit: its directory in our tree and in theirs, and which of them differs.
     let mut units: Vec<([Option<usize>; 2], [bool; 2])> = Vec::new();
+    let mut links = Vec::new();
     // Depth of the innermost unit.
     let mut inside = None;
     for [in_base, in_ours, in_theirs] in Walk::new([base, ours, theirs]) {
@@ -236,6 +249,9 @@ pub fn wanted(base: &Entries, ours: &Entries, theirs: &Entries) -> Wanted {
             let is_in =
                 |entries, index: Option<usize>| index.is_some_and(|index| is_unit(entries, index));
             if !(is_in(base, in_base) || is_in(ours, in_ours) || is_in(theirs, in_theirs)) {
+                if *any.name == *GIT {
+                    links.push([in_ours, in_theirs]);
+                }
                 continue;
             }
             inside = Some(any.depth);
@@ -252,6 +268,23 @@ pub fn wanted(base: &Entries, ours: &Entries, theirs: &Entries) -> Wanted {
         if changed == [true; 2] {
             add_files(ours, in_ours, &mut wanted.ours);
             add_files(theirs, in_theirs, &mut wanted.theirs);
+        }
+    }
+    if wanted == Wanted::default() {
+        return wanted;
+    }
+    let is_link = |entries: &Entries, index: Option<usize>| {
+        let entry = index.and_then(|index| entries.get(index));
+        entry.is_some_and(|entry| match entry.kind {
+            Kind::File { size, .. } => size <= LINK_LEN_MAX,
+            _ => false,
+        })
+    };
+    for [in_ours, in_theirs] in links {
+        match (in_ours, in_theirs) {
+            (Some(index), _) if is_link(ours, in_ours) => wanted.ours.push(index),
+            (None, Some(index)) if is_link(theirs, in_theirs) => wanted.theirs.push(index),
+            _ => {}
         }
     }
     wanted

@@ -13,8 +13,8 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use support_git::Git;
-use support_workspaces::{Home, read, write};
+use support_git::{Git, conflict_copies};
+use support_workspaces::{Home, assert_has, read, write};
 use testkit::process::output;
 
 /// Creates a repository in the workspace `one`.
@@ -129,4 +129,101 @@ fn contents_that_a_filter_removes_are_copied() {
     assert_eq!(one.status(), "");
     let expected = [("x.nb".to_owned(), "2#output\n".to_owned())];
     assert_eq!(copies(&home, &one, &two), expected);
+}
+
+/// Adds a work tree beside a repository, with paths that are the same on each machine.
+fn add_tree(of: &Git, repository: &str, name: &str) -> Git {
+    let dir = of.dir.parent().unwrap().join(name);
+    let path = dir.to_str().unwrap();
+    of.run(&["worktree", "add", "--quiet", "-b", name, path]);
+    let link = format!("gitdir: ../{repository}/worktrees/{name}\n");
+    write(&dir, ".git", link);
+    Git::of(dir)
+}
+
+fn commit_file(git: &Git, file: &str, text: &str) {
+    write(&git.dir, file, text);
+    commit(git);
+}
+
+#[test]
+fn work_trees_of_a_repository_with_another_name_stay_with_it() {
+    let home = Home::new();
+    let root = home.dir("one");
+    let one = Git::init(root.join("tree"), &["--separate-git-dir=../app.git"]);
+    write(&one.dir, ".git", "gitdir: ../app.git\n");
+    for name in ["a", "dirty", "gone"] {
+        write(&one.dir, name, "1\n");
+    }
+    commit(&one);
+    let more = add_tree(&one, "app.git", "more");
+    home.open("mr/app", "one");
+    home.push(&root);
+    let two = Git::of(home.open("mr/app", "two").join("tree"));
+    let more_of_two = Git::of(home.dir("two/more"));
+    // On each machine, the directory is that of another work tree.
+    let extra = add_tree(&one, "app.git", "extra");
+    commit_file(&extra, "extra", "1\n");
+    let of_one = extra.run(&["rev-parse", "HEAD"]);
+    two.run(&["worktree", "add", "--quiet", "-b", "other", "../x/extra"]);
+    two.run(&["worktree", "remove", "../x/extra"]);
+    fs::create_dir_all(home.dir("two/app.git/worktrees/extra")).unwrap();
+    two.run(&["worktree", "add", "--quiet", "-b", "extra", "../extra"]);
+    let extra_of_two = Git::of(home.dir("two/extra"));
+    let link = read(&extra_of_two.dir, ".git");
+    commit_file(&extra_of_two, "extra", "2\n");
+
+    fs::remove_file(one.dir.join("gone")).unwrap();
+    commit_file(&one, "a", "of one\n");
+    commit_file(&more, "more", "of one\n");
+    write(&one.dir, "dirty", "of one\n");
+    home.push(&root);
+    commit_file(&two, "b", "of two\n");
+    let text = home.exits(two.dir.parent().unwrap(), &["pull"], 1);
+    assert_has(&text, "conflict: app.git stays as it is");
+    let status = two.status();
+    assert!(
+        status.starts_with("?? dirty.conflict-") && status.lines().count() == 1,
+        "{status}"
+    );
+    assert_eq!(read(&two.dir, "a"), "1\n");
+    assert_eq!(more_of_two.status(), "");
+    assert_eq!(
+        (extra_of_two.status(), read(&extra_of_two.dir, ".git")),
+        (String::new(), link)
+    );
+    two.check();
+    let kept = Git::of_repository(&conflict_copies(two.dir.parent().unwrap())[0]);
+    kept.check();
+    assert_eq!(kept.run(&["rev-parse", "extra"]), of_one);
+}
+
+#[test]
+fn a_work_tree_is_merged_with_the_repository_that_its_link_names() {
+    let home = Home::new();
+    let root = home.dir("one");
+    let repositories = ["first", "second"].map(|name| {
+        let git = Git::init(root.join(name), &[]);
+        commit_file(&git, "a", "1\n");
+        let tree = add_tree(&git, &format!("{name}/.git"), &format!("{name}-tree"));
+        (git, tree)
+    });
+    home.open("mr/app", "one");
+    home.push(&root);
+    let two = home.open("mr/app", "two");
+    let [(first, _), (_, second_tree)] = &repositories;
+    commit_file(first, "a", "of one\n");
+    commit_file(second_tree, "a", "of one\n");
+    home.push(&root);
+    commit_file(&Git::of(two.join("first")), "b", "of two\n");
+    let text = home.exits(&two, &["pull"], 1);
+    assert_eq!(text.matches("conflict: ").count(), 1, "{text}");
+    for name in ["first", "first-tree", "second", "second-tree"] {
+        let git = Git::of(two.join(name));
+        let status = git.status();
+        assert!(status.is_empty(), "{name}: {status}");
+        git.check();
+    }
+    assert_eq!(read(&two, "first/a"), "1\n");
+    assert_eq!(read(&two, "second-tree/a"), "of one\n");
 }

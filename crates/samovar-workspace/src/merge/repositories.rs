@@ -19,10 +19,9 @@
 //!   would look like changes that were made on ours, and the next commit on ours would contain
 //!   them. Files that their repository has are not copied. Other files of their work tree become
 //!   conflict copies, if git tracks them on any side, and are merged by path otherwise.
-//! * A git repository with another name than `.git` has a decision of its own. Its work tree, if it
-//!   has one, is merged by path.
-//! * The work trees of submodules, and the additional ones of `git worktree`, belong to the unit
-//!   that has their repositories.
+//! * A git repository with another name than `.git` has a decision of its own.
+//! * A work tree with a file or link `.git` belongs to the unit that this [names](links): that of a
+//!   submodule, of `git worktree`, or of a repository with another name.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -31,6 +30,7 @@ use crate::GitIndex;
 use crate::entries::{Entries, Entry, Kind, Mtime};
 use crate::repository::{Contents, GIT, Unit, digest, is_git, mark};
 
+mod links;
 #[cfg(test)]
 mod tests;
 
@@ -48,6 +48,10 @@ pub(super) enum Rule {
     /// Ours stays. Theirs is taken where ours has nothing, else copied.
     Beside,
 }
+
+/// The number of the directory that has units, and the number of the unit if it is a conflict copy,
+/// or has another name than those of repositories.
+type Key = (usize, Option<usize>);
 
 /// The units of one directory.
 #[derive(Debug, Default)]
@@ -67,16 +71,16 @@ pub(super) fn apply<'a>(
 ) -> Vec<usize> {
     let groups = groups(nodes);
     let mut conflicts = BTreeMap::new();
-    for ((directory, copy), group) in &groups {
-        let is_conflict = group.decide(nodes, *directory, contents);
-        if is_conflict && copy.is_none() {
-            conflicts.insert(*directory, group);
+    for (key, group) in &groups {
+        if group.decide(nodes, key.0, contents) {
+            conflicts.insert(*key, group);
         }
     }
     if conflicts.is_empty() {
         return Vec::new();
     }
-    let mut trees = WorkTrees::new(nodes, trees, contents, &conflicts);
+    let paths = paths(nodes, trees, &groups);
+    let mut trees = WorkTrees::new(nodes, trees, contents, &conflicts, paths);
     trees.apply();
     trees.doubtful
 }
@@ -98,13 +102,30 @@ fn git_directories(nodes: &[Node<'_>]) -> Vec<bool> {
         .collect()
 }
 
-/// Returns the units, by the number of the directory that has them, and the number of the unit if
-/// it is a conflict copy, or has another name than those of repositories.
-fn groups(nodes: &[Node<'_>]) -> BTreeMap<(usize, Option<usize>), Group> {
+/// Returns the paths of the units.
+fn paths(
+    nodes: &[Node<'_>],
+    [ours, theirs]: [&Entries; 2],
+    groups: &BTreeMap<Key, Group>,
+) -> Vec<(Vec<u8>, Key)> {
+    let tops = groups
+        .iter()
+        .flat_map(|(key, group)| group.tops.iter().map(|top| (*key, *top)));
+    let path = |top: usize| match (nodes[top].ours, nodes[top].theirs) {
+        (Some((index, _)), _) => Some(ours.path(index)),
+        (None, Some((index, _))) => Some(theirs.path(index)),
+        (None, None) => None,
+    };
+    tops.filter_map(|(key, top)| Some((path(top)?, key)))
+        .collect()
+}
+
+/// Returns the units.
+fn groups(nodes: &[Node<'_>]) -> BTreeMap<Key, Group> {
     let mut groups: BTreeMap<_, Group> = BTreeMap::new();
     let is_git = git_directories(nodes);
     // The group of each node.
-    let mut keys: Vec<Option<(usize, Option<usize>)>> = vec![None; nodes.len()];
+    let mut keys: Vec<Option<Key>> = vec![None; nodes.len()];
     for (number, node) in nodes.iter().enumerate().skip(1) {
         keys[number] = keys[node.parent];
         let is_top = keys[number].is_none();
@@ -230,8 +251,10 @@ struct WorkTrees<'a, 'n> {
     nodes: &'n mut [Node<'a>],
     trees: [&'a Entries; 2],
     contents: &'a Contents,
-    /// By the number of the directory.
-    known: BTreeMap<usize, Tracked<'a>>,
+    /// Paths of all units.
+    paths: Vec<(Vec<u8>, Key)>,
+    /// What those know that are in conflict.
+    known: BTreeMap<Key, Tracked<'a>>,
     /// Files of their tree whose contents decide, and are not known.
     doubtful: Vec<usize>,
 }
@@ -255,8 +278,8 @@ struct Tracked<'a> {
 struct Owner {
     /// Number of the directory of the work tree.
     root: usize,
-    /// Number of the directory with the repository, if it is in conflict.
-    group: Option<usize>,
+    /// The repository, if it is in conflict.
+    group: Option<Key>,
     /// Whether `.git` is a file, which names the repository.
     is_linked: bool,
 }
@@ -266,28 +289,31 @@ impl<'a, 'n> WorkTrees<'a, 'n> {
         nodes: &'n mut [Node<'a>],
         trees: [&'a Entries; 2],
         contents: &'a Contents,
-        conflicts: &BTreeMap<usize, &Group>,
+        conflicts: &BTreeMap<Key, &Group>,
+        paths: Vec<(Vec<u8>, Key)>,
     ) -> Self {
         let known = conflicts
             .iter()
-            .map(|(directory, group)| (*directory, Tracked::new(nodes, group, contents)));
+            .map(|(key, group)| (*key, Tracked::new(nodes, group, contents)));
         let known = known.collect();
         Self {
             nodes,
             trees,
             contents,
+            paths,
             known,
             doubtful: Vec::new(),
         }
     }
 
     fn apply(&mut self) {
-        let mut roots: BTreeMap<usize, bool> = BTreeMap::new();
-        for node in self.nodes.iter().skip(1) {
+        // The number of the file or link that names the repository.
+        let mut roots: BTreeMap<usize, Option<usize>> = BTreeMap::new();
+        for (number, node) in self.nodes.iter().enumerate().skip(1) {
             if Unit::of(node.name()) == Some(Unit::Repository) && node.rule == Rule::Path {
-                roots.insert(node.parent, true);
+                roots.insert(node.parent, Some(number));
             } else if Unit::of(node.name()) == Some(Unit::Repository) {
-                roots.entry(node.parent).or_insert(false);
+                roots.entry(node.parent).or_insert(None);
             }
         }
         let mut owners: Vec<Option<Owner>> = vec![None; self.nodes.len()];
@@ -298,24 +324,44 @@ impl<'a, 'n> WorkTrees<'a, 'n> {
             }
             // The owner of the entries of a directory.
             owners[number] = match roots.get(&number) {
-                Some(is_linked) => Some(self.owner(number, *is_linked, above)),
+                Some(link) => Some(self.owner(number, *link, above)),
                 None => above,
             };
         }
     }
 
-    fn owner(&self, root: usize, is_linked: bool, above: Option<Owner>) -> Owner {
-        let mut with_worktrees = self.known.iter().filter(|(_, known)| known.has_worktrees);
-        let group = match (is_linked, above) {
-            (false, _) => self.known.contains_key(&root).then_some(root),
-            (true, Some(above)) => above.group,
-            (true, None) => with_worktrees.next().map(|(directory, _)| *directory),
+    /// Returns the owner of a directory. `link`: the number of the file or link in it that names
+    /// the repository.
+    fn owner(&self, root: usize, link: Option<usize>, above: Option<Owner>) -> Owner {
+        let mut with_worktrees = self
+            .known
+            .iter()
+            .filter(|(key, known)| key.1.is_none() && known.has_worktrees);
+        let named = link.map(|link| self.named(link));
+        let group = match (named, above) {
+            (None, _) => Some((root, None)),
+            (Some(Some(named)), _) => Some(named),
+            (Some(None), Some(above)) => above.group,
+            (Some(None), None) => with_worktrees.next().map(|(key, _)| *key),
         };
         Owner {
             root,
-            group,
-            is_linked,
+            group: group.filter(|key| self.known.contains_key(key)),
+            is_linked: link.is_some(),
         }
+    }
+
+    /// Returns the unit that a file or link names.
+    fn named(&self, link: usize) -> Option<Key> {
+        let node = &self.nodes[link];
+        let (tree, (_, entry)) = match (node.ours, node.theirs) {
+            (Some(ours), _) => (0, ours),
+            (None, Some(theirs)) => (1, theirs),
+            (None, None) => return None,
+        };
+        let text = self.contents.link(entry)?;
+        let directory = self.trees[tree].path(entry.parent);
+        links::named(text, &directory, self.paths.iter().cloned())
     }
 
     /// Returns the rule for a node in a work tree.
