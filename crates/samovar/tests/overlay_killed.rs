@@ -1,5 +1,5 @@
-//! A pull into a workspace in overlay mode that is killed is completed, whatever comes first: what
-//! it has changed is no change of this machine.
+//! Commands on a workspace in overlay mode that are killed lose nothing. What a pull has changed is
+//! no change of this machine, whatever comes next, and kept changes are found.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "a test says what it has not tested")]
@@ -17,7 +17,7 @@ use std::process::Command;
 use support_git::Git;
 use support_mount::{can_mount, unmount};
 use support_workspaces::{Home, assert_has, exits, tree, write};
-use testkit::process::{Process, finish, output};
+use testkit::process::{finish, output};
 
 /// A repository that is pushed from one machine, and mounted on another one.
 struct Mounted {
@@ -84,25 +84,24 @@ impl Mounted {
         self.one.run(&["commit", "--quiet", "--message", text]);
     }
 
-    /// Starts a pull that is killed when it makes a system call for the nth time. Returns whether
-    /// this machine can do that.
-    fn kill_pull(&self, call: &str, count: u32) -> bool {
+    /// Runs a command on the mounted workspace that is killed when it makes one of these system
+    /// calls for the nth time. Returns its output. Returns `None` if this machine cannot do that.
+    fn kill(&self, arguments: &[&str], calls: &str, count: u32) -> Option<String> {
         let mut command = support::bare("strace");
         command.args(["-f", "-o", "/dev/null", "-e"]);
-        command.arg(format!("trace={call}"));
-        command.arg(format!("--inject={call}:signal=SIGKILL:when={count}"));
-        command.args([env!("CARGO_BIN_EXE_samovar"), "workspace", "pull", "--dir"]);
-        command.arg(&self.directory);
+        command.arg(format!("trace={calls}"));
+        command.arg(format!("--inject={calls}:signal=SIGKILL:when={count}"));
+        command.args([env!("CARGO_BIN_EXE_samovar"), "workspace"]);
+        command.args(arguments).arg("--dir").arg(&self.directory);
         command.env("SAMOVAR_CACHE", self.home.server.url());
         command.env("SAMOVAR_TOKEN", &self.home.token);
         command.env("XDG_STATE_HOME", self.home.dir("state"));
         command.env("SAMOVAR_CACHE_DIR", self.home.dir("cache"));
-        let Ok(mut killed) = Process::try_spawn(&mut command) else {
+        let Ok(killed) = command.output() else {
             println!("not tested: there is no strace");
-            return false;
+            return None;
         };
-        killed.wait();
-        true
+        Some(String::from_utf8_lossy(&killed.stdout).into_owned())
     }
 }
 
@@ -126,7 +125,7 @@ fn a_killed_pull_is_completed_after_the_workspace_was_closed() {
         write(&one.dir, "new", "2");
         mounted.commit("third");
         home.push(&one.dir);
-        if !mounted.kill_pull(call, count) {
+        if mounted.kill(&["pull"], call, count).is_none() {
             return;
         }
         fs::remove_file(one.dir.join("new")).unwrap();
@@ -145,5 +144,25 @@ fn a_killed_pull_is_completed_after_the_workspace_was_closed() {
         output(home.command(&["open", "app"]).arg(&copy.dir));
         assert_eq!(tree(&copy.dir), expected, "{call} {count}");
         copy.check();
+    }
+}
+
+#[test]
+fn changes_that_a_killed_closing_keeps_are_named() {
+    for count in 1..=6 {
+        let Some(mounted) = Mounted::new() else {
+            return;
+        };
+        write(&mounted.directory, "mine", "mine");
+        let close = ["close", "--discard"];
+        let Some(mut text) = mounted.kill(&close, "unlink,unlinkat", count) else {
+            return;
+        };
+        let mut again = mounted.command(&close);
+        let again = finish(again.arg("--dir").arg(&mounted.directory));
+        text += &String::from_utf8_lossy(&again.stdout);
+        let named = text.split('"').find(|part| part.contains("/overlays/"));
+        let named = named.map(|dir| PathBuf::from(dir).join("upper/mine"));
+        assert!(named.is_some_and(|file| file.exists()), "{count}: {text}");
     }
 }

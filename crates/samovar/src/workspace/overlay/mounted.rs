@@ -433,15 +433,16 @@ fn keep(
     repositories::copy(&state, dir);
     layers.set_origin(&origin(&workspace.state, overlay.lower.as_ref()).text())?;
     let root = &workspace.root;
-    workspace.remove_state()?;
     layers.settle();
     let dir = layers.dir();
+    // Without the state, no command finds the changes.
     writeln!(
         out,
         "closed {root:?}, which is empty now; the unpushed changes are kept: push them with \
          samovar workspace run --continue {dir:?} -- true, or discard them with rm -rf {dir:?}"
     )?;
-    Ok(())
+    out.flush()?;
+    workspace.remove_state()
 }
 
 /// Removes a workspace that could not be mounted, and has no changes yet.
