@@ -136,7 +136,7 @@ impl Push<'_> {
             if storage.metadata.add_nars(self.token.id, &batch.new)? {
                 storage.check_mirror();
             }
-            storage.check_presence()?;
+            storage.check_committed()?;
         }
         if !batch.known.is_empty() {
             let ids: Vec<i64> = batch.known.iter().map(|(_, id)| *id).collect();

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::OnceLock;
+use std::time::SystemTime;
 
 use samovar_text::counted;
 
@@ -69,10 +70,12 @@ impl fmt::Debug for OnLost {
     }
 }
 
-/// Device and inode number of a directory, which change if another one is mounted or moved there.
-pub(crate) type Place = Option<(u64, u64)>;
+/// Device, inode number and time of birth of a directory. They change if another one is mounted,
+/// moved or created there.
+pub(crate) type Place = Option<(u64, u64, Option<SystemTime>)>;
 
 pub(crate) fn place_of_nars(root: &Path) -> Place {
     let directory = fs::metadata(root.join(NARS)).ok()?;
-    Some((directory.dev(), directory.ino()))
+    let born = directory.created().ok();
+    Some((directory.dev(), directory.ino(), born))
 }

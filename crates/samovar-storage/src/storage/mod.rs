@@ -417,7 +417,7 @@ impl Storage {
             }
         }
         drop(index);
-        self.check_presence()?;
+        self.check_committed()?;
         Ok(outcomes)
     }
 
@@ -435,7 +435,7 @@ impl Storage {
         if outcomes.iter().any(|outcome| matches!(outcome, Ok(true))) {
             self.check_mirror();
         }
-        self.check_presence()?;
+        self.check_committed()?;
         let mut outcomes = outcomes
             .into_iter()
             .map(|outcome| outcome.map(|_was_lost| ()));

@@ -25,8 +25,8 @@ impl Storage {
         self.on_lost.0.set(Box::new(on_lost)).ok();
     }
 
-    /// Checks that the storage directory is still the one that was opened. Nothing may be
-    /// acknowledged before this check: it would be gone when the server is started again.
+    /// Checks that the storage directory is still the one that was opened, and that its NAR files
+    /// are there.
     ///
     /// # Errors
     ///
@@ -34,20 +34,37 @@ impl Storage {
     /// moved, unmounted or replaced; [`StorageError::NoFiles`] if the NAR files were not there
     /// when the storage was opened.
     pub fn check_presence(&self) -> Result<(), StorageError> {
+        self.check_directory()?;
+        // The disk of the files may have been unmounted before the storage was opened.
+        check_files(&*self.metadata, &*self.objects)
+    }
+
+    /// Checks what was committed. Nothing may be acknowledged before this check: it would be gone
+    /// when the server is started again. While the storage is usable, its directory is the one in
+    /// which the last probe has found the NAR files, so they are not looked for again.
+    pub(crate) fn check_committed(&self) -> Result<(), StorageError> {
+        match self.is_usable() {
+            true => self.check_directory(),
+            false => self.check_presence(),
+        }
+    }
+
+    /// Checks that the directory, its part with the NAR files, and its database are still those
+    /// that were opened.
+    fn check_directory(&self) -> Result<(), StorageError> {
         self.metadata.check_file()?;
         let id = fs::read_to_string(self.root.join(STORE_ID));
         let is_present = id.is_ok_and(|id| id.trim() == self.store_id)
             && place_of_nars(&self.root) == self.place_of_nars;
         match is_present {
-            // The disk of the files may have been unmounted before the storage was opened.
-            true => check_files(&*self.metadata, &*self.objects),
+            true => Ok(()),
             false => Err(StorageError::Gone(self.root.clone())),
         }
     }
 
     /// Checks that another directory has not taken the place of that with the NAR files, before a
     /// file gets its name there. Costs one system call while the storage is usable;
-    /// [`check_presence`](Self::check_presence) follows before the file is acknowledged.
+    /// [`check_committed`](Self::check_committed) follows before the file is acknowledged.
     pub(crate) fn check_place(&self) -> Result<(), StorageError> {
         match self.is_usable() {
             true if place_of_nars(&self.root) == self.place_of_nars => Ok(()),
