@@ -26,7 +26,7 @@ use crate::layout::{PART_PREFIX, TMP};
 use crate::regular::open_regular;
 use crate::reserve;
 
-use self::files::{FileGroup, NewFile, sync_files};
+use self::files::{FileGroup, NewFile, sync_names};
 
 /// Maximum length of a file that a power cut leaves either empty or complete, in bytes. A longer
 /// file of the mirror is synced before it gets its name.
@@ -108,13 +108,13 @@ pub trait Objects: std::fmt::Debug + Send + Sync {
     /// [`StorageError::File`] if an operation on the file system fails.
     fn link(&self, file: &Path, key: &str) -> Result<(), StorageError>;
 
-    /// Makes [placed](NewObject::place) objects durable.
+    /// Makes [synced](NewObject::place_synced) objects durable.
     ///
     /// # Errors
     ///
     /// [`StorageError::File`] if an operation on the file system fails. Then none of the objects
     /// may be used: see the module's documentation.
-    fn sync(&self, placed: &[&Placed]) -> Result<(), StorageError>;
+    fn sync_names(&self, synced: &[&Placed]) -> Result<(), StorageError>;
 
     /// Starts a group of objects that become durable together. Call it before the first object of
     /// the group is created.
@@ -193,7 +193,7 @@ pub struct ObjectState {
 /// An object that is being written. Dropping it before `publish` or `place` removes it.
 pub trait NewObject: Write + Send {
     /// Makes the object visible under `key`. Replaces an existing object with that key. The object
-    /// becomes durable with [`Objects::sync`] or [`ObjectGroup::sync`].
+    /// becomes durable with [`ObjectGroup::sync`].
     ///
     /// `is_stored`: whether an object with this key and the same contents is durable. Then this
     /// object becomes visible only when it is synced, which takes as long as for a new object: the
@@ -203,6 +203,14 @@ pub trait NewObject: Write + Send {
     ///
     /// [`StorageError::File`] if an operation on the file system fails.
     fn place(self: Box<Self>, key: &str, is_stored: bool) -> Result<Placed, StorageError>;
+
+    /// Like [`place`](Self::place), and waits until the contents are on the disk. The object
+    /// becomes durable with [`Objects::sync_names`].
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::File`] if an operation on the file system fails.
+    fn place_synced(self: Box<Self>, key: &str, is_stored: bool) -> Result<Placed, StorageError>;
 
     /// Makes the object durable and visible under `key`. Replaces an existing object with that key.
     ///
@@ -378,8 +386,8 @@ impl Objects for Directory {
         }
     }
 
-    fn sync(&self, placed: &[&Placed]) -> Result<(), StorageError> {
-        sync_files(&self.root, placed)
+    fn sync_names(&self, synced: &[&Placed]) -> Result<(), StorageError> {
+        sync_names(&self.root, synced)
     }
 
     fn start_group(&self) -> Result<Box<dyn ObjectGroup + '_>, StorageError> {

@@ -66,6 +66,40 @@ impl NewFile {
         rustix::fs::fadvise(&self.file, self.writeback_len, len, advice).ok();
         self.writeback_len = self.len;
     }
+
+    /// Gives the file its name; see [`NewObject::place`]. Also returns the open file.
+    fn named(self, key: &str, is_stored: bool) -> Result<(Placed, File), StorageError> {
+        let failed = |error| StorageError::file("cannot write", key, error);
+        let path = self.root.join(key);
+        match path.parent() {
+            // Parts are not durable.
+            Some(parent) if key.starts_with(PART_PREFIX) => fs::create_dir_all(parent),
+            Some(parent) => create_directory(parent),
+            None => Ok(()),
+        }
+        .map_err(failed)?;
+        let placed = |pending| Placed {
+            key: key.to_owned(),
+            pending,
+        };
+        let error = match self.file.persist_noclobber(&path) {
+            Ok(file) => return Ok((placed(None), file)),
+            Err(error) => error,
+        };
+        if error.error.kind() != io::ErrorKind::AlreadyExists {
+            return Err(failed(error.error));
+        }
+        if is_stored && fs::metadata(&path).is_ok_and(|file| file.len() == self.len) {
+            let kept = error.file.keep();
+            let (file, pending) = kept.map_err(|error| failed(error.error))?;
+            return Ok((placed(Some(pending)), file));
+        }
+        // The existing file may be in use, so only a durable one may replace it.
+        error.file.as_file().sync_all().map_err(failed)?;
+        let persisted = error.file.persist(&path);
+        let file = persisted.map_err(|error| failed(error.error))?;
+        Ok((placed(None), file))
+    }
 }
 
 impl Write for NewFile {
@@ -89,43 +123,22 @@ impl Write for NewFile {
 
 impl NewObject for NewFile {
     fn place(self: Box<Self>, key: &str, is_stored: bool) -> Result<Placed, StorageError> {
-        let failed = |error| StorageError::file("cannot write", key, error);
-        let path = self.root.join(key);
-        match path.parent() {
-            // Parts are not durable.
-            Some(parent) if key.starts_with(PART_PREFIX) => fs::create_dir_all(parent),
-            Some(parent) => create_directory(parent),
-            None => Ok(()),
-        }
-        .map_err(failed)?;
-        let placed = |pending| Placed {
-            key: key.to_owned(),
-            pending,
-        };
-        let Err(error) = self.file.persist_noclobber(&path) else {
-            return Ok(placed(None));
-        };
-        if error.error.kind() != io::ErrorKind::AlreadyExists {
-            return Err(failed(error.error));
-        }
-        if is_stored && fs::metadata(&path).is_ok_and(|file| file.len() == self.len) {
-            let kept = error.file.keep();
-            let (_file, pending) = kept.map_err(|error| failed(error.error))?;
-            return Ok(placed(Some(pending)));
-        }
-        // The existing file may be in use, so only a durable one may replace it.
-        error.file.as_file().sync_all().map_err(failed)?;
-        let persisted = error.file.persist(&path);
-        persisted.map_err(|error| failed(error.error))?;
-        Ok(placed(None))
+        Ok(self.named(key, is_stored)?.0)
+    }
+
+    fn place_synced(self: Box<Self>, key: &str, is_stored: bool) -> Result<Placed, StorageError> {
+        let (placed, file) = self.named(key, is_stored)?;
+        // A journaling file system that syncs the renamed file makes the name durable, too. Syncing
+        // the directory then costs nothing.
+        file.sync_all()
+            .map_err(|error| StorageError::file("cannot sync", key, error))?;
+        Ok(placed)
     }
 
     fn publish(self: Box<Self>, key: &str) -> Result<(), StorageError> {
         let root = self.root.clone();
-        // A journaling file system that syncs the renamed file makes the name durable, too. Syncing
-        // the directory then costs nothing.
-        let placed = self.place(key, false)?;
-        sync_files(&root, &[&placed])
+        let placed = self.place_synced(key, false)?;
+        sync_names(&root, &[&placed])
     }
 }
 
@@ -139,7 +152,12 @@ fn sync_file(root: &Path, placed: &Placed) -> Result<(), StorageError> {
     synced.map_err(|error| StorageError::file("cannot sync", key, error))
 }
 
-/// Makes the names of files durable.
+/// Makes the names of synced files durable.
+pub(super) fn sync_names(root: &Path, synced: &[&Placed]) -> Result<(), StorageError> {
+    sync_parents(root, synced)?;
+    rename_pending(root, synced)
+}
+
 fn sync_parents(root: &Path, placed: &[&Placed]) -> Result<(), StorageError> {
     let mut parents: Vec<&Path> = placed
         .iter()
@@ -190,7 +208,7 @@ impl<'a> FileGroup<'a> {
 
 /// Syncs files, and then their directories, by several threads: file systems sync many files in
 /// about the time of one.
-pub(super) fn sync_files(root: &Path, placed: &[&Placed]) -> Result<(), StorageError> {
+fn sync_files(root: &Path, placed: &[&Placed]) -> Result<(), StorageError> {
     let sync = |placed: &&Placed| sync_file(root, placed);
     let len = placed.len().div_ceil(SYNC_THREAD_COUNT).max(1);
     let (own, others) = placed.split_at(len.min(placed.len()));
@@ -206,8 +224,7 @@ pub(super) fn sync_files(root: &Path, placed: &[&Placed]) -> Result<(), StorageE
             .map(|thread| thread.join().unwrap_or_else(panicked));
         own.and(outcomes.try_for_each(|outcome| outcome))
     })?;
-    sync_parents(root, placed)?;
-    rename_pending(root, placed)
+    sync_names(root, placed)
 }
 
 impl ObjectGroup for FileGroup<'_> {

@@ -287,8 +287,9 @@ impl StoredCache {
     }
 
     /// Makes the file of a verified NAR durable, and records it, in one commit with others that
-    /// arrive at the same time. Fails if the collector has deleted the NAR since the key was
-    /// chosen. That takes the collector longer than `Rules::hold`.
+    /// arrive at the same time. Each of them syncs its own file before. Fails if the collector has
+    /// deleted the NAR since the key was chosen. That takes the collector longer than
+    /// `Rules::hold`.
     pub(crate) fn store_nar(
         &self,
         token: &Token,
@@ -297,14 +298,15 @@ impl StoredCache {
     ) -> Result<(), StorageError> {
         let storage = &*self.storage;
         storage.check_place()?;
-        let group = Arc::new(vec![NarOfToken {
-            file: file.object.place(&new.nar.object_key, new.is_stored)?,
-            new: (token.id, new),
-            _in_flight: file.in_flight,
-        }]);
         let commit = |batch: &[&[NarOfToken]], patience| storage.commit_nars(batch, patience);
         let waits = storage.metadata.waits();
         let outcomes = waits.lend(|| {
+            let NewFile { object, in_flight } = file;
+            let group = Arc::new(vec![NarOfToken {
+                file: object.place_synced(&new.nar.object_key, new.is_stored)?,
+                new: (token.id, new),
+                _in_flight: in_flight,
+            }]);
             waits.patiently(PATIENCE, |patience| {
                 storage.nar_queue.publish(&group, patience, commit)
             })

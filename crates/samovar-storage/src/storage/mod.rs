@@ -65,7 +65,7 @@ use self::upkeep::boot_seconds;
 /// Interval at which a new process checks whether the old one has ended.
 const LOCK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A verified NAR whose file was placed.
+/// A verified NAR whose file was placed and synced.
 #[derive(Debug)]
 pub(crate) struct NarOfToken {
     /// The id of the token with which it was uploaded, and the NAR.
@@ -421,7 +421,7 @@ impl Storage {
         Ok(outcomes)
     }
 
-    /// Makes the files of a batch of NARs durable, then records the NARs.
+    /// Makes the synced files of a batch of NARs durable, then records the NARs.
     pub(crate) fn commit_nars(
         &self,
         batch: &[&[NarOfToken]],
@@ -429,7 +429,7 @@ impl Storage {
     ) -> Result<Vec<Vec<Result<(), StorageError>>>, StorageError> {
         let nars = batch.iter().copied().flatten();
         let files: Vec<&Placed> = nars.clone().map(|nar| &nar.file).collect();
-        self.objects.sync(&files)?;
+        self.objects.sync_names(&files)?;
         let new: Vec<&(i64, NewNar)> = nars.map(|nar| &nar.new).collect();
         let outcomes = self.metadata.add_nars_of_tokens(&new, patience)?;
         if outcomes.iter().any(|outcome| matches!(outcome, Ok(true))) {
