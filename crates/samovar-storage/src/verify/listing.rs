@@ -1,8 +1,10 @@
 //! [`Builder`]: builds and compresses the listing of a NAR.
 
 use std::io::Write;
+use std::sync::{Mutex, PoisonError};
 
 use samovar_nix::nar::{Event, Listing};
+use zstd::bulk::Compressor;
 use zstd::stream::write::Encoder;
 
 /// Maximum number of entries in a listing.
@@ -19,6 +21,10 @@ const LEVEL: i32 = 3;
 
 /// Window of the encoder, as a power of two: 1 MiB, for which it needs less than 4 MiB of memory.
 const WINDOW_LOG: u32 = 20;
+
+/// Compresses listings below [`PENDING_LEN`]. To create it takes longer than to use it: the library
+/// asks for the features of the processor, which traps in a virtual machine.
+static COMPRESSOR: Mutex<Option<Compressor<'static>>> = Mutex::new(None);
 
 /// Builds the listing of a NAR from its parts, in bounded memory.
 pub(super) struct Builder {
@@ -82,10 +88,20 @@ impl Builder {
                 encoder.write_all(rest.as_bytes()).ok()?;
                 encoder.finish().ok()?
             }
-            None => zstd::bulk::compress(rest.as_bytes(), LEVEL).ok()?,
+            None => compressed(rest.as_bytes())?,
         };
         (compressed.len() <= self.compressed_len_max).then_some(compressed)
     }
+}
+
+/// Compresses a short listing.
+fn compressed(listing: &[u8]) -> Option<Vec<u8>> {
+    let mut compressor = COMPRESSOR.lock().unwrap_or_else(PoisonError::into_inner);
+    let compressor = match &mut *compressor {
+        Some(compressor) => compressor,
+        none => none.insert(Compressor::new(LEVEL).ok()?),
+    };
+    compressor.compress(listing).ok()
 }
 
 fn encoder() -> Option<Encoder<'static, Vec<u8>>> {
