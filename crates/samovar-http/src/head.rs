@@ -15,6 +15,7 @@ pub struct Head<'a> {
     pub(crate) index: &'a HeadIndex,
     peer: Peer,
     pub(crate) session: Option<&'a Arc<Session>>,
+    was_sent_back: bool,
 }
 
 impl<'a> Head<'a> {
@@ -31,7 +32,14 @@ impl<'a> Head<'a> {
             index,
             peer,
             session,
+            was_sent_back: false,
         }
+    }
+
+    /// Returns the head of a request that a handler has sent back.
+    pub(crate) fn sent_back(mut self) -> Self {
+        self.was_sent_back = true;
+        self
     }
 
     /// Returns the method.
@@ -95,6 +103,12 @@ impl<'a> Head<'a> {
             .headers
             .iter()
             .map(move |field| (field.name.of(raw), field.value.of(raw)))
+    }
+
+    /// Returns whether a handler has sent the request back to its I/O thread, with
+    /// [`Response::send_back`](crate::Response::send_back).
+    pub fn was_sent_back(&self) -> bool {
+        self.was_sent_back
     }
 
     /// Returns the client that sent the request.

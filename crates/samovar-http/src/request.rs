@@ -45,6 +45,8 @@ pub struct Request {
     pub(crate) claimant: Option<Claimant>,
     /// Whether the handler runs on the I/O thread.
     pub(crate) is_inline: bool,
+    /// Whether a handler has sent the request back to its I/O thread.
+    pub(crate) was_sent_back: bool,
     /// The matched route; `None` before routing.
     pub(crate) matched: Option<Box<Matched>>,
 }
@@ -66,6 +68,7 @@ impl Request {
             lane,
             claimant,
             is_inline: false,
+            was_sent_back: false,
             matched: None,
         }
     }
@@ -82,7 +85,16 @@ impl Request {
 
     /// Returns the head.
     pub fn head(&self) -> Head<'_> {
-        Head::new(&self.raw, &self.index, self.peer, self.session.as_ref())
+        let head = Head::new(&self.raw, &self.index, self.peer, self.session.as_ref());
+        match self.was_sent_back {
+            true => head.sent_back(),
+            false => head,
+        }
+    }
+
+    /// Sets where the request is handled.
+    pub(crate) fn place(&mut self, place: Place) {
+        (self.lane, self.claimant) = (place.lane, place.claimant);
     }
 
     /// Returns the complete body. Empty if the request has none, or if the body is

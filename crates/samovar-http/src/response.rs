@@ -204,9 +204,18 @@ pub struct Response {
     /// The WebSocket that takes over the connection once the head is sent; `None` for any other
     /// response.
     pub(crate) upgrade: Option<Box<Accepted>>,
-    /// The lane in which the handler must be called again. If it is set, all other fields are
+    /// What happens to the request instead of a response. If it is set, all other fields are
     /// ignored.
-    pub(crate) requeue: Option<Lane>,
+    pub(crate) instead: Option<Instead>,
+}
+
+/// What happens to a request to which a handler does not respond.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Instead {
+    /// The handler is called again, in this lane.
+    Handle(Lane),
+    /// The I/O thread decides again.
+    Decide,
 }
 
 impl Response {
@@ -221,7 +230,7 @@ impl Response {
             is_uncompressed: false,
             later: None,
             upgrade: None,
-            requeue: None,
+            instead: None,
         }
     }
 
@@ -240,9 +249,30 @@ impl Response {
         Self::requeue_in(Lane::Slow)
     }
 
+    /// Sends the request back to its I/O thread, which calls [`Service::inline`] again, and then
+    /// [`Service::intake`] and [`Service::handle`], with a head that
+    /// [was sent back](crate::Head::was_sent_back). Nothing was sent to the client yet, and of a
+    /// [streamed](crate::Intake::Streamed) body nothing was read, so the client cannot see that a
+    /// handler had the request. For decisions that need a worker and after which the request is
+    /// handled as if it had not needed one.
+    ///
+    /// The handler must not have read any part of a streamed body. A request can be sent back once;
+    /// the second time, the client gets 500.
+    ///
+    /// [`Service::inline`]: crate::Service::inline
+    /// [`Service::intake`]: crate::Service::intake
+    /// [`Service::handle`]: crate::Service::handle
+    pub fn send_back() -> Self {
+        Self::instead(Instead::Decide)
+    }
+
     fn requeue_in(lane: Lane) -> Self {
-        let mut response = Self::new(Status::OK, Body::Empty);
-        response.requeue = Some(lane);
+        Self::instead(Instead::Handle(lane))
+    }
+
+    fn instead(instead: Instead) -> Self {
+        let mut response = Self::new(Status::INTERNAL_SERVER_ERROR, Body::Empty);
+        response.instead = Some(instead);
         response
     }
 

@@ -24,6 +24,8 @@ pub(crate) enum Verdict {
     /// The application has not provided the response, or the rest of it; it will wake the
     /// connection once it has.
     Waiting,
+    /// The handler has sent the request back.
+    SentBack,
     /// The TLS handshake has made progress.
     Handshake(Handshake),
     /// The response has failed, and the connection must be reset.

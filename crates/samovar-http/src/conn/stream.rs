@@ -66,6 +66,8 @@ pub(crate) enum StreamNews {
     Continue,
     /// The handler has read this number of bytes of the request body.
     Release(usize),
+    /// The handler has sent the request back.
+    SentBack(Box<Request>),
     /// The handler has deferred the response.
     Deferred(Arc<Later>, Preferences, Option<Box<Request>>),
     /// The start of the response, with the request if the observer needs it for a report.

@@ -1,8 +1,9 @@
 //! Processing of one exchange on a worker: calling the handler and starting its response.
 //!
 //! HTTP/1 and HTTP/2 share these steps through the trait [`Carrier`]. The worker calls the handler.
-//! The handler may requeue the request, defer its response, or return it. A returned response is
-//! compressed if the client accepts that, and passed to the carrier, which renders and sends it.
+//! The handler may requeue the request, send it back, defer its response, or return it. A returned
+//! response is compressed if the client accepts that, and passed to the carrier, which renders and
+//! sends it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use crate::lane::Lane;
 use crate::observer::Incident;
 use crate::proto::encode::{self, Delimiter};
 use crate::request::Request;
-use crate::response::{Body, Later, Response};
+use crate::response::{Body, Instead, Later, Response};
 use crate::service::Service;
 
 /// Transport of an exchange: an HTTP/1 connection, or a stream of an HTTP/2 connection.
@@ -41,6 +42,9 @@ pub(crate) trait Carrier: Sized {
     /// Takes carrier and request out of a [`requeue`](Self::requeue) job that the queue has
     /// refused. Returns `None` for a job of any other kind.
     fn refused(job: Job) -> Option<(Self, Box<Request>)>;
+
+    /// Gives the request back to its I/O thread, which decides about it again.
+    fn send_back<S: Service>(self, shared: &Shared<S>, request: Box<Request>);
 
     /// Prepares the response after the handler has returned. `request` is kept for the report to
     /// the observer; it is `None` if the exchange is not reported.
@@ -69,9 +73,14 @@ pub(crate) fn handle<S: Service, C: Carrier>(
         return;
     };
     let mut response = match handled {
-        Ok(response) => match response.requeue {
+        Ok(response) => match response.instead {
             None => response,
-            Some(lane) => match requeue(shared, carrier, request, lane) {
+            Some(Instead::Decide) if request.was_sent_back => response,
+            Some(Instead::Decide) => {
+                request.was_sent_back = true;
+                return carrier.send_back(shared, request);
+            }
+            Some(Instead::Handle(lane)) => match requeue(shared, carrier, request, lane) {
                 None => return,
                 Some(refused) => {
                     (carrier, request) = refused;

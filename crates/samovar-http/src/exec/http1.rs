@@ -65,6 +65,11 @@ impl Carrier for Box<Conn> {
         }
     }
 
+    fn send_back<S: Service>(mut self, shared: &Shared<S>, request: Box<Request>) {
+        self.request = Some(request);
+        give_back(shared, self, Verdict::SentBack);
+    }
+
     fn begin(&mut self, preferences: Preferences, request: Option<Box<Request>>) {
         self.answer.preferences = preferences;
         self.request = request;

@@ -109,6 +109,11 @@ impl Carrier for Stream {
         Some((Self::new(job.stream, job.cancel), request))
     }
 
+    fn send_back<S: Service>(self, shared: &Shared<S>, request: Box<Request>) {
+        let news = StreamNews::SentBack(request);
+        shared.core.send_news(self.stream, news);
+    }
+
     fn begin(&mut self, preferences: Preferences, request: Option<Box<Request>>) {
         self.preferences = preferences;
         self.request = request;

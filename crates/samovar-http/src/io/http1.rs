@@ -34,6 +34,7 @@ pub(super) fn on_return<S: Service>(
             conn.transport.reset_on_close();
             Next::Close
         }
+        Verdict::SentBack => on_sent_back(cx, conn),
         // The socket may have become writable while the worker had the connection.
         Verdict::Blocked if edges.writable => send_more(cx, conn),
         Verdict::Blocked => {
@@ -250,8 +251,17 @@ fn serve<S: Service>(cx: &mut Context<S>, conn: &mut Conn, input: &[u8]) -> Opti
         conn.has_partial_head = true;
         conn.restart_clock(cx.now);
     }
-    let flushed = flush_out(conn, &mut cx.out);
-    match (flushed, request) {
+    proceed(cx, conn, request)
+}
+
+/// Sends the gathered responses, and passes on the request for a worker, if there is one. Returns
+/// `None` if more input must be read.
+fn proceed<S: Service>(
+    cx: &mut Context<S>,
+    conn: &mut Conn,
+    request: Option<Box<Request>>,
+) -> Option<Next> {
+    match (flush_out(conn, &mut cx.out), request) {
         (Err(_), _) => Some(Next::Close),
         (Ok(_), Some(request)) => {
             let keep = allows_keep(conn, &cx.shared.limits, cx.drain.is_some());
@@ -298,29 +308,83 @@ fn on_head<S: Service>(
             answered(conn, keep, is_draining);
             None
         }
-        Outcome::Dispatch(place) if conn.proto.has_body() => {
-            let intake = shared.service.intake(head);
-            conn.body_len_max = intake.len_max();
-            let mut request = Box::new(Request::of(head, place));
-            request.is_inline = matches!(intake, Intake::Inline(_));
-            let fits = match cx.index.framing {
-                Framing::Length(len) => len <= conn.body_len_max,
-                // The length is unknown, so the limit is checked while the body arrives.
-                Framing::Chunked | Framing::None => true,
-            };
-            if fits && matches!(intake, Intake::Streamed(_)) {
-                return Some(request);
-            }
-            conn.request = Some(request);
-            // RFC 9110, 10.1.1: no 100 if part of the body has arrived, or if the body will be
-            // refused.
-            if conn.proto.take_expect_continue() && !has_more_input && fits {
-                cx.out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
-            }
+        Outcome::Dispatch(place) => {
+            let request = Box::new(Request::of(head, place));
+            await_body(cx, conn, request, has_more_input)
+        }
+    }
+}
+
+/// Returns a request that the service has declined inline, for a worker. If its body must be
+/// received first, stores the request and returns `None`.
+fn await_body<S: Service>(
+    cx: &mut Context<S>,
+    conn: &mut Conn,
+    mut request: Box<Request>,
+    has_more_input: bool,
+) -> Option<Box<Request>> {
+    if !conn.proto.has_body() {
+        return Some(request);
+    }
+    let head = request.head();
+    let intake = cx.shared.service.intake(head);
+    conn.body_len_max = intake.len_max();
+    let fits = match head.index.framing {
+        Framing::Length(len) => len <= conn.body_len_max,
+        // The length is unknown, so the limit is checked while the body arrives.
+        Framing::Chunked | Framing::None => true,
+    };
+    request.is_inline = matches!(intake, Intake::Inline(_));
+    if fits && matches!(intake, Intake::Streamed(_)) {
+        return Some(request);
+    }
+    conn.request = Some(request);
+    // RFC 9110, 10.1.1: no 100 if part of the body has arrived, or if the body will be refused.
+    if conn.proto.take_expect_continue() && !has_more_input && fits {
+        cx.out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+    }
+    None
+}
+
+/// Decides again about a request that a handler has sent back.
+fn on_sent_back<S: Service>(cx: &mut Context<S>, conn: &mut Conn) -> Next {
+    let Some(mut request) = conn.request.take() else {
+        return Next::Close;
+    };
+    conn.enter(Stage::Receiving);
+    conn.restart_clock(cx.now);
+    cx.turn += 1;
+    let head = request.head();
+    let has_lapsed = head.session.is_some_and(|session| session.has_lapsed());
+    let shared = &*cx.shared;
+    let is_draining = cx.drain.is_some();
+    let keep =
+        conn.proto.may_keep() && allows_keep(conn, &shared.limits, is_draining) && !has_lapsed;
+    let reply = Reply {
+        out: &mut cx.out,
+        version: head.version(),
+        keep,
+        is_head: head.method() == Method::Head,
+        date: cx.date.text(),
+        lines: &[],
+    };
+    let (local, turn) = (&mut cx.local, Turn(cx.turn));
+    let request = match answer_inline(&shared.service, local, turn, cx.now, head, reply) {
+        Outcome::Sent(..) => {
+            conn.needs_linger |= conn.proto.has_body();
+            answered(conn, keep, is_draining);
             None
         }
-        Outcome::Dispatch(place) => Some(Box::new(Request::of(head, place))),
-    }
+        Outcome::Dispatch(place) => {
+            request.place(place);
+            let has_more_input = !conn.input.is_empty();
+            await_body(cx, conn, request, has_more_input)
+        }
+    };
+    let next = proceed(cx, conn, request);
+    // Also without input: a body that is too long is refused.
+    let next = next.or_else(|| serve_input(cx, conn));
+    next.unwrap_or_else(|| read(cx, conn))
 }
 
 /// Returns whether the server allows the connection to stay open.

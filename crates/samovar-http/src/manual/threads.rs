@@ -84,7 +84,9 @@
 //! up another's; [`Reply::dispatch_costly_for`](crate::Reply::dispatch_costly_for) names the client
 //! behind a proxy, and whether it comes before others. After the computation,
 //! [`Response::requeue`](crate::Response::requeue) moves the request to the prompt lane, and
-//! `requeue_slow` to the slow lane, for the rest of its work.
+//! `requeue_slow` to the slow lane, for the rest of its work. If the result is that another part of
+//! the application is responsible, [`Response::send_back`](crate::Response::send_back) lets the I/O
+//! thread decide again, as if no worker had had the request.
 //!
 //! # What if something panics?
 //!

@@ -8,6 +8,7 @@ use memchr::memmem;
 
 use super::conn::{H2Conn, StreamState};
 use super::reports::drop_stream;
+use super::requests;
 use crate::answer::Date;
 use crate::conn::{Rest, StreamAnswer, StreamJob, StreamNews, StreamWork};
 use crate::h2::{ErrorCode, ResponseHead};
@@ -92,6 +93,10 @@ pub(in crate::io) fn on_news<S: Service>(
     match news {
         StreamNews::Continue => conn.session.send_continue(stream),
         StreamNews::Release(len) => conn.session.release(stream, len),
+        StreamNews::SentBack(request) => {
+            conn.handler_count = conn.handler_count.saturating_sub(1);
+            requests::on_sent_back(cx, conn, stream, request);
+        }
         StreamNews::Deferred(later, preferences, request) => {
             conn.handler_count = conn.handler_count.saturating_sub(1);
             match conn.session.data(stream) {

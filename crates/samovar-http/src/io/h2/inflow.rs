@@ -44,6 +44,12 @@ impl State {
         }
     }
 
+    /// Takes all pieces.
+    pub(super) fn take(&mut self) -> VecDeque<Bytes> {
+        self.gather();
+        std::mem::take(&mut self.pieces)
+    }
+
     /// Copies bytes of the first piece; returns `None` if there is no piece.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> Option<usize> {
         if self.pieces.is_empty() {

@@ -19,7 +19,7 @@ use crate::observer::Incident;
 use crate::proto::Refusal;
 use crate::proto::head::Framing;
 use crate::request::Request;
-use crate::response::{Outcome, Place, Turn};
+use crate::response::{Outcome, Turn};
 use crate::service::{Intake, Service};
 use crate::upload::BodyError;
 
@@ -37,38 +37,87 @@ pub(super) fn on_request<S: Service>(
     let service = &cx.shared.service;
     let (local, turn) = (&mut cx.local, Turn(cx.turn));
     match answer_inline(service, local, turn, cx.now, head, reply) {
-        Outcome::Sent(status, _) => {
-            send_rendered(conn, stream, status, &cx.scratch, cx.now);
-            let secure = conn.secure.as_ref();
-            if secure.is_some_and(|session| session.has_lapsed()) {
-                // The client must connect again.
-                conn.leave(cx.now);
+        Outcome::Sent(status, _) => send_inline(cx, conn, stream, status),
+        Outcome::Dispatch(place) => {
+            let request = Box::new(Request::of(head, place));
+            match is_end {
+                true => dispatch(cx, conn, stream, request, None, false),
+                false => receive_body(cx, conn, stream, request, None),
             }
         }
-        Outcome::Dispatch(place) if is_end => {
-            let request = Box::new(Request::of(head, place));
-            dispatch(cx, conn, stream, request, None, false);
-        }
-        Outcome::Dispatch(place) => receive_body(cx, conn, stream, place),
     }
 }
 
-/// Receives the body of a request that the service has declined inline.
-fn receive_body<S: Service>(cx: &mut Context<S>, conn: &mut H2Conn, stream: u32, place: Place) {
-    let (raw, index) = conn.session.head();
-    let head = Head::new(raw, index, conn.peer, conn.secure.as_ref());
+/// Sends the response with which the service has answered inline.
+fn send_inline<S: Service>(cx: &Context<S>, conn: &mut H2Conn, stream: u32, status: Status) {
+    send_rendered(conn, stream, status, &cx.scratch, cx.now);
+    let secure = conn.secure.as_ref();
+    if secure.is_some_and(|session| session.has_lapsed()) {
+        // The client must connect again.
+        conn.leave(cx.now);
+    }
+}
+
+/// Decides again about a request that a handler has sent back.
+pub(super) fn on_sent_back<S: Service>(
+    cx: &mut Context<S>,
+    conn: &mut H2Conn,
+    stream: u32,
+    mut request: Box<Request>,
+) {
+    let Some(entry) = conn.session.data(stream) else {
+        return;
+    };
+    entry.state = StreamState::Receiving;
+    entry.started = None;
+    entry.inflow = None;
+    conn.session.read(stream, false);
+    let inflow = request.link.take().and_then(StreamLink::take_inflow);
+    let head = request.head();
+    let is_head = head.method() == Method::Head;
+    let reply = reply_into(&mut cx.scratch, is_head, &cx.date);
+    let service = &cx.shared.service;
+    let (local, turn) = (&mut cx.local, Turn(cx.turn));
+    match answer_inline(service, local, turn, cx.now, head, reply) {
+        Outcome::Sent(status, _) => send_inline(cx, conn, stream, status),
+        Outcome::Dispatch(place) => {
+            request.place(place);
+            match inflow {
+                // The request has no body, or was received completely before.
+                None => dispatch(cx, conn, stream, request, None, false),
+                inflow => receive_body(cx, conn, stream, request, inflow),
+            }
+        }
+    }
+}
+
+/// Receives the body of a request that the service has declined inline. `inflow`: the part of the
+/// body that was received for a handler that has sent the request back.
+fn receive_body<S: Service>(
+    cx: &mut Context<S>,
+    conn: &mut H2Conn,
+    stream: u32,
+    request: Box<Request>,
+    inflow: Option<Arc<Inflow>>,
+) {
+    let head = request.head();
     let intake = cx.shared.service.intake(head);
     let is_head = head.method() == Method::Head;
-    let (framing, expects_continue) = (index.framing, index.expect_continue);
-    let request = Box::new(Request::of(head, place));
+    let (framing, expects_continue) = (head.index.framing, head.index.expect_continue);
     if matches!(framing, Framing::Length(len) if len > intake.len_max()) {
         return answers::refuse(cx, conn, stream, Refusal::BodyTooLarge, is_head);
     }
     let now = cx.now;
     if let Some(entry) = conn.session.data(stream) {
+        entry.body_len = 0;
         entry.body_len_max = intake.len_max();
         entry.restart_clock(now, 0);
     }
+    let (pieces, end) = inflow.map_or_else(Default::default, |inflow| {
+        let mut state = inflow.lock();
+        (state.take(), state.end)
+    });
+    let expects_continue = expects_continue && pieces.is_empty() && end.is_none();
     match intake {
         Intake::Buffered(_) | Intake::Inline(_) => {
             if let Some(entry) = conn.session.data(stream) {
@@ -83,7 +132,13 @@ fn receive_body<S: Service>(cx: &mut Context<S>, conn: &mut H2Conn, stream: u32,
             dispatch(cx, conn, stream, request, Some(inflow), expects_continue);
         }
     }
-    conn.session.read(stream, true);
+    for bytes in pieces {
+        on_data(cx, conn, stream, bytes);
+    }
+    match end {
+        Some(_) => on_end(cx, conn, stream),
+        None => conn.session.read(stream, true),
+    }
 }
 
 pub(super) fn on_data<S: Service>(

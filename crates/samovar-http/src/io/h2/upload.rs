@@ -49,6 +49,12 @@ impl StreamLink {
         }
     }
 
+    /// Takes the received part of the body out of a request's link; returns `None` if the handler
+    /// does not read the body as it arrives.
+    pub(super) fn take_inflow(link: Box<dyn RequestLink>) -> Option<Arc<Inflow>> {
+        link.into_any().downcast::<Self>().ok()?.inflow
+    }
+
     fn release(&mut self, len: usize, is_empty: bool) {
         self.patience.moved(len);
         self.unreleased_len += len;
