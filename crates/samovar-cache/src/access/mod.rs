@@ -377,6 +377,12 @@ impl Access {
         self.denied.is_none()
     }
 
+    /// Whether the cache is hidden from the client, unless a worker finds that a password or a
+    /// token for uploads admits it.
+    pub(crate) fn hides_from(&self, head: Head<'_>) -> bool {
+        self.is_hiding() && !matches!(self.evaluate(head, Instant::now()), Verdict::Granted)
+    }
+
     /// Identifies the client as far as that is possible without verifying a password, and decides
     /// about the request.
     fn identify(&self, head: Head<'_>, now: Instant) -> (Client, Verdict) {

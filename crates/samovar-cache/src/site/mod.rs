@@ -5,7 +5,10 @@
 //! A request belongs to the [`Cache`] with the longest prefix of its path, in whole segments. Each
 //! cache has its own narinfos, because keys and policies differ; everything else about the store is
 //! shared ([`SharedStore`]). If a cache is hidden from a client, the next shorter prefix applies,
-//! as if that cache did not exist. [`Site::reconfigure`] replaces the caches between two requests.
+//! as if that cache did not exist. If only a worker can find that out, the worker reads nothing of
+//! the body and sends the request back to its I/O thread, which then handles it as if the cache did
+//! not exist. So nothing but time tells a hidden cache from none. [`Site::reconfigure`] replaces
+//! the caches between two requests.
 //!
 //! An I/O thread answers from memory: a hash part that is certainly not in the store, a narinfo or
 //! a small NAR cached in the present epoch, and everything that does not depend on the store.
@@ -242,6 +245,10 @@ impl Service for Site {
             let Some(path) = cache.below_prefix(head.path()) else {
                 continue;
             };
+            if head.was_sent_back() && is_hidden_from(cache, head) {
+                is_hidden = true;
+                continue;
+            }
             match cache.inline(fresh, turn, head, path, reply) {
                 Ok(inline) => return inline,
                 Err(unused) => (reply, is_hidden) = (unused, true),
@@ -259,17 +266,27 @@ impl Service for Site {
         if caches.have_pages() && path.as_deref() == Some(front::READYZ) {
             return front::readyz(&self.shared, &caches, self.storage.as_deref());
         }
-        let mut is_hidden = false;
+        let (mut is_hidden, mut has_asked) = (false, false);
         for cache in caches.iter() {
-            if cache.below_prefix(request.head().path()).is_none() {
+            let head = request.head();
+            if cache.below_prefix(head.path()).is_none() {
                 continue;
+            }
+            let is_pending = is_hidden_from(cache, head) && cache.may_still_refuse(head);
+            if is_pending && head.was_sent_back() {
+                is_hidden = true;
+                continue;
+            }
+            if has_asked && !is_pending {
+                return Response::send_back();
             }
             match cache.handle(request) {
                 Some(response) => return response,
-                None => is_hidden = true,
+                None => (is_hidden, has_asked) = (true, has_asked || is_pending),
             }
         }
         match is_hidden {
+            true if has_asked => Response::send_back(),
             true => front::unknown(request.head()).response(),
             false => front::handle(&self.shared, &caches, request),
         }
@@ -278,11 +295,24 @@ impl Service for Site {
     /// Decides how to receive the body of a request. The body of a GET has no meaning (RFC 9110,
     /// 9.3.1).
     fn intake(&self, head: Head<'_>) -> Intake {
+        let caches = self.caches();
+        let found = caches.iter().find_map(|cache| {
+            let path = cache.below_prefix(head.path())?;
+            let is_hidden = is_hidden_from(cache, head);
+            let is_pending = is_hidden && cache.may_still_refuse(head) && !head.was_sent_back();
+            (is_pending || !is_hidden).then_some((cache, path, is_pending))
+        });
+        if let Some((cache, _, true)) = found
+            && !cache
+                .uploads()
+                .is_some_and(|uploads| uploads.has_seen_token(head))
+        {
+            return upload::untouched(head);
+        }
         if !matches!(head.method(), Method::Post | Method::Put) {
             return Intake::Buffered(64 * 1024);
         }
-        let caches = self.caches();
-        let (cache, path) = caches.cache_of(head.path()).unzip();
+        let (cache, path) = found.map(|(cache, path, _)| (cache, path)).unzip();
         let uploads = cache.and_then(Cache::uploads);
         match (head.method(), uploads) {
             (Method::Post, Some(uploads)) if path.is_some_and(upload::is_push) => {
@@ -302,6 +332,12 @@ impl Service for Site {
     fn observer(&self) -> &dyn samovar_http::Observer {
         &*self.shared.observer
     }
+}
+
+/// Whether a cache is hidden from the client, unless a worker finds that a password or a token for
+/// uploads admits it.
+fn is_hidden_from(cache: &Cache, head: Head<'_>) -> bool {
+    cache.guard().is_some_and(|access| access.hides_from(head))
 }
 
 /// Whether a browser sends the request for a web page of another origin. A browser adds the stored

@@ -188,6 +188,16 @@ pub(crate) fn address(access: Option<&Access>, head: Head<'_>) -> Option<IpAddr>
     }
 }
 
+/// Returns how to receive the body of a request to a cache that is hidden from the client unless a
+/// worker admits it: before that, nothing of the body is read or refused.
+pub(crate) fn untouched(head: Head<'_>) -> Intake {
+    Intake::Streamed(content_len(head).unwrap_or(0).max(BODY_LEN_MAX))
+}
+
+fn content_len(head: Head<'_>) -> Option<u64> {
+    head.header_text("Content-Length")?.parse().ok()
+}
+
 impl Uploads {
     pub(crate) fn new(stored: StoredCache) -> Self {
         Self { stored }
@@ -202,6 +212,11 @@ impl Uploads {
     /// blocks on a disk.
     pub(crate) fn seen_token(&self, head: Head<'_>) -> Option<i64> {
         with_token(head, |text| self.stored.seen(text, |token| token.id))?
+    }
+
+    /// Whether the request has a token that was valid when last looked up. Never blocks on a disk.
+    pub(crate) fn has_seen_token(&self, head: Head<'_>) -> bool {
+        self.seen_token(head).is_some()
     }
 
     /// Returns the name of the request's token, if the token was valid when last looked up. Never
@@ -223,13 +238,11 @@ impl Uploads {
 
     /// Decides whether to receive the body of an upload before or while a worker handles it.
     pub(crate) fn intake(&self, head: Head<'_>) -> Intake {
-        let len = head
-            .header_text("Content-Length")
-            .and_then(|len| len.parse::<u64>().ok());
-        let is_seen = || self.seen_token(head).is_some();
-        match len {
+        match content_len(head) {
             // Buffer only bodies of clients whose token is known to be valid.
-            Some(len) if len <= BUFFERED_LEN_MAX && is_seen() => Intake::Buffered(BUFFERED_LEN_MAX),
+            Some(len) if len <= BUFFERED_LEN_MAX && self.has_seen_token(head) => {
+                Intake::Buffered(BUFFERED_LEN_MAX)
+            }
             _ => Intake::Streamed(BODY_LEN_MAX),
         }
     }
@@ -311,6 +324,10 @@ impl Uploads {
             Ok(token) => token,
             Err(response) => return response,
         };
+        if content_len(request.head()).is_some_and(|len| len > BODY_LEN_MAX) {
+            let text = format!("the body has more than {} GiB", BODY_LEN_MAX >> 30);
+            return refused(Status::CONTENT_TOO_LARGE, &text);
+        }
         if request.head().header("Content-Range").is_some() {
             return refused(
                 Status::BAD_REQUEST,

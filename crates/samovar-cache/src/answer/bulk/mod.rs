@@ -70,11 +70,16 @@ pub(crate) fn respond(
     }
     // If the client had to be authenticated first, its body was not buffered and is read here.
     let mut streamed = Vec::new();
-    if request.body().is_empty()
-        && let Err(error) = request.reader().read_to_end(&mut streamed)
-    {
-        let status = BodyError::of(&error).map_or(Status::BAD_REQUEST, BodyError::status);
-        return text_response(status, format!("{error}\n"));
+    if request.body().is_empty() {
+        let mut reader = request.reader().take(BODY_LEN_MAX + 1);
+        if let Err(error) = reader.read_to_end(&mut streamed) {
+            let status = BodyError::of(&error).map_or(Status::BAD_REQUEST, BodyError::status);
+            return text_response(status, format!("{error}\n"));
+        }
+        if streamed.len() as u64 > BODY_LEN_MAX {
+            let text = "The request body is too long.\n";
+            return text_response(Status::CONTENT_TOO_LARGE, text);
+        }
     }
     let body = match &*streamed {
         [] => request.body(),
