@@ -10,7 +10,6 @@ use samovar_nix::StoreDir;
 use samovar_server::config::{CacheSettings, Configuration};
 use samovar_server::daemon::Identity;
 use samovar_server::server;
-use samovar_storage::RootKind;
 use samovar_storage::metadata::StoredPath;
 use sha2::{Digest as _, Sha256};
 
@@ -33,7 +32,6 @@ pub(crate) fn make_for_user(directory: &Path, config: &Configuration) -> anyhow:
     let identity = Identity::find(config.user.as_deref(), config.group.as_deref())?;
     let identity = identity.filter(|_| rustix::process::geteuid().is_root());
     if let Some(identity) = identity
-        && RootKind::of(directory).with_context(failed)? == RootKind::New
         && is_empty(directory).with_context(failed)?
     {
         fs::create_dir_all(directory)
@@ -47,6 +45,8 @@ pub(crate) fn make_for_user(directory: &Path, config: &Configuration) -> anyhow:
 fn is_empty(directory: &Path) -> io::Result<bool> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+        // What opens the storage refuses it.
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(false),
         entries => entries?,
     };
     for entry in entries {

@@ -139,6 +139,29 @@ fn root_makes_a_new_storage_for_the_user_of_the_server() {
     assert_eq!(fs::metadata(site.storage()).unwrap().uid(), 0);
 }
 
+/// Also if the configuration names the user.
+#[test]
+fn root_continues_an_interrupted_rebuild() {
+    if !has_users() {
+        return;
+    }
+    let (site, path) = (Site::new(), MadePath::new("rebuilt"));
+    site.configure_empty("user = \"65534\"\ngroup = \"65534\"\n");
+    let mut import = command(&site, "import");
+    output(import.arg("--from").arg(cache_of_root(&site, &path)));
+    let private = site.storage().join(".samovar");
+    for name in ["db.sqlite", "db.sqlite-wal", "db.sqlite-shm"] {
+        fs::remove_file(private.join(name)).ok();
+    }
+    let rebuilding = private.join("rebuilding");
+    fs::write(&rebuilding, "").unwrap();
+    chown(&rebuilding, Some(NOBODY), Some(NOBODY)).unwrap();
+    let rebuilt = output(&mut command(&site, "import --rebuild"));
+    assert!(rebuilt.contains("1 path imported"), "{rebuilt}");
+    assert_owned(&site, "import --rebuild");
+    assert!(!rebuilding.exists());
+}
+
 /// A link keeps the owner and the mode of the file, so it is made only of files that the server can
 /// read. The directory has the group root, to which the server does not belong.
 #[test]
