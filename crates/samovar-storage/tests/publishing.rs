@@ -369,6 +369,32 @@ fn files_of_a_token_that_no_path_uses_are_limited() {
     assert!(refused(put(&fixture, 0, &uploads[1])));
 }
 
+/// Signatures that are added to a path count, too.
+#[test]
+fn signatures_added_to_a_path_are_limited() {
+    let (known, file) = (path(1, "known"), upload("known"));
+    let signature = format!("key-1:{}==", "A".repeat(86));
+    let unsigned = text(&known, &file, &[]);
+    let signed = format!("{unsigned}Sig: {signature}\n");
+    let len = OWN_LEN + signature.len() as u64;
+    for (extra_bytes_max, is_within) in [(len - 1, false), (len, true)] {
+        let fixture = Fixture::with_rules(Rules {
+            extra_bytes_max,
+            ..Rules::default()
+        });
+        let (token, mut body) = (&fixture.tokens[0], file.nar.as_slice());
+        let put = fixture
+            .cache
+            .put_nar(token, &file.name, &mut body, &mut Unlimited);
+        put.unwrap();
+        fixture.put_narinfo(0, &known, &unsigned).unwrap();
+        let again = fixture.put_narinfo(0, &known, &signed);
+        assert_eq!(again.is_ok(), is_within, "{again:?}");
+        // What is there already needs no space.
+        fixture.put_narinfo(0, &known, &unsigned).unwrap();
+    }
+}
+
 /// A cache without a quota has a limit for what it stores besides NARs, so that paths that share
 /// one file cannot grow the database without end.
 #[test]

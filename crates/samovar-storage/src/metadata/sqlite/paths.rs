@@ -359,6 +359,10 @@ fn publish_again(
             .execute([*id, new.nar_id])?;
     }
     let added = joined(sigs, &new.signatures);
+    let added_len = added.len().saturating_sub(sigs.len()) as u64;
+    if let Some(used) = over_limit(transaction, new.cache, new.limit, 0, added_len)? {
+        return Ok(Published::OverLimit { used });
+    }
     if added != *sigs {
         transaction
             .prepare_cached(
