@@ -71,7 +71,11 @@ pub(crate) fn make(root: &Path) -> io::Result<()> {
         return Ok(());
     }
     let directory = root.join(RESERVE);
-    fs::create_dir_all(&directory)?;
+    // Only where a storage is: another directory may have taken its place.
+    match fs::create_dir(&directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
     for number in 1..COUNT {
         File::create(directory.join(number.to_string()))?;
     }
@@ -124,5 +128,20 @@ pub(crate) fn check_room(root: &Path) -> io::Result<()> {
     match state.is_made || state.len == 0 || state.has_room {
         true => Ok(()),
         false => Err(rustix::io::Errno::NOSPC.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_written_where_no_storage_is() {
+        let root = tempfile::tempdir().unwrap();
+        make(root.path()).unwrap_err();
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
+        fs::create_dir_all(root.path().join(TMP)).unwrap();
+        make(root.path()).unwrap();
+        assert!(root.path().join(RESERVE).join("0").exists());
     }
 }
