@@ -9,7 +9,9 @@ mod support;
 mod support_tls;
 
 use std::io::{Read, Write};
+use std::time::Duration;
 
+use samovar_http::tls::ClientCertificates;
 use samovar_http::ws::{Limits, Message, Socket, Upgrade};
 use samovar_http::{Listener, Request, Response, Server, Service};
 use support::ws::{BINARY, close, frame, handshake};
@@ -57,6 +59,37 @@ fn payload(client: &mut Client) -> Vec<u8> {
     let mut payload = vec![0; len];
     client.read_exact(&mut payload).unwrap();
     payload
+}
+
+#[test]
+fn a_socket_ends_when_the_certificate_of_its_client_expires() {
+    let (authority, users) = (Authority::new("test"), Authority::new("users"));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, users.pem()).unwrap();
+    let config = authority.sign(&["a.test"]).builder();
+    let config = config.client_authorities_file(&file, ClientCertificates::Optional);
+    let listener = Listener::tcp("127.0.0.1:0".parse().unwrap(), 128).unwrap();
+    let server = Server::builder(Echo).listen(listener.tls(config.build().unwrap()));
+    let server = server.start().unwrap();
+    for path in ["/worker", "/inline"] {
+        let user = users.sign_for(&["user"], Duration::from_secs(5));
+        let connector = authority.client().with(&user);
+        let mut client = connector.connect(server.local_addrs()[0]).unwrap();
+        client.write_all(handshake(path, "").as_bytes()).unwrap();
+        client.write_all(&frame(BINARY, b"early")).unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            client.read_exact(&mut byte).unwrap();
+            head.push(byte[0]);
+        }
+        assert_eq!(payload(&mut client), b"early");
+        // The socket has nothing to do meanwhile.
+        let closed = payload(&mut client);
+        assert_eq!(closed[..2], 1008_u16.to_be_bytes(), "{closed:?}");
+        client.write_all(&close(1008, "")).unwrap();
+        assert_eq!(client.read_to_end(&mut Vec::new()).unwrap(), 0);
+    }
 }
 
 #[test]

@@ -37,6 +37,7 @@ pub(super) fn open<S: Service>(
         key,
         readable,
         peer_ended,
+        session,
         ..
     } = *conn;
     let socket = accepted.socket.clone();
@@ -51,6 +52,7 @@ pub(super) fn open<S: Service>(
         peer_ended,
         is_end_delivered: false,
         clock: Clock::new(cx.now),
+        session: session.filter(|session| !session.certificates.is_empty()),
     });
     let waker = cx.shared.core.waker(cx.home, key);
     accepted.socket.start(transport, waker);

@@ -163,6 +163,11 @@ pub(super) fn check<S: Service>(cx: &mut Context<S>, conn: &mut SocketConn) -> S
         conn.socket
             .close(CloseCode::GOING_AWAY, "the server is stopping");
     }
+    let session = conn.session.as_ref();
+    if conn.stage == Stage::Open && session.is_some_and(|session| session.has_lapsed()) {
+        let reason = "the client certificate is not valid any more";
+        conn.socket.close(CloseCode::POLICY, reason);
+    }
     let activity = Activity::of(conn);
     let (limits, own) = (&cx.shared.limits, conn.socket.limits());
     let Some(overdue) = conn.clock.expired(activity, limits, own, cx.now) else {

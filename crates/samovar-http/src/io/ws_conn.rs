@@ -1,9 +1,12 @@
 //! The reading side of a WebSocket connection.
 
+use std::sync::Arc;
+
 use super::ws_clock::Clock;
 use crate::net::key::Key;
 use crate::proto::ws::message::Assembler;
 use crate::sys::Edges;
+use crate::tls::Session;
 use crate::ws::{Handler, Socket};
 
 /// The stage of a WebSocket.
@@ -31,6 +34,8 @@ pub(crate) struct SocketConn {
     /// Whether the handler was notified of the socket's end.
     pub(super) is_end_delivered: bool,
     pub(super) clock: Clock,
+    /// The TLS session, if the client has sent a certificate; otherwise `None`.
+    pub(super) session: Option<Arc<Session>>,
 }
 
 impl SocketConn {

@@ -156,6 +156,11 @@ impl TlsBuilder {
     /// Requests certificates from clients and verifies them against the authorities in a PEM file.
     /// Handlers can read a client's certificates with
     /// [`Head::peer_certificates`](crate::Head::peer_certificates).
+    ///
+    /// Once a certificate has expired, or is not trusted after a reload, the next request on its
+    /// connection gets 403, and its WebSockets are closed with 1008. Responses in progress are
+    /// finished, however long they wait for the application: a service that sends events for hours
+    /// ends them itself.
     #[must_use]
     pub fn client_authorities_file(
         mut self,
