@@ -6,6 +6,8 @@ mod support_protocol;
 mod support_uploads;
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use support::samovar;
 use support_protocol::Push;
@@ -49,6 +51,21 @@ fn another_first_cache_does_not_inherit_narinfos_and_logs() {
     let fsck = output(samovar().arg("fsck").arg("--storage").arg(site.storage()));
     assert!(fsck.contains("0 findings"), "{fsck}");
 
+    // An older version could leave a narinfo of the former first cache in the directory.
+    fs::write(&narinfo, path.narinfo()).unwrap();
+    let fsck = |more: &[&str]| {
+        let mut command = samovar();
+        command.arg("fsck").arg("--storage").arg(site.storage());
+        command.args(more).output().unwrap()
+    };
+    let found = String::from_utf8(fsck(&[]).stdout).unwrap();
+    assert!(
+        found.contains("is of the cache \"private\" only"),
+        "{found}"
+    );
+    fsck(&["--repair"]);
+    assert!(!narinfo.exists());
+
     // The directory has everything again when the cache is the first one again.
     site.configure_empty("[caches.private]\nprefix = \"/\"\n");
     let server = site.start();
@@ -77,6 +94,70 @@ fn a_cache_that_came_and_went_leaves_the_mirror_complete() {
     reload("", 2);
     testkit::eventually("the narinfo is written again", || narinfo.exists());
     assert_eq!(fs::read(&narinfo).unwrap(), before);
+    let fsck = output(samovar().arg("fsck").arg("--storage").arg(site.storage()));
+    assert!(fsck.contains("0 findings"), "{fsck}");
+}
+
+/// Paths and logs that are sent at the moment of the change belong to the former first cache, too.
+#[test]
+fn uploads_while_another_cache_becomes_the_first_one_stay_in_theirs() {
+    const PRIVATE: &str = "[caches.private]\nprefix = \"/private\"\n";
+    const ROUNDS: usize = 4;
+    let site = Site::new();
+    site.configure_empty(PRIVATE);
+    let (server, token) = (site.start(), site.token(&[]));
+    let is_over = AtomicBool::new(false);
+    let upload = |client: usize| {
+        let mut sent = Vec::new();
+        while !is_over.load(Ordering::Relaxed) {
+            let name = format!("made-{client}-{}", sent.len());
+            let path = MadePath::new(&name);
+            let log = format!("log/{}-{name}.drv", path.hash_part());
+            for (target, body) in [
+                (path.file_target(), &path.file[..]),
+                (path.target(), path.narinfo().as_bytes()),
+                (format!("/{log}"), b"text"),
+            ] {
+                let response = server.put(&token, &format!("/private{target}"), body);
+                assert_eq!(response.status, 200, "{target}: {}", response.text());
+            }
+            sent.push((path, log));
+        }
+        sent
+    };
+    let sent: Vec<(MadePath, String)> = thread::scope(|scope| {
+        let clients = [0, 1, 2].map(|client| scope.spawn(move || upload(client)));
+        for round in 0..ROUNDS {
+            let first = format!("[caches.a]\nprefix = \"/a\"\n{PRIVATE}");
+            for (count, caches) in [(2 * round + 1, first.as_str()), (2 * round + 2, PRIVATE)] {
+                if count == 2 * ROUNDS {
+                    break;
+                }
+                let before = server.process.count("the configuration was reloaded");
+                assert_eq!(before + 1, count);
+                site.configure_empty(caches);
+                server.process.signal("HUP");
+                testkit::eventually("the caches are reloaded", || {
+                    server.process.count("the configuration was reloaded") == count
+                });
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+        let sent = clients
+            .into_iter()
+            .flat_map(|client| client.join().unwrap());
+        sent.collect()
+    });
+    assert!(sent.len() > ROUNDS, "{}", sent.len());
+    for (path, log) in &sent {
+        let in_directory = [format!("{}.narinfo", path.hash_part()), log.clone()];
+        for name in in_directory {
+            assert!(!site.storage().join(&name).exists(), "{name}");
+            assert_eq!(server.get(&format!("/a/{name}")).status, 404, "{name}");
+            let own = server.get(&format!("/private/{name}"));
+            assert_eq!(own.status, 200, "{name}");
+        }
+    }
     let fsck = output(samovar().arg("fsck").arg("--storage").arg(site.storage()));
     assert!(fsck.contains("0 findings"), "{fsck}");
 }

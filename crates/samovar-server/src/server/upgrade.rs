@@ -198,15 +198,17 @@ impl Successor {
                 command.env(name, own_pid.to_string());
             }
         }
-        let child = command
-            .spawn()
-            .with_context(|| format!("cannot start {:?}", command.get_program()))?;
+        let storage = server.service().storage();
+        storage.inspect(|storage| storage.set_shared(true));
+        let child = command.spawn().with_context(|| {
+            storage.inspect(|storage| storage.set_shared(false));
+            format!("cannot start {:?}", command.get_program())
+        })?;
         let mut successor = Self(child);
         let server = Arc::clone(server);
         let thread = std::thread::Builder::new().name("handover".to_owned());
         let waits = thread.spawn(move || {
             let storage = server.service().storage();
-            storage.inspect(|storage| storage.set_shared(true));
             let outcome = handover::give(&ours, &server);
             // The storage stays shared after an error, because the successor may have served
             // already.

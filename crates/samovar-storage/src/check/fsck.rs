@@ -11,8 +11,8 @@ use std::mem;
 use std::thread;
 use std::time::Duration;
 
-use samovar_nix::StoreDir;
 use samovar_nix::narinfo::NarInfo;
+use samovar_nix::{HashPart, StoreDir};
 use samovar_text::counted;
 
 use crate::error::StorageError;
@@ -486,10 +486,7 @@ impl<'a> Fsck<'a> {
                 None => false,
             };
             if !is_known {
-                has_unknown = true;
-                let reason = "the database does not have this path: import it with samovar import, \
-                              or remove the narinfo";
-                self.find(Kind::Unknown, key, reason.to_owned(), None, &[]);
+                has_unknown |= self.find_unknown(key, hash_part)?;
             }
             Ok(())
         })?;
@@ -517,6 +514,32 @@ impl<'a> Fsck<'a> {
             Ok(())
         })?;
         self.delete(&orphans)
+    }
+
+    /// Reports a narinfo in the directory that is not of the mirrored cache. Removes it, if that is
+    /// requested, if another cache has the path. Returns whether no cache has it.
+    fn find_unknown(&mut self, key: &str, hash_part: HashPart) -> Result<bool, StorageError> {
+        let owner = self.metadata.cache_of(hash_part)?;
+        let (reason, repair) = match &owner {
+            None => {
+                let reason = "the database does not have this path: import it with samovar import, \
+                              or remove the narinfo";
+                (reason.to_owned(), None)
+            }
+            Some(name) => {
+                let repair = self.options.repair.then_some("the narinfo was removed");
+                let advice = match repair {
+                    Some(_) => self.objects.remove(key).map(|()| "")?,
+                    None => "; samovar fsck --repair removes the narinfo",
+                };
+                (
+                    format!("the path is of the cache {name:?} only{advice}"),
+                    repair,
+                )
+            }
+        };
+        self.find(Kind::Unknown, key, reason, repair, &[]);
+        Ok(owner.is_none())
     }
 
     /// Deletes orphans. No upload can use their keys before the collector frees the keys.

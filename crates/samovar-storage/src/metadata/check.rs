@@ -142,6 +142,13 @@ pub trait Rows {
     /// Any [`StorageError`].
     fn find_cache(&self, name: &str) -> Result<Option<CacheRow>, StorageError>;
 
+    /// Returns the name of a cache that has a path with this hash part.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    fn cache_of(&self, hash_part: HashPart) -> Result<Option<String>, StorageError>;
+
     /// Returns the names of all caches that are not deleted.
     ///
     /// # Errors

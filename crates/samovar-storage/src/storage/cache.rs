@@ -34,7 +34,6 @@ pub struct StoredCache {
     pub(crate) id: CacheId,
     pub(crate) name: String,
     /// Whether the narinfos of this cache are also written into the directory.
-    pub(crate) is_mirrored: bool,
     /// Maximum total length of the cache's files, in bytes. `None`: no limit.
     pub(crate) quota: Option<u64>,
     /// Whether clients may not know that the cache has a path. `None`: they may know all.

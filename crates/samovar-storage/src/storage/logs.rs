@@ -53,7 +53,6 @@ impl StoredCache {
             token,
             path.name().strip_suffix(".drv").unwrap_or(path.name()),
         )?;
-        let key = self.log_key(path);
         let metadata = &self.storage.metadata;
         let mut object = self.storage.objects.create()?;
         let mut piece = vec![0; BUFFER_LEN];
@@ -69,7 +68,7 @@ impl StoredCache {
             }
             object
                 .write_all(&piece[..read])
-                .map_err(|error| StorageError::file("cannot write", &key, error))?;
+                .map_err(|error| StorageError::file("cannot write", path.base_name(), error))?;
         }
         let log = LogFile {
             name: path.base_name().to_owned(),
@@ -78,7 +77,16 @@ impl StoredCache {
         };
         let recorded = metadata.record_log(self.id, token.id, &log, self.limit())?;
         self.check_recorded(&recorded)?;
-        Ok(object.publish(&key)?)
+        let mirror = self.storage.mirror();
+        let own = self.log_key(path);
+        if mirror.writes(self.id) {
+            object.publish(&mirrored_key(path))?;
+            // Another process may have written an older one during an upgrade.
+            self.storage.objects.remove(&own)?;
+        } else {
+            object.publish(&own)?;
+        }
+        Ok(())
     }
 
     /// Opens an uploaded build log, or returns `None` if it does not exist.
@@ -87,21 +95,28 @@ impl StoredCache {
     ///
     /// Any [`StorageError`].
     pub fn open_log(&self, path: &StorePath) -> Result<Option<File>, StorageError> {
-        let opened = self.storage.objects.open(&self.log_key(path))?;
+        let objects = &self.storage.objects;
+        let mut opened = objects.open(&self.log_key(path))?;
+        let mirror = self.storage.mirror();
+        if opened.is_none() && mirror.is_of(self.id) {
+            opened = objects.open(&mirrored_key(path))?;
+        }
         if opened.is_none() {
             self.storage.check_presence()?;
         }
         Ok(opened)
     }
 
-    /// Returns the object key of a log. Only the mirrored cache uses `log/`, so that a token for
-    /// one cache cannot change the logs of another.
+    /// Returns the key of a log of a cache that is not mirrored.
     fn log_key(&self, path: &StorePath) -> String {
-        match self.is_mirrored {
-            true => format!("{LOGS}{}", path.base_name()),
-            false => format!("{}{}", log_prefix(self.id.0), path.base_name()),
-        }
+        format!("{}{}", log_prefix(self.id.0), path.base_name())
     }
+}
+
+/// Returns the key of a log of the mirrored cache. No other cache uses `log/`, so that a token for
+/// one cache cannot change the logs of another.
+fn mirrored_key(path: &StorePath) -> String {
+    format!("{LOGS}{}", path.base_name())
 }
 
 impl Storage {

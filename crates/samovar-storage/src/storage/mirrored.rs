@@ -1,11 +1,105 @@
-//! Writes the narinfos of the mirrored cache into the directory, after the database has the paths.
+//! The mirrored cache: its narinfos, realisations and logs are also files in the directory, which
+//! is a plain binary cache with them.
+//!
+//! Readers of the directory, and of the mirrored cache, may not be allowed to read other caches. So
+//! files are written while [`Storage::mirror`] is held, and another cache becomes the mirrored one
+//! while nobody holds it. During a zero-downtime upgrade, the old process does not write them,
+//! because the configuration of the new one may have another mirrored cache.
 
 use samovar_nix::HashPart;
 
 use crate::error::StorageError;
-use crate::layout::narinfo_key;
+use crate::layout::{LOGS, log_prefix, narinfo_key};
+use crate::metadata::CacheId;
 use crate::mirror::Render;
-use crate::storage::StoredCache;
+use crate::objects::{create_directory, list_if_any};
+use crate::storage::{Storage, StoredCache};
+
+/// Which cache this process mirrors.
+#[derive(Debug, Default)]
+pub(crate) struct Mirror {
+    /// `None` if no cache was made the mirrored one, or if that has failed.
+    cache: Option<CacheId>,
+    /// Whether another process writes the files.
+    is_paused: bool,
+}
+
+impl Mirror {
+    /// Returns whether this cache is the mirrored one.
+    pub(crate) fn is_of(&self, cache: CacheId) -> bool {
+        self.cache == Some(cache)
+    }
+
+    /// Returns whether this process writes the files of this cache.
+    pub(crate) fn writes(&self, cache: CacheId) -> bool {
+        self.is_of(cache) && !self.is_paused
+    }
+
+    pub(crate) fn pause(&mut self) {
+        self.is_paused = true;
+    }
+}
+
+/// Makes a cache the mirrored one. First removes what the directory has of the cache that was
+/// mirrored before; an import of the directory would add its paths to the new one.
+///
+/// If the process is killed, the next call completes the work.
+pub(crate) fn set(storage: &Storage, cache: CacheId) -> Result<(), StorageError> {
+    let mut mirror = storage.mirror_mut();
+    mirror.cache = None;
+    let mirrored = storage.metadata.mirrored_cache()?;
+    let mirrored = mirrored.map(|mirrored| mirrored.id);
+    if let Some(before) = mirrored.filter(|before| *before != cache) {
+        for (of, hash_part) in storage.metadata.hash_parts()? {
+            if of == before {
+                storage.objects.remove(&narinfo_key(hash_part))?;
+            }
+        }
+        for key in storage.metadata.realisation_keys(before)? {
+            storage.objects.remove(&key)?;
+        }
+        move_logs(storage, LOGS, &log_prefix(before.0))?;
+    }
+    storage.metadata.set_mirrored(cache)?;
+    move_logs(storage, &log_prefix(cache.0), LOGS)?;
+    mirror.cache = Some(cache);
+    Ok(())
+}
+
+/// Writes the files again after another process has done so, or may have tried to.
+pub(crate) fn resume(storage: &Storage) {
+    let cache = {
+        let mut mirror = storage.mirror_mut();
+        mirror.is_paused = false;
+        mirror.cache
+    };
+    // Ignore errors: the next process tries again, and reads find logs at both places.
+    if let Some(cache) = cache {
+        set(storage, cache).ok();
+    }
+    storage.check_mirror();
+}
+
+fn move_logs(storage: &Storage, from: &str, to: &str) -> Result<(), StorageError> {
+    let mut names = Vec::new();
+    let mut visit = |key: &str| {
+        names.extend(key.strip_prefix(from).map(str::to_owned));
+        Ok(())
+    };
+    list_if_any(&*storage.objects, from, &mut visit)?;
+    if names.is_empty() {
+        return Ok(());
+    }
+    create_directory(&storage.root.join(to))
+        .map_err(|error| StorageError::file("cannot create", to, error))?;
+    for name in names {
+        let key = format!("{from}{name}");
+        let moved = format!("{to}{name}");
+        storage.objects.link(&storage.root.join(&key), &moved)?;
+        storage.objects.remove(&key)?;
+    }
+    Ok(())
+}
 
 impl StoredCache {
     /// Writes the narinfos that the directory lacks because an earlier process was killed after
@@ -16,7 +110,7 @@ impl StoredCache {
     ///
     /// The first [`StorageError`]; the other narinfos are written. The repair will be repeated.
     pub fn repair_mirror(&self, render: &Render<'_>) -> Result<(), StorageError> {
-        if !self.is_mirrored {
+        if !self.storage.mirror().is_of(self.id) {
             return Ok(());
         }
         let mut failed = Ok(());
@@ -48,7 +142,8 @@ impl StoredCache {
 
     /// Writes the narinfo of a path into the directory, if the cache is mirrored.
     fn mirror(&self, hash_part: HashPart, render: &Render<'_>) -> Result<(), StorageError> {
-        if self.is_mirrored
+        let mirror = self.storage.mirror();
+        if mirror.writes(self.id)
             && let Some(path) = self.peek(hash_part)?
         {
             let text = render(&path);

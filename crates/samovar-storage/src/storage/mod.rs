@@ -29,14 +29,14 @@ use std::time::{Duration, Instant};
 use samovar_nix::{HashPart, StoreDir};
 
 use crate::error::StorageError;
-use crate::gc::plausible::Jumps;
+use crate::gc::plausible::{Jumps, boot_seconds};
 use crate::gc::{Retentions, Rules};
-use crate::layout::{CACHE_INFO, DATABASE, LOCK, LOGS, STORE_ID, log_prefix, narinfo_key};
+use crate::layout::{CACHE_INFO, DATABASE, LOCK, STORE_ID};
 use crate::metadata::{
     CacheId, CacheSummary, Clock, Metadata, NewNar, NewPath, Published, Rows as _, Sqlite, Uses,
 };
 use crate::mirror;
-use crate::objects::{Directory, NewObject, Objects, Placed, create_directory, list_if_any};
+use crate::objects::{Directory, NewObject, Objects, Placed};
 use crate::receive::Admission;
 use crate::receive::CommitQueue;
 use crate::receive::PutError;
@@ -60,7 +60,7 @@ pub use self::upkeep::PAUSE;
 use self::counters::Counters;
 use self::loose::LooseBytes;
 use self::lost::{OnLost, Place, place_of_nars};
-use self::upkeep::boot_seconds;
+use self::mirrored::Mirror;
 
 /// Interval at which a new process checks whether the old one has ended.
 const LOCK_INTERVAL: Duration = Duration::from_millis(100);
@@ -116,6 +116,7 @@ pub struct Storage {
     ///
     /// [`Rows::dump_state`]: crate::metadata::Rows::dump_state
     pub(crate) last_backup: Mutex<Option<(String, Instant)>>,
+    mirror: RwLock<Mirror>,
     /// Whether the directory may lack files of the mirror.
     pub(crate) is_mirror_behind: AtomicBool,
     /// Whether an upload was refused because of the quota of its cache.
@@ -201,6 +202,7 @@ impl Storage {
             on_lost: OnLost::default(),
             jumps: Mutex::new(Jumps::new(clock() - boot_seconds())),
             last_backup: Mutex::default(),
+            mirror: RwLock::default(),
             // An earlier process may have been killed before it wrote the last files.
             is_mirror_behind: AtomicBool::new(true),
             is_over_quota: AtomicBool::new(false),
@@ -266,64 +268,20 @@ impl Storage {
     ) -> Result<StoredCache, StorageError> {
         let id = self.metadata.cache(name, self.store_dir.as_str())?;
         if is_mirrored {
-            self.set_mirrored(id)?;
+            mirrored::set(self, id)?;
         }
         Ok(StoredCache {
             storage: Arc::clone(self),
             id,
             name: name.to_owned(),
-            is_mirrored,
             quota: None,
             hides: None,
         })
     }
 
-    /// Makes a cache the mirrored one. First removes what the directory has of the cache that was
-    /// mirrored before: readers of the directory may not be allowed to read that cache, and an
-    /// import of the directory would add its paths to the new one.
-    ///
-    /// If the process is killed, the next call completes the work.
-    fn set_mirrored(&self, cache: CacheId) -> Result<(), StorageError> {
-        let mirrored = self.metadata.mirrored_cache()?.map(|mirrored| mirrored.id);
-        if let Some(before) = mirrored.filter(|before| *before != cache) {
-            for (of, hash_part) in self.metadata.hash_parts()? {
-                if of == before {
-                    self.objects.remove(&narinfo_key(hash_part))?;
-                }
-            }
-            for key in self.metadata.realisation_keys(before)? {
-                self.objects.remove(&key)?;
-            }
-            self.move_logs(LOGS, &log_prefix(before.0))?;
-        }
-        self.metadata.set_mirrored(cache)?;
-        self.move_logs(&log_prefix(cache.0), LOGS)
-    }
-
     /// Lets the background thread write the files that the mirror lacks.
     pub fn check_mirror(&self) {
         self.is_mirror_behind.store(true, Ordering::Relaxed);
-    }
-
-    fn move_logs(&self, from: &str, to: &str) -> Result<(), StorageError> {
-        let mut names = Vec::new();
-        let mut visit = |key: &str| {
-            names.extend(key.strip_prefix(from).map(str::to_owned));
-            Ok(())
-        };
-        list_if_any(&*self.objects, from, &mut visit)?;
-        if names.is_empty() {
-            return Ok(());
-        }
-        create_directory(&self.root.join(to))
-            .map_err(|error| StorageError::file("cannot create", to, error))?;
-        for name in names {
-            let key = format!("{from}{name}");
-            self.objects
-                .link(&self.root.join(&key), &format!("{to}{name}"))?;
-            self.objects.remove(&key)?;
-        }
-        Ok(())
     }
 
     /// Sets whether another process may publish although this one holds the lock. Must be set
@@ -332,7 +290,14 @@ impl Storage {
     ///
     /// While this is set, all processes hold a shared lock. Each of them takes the exclusive lock
     /// only after all others have ended.
+    ///
+    /// Meanwhile, only the new process writes files of the mirrored cache, which may be another one
+    /// for it.
     pub fn set_shared(&self, is_shared: bool) {
+        match is_shared {
+            true => self.mirror_mut().pause(),
+            false => mirrored::resume(self),
+        }
         let mut index = self.index_mut();
         index.is_shared = is_shared;
         let Some(lock) = &index.lock else {
@@ -393,6 +358,15 @@ impl Storage {
 
     pub(crate) fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns which cache is mirrored. That does not change while the guard is held.
+    pub(crate) fn mirror(&self) -> RwLockReadGuard<'_, Mirror> {
+        self.mirror.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn mirror_mut(&self) -> RwLockWriteGuard<'_, Mirror> {
+        self.mirror.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Publishes a batch of groups, and adds the new paths to the index in memory.
@@ -552,6 +526,7 @@ fn wait_for_lock(storage: &Weak<Storage>, lock: File) {
         if lock.try_lock().is_ok() {
             // If loading fails, look-ups query the database, which is correct but slower.
             let _still_correct = storage.load_index(lock);
+            mirrored::resume(&storage);
             return;
         }
         keep_others_out(&lock);

@@ -72,7 +72,7 @@ impl StoredCache {
     ///
     /// Any [`StorageError`].
     pub fn unmirrored_realisations(&self) -> Result<Vec<String>, StorageError> {
-        if !self.is_mirrored {
+        if !self.storage.mirror().is_of(self.id) {
             return Ok(Vec::new());
         }
         let mut missing = Vec::new();
@@ -92,7 +92,8 @@ impl StoredCache {
     ///
     /// Any [`StorageError`].
     pub fn mirror_realisation(&self, key: &str, text: &str) -> Result<(), StorageError> {
-        if !self.is_mirrored {
+        let mirror = self.storage.mirror();
+        if !mirror.writes(self.id) {
             return Ok(());
         }
         let written = self.storage.objects.write_mirror(key, text.as_bytes());

@@ -10,6 +10,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::error::StorageError;
+use crate::gc::plausible::boot_seconds;
 use crate::gc::{Collector, Summary};
 use crate::gc::{Retentions, Rules};
 use crate::metadata::Uses;
@@ -302,10 +303,4 @@ fn take_some<T: Copy + Eq + Hash>(from: &mut HashSet<T>) -> HashSet<T> {
     let some: HashSet<T> = from.iter().take(BATCH_COUNT).copied().collect();
     from.retain(|item| !some.contains(item));
     some
-}
-
-/// Returns the number of seconds since the boot of the machine, including those in which it was
-/// suspended.
-pub(crate) fn boot_seconds() -> i64 {
-    rustix::time::clock_gettime(rustix::time::ClockId::Boottime).tv_sec
 }

@@ -112,6 +112,17 @@ impl Rows for Sqlite {
         self.read(|connection| cache(connection, "?1 and deletion = 0", &[&name]))
     }
 
+    fn cache_of(&self, hash_part: HashPart) -> Result<Option<String>, StorageError> {
+        self.read(|connection| {
+            let mut statement = connection.prepare_cached(
+                "select name from cache where deletion = 0 and exists (select 1 from path \
+                 where cache_id = cache.id and hash_part = ?1)",
+            )?;
+            let name = statement.query_row([hash_part.as_bytes()], |row| row.get(0));
+            Ok(name.optional()?)
+        })
+    }
+
     fn cache_names(&self) -> Result<Vec<String>, StorageError> {
         self.read(|connection| {
             let mut statement = connection.prepare("select name from cache where deletion = 0")?;
