@@ -2,7 +2,7 @@
 //! parsed to the same value.
 #![no_main]
 
-use samovar_storage::verify::FileName;
+use samovar_protocol::names::FileName;
 
 libfuzzer_sys::fuzz_target!(|name: &[u8]| {
     if let Some(parsed) = FileName::parse(name) {

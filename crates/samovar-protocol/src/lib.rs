@@ -7,7 +7,7 @@
 //! | --- | --- | --- |
 //! | [`push`] | pushes of many paths in a few requests | `docs/push-protocol.md` |
 //! | [`recipe`] | NARs that are made from pieces of others | `docs/push-protocol.md` |
-//! | [`names`] | names in URLs | `docs/push-protocol.md` |
+//! | [`names`] | names in URLs | `docs/push-protocol.md`, `docs/pins.md` |
 //!
 //! # Out of scope
 //!

@@ -21,7 +21,8 @@ use crate::root::{self, PRIVATE, REBUILDING, RootKind, create_private, is_rebuil
 use crate::storage::StoredCache;
 use crate::storage::{Storage, is_in_use};
 use crate::token::{self, Rights, Token, TokenHash};
-use crate::verify::{FileName, Unlimited, verify};
+use crate::verify::{Unlimited, verify};
+use samovar_protocol::names::FileName;
 
 /// Name of the token with which imported paths are recorded.
 const TOKEN_NAME: &str = "samovar import";

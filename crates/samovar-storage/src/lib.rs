@@ -46,9 +46,6 @@ pub use check::{Foreign, Inspection, inspect};
 pub use error::{Doubt, StorageError};
 pub use gc::{purge_step, unused_extras};
 pub use layout::DATABASE;
-pub use metadata::{
-    Lineage, PIN_NAME_LEN_MAX, PIN_TEXT_LEN_MAX, PinName, PinNameError, PinPartError, PinText,
-};
 pub use mirror::{Render, cache_info};
 pub use objects::Space;
 pub use receive::{Admitted, PutError, REALISATION_LEN_MAX, Refusal, Wait};

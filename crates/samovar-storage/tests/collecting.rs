@@ -14,10 +14,11 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 use samovar_nix::nar::Encoder;
 use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
+use samovar_protocol::names::FileName;
 use samovar_storage::gc::{Retention, Rules};
 use samovar_storage::metadata::{Metadata, NewToken, Sqlite};
 use samovar_storage::token::{Rights, Token, TokenHash};
-use samovar_storage::verify::{FileName, Unlimited};
+use samovar_storage::verify::Unlimited;
 use samovar_storage::{DATABASE, Storage, StoredCache};
 use sha2::{Digest, Sha256};
 

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use samovar_nix::nar::Encoder;
 use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
+use samovar_protocol::names::FileName;
 use samovar_storage::gc::Rules;
 use samovar_storage::metadata::{Client, Metadata, NewToken, OWN_LEN, Published, StoredPath};
 use samovar_storage::token::{Denied, Rights, Token, TokenHash, now};
-use samovar_storage::verify::{FileName, Unlimited};
+use samovar_storage::verify::Unlimited;
 use samovar_storage::{PutError, Refusal, Storage, StoredCache, open_database};
 use sha2::{Digest, Sha256};
 

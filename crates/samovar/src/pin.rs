@@ -8,7 +8,7 @@ use std::io::{self, Write};
 
 use anyhow::{Context as _, bail};
 use clap::{Arg, ArgMatches, Command, value_parser};
-use samovar_storage::PinName;
+use samovar_protocol::names::PinName;
 use samovar_storage::metadata::{
     CacheRow, Condition, NewPin, Pin, Pinned, Pins as _, Rows as _, Sqlite, Tags,
 };

@@ -3,9 +3,9 @@
 use samovar_http::http::{Method, Status};
 use samovar_http::{Body, Head, Response};
 use samovar_nix::{HashPart, StorePath};
+use samovar_protocol::names::FileName;
 use samovar_storage::metadata::{Client, StoredPath};
 use samovar_storage::token::now;
-use samovar_storage::verify::FileName;
 
 use super::target::{Kind, Target};
 use super::{Context, Uploads, render, unavailable, with_token};

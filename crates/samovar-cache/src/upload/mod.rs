@@ -56,10 +56,11 @@ use samovar_http::http::{Method, Status, Version};
 use samovar_http::{BodyError, Head, Intake, Peer, Request, Response};
 use samovar_metrics::{Event, Uploader};
 use samovar_nix::{HashPart, StoreDir, StorePath};
+use samovar_protocol::names::FileName;
 use samovar_protocol::push::NARINFO_LEN_MAX;
 use samovar_storage::metadata::{Published, StoredPath};
 use samovar_storage::token::{Token, now};
-use samovar_storage::verify::{FileName, decoded};
+use samovar_storage::verify::decoded;
 use samovar_storage::{PATIENCE, PutError, Refusal, StorageError, StoredCache};
 
 use crate::access::{Access, TokenFault};

@@ -2,8 +2,7 @@
 
 use samovar_http::http::percent;
 use samovar_nix::{HashPart, StorePath};
-use samovar_storage::PinName;
-use samovar_storage::verify::FileName;
+use samovar_protocol::names::{FileName, PinName};
 use samovar_store::RealisationId;
 
 use crate::route::{self, path};

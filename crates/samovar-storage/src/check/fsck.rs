@@ -21,7 +21,8 @@ use crate::metadata::{DAY, ListedNar, ListedPath, Metadata};
 use crate::mirror::Render;
 use crate::objects::{ObjectState, Objects};
 use crate::unmounted::check_files;
-use crate::verify::{FileName, Limits, Unlimited, VerifyError, verify};
+use crate::verify::{Limits, Unlimited, VerifyError, verify};
+use samovar_protocol::names::FileName;
 use samovar_protocol::push::NARINFO_LEN_MAX;
 
 /// Number of rows that one query reads.

@@ -37,9 +37,8 @@ pub use overview::{
 };
 pub use path::{LookupResult, NewNar, NewPath, NewReference, Published, StoredNar, StoredPath};
 pub use pin::{
-    Condition, Lineage, LineageError, NewPin, PIN_COUNT_MAX, PIN_NAME_LEN_MAX, PIN_TEXT_LEN_MAX,
-    Pin, PinName, PinNameError, PinPartError, PinText, PinTextError, Pinned, Pins, Tag, TagError,
-    Tags, Unpin, Unpinned, Version,
+    Condition, NewPin, PIN_COUNT_MAX, Pin, Pinned, Pins, Tag, TagError, Tags, Unpin, Unpinned,
+    Version,
 };
 pub use push::{Need, PushLimits, PushMetadata};
 pub use sqlite::Sqlite;

@@ -22,9 +22,8 @@ use crate::metadata::NewNar;
 use crate::receive::PutError;
 use crate::storage::NewFile;
 use crate::storage::counters::{Kind, Reason, Received};
-use crate::verify::{
-    self, FileName, Limits, Memory, Refusal, VerifyError, decompressed, verify_unnamed,
-};
+use crate::verify::{self, Limits, Memory, Refusal, VerifyError, decompressed, verify_unnamed};
+use samovar_protocol::names::FileName;
 
 use self::assembler::Assembler;
 use self::base::Source;

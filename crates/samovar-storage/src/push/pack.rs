@@ -12,7 +12,8 @@ use crate::receive::PutError;
 use crate::storage::InFlight;
 use crate::storage::NewFile;
 use crate::storage::counters::{Kind, Reason, Received};
-use crate::verify::{FileName, Memory, Refusal, Verified, verify_unnamed};
+use crate::verify::{Memory, Refusal, Verified, verify_unnamed};
+use samovar_protocol::names::FileName;
 
 /// Length of the buffer between the body and its records, in bytes.
 const BUFFER_LEN: usize = 64 << 10;

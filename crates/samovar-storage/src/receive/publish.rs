@@ -12,7 +12,7 @@ use samovar_text::human;
 
 use crate::metadata::{REALISATION_COUNT_MAX, SIGNATURE_COUNT_MAX, StoredNar};
 use crate::token::Token;
-use crate::verify::FileName;
+use samovar_protocol::names::FileName;
 
 /// Maximum number of references of a path.
 const REFERENCE_COUNT_MAX: usize = 8192;

@@ -21,8 +21,9 @@ use crate::receive::{Refusal, publish};
 use crate::storage::counters::{Kind, Reason, Received};
 use crate::storage::{NarOfToken, NewFile, Storage};
 use crate::token::{Denied, Rights, Token, TokenHash};
-use crate::verify::{FileName, Memory, Verified, verify};
+use crate::verify::{Memory, Verified, verify};
 use crate::waiting::{PATIENCE, Patience};
+use samovar_protocol::names::FileName;
 
 /// Maximum number of tokens that are remembered as valid.
 pub(crate) const SEEN_COUNT_MAX: usize = 4096;

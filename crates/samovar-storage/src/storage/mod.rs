@@ -45,8 +45,9 @@ use crate::reserve;
 use crate::root;
 use crate::token::{self, Token, TokenHash};
 use crate::unmounted::record_place;
-use crate::verify::{FileName, Limits};
+use crate::verify::Limits;
 use crate::waiting::LendSlot;
+use samovar_protocol::names::FileName;
 
 pub use self::backup::Restored;
 pub use self::cache::{StoredCache, listing_reader};
@@ -442,7 +443,7 @@ impl Storage {
         }
         let mut number = 1;
         loop {
-            let key = name.key(number);
+            let key = format!("nar/{}", name.numbered(number));
             if !self.metadata.is_garbage(&key)? {
                 return Ok((key, false));
             }

@@ -19,7 +19,6 @@ mod content;
 mod decompress;
 mod encoded;
 mod error;
-mod file_name;
 mod frames;
 mod hasher;
 mod input;
@@ -36,12 +35,12 @@ pub(crate) use decompress::{fixed_window_len, zstd_window_len};
 pub(crate) use encoded::decompressed;
 pub use encoded::{BodyError, Encoding, EncodingError, decoded, decoded_nar};
 pub use error::{Refusal, VerifyError};
-pub use file_name::FileName;
 pub(crate) use frames::frames_of;
 use input::Input;
 pub use memory::{Memory, MemoryError, Unlimited};
 use samovar_nix::NarHash;
 use samovar_nix::narinfo::Compression;
+use samovar_protocol::names::FileName;
 
 /// First bytes of the formats that Nix uploads with the plain suffix `.nar`. No NAR starts with
 /// them.

@@ -14,11 +14,11 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use samovar_cache::Signing;
 use samovar_nix::narinfo::NarInfo;
 use samovar_nix::{HashPart, PublicKey, StoreDir, StorePath};
+use samovar_protocol::names::FileName;
 use samovar_server::config::Configuration;
 use samovar_storage::import;
 use samovar_storage::metadata::{Published, StoredPath};
 use samovar_storage::token::Token;
-use samovar_storage::verify::FileName;
 use samovar_storage::{PutError, Refusal, Restored, Storage, StorageError, StoredCache};
 use samovar_store::{Settings, Store};
 

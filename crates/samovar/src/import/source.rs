@@ -9,9 +9,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use anyhow::{Context as _, anyhow, ensure};
 use samovar_nix::narinfo::NarInfo;
 use samovar_nix::{HashPart, StoreDir};
+use samovar_protocol::names::FileName;
 use samovar_storage::import::file_name;
 use samovar_storage::token::Token;
-use samovar_storage::verify::{FileName, Unlimited};
+use samovar_storage::verify::Unlimited;
 use samovar_storage::{StoredCache, open_regular};
 
 use super::Failure;

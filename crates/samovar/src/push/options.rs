@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, ensure};
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, value_parser};
 use samovar_nix::Glob;
-use samovar_storage::PinName;
+use samovar_protocol::names::PinName;
 
 use super::closure::Selection;
 use super::compress::{Compressing, FRAME_LEN};

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use samovar_nix::StorePath;
-use samovar_storage::PinName;
+use samovar_protocol::names::PinName;
 use serde_json::{Value, json};
 
 use super::session::answer;

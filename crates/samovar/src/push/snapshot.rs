@@ -14,10 +14,10 @@ use std::io::{self, Cursor, Read, Write};
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use samovar_nix::{ContentAddress, Method, NarHash, PathInfo, StoreDir, StorePath, path_of_nar};
+use samovar_protocol::names::PinName;
 use samovar_protocol::nar_hash_text;
 use samovar_protocol::push::{Assembled, OpenAnswer, Opened};
 use samovar_protocol::recipe::{self, RecipeError, WINDOW_LOG_MAX};
-use samovar_storage::PinName;
 use samovar_workspace::delta::{Delta, Op};
 use samovar_workspace::{Entries, Manifest, pack};
 use sha2::{Digest as _, Sha256};

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use anyhow::{Context as _, anyhow, bail, ensure};
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use samovar_nix::{PublicKey, Signature, StorePath};
-use samovar_storage::{Lineage, PinName};
+use samovar_protocol::names::{Lineage, PinName};
 
 use ureq::http::HeaderValue;
 

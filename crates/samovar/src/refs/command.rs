@@ -215,7 +215,7 @@ fn pin(refs: &Refs, name: &RefName, out: &mut dyn Write) -> anyhow::Result<()> {
 }
 
 /// Returns the name of the pin that keeps a generation of a ref.
-fn pin_name(name: &RefName) -> anyhow::Result<samovar_storage::PinName> {
+fn pin_name(name: &RefName) -> anyhow::Result<samovar_protocol::names::PinName> {
     let generation = name.generation;
     let generation =
         generation.with_context(|| format!("{name} names no generation: append @N"))?;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use anyhow::{Context as _, anyhow, ensure};
 use samovar_nix::{NAME_LEN_MAX, StorePath};
-use samovar_storage::PinName;
+use samovar_protocol::names::PinName;
 
 use crate::outcome::Failed;
 use crate::remote::{Remote, URL_VARIABLE};

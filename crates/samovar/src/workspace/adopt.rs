@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use samovar_storage::PinName;
+use samovar_protocol::names::PinName;
 use samovar_workspace::repository::is_repository;
 use samovar_workspace::{Entries, Entry, Kind, Walk};
 

@@ -49,7 +49,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow, ensure};
 use rustix::fs::OFlags;
 use samovar_nix::{NarHash, PublicKey, StorePath};
-use samovar_storage::PinName;
+use samovar_protocol::names::PinName;
 use samovar_storage::token::now;
 use samovar_workspace::{CLOCK, Manifest, file_nar};
 use sha2::{Digest as _, Sha256};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use samovar_http::{Body, Response};
 use samovar_nix::StoreDir;
-use samovar_storage::PinName;
+use samovar_protocol::names::PinName;
 use samovar_storage::metadata::Pin;
 
 use super::context_of;

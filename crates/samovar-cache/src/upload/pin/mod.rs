@@ -14,9 +14,10 @@ use samovar_http::http::{Method, Status};
 use samovar_http::{Head, Request, Response};
 use samovar_metrics::Event;
 use samovar_nix::StorePath;
+use samovar_protocol::names::{PinName, PinNameError};
 use samovar_storage::metadata::Version;
 use samovar_storage::token::Token;
-use samovar_storage::{PinError, PinName, PinNameError, PutError, StorageError};
+use samovar_storage::{PinError, PutError, StorageError};
 
 use super::authorize::Right;
 use super::get::is_denied;

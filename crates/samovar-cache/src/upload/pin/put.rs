@@ -6,9 +6,10 @@ use samovar_http::http::{Status, percent};
 use samovar_http::{Head, Request, Response};
 use samovar_metrics::Event;
 use samovar_nix::StorePath;
+use samovar_protocol::names::{PIN_TEXT_LEN_MAX, PinName, PinText};
 use samovar_storage::metadata::Pin;
 use samovar_storage::token::Token;
-use samovar_storage::{PIN_TEXT_LEN_MAX, PinError, PinName, PinOptions, PinText, PutError};
+use samovar_storage::{PinError, PinOptions, PutError};
 
 use super::{bad_request, condition, number_needed, parameters, refusal, tag, valid};
 use crate::refusal::text_response;

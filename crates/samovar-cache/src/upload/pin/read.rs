@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use samovar_http::http::Status;
 use samovar_http::{Body, Head, Response};
+use samovar_protocol::names::PinName;
+use samovar_storage::PinError;
 use samovar_storage::metadata::{Condition, Pin, Tags, Version};
 use samovar_storage::token::Token;
-use samovar_storage::{PinError, PinName};
 
 use super::{bad_request, busy, changed, condition, context_of, parameters, tag, valid};
 use crate::known::pin_watch::{Question, Waiter};

@@ -10,9 +10,9 @@ use super::tokens::{self, Permit};
 use super::{Sqlite, paths};
 use crate::error::StorageError;
 use crate::metadata::{
-    CacheId, Lineage, Metadata as _, NewPin, PIN_COUNT_MAX, Pin, PinName, PinText, Pinned, Pins,
-    Unpin, Unpinned, Version,
+    CacheId, Metadata as _, NewPin, PIN_COUNT_MAX, Pin, Pinned, Pins, Unpin, Unpinned, Version,
 };
+use samovar_protocol::names::{Lineage, PinName, PinText};
 
 /// Maximum number of removed pins of a cache whose newest generations are recorded by name. It
 /// limits what clients store that add pins and remove them, or let them expire.
