@@ -4,6 +4,7 @@
 #![no_main]
 
 use samovar_nix::{HashPart, NarHash};
+use samovar_protocol::pins::{Generations, Newest, Pinned, Put, parse_removed, removed};
 use samovar_protocol::push::{
     Assembled, Missing, Opened, PackOutcome, PartLine, is_published, published,
 };
@@ -28,6 +29,18 @@ fn opened(text: &str) -> Option<String> {
     Some(opened.text(asked))
 }
 
+/// Reads a text, writes it again, and reads that. Percent-encoded texts have several forms, so the
+/// second form is what must not change.
+fn pin(kind: u8, text: &str) -> Option<String> {
+    match kind {
+        0 => Some(Generations::parse(text).ok()?.text()),
+        1 => Some(Newest::text(&Newest::parse(text).ok()?)),
+        2 => Some(Put::parse(text.as_bytes()).ok()?.text()),
+        3 => Some(Pinned::parse(text).ok()?.text()),
+        _ => Some(removed(parse_removed(text).ok()?.try_into().ok()?)),
+    }
+}
+
 fn pack(text: &str) -> Option<String> {
     let asked: Vec<NarHash> = second_words(text)
         .filter_map(|word| NarHash::parse_nixbase32(word.as_bytes()).ok())
@@ -42,7 +55,12 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(text) else {
         return;
     };
-    let written = match message % 6 {
+    if let Some(kind) = (message % 11).checked_sub(6) {
+        let written = pin(kind, text);
+        let again = written.as_deref().and_then(|text| pin(kind, text));
+        return assert_eq!(again, written);
+    }
+    let written = match message % 11 {
         0 => opened(text),
         1 => pack(text),
         2 => PartLine::parse(text).ok().map(|parts| PartLine::text(&parts)),
@@ -51,7 +69,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         _ => is_published(text, 12).then(|| published(12)),
     };
     let Some(written) = written else { return };
-    match message % 6 {
+    match message % 11 {
         0 | 1 => assert_eq!(spaced(&written), spaced(text)),
         _ => assert_eq!(written, text),
     }

@@ -7,6 +7,7 @@
 //! | --- | --- | --- |
 //! | [`push`] | pushes of many paths in a few requests | `docs/push-protocol.md` |
 //! | [`recipe`] | NARs that are made from pieces of others | `docs/push-protocol.md` |
+//! | [`pins`] | pins and their generations, which are refs | `docs/pins.md` |
 //! | [`names`] | names in URLs | `docs/push-protocol.md`, `docs/pins.md` |
 //!
 //! # Out of scope
@@ -29,8 +30,10 @@ mod damage;
 mod framed;
 mod line;
 pub mod names;
+pub mod percent;
+pub mod pins;
 pub mod push;
 pub mod recipe;
 
 pub use answer::AnswerError;
-pub use line::{nar_hash_text, number, parse_sha256};
+pub use line::{end_line, nar_hash_text, number, parse_sha256};

@@ -22,6 +22,12 @@ pub fn number(text: &[u8]) -> Option<u64> {
         .flatten()
 }
 
+/// Returns the last line of an answer with this number of lines, with its LF.
+#[must_use]
+pub fn end_line(count: usize) -> String {
+    format!("end {count}\n")
+}
+
 /// Returns a NAR hash in the notation of the protocol: base-32 without the prefix `sha256:`.
 #[must_use]
 pub fn nar_hash_text(hash: &NarHash) -> String {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use samovar_nix::narinfo::{Compression, NarInfo};
 use samovar_nix::{NarHash, StoreDir, StorePath};
+use samovar_protocol::names::FileName;
 
 use crate::error::StorageError;
 use crate::gc::Rules;
@@ -22,7 +23,6 @@ use crate::storage::StoredCache;
 use crate::storage::{Storage, is_in_use};
 use crate::token::{self, Rights, Token, TokenHash};
 use crate::verify::{Unlimited, verify};
-use samovar_protocol::names::FileName;
 
 /// Name of the token with which imported paths are recorded.
 const TOKEN_NAME: &str = "samovar import";

@@ -4,6 +4,7 @@ use anyhow::{anyhow, ensure};
 use clap::{Arg, ArgAction, ArgMatches};
 use samovar_nix::narinfo::NarInfo;
 use samovar_nix::{PublicKey, Signature, StoreDir};
+use samovar_protocol::pins::{Generations, fingerprint};
 
 use crate::arguments::option;
 use crate::outcome::Failed;
@@ -94,16 +95,12 @@ impl Trust {
         )
     }
 
-    /// Refuses a ref without a required signature. `rest`: what follows the store directory in the
-    /// fingerprint of its newest generation.
-    pub(crate) fn check_ref(
-        &self,
-        name: &str,
-        rest: &str,
-        signatures: &[Signature],
-    ) -> anyhow::Result<()> {
-        let fingerprint = format!("samovar-ref;1;{};{rest}", self.store_dir.as_str());
-        self.check(&format!("the ref {name}"), &fingerprint, signatures)
+    /// Refuses a ref whose newest generation has no required signature.
+    pub(crate) fn check_ref(&self, name: &str, answer: &Generations) -> anyhow::Result<()> {
+        let newest = answer.generations.first();
+        let fingerprint = newest.map(|newest| fingerprint(&self.store_dir, name, newest));
+        let fingerprint = fingerprint.unwrap_or_default();
+        self.check(&format!("the ref {name}"), &fingerprint, &answer.signatures)
     }
 
     fn check(&self, what: &str, fingerprint: &str, signatures: &[Signature]) -> anyhow::Result<()> {

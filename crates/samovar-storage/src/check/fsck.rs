@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use samovar_nix::narinfo::NarInfo;
 use samovar_nix::{HashPart, StoreDir};
+use samovar_protocol::{names::FileName, push::NARINFO_LEN_MAX};
 use samovar_text::counted;
 
 use crate::error::StorageError;
@@ -22,8 +23,6 @@ use crate::mirror::Render;
 use crate::objects::{ObjectState, Objects};
 use crate::unmounted::check_files;
 use crate::verify::{Limits, Unlimited, VerifyError, verify};
-use samovar_protocol::names::FileName;
-use samovar_protocol::push::NARINFO_LEN_MAX;
 
 /// Number of rows that one query reads.
 const BATCH_COUNT: u32 = 500;

@@ -1,10 +1,10 @@
 //! [`PushMetadata`]: the part of the database that only the push protocol uses.
 
 use samovar_nix::{NarHash, StorePath};
+use samovar_protocol::push::OpenLine;
 
 use super::{CacheId, Client, StoredNar};
 use crate::error::StorageError;
-use samovar_protocol::push::OpenLine;
 
 /// What a client must send to push a path.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -15,6 +15,7 @@ use std::io::{self, Read, Write};
 
 use samovar_nix::NarHash;
 use samovar_nix::narinfo::Compression;
+use samovar_protocol::names::FileName;
 use samovar_protocol::recipe::{RecipeError, WINDOW_LOG_MAX};
 
 use super::{Push, PushError};
@@ -23,7 +24,6 @@ use crate::receive::PutError;
 use crate::storage::NewFile;
 use crate::storage::counters::{Kind, Reason, Received};
 use crate::verify::{self, Limits, Memory, Refusal, VerifyError, decompressed, verify_unnamed};
-use samovar_protocol::names::FileName;
 
 use self::assembler::Assembler;
 use self::base::Source;

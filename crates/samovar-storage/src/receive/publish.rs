@@ -7,12 +7,12 @@ use samovar_nix::{
     ContentAddress, Glob, Hash, HashPart, Method, NarHash, Signature, StoreDir, StorePath,
     is_path_of,
 };
+use samovar_protocol::names::FileName;
 use samovar_protocol::push::NARINFO_LEN_MAX;
 use samovar_text::human;
 
 use crate::metadata::{REALISATION_COUNT_MAX, SIGNATURE_COUNT_MAX, StoredNar};
 use crate::token::Token;
-use samovar_protocol::names::FileName;
 
 /// Maximum number of references of a path.
 const REFERENCE_COUNT_MAX: usize = 8192;

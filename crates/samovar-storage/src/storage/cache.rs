@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use samovar_nix::narinfo::NarInfo;
 use samovar_nix::{HashPart, StorePath};
+use samovar_protocol::names::FileName;
 
 use crate::error::StorageError;
 use crate::metadata::{
@@ -23,7 +24,6 @@ use crate::storage::{NarOfToken, NewFile, Storage};
 use crate::token::{Denied, Rights, Token, TokenHash};
 use crate::verify::{Memory, Verified, verify};
 use crate::waiting::{PATIENCE, Patience};
-use samovar_protocol::names::FileName;
 
 /// Maximum number of tokens that are remembered as valid.
 pub(crate) const SEEN_COUNT_MAX: usize = 4096;

@@ -27,6 +27,7 @@ use std::sync::{
 use std::time::{Duration, Instant};
 
 use samovar_nix::{HashPart, StoreDir};
+use samovar_protocol::names::FileName;
 
 use crate::error::StorageError;
 use crate::gc::plausible::{Jumps, boot_seconds};
@@ -47,7 +48,6 @@ use crate::token::{self, Token, TokenHash};
 use crate::unmounted::record_place;
 use crate::verify::Limits;
 use crate::waiting::LendSlot;
-use samovar_protocol::names::FileName;
 
 pub use self::backup::Restored;
 pub use self::cache::{StoredCache, listing_reader};

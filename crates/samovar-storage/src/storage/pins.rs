@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 
 use samovar_nix::{Glob, StorePath};
+use samovar_protocol::names::{PinName, PinText};
 
 use crate::error::StorageError;
 use crate::metadata::{Condition, NewPin, PIN_COUNT_MAX, Pin, Pinned, Unpin, Unpinned, Version};
 use crate::storage::StoredCache;
 use crate::storage::counters::Reason;
 use crate::token::Token;
-use samovar_protocol::names::{PinName, PinText};
 
 /// Reason why a pin was not changed. The text of a refusal names the fault and the fix.
 #[derive(Debug, thiserror::Error)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, ensure};
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, value_parser};
 use samovar_nix::Glob;
-use samovar_protocol::names::PinName;
+use samovar_protocol::names::{PIN_TEXT_LEN_MAX, PinName};
 
 use super::closure::Selection;
 use super::compress::{Compressing, FRAME_LEN};
@@ -14,7 +14,6 @@ use super::pin::PinOptions;
 use crate::arguments::{json, option, paths, switch};
 use crate::credentials::{self, Sources};
 use crate::hook;
-use crate::refs::TEXT_LEN_MAX;
 use crate::remote::Remote;
 use crate::token::lifetime;
 
@@ -190,9 +189,9 @@ pub(crate) fn message() -> Arg {
 }
 
 fn parse_message(text: &str) -> Result<String, String> {
-    match text.len() <= TEXT_LEN_MAX {
+    match text.len() <= PIN_TEXT_LEN_MAX {
         true => Ok(text.to_owned()),
-        false => Err(format!("a message has at most {TEXT_LEN_MAX} bytes")),
+        false => Err(format!("a message has at most {PIN_TEXT_LEN_MAX} bytes")),
     }
 }
 

@@ -1,14 +1,13 @@
 //! `samovar push --pin`: pins the pushed path on the server (`docs/pins.md`).
 
-use std::fmt::Write as _;
-
 use samovar_nix::StorePath;
 use samovar_protocol::names::PinName;
+use samovar_protocol::pins::Put;
 use serde_json::{Value, json};
 
 use super::session::answer;
 use crate::http::{Http, Payload};
-use crate::refs::{Expected, Refs, check_successor, conditional};
+use crate::refs::{Expected, Refs, check_successor, conditional, generation, url};
 
 /// Maximum number of attempts to pin a path while other clients change the pin.
 const ATTEMPT_COUNT_MAX: usize = 10;
@@ -70,7 +69,8 @@ impl PinOptions {
                                server, or run samovar pin add there";
         let http = http.ok_or(UNKNOWN)?;
         let url = self.url();
-        let body = Payload::Bytes(path.base_name().as_bytes());
+        let body = Put::text_of(path, None, None);
+        let body = Payload::Bytes(body.as_bytes());
         for _ in 0..ATTEMPT_COUNT_MAX {
             let expected = self.expected(http, path);
             let http = &conditional(http, expected.map_err(|error| format!("{error:#}"))?);
@@ -78,7 +78,7 @@ impl PinOptions {
             let (response, text) = sent.map_err(|error| format!("{error:#}"))?;
             return match (response.status().as_u16(), text) {
                 (200, Some(text)) => generation(&text, path)
-                    .ok_or_else(|| format!("invalid answer from {}: {text:?}", http.url(&url))),
+                    .map_err(|_error| format!("invalid answer from {}: {text:?}", http.url(&url))),
                 (404 | 405 | 501, _) => Err(UNKNOWN.to_owned()),
                 (409, Some(text)) => Err(format!("the cache refused it: {}", text.trim_end())),
                 // Another client has changed the pin since it was read.
@@ -107,15 +107,7 @@ impl PinOptions {
     }
 
     fn url(&self) -> String {
-        let mut url = "/pin/".to_owned();
-        for byte in self.name.as_str().bytes() {
-            let is_plain = byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-            // Writing to a `String` never fails.
-            match is_plain {
-                true => url.push(char::from(byte)),
-                false => write!(url, "%{byte:02X}").unwrap_or_default(),
-            }
-        }
+        let mut url = url(&self.name);
         let parameters = [
             self.keep.map(|count| format!("keep={count}")),
             self.lifetime.map(|seconds| format!("expires={seconds}")),
@@ -127,14 +119,6 @@ impl PinOptions {
         }
         url
     }
-}
-
-/// Parses the response to a request that pins a path.
-fn generation(text: &str, path: &StorePath) -> Option<u64> {
-    let line = text.strip_prefix("pinned ")?.strip_suffix("\nend 1\n")?;
-    let (generation, base_name) = line.split_once(' ')?;
-    let generation = generation.parse().ok()?;
-    (base_name == path.base_name()).then_some(generation)
 }
 
 #[cfg(test)]
@@ -158,23 +142,5 @@ mod tests {
             "/pin/a%2Fb%20%C3%A4%3F?keep=5&expires=60"
         );
         assert_eq!(options("a", None, Some(1)).url(), "/pin/a?expires=1");
-    }
-
-    #[test]
-    fn answers_to_pins() {
-        let base_name = "vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-app";
-        let path = StorePath::from_base_name(base_name).unwrap();
-        let text = format!("pinned 3 {base_name}\nend 1\n");
-        assert_eq!(generation(&text, &path), Some(3));
-        for len in 0..text.len() {
-            assert_eq!(generation(&text[..len], &path), None, "{len}");
-        }
-        for wrong in [
-            "<html>",
-            "pinned x vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-app\nend 1\n",
-            "pinned 3 vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-other\nend 1\n",
-        ] {
-            assert_eq!(generation(wrong, &path), None, "{wrong}");
-        }
     }
 }

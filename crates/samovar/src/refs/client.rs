@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
-use anyhow::{Context as _, anyhow, bail, ensure};
-use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
-use samovar_nix::{PublicKey, Signature, StorePath};
+use anyhow::{Context as _, anyhow, ensure};
+use samovar_nix::{PublicKey, StorePath};
 use samovar_protocol::names::{Lineage, PinName};
+use samovar_protocol::percent::encode;
+use samovar_protocol::pins::{self, Generations, LINEAGES, Newest, Pinned, Put, parse_removed};
 
 use ureq::http::HeaderValue;
 
@@ -16,12 +17,6 @@ use crate::trust::Trust;
 
 /// Maximum length of a response, in bytes: a ref may have 10,000 generations.
 const ANSWER_LEN_MAX: u64 = 64 << 20;
-
-/// Header field of a response with generations: the oldest one of each lineage.
-const LINEAGES: &str = "Samovar-Lineages";
-
-/// Maximum length of a host name and of a message, in bytes.
-pub(crate) const TEXT_LEN_MAX: usize = 1024;
 
 /// The refs of a cache.
 #[derive(Debug, Clone)]
@@ -59,20 +54,10 @@ pub(crate) struct Version {
     pub(crate) lineage: Option<Lineage>,
 }
 
-/// The generations of a ref, the newest first, and the signatures of the newest one.
+/// The generations of a ref, the newest first.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     pub(crate) generations: Vec<Generation>,
-    signatures: Vec<Signature>,
-}
-
-/// The newest generation of a ref in the list of all refs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Newest {
-    pub(crate) name: String,
-    pub(crate) number: u64,
-    pub(crate) manifest: StorePath,
-    pub(crate) created_at: i64,
 }
 
 /// The state of a ref that an update requires.
@@ -104,6 +89,21 @@ pub(crate) enum Updated {
     Done(Version),
     /// Another client has changed the ref. The text is the server's sentence.
     Conflict(String),
+}
+
+impl From<pins::Generation> for Generation {
+    fn from(one: pins::Generation) -> Self {
+        Self {
+            number: one.number,
+            manifest: one.path,
+            created_at: one.created_at,
+            expires_at: one.expires_at,
+            token: one.token,
+            host: one.host,
+            message: one.message,
+            lineage: None,
+        }
+    }
 }
 
 impl Generation {
@@ -180,21 +180,6 @@ impl Log {
             ))
         })
     }
-
-    /// Refuses a ref whose newest generation has no required signature.
-    fn check(&self, name: &PinName, trust: &Trust) -> anyhow::Result<()> {
-        let fingerprint = self.generations.first().map(|newest| {
-            format!(
-                "{};{};{};{}",
-                encoded(name.as_str()),
-                newest.number,
-                newest.manifest.base_name(),
-                newest.created_at
-            )
-        });
-        let fingerprint = fingerprint.unwrap_or_default();
-        trust.check_ref(name.as_str(), &fingerprint, &self.signatures)
-    }
 }
 
 impl Refs {
@@ -249,13 +234,16 @@ impl Refs {
         let lineages = tags(response.headers().get(LINEAGES));
         let text = read_body(response, ANSWER_LEN_MAX)?;
         let text = String::from_utf8_lossy(&text);
-        let log = parse_log(&text);
-        let mut log =
-            log.with_context(|| format!("invalid answer from {}", self.http.url(&url)))?;
-        log.set_lineages(&lineages);
+        let answer = Generations::parse(&text)
+            .with_context(|| format!("invalid answer from {}", self.http.url(&url)))?;
         if let Some(trust) = &self.trust {
-            log.check(name, trust)?;
+            trust.check_ref(name.as_str(), &answer)?;
         }
+        let generations = answer.generations.into_iter().map(Generation::from);
+        let mut log = Log {
+            generations: generations.collect(),
+        };
+        log.set_lineages(&lineages);
         Ok(Some(log))
     }
 
@@ -280,12 +268,9 @@ impl Refs {
             // Writing to a `String` never fails.
             write!(url, "?keep={keep}").ok();
         }
-        let mut body = format!("{}\n", update.manifest.base_name());
-        for (word, text) in [("host", update.host), ("message", update.message)] {
-            if let Some(text) = text.filter(|text| !text.is_empty()) {
-                writeln!(body, "{word} {}", encoded(text)).ok();
-            }
-        }
+        let [host, message] =
+            [update.host, update.message].map(|text| text.filter(|text| !text.is_empty()));
+        let body = Put::text_of(update.manifest, host, message) + "\n";
         let http = conditional(&self.http, update.expected);
         let response = http.put(&url, "text/plain", Payload::Bytes(body.as_bytes()))?;
         match response.status().as_u16() {
@@ -300,9 +285,8 @@ impl Refs {
         let tag = tags(response.headers().get("ETag"));
         let text = read_body(response, ANSWER_LEN_MAX)?;
         let text = String::from_utf8_lossy(&text);
-        let number = generation(&text, update.manifest);
-        let number =
-            number.with_context(|| format!("invalid answer from {}", self.http.url(&url)))?;
+        let number = generation(&text, update.manifest)
+            .with_context(|| format!("invalid answer from {}", self.http.url(&url)))?;
         let version = tag.into_iter().find(|version| version.number == number);
         Ok(Updated::Done(version.unwrap_or(Version {
             number,
@@ -328,10 +312,8 @@ impl Refs {
         }
         let text = read_body(response, ANSWER_LEN_MAX)?;
         let text = String::from_utf8_lossy(&text);
-        let count = text.strip_suffix("\nend 1\n");
-        let count = count.and_then(|line| line.strip_prefix("removed ")?.parse::<u64>().ok());
-        let count =
-            count.with_context(|| format!("invalid answer from {}", self.http.url(&url)))?;
+        let count = parse_removed(&text)
+            .with_context(|| format!("invalid answer from {}", self.http.url(&url)))?;
         Ok(count > 0)
     }
 
@@ -342,22 +324,25 @@ impl Refs {
             return Err(self.http.refused("to list the refs", response));
         }
         let text = read_body(response, ANSWER_LEN_MAX)?;
-        let list = parse_list(&String::from_utf8_lossy(&text));
+        let list = Newest::parse(&String::from_utf8_lossy(&text));
         list.with_context(|| format!("invalid answer from {}", self.http.url("/pin/")))
     }
 }
 
-fn url(name: &PinName) -> String {
-    format!("/pin/{}", encoded(name.as_str()))
+/// Returns the URL path of a pin.
+pub(crate) fn url(name: &PinName) -> String {
+    format!("/pin/{}", encode(name.as_str()))
 }
 
-fn encoded(text: &str) -> String {
-    const ENCODED: &percent_encoding::AsciiSet = &NON_ALPHANUMERIC
-        .remove(b'-')
-        .remove(b'.')
-        .remove(b'_')
-        .remove(b'~');
-    utf8_percent_encode(text, ENCODED).to_string()
+/// Parses the answer to a request that pins this path. Returns the generation.
+///
+/// # Errors
+///
+/// The answer is malformed, or about another path.
+pub(crate) fn generation(text: &str, path: &StorePath) -> anyhow::Result<u64> {
+    let pinned = Pinned::parse(text)?;
+    ensure!(pinned.path == *path, "it is about the path {}", pinned.path);
+    Ok(pinned.number)
 }
 
 /// Returns a client whose requests require this state of a ref.
@@ -388,123 +373,11 @@ fn sentence(http: &Http, response: ureq::http::Response<ureq::Body>) -> String {
     }
 }
 
-/// Parses the response to an update. Returns the generation.
-fn generation(text: &str, manifest: &StorePath) -> Option<u64> {
-    let line = text.strip_suffix("\nend 1\n")?.strip_prefix("pinned ")?;
-    let (number, base_name) = line.split_once(' ')?;
-    (base_name == manifest.base_name()).then(|| number.parse().ok())?
-}
-
-/// Parses the generations of a ref.
-fn parse_log(text: &str) -> anyhow::Result<Log> {
-    let mut log = Log::default();
-    for line in text.lines() {
-        let words: Vec<&str> = line.split(' ').collect();
-        match words[..] {
-            [
-                "generation",
-                number,
-                base_name,
-                created_at,
-                expires,
-                token,
-                host,
-                message,
-            ] => {
-                log.generations.push(Generation {
-                    number: number.parse()?,
-                    manifest: StorePath::from_base_name(base_name)?,
-                    created_at: created_at.parse()?,
-                    expires_at: (expires != "-").then(|| expires.parse()).transpose()?,
-                    token: decoded(token)?,
-                    host: decoded(host)?,
-                    message: decoded(message)?,
-                    lineage: None,
-                });
-            }
-            ["sig", signature] => log.signatures.push(Signature::parse(signature)?),
-            ["end", count] => {
-                ensure!(
-                    count == log.generations.len().to_string(),
-                    "the number of lines is wrong"
-                );
-                ensure!(
-                    text.ends_with(&format!("end {count}\n")),
-                    "text follows the end"
-                );
-                return Ok(log);
-            }
-            _ => bail!("the line {line:?} is malformed"),
-        }
-    }
-    bail!("it is truncated")
-}
-
-fn parse_list(text: &str) -> anyhow::Result<Vec<Newest>> {
-    let mut list = Vec::new();
-    for line in text.lines() {
-        let words: Vec<&str> = line.split(' ').collect();
-        match words[..] {
-            ["pin", name, number, base_name, created_at] => list.push(Newest {
-                name: decoded(name)?.unwrap_or_default(),
-                number: number.parse()?,
-                manifest: StorePath::from_base_name(base_name)?,
-                created_at: created_at.parse()?,
-            }),
-            ["end", count] => {
-                ensure!(
-                    count == list.len().to_string(),
-                    "the number of lines is wrong"
-                );
-                return Ok(list);
-            }
-            _ => bail!("the line {line:?} is malformed"),
-        }
-    }
-    bail!("it is truncated")
-}
-
-/// Decodes a percent-encoded text. Returns `None` for `-`, which stands for no text.
-fn decoded(text: &str) -> anyhow::Result<Option<String>> {
-    if text == "-" {
-        return Ok(None);
-    }
-    let decoded = percent_decode_str(text).decode_utf8();
-    Ok(Some(decoded.context("a text is not UTF-8")?.into_owned()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const PATH: &str = "vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-app.manifest";
-
-    #[test]
-    fn a_log_is_parsed() {
-        let text = format!(
-            "generation 3 {PATH} 1700000000 - ci laptop fix%20all\n\
-             generation 1 {PATH} 1600000000 1800000000 - - -\n\
-             sig key-1:{}==\nend 2\n",
-            "A".repeat(86)
-        );
-        let log = parse_log(&text).unwrap();
-        assert_eq!(log.signatures.len(), 1);
-        let log = log.generations;
-        assert_eq!(log[0].message.as_deref(), Some("fix all"));
-        assert_eq!((log[1].number, log[1].expires_at), (1, Some(1_800_000_000)));
-        assert_eq!(log[1].token, None);
-        for len in 0..text.len() {
-            assert!(parse_log(&text[..len]).is_err(), "{len}");
-        }
-        for (from, to) in [
-            ("end 2", "end 1"),
-            ("- ci", "ci"),
-            (PATH, "x"),
-            ("end 2\n", "end 2\nx\n"),
-        ] {
-            assert!(parse_log(&text.replacen(from, to, 1)).is_err(), "{to}");
-        }
-    }
 
     #[test]
     fn a_generation_has_the_lineage_of_those_before_it() {
@@ -513,7 +386,11 @@ mod tests {
             "generation 7 {PATH} 1 - - - -\ngeneration 5 {PATH} 1 - - - -\n\
              generation 4 {PATH} 1 - - - -\ngeneration 2 {PATH} 1 - - - -\nend 4\n"
         );
-        let mut log = parse_log(&text).unwrap();
+        let answer = Generations::parse(&text).unwrap();
+        let generations = answer.generations.into_iter().map(Generation::from);
+        let mut log = Log {
+            generations: generations.collect(),
+        };
         let list = HeaderValue::from_str(&format!("\"7-{new}\", \"4-{old}\", x, \"a\"")).unwrap();
         let version = |text: &str| Version::parse(text).unwrap();
         assert!(log.follows(version(&format!("6-{old}"))));
@@ -536,26 +413,12 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_parsed() {
-        let text = format!("pin mr%2Fapp 3 {PATH} 1700000000\nend 1\n");
-        let list = parse_list(&text).unwrap();
-        assert_eq!((&*list[0].name, list[0].number), ("mr/app", 3));
-        assert!(parse_list("end 1\n").is_err());
-        assert!(parse_list("").is_err());
-    }
-
-    #[test]
     fn an_update_names_the_generation() {
         let path = StorePath::from_base_name(PATH).unwrap();
-        assert_eq!(
-            generation(&format!("pinned 7 {PATH}\nend 1\n"), &path),
-            Some(7)
-        );
-        assert_eq!(generation(&format!("pinned 7 {PATH}\n"), &path), None);
-        let other = PATH.replace("app", "ape");
-        assert_eq!(
-            generation(&format!("pinned 7 {other}\nend 1\n"), &path),
-            None
-        );
+        let text = format!("pinned 7 {PATH}\nend 1\n");
+        assert_eq!(generation(&text, &path).unwrap(), 7);
+        for wrong in [text.replace("end 1\n", ""), text.replace("app", "ape")] {
+            assert!(generation(&wrong, &path).is_err(), "{wrong}");
+        }
     }
 }

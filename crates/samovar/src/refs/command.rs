@@ -123,7 +123,7 @@ fn list(refs: &Refs, is_json: bool, out: &mut dyn Write) -> anyhow::Result<()> {
             json!({
                 "name": newest.name,
                 "generation": newest.number,
-                "manifest": newest.manifest.base_name(),
+                "manifest": newest.path.base_name(),
                 "created": newest.created_at,
             })
         });

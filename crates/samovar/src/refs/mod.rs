@@ -5,7 +5,7 @@ mod command;
 mod name;
 
 pub(crate) use client::{
-    Expected, Generation, Log, Refs, TEXT_LEN_MAX, Update, Updated, Version, conditional,
+    Expected, Generation, Log, Refs, Update, Updated, Version, conditional, generation, url,
 };
 pub(crate) use command::{command, run, write_log};
 pub(crate) use name::{

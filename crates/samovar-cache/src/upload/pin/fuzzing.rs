@@ -1,26 +1,15 @@
 //! Entry points for the fuzz targets in `fuzz/`.
 
+use samovar_protocol::pins::Put;
 use samovar_storage::metadata::{Tag, Tags};
 
 use super::condition::{self, Weak};
-use super::put;
-use crate::route::path::encode as percent_encode;
 use crate::upload::target::{Kind, Target};
 
 /// Parses the body of a request that sets a pin, and writes it again. `None` if it is refused.
 #[must_use]
 pub fn pin_body(body: &[u8]) -> Option<String> {
-    let content = put::parse(body).ok()?;
-    let mut text = format!("{}\n", content.path.base_name());
-    for (word, value) in [("host", content.host), ("message", content.message)] {
-        if let Some(value) = value {
-            text.push_str(&format!(
-                "{word} {}\n",
-                percent_encode(value.as_str().as_bytes())
-            ));
-        }
-    }
-    Some(text)
+    Some(Put::parse(body).ok()?.text() + "\n")
 }
 
 /// Parses a list of entity tags. Returns its tags, or `None` if the list is refused. The

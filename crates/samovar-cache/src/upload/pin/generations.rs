@@ -6,13 +6,13 @@ use std::io;
 use std::sync::Arc;
 
 use samovar_http::{Body, Response};
-use samovar_nix::StoreDir;
+use samovar_protocol::end_line;
 use samovar_protocol::names::PinName;
+use samovar_protocol::pins::{Generation, fingerprint, signature_line};
 use samovar_storage::metadata::Pin;
 
 use super::context_of;
 use crate::narinfo::narinfos::Narinfos;
-use crate::route::path::encode as percent_encode;
 use crate::upload::{Context, Uploads, unavailable};
 
 /// Maximum number of generations in a page.
@@ -72,10 +72,11 @@ impl Uploads {
     ) -> Body {
         let mut signatures = String::new();
         if let Some(newest) = page.pins.first() {
-            let fingerprint = fingerprint(newest, context.store_dir);
-            for signature in context.narinfos.signing.sign_pin(fingerprint.as_bytes()) {
-                signatures.push_str(&format!("sig {signature}\n"));
-            }
+            let newest = generation(newest);
+            let fingerprint = fingerprint(context.store_dir, name.as_str(), &newest);
+            let signing = &context.narinfos.signing;
+            let all = signing.sign_pin(fingerprint.as_bytes());
+            signatures.extend(all.iter().map(signature_line));
         }
         let mut writer = Writer {
             narinfos: Arc::clone(context.narinfos),
@@ -112,84 +113,25 @@ impl Writer {
     /// Returns the text of a page, and after the last page the end of the body.
     fn text(&mut self, page: &Page) -> Vec<u8> {
         self.count += page.pins.len();
-        let mut text: String = page.pins.iter().map(line).collect();
+        let lines = page.pins.iter().map(|pin| generation(pin).line());
+        let mut text: String = lines.collect();
         if page.rest.is_none() {
             text.push_str(&self.signatures);
-            text.push_str(&format!("end {}\n", self.count));
+            text.push_str(&end_line(self.count));
         }
         text.into_bytes()
     }
 }
 
-/// Returns the line of a generation.
-fn line(pin: &Pin) -> String {
-    let expires = pin.expires_at.map(|at| at.to_string());
-    format!(
-        "generation {} {} {} {} {} {} {}\n",
-        pin.generation,
-        pin.path.base_name(),
-        pin.created_at,
-        expires.as_deref().unwrap_or(ABSENT),
-        stated(pin.token.as_deref()),
-        stated(pin.host.as_deref()),
-        stated(pin.message.as_deref()),
-    )
-}
-
-/// The word for an absent value.
-const ABSENT: &str = "-";
-
-/// Percent-encodes a text. The text `-` is encoded, too, to differ from [`ABSENT`].
-fn stated(text: Option<&str>) -> String {
-    match text {
-        Some(ABSENT) => "%2D".to_owned(),
-        Some(text) => percent_encode(text.as_bytes()),
-        None => ABSENT.to_owned(),
-    }
-}
-
-/// Returns the text that is signed for a generation.
-fn fingerprint(pin: &Pin, dir: &StoreDir) -> String {
-    format!(
-        "samovar-ref;1;{dir};{};{};{};{}",
-        percent_encode(pin.name.as_bytes()),
-        pin.generation,
-        pin.path.base_name(),
-        pin.created_at
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use samovar_nix::StorePath;
-
-    use super::*;
-
-    #[test]
-    fn lines_and_fingerprints() {
-        let base_name = "zs83x50c7jbs0hj70ivx7ykckxh2zzl5-app";
-        let mut pin = Pin {
-            cache: "default".to_owned(),
-            name: "mr/app 1;".to_owned(),
-            generation: 3,
-            path: StorePath::from_base_name(base_name).unwrap(),
-            created_at: 7,
-            expires_at: None,
-            token: None,
-            host: None,
-            message: None,
-            lineage: "00".repeat(16).parse().unwrap(),
-        };
-        assert_eq!(line(&pin), format!("generation 3 {base_name} 7 - - - -\n"));
-        pin.expires_at = Some(9);
-        pin.token = Some("ci 1".to_owned());
-        pin.host = Some("-".to_owned());
-        pin.message = Some("a\n\u{e4}".to_owned());
-        let expected = format!("generation 3 {base_name} 7 9 ci%201 %2D a%0A%C3%A4\n");
-        assert_eq!(line(&pin), expected);
-        assert_eq!(
-            fingerprint(&pin, &StoreDir::default()),
-            format!("samovar-ref;1;/nix/store;mr%2Fapp%201%3B;3;{base_name};7")
-        );
+/// Returns a pin as clients see it.
+fn generation(pin: &Pin) -> Generation {
+    Generation {
+        number: pin.generation.unsigned_abs(),
+        path: pin.path.clone(),
+        created_at: pin.created_at,
+        expires_at: pin.expires_at,
+        token: pin.token.clone(),
+        host: pin.host.clone(),
+        message: pin.message.clone(),
     }
 }

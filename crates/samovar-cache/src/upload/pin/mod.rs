@@ -15,6 +15,7 @@ use samovar_http::{Head, Request, Response};
 use samovar_metrics::Event;
 use samovar_nix::StorePath;
 use samovar_protocol::names::{PinName, PinNameError};
+use samovar_protocol::pins::removed;
 use samovar_storage::metadata::Version;
 use samovar_storage::token::Token;
 use samovar_storage::{PinError, PutError, StorageError};
@@ -70,8 +71,8 @@ impl Uploads {
         let name = valid(name)?;
         let [generation] = parameters(head, ["generation"])?;
         let condition = condition::of(head).map_err(|fault| bad_request(&fault))?;
-        let removed = self.stored.unpin(&token, name, generation, condition);
-        let count = removed.map_err(|error| refusal(context, head, &token, error))?;
+        let outcome = self.stored.unpin(&token, name, generation, condition);
+        let count = outcome.map_err(|error| refusal(context, head, &token, error))?;
         if count > 0 {
             let shared = &context.narinfos.reader.shared;
             shared.pin_watch.change();
@@ -81,8 +82,7 @@ impl Uploads {
                 by: context.uploader(&token),
             });
         }
-        let text = format!("removed {count}\nend 1\n");
-        Ok(text_response(Status::OK, text))
+        Ok(text_response(Status::OK, removed(count)))
     }
 
     /// Returns whether the cache has this uploaded path, and no policy hides it.

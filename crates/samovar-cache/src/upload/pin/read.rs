@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use samovar_http::http::Status;
 use samovar_http::{Body, Head, Response};
 use samovar_protocol::names::PinName;
+use samovar_protocol::pins::{LINEAGES, Newest};
 use samovar_storage::PinError;
 use samovar_storage::metadata::{Condition, Pin, Tags, Version};
 use samovar_storage::token::Token;
@@ -14,15 +15,11 @@ use super::{bad_request, busy, changed, condition, context_of, parameters, tag, 
 use crate::known::pin_watch::{Question, Waiter};
 use crate::narinfo::narinfos::Narinfos;
 use crate::refusal::{NOSNIFF, TEXT, text_response};
-use crate::route::path::encode as percent_encode;
 use crate::upload::authorize::{Right, unauthorized};
 use crate::upload::{Context, Uploads, refused, unavailable};
 
 /// Keeps shared caches from storing a response, which is private.
 const NO_STORE: &str = "no-store";
-
-/// Header field of a response with the generations of a pin: the oldest one of each lineage.
-const LINEAGES: &str = "Samovar-Lineages";
 
 /// Maximum number of lineages in a response. They bound the length of its header.
 const LINEAGE_COUNT_MAX: u32 = 16;
@@ -129,13 +126,13 @@ impl Uploads {
         let pins = self.stored.newest_pins();
         let pins = pins.map_err(|error| unavailable(context, &error))?;
         let pins = self.readable_pins(context, pins)?;
-        let mut text = String::new();
-        for pin in &pins {
-            let name = percent_encode(pin.name.as_bytes());
-            let (path, created) = (pin.path.base_name(), pin.created_at);
-            text.push_str(&format!("pin {name} {} {path} {created}\n", pin.generation));
-        }
-        text.push_str(&format!("end {}\n", pins.len()));
+        let newest = pins.into_iter().map(|pin| Newest {
+            name: pin.name,
+            number: pin.generation.unsigned_abs(),
+            path: pin.path,
+            created_at: pin.created_at,
+        });
+        let text = Newest::text(&newest.collect::<Vec<_>>());
         Ok(text_response(Status::OK, text).header("Cache-Control", NO_STORE))
     }
 
