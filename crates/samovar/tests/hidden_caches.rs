@@ -1,6 +1,8 @@
 //! A cache that is hidden from a client (`refuse-with = "404"`) answers like a URL that does not
 //! exist, whatever the client sends: also before a request body, and over HTTP/2.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use std::io::{Read as _, Write as _};
@@ -110,9 +112,9 @@ impl Site {
                 break end;
             }
             let mut piece = [0; 4096];
-            let len = stream.read(&mut piece);
-            let len = len.unwrap_or_else(|error| panic!("{method} {target} {fields}: {error}"));
-            assert!(len > 0, "{method} {target} {fields}: closed");
+            // Also 0 if the server sends nothing in time.
+            let len = stream.read(&mut piece).unwrap_or(0);
+            assert!(len > 0, "no response: {method} {target} {fields}");
             received.extend_from_slice(&piece[..len]);
         };
         let undated = |bytes: &[u8]| {
