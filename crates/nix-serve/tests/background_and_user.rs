@@ -4,6 +4,7 @@ mod support;
 mod support_process;
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use support::{eventually, hash_part, of_sample, sample};
@@ -176,4 +177,26 @@ fn another_user_and_group() {
             &[part],
         );
     }
+}
+
+/// The user opens the logs again. The file also says why a server did not start: the new process of
+/// an upgrade may have no other place for it.
+#[test]
+fn logs_that_root_makes_belong_to_the_user() {
+    if !is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (errors, access) = (at(dir.path(), "errors"), at(dir.path(), "access"));
+    let mut command = of_sample();
+    command.args(["--listen", "127.0.0.1:0", "--user=54321", "--group=12345"]);
+    command.args(["--error-log", &errors, "--access-log", &access]);
+    command.args(["--pid", &at(dir.path(), "none/pid")]);
+    refuses_to_start(&mut command, &["cannot write the PID file"]);
+    for log in [&errors, &access] {
+        let found = fs::metadata(log).unwrap();
+        assert_eq!((found.uid(), found.gid()), (54321, 12345), "{log}");
+    }
+    let text = fs::read_to_string(&errors).unwrap();
+    assert!(text.contains("error: cannot write the PID file"), "{text}");
 }

@@ -487,7 +487,10 @@ fn another_user_upgrades_too() {
     set_mode(&secret, 0o600);
     let socket = at(keys.path(), "socket");
     let mut command = sample_server();
+    // The directory is that of root, and the log a file of the user.
+    let log = at(keys.path(), "log");
     command.args(["--user", "nobody", "--listen", &socket]);
+    command.args(["--access-log", &log]);
     command.env("NIX_SECRET_KEY_FILE", &secret);
     let mut upgraded = Upgraded::spawn(&mut command, &[]);
     let addr = upgraded.first.wait_for_address();
@@ -497,6 +500,7 @@ fn another_user_upgrades_too() {
     assert_eq!(upgraded.first.count("is not readable for this user"), 1);
     std::os::unix::fs::chown(&secret, Some(NOBODY), None).unwrap();
     upgraded.upgrade();
+    assert_eq!(upgraded.first.count("cannot open"), 0);
     let status = fs::read_to_string(format!("/proc/{}/status", upgraded.pid())).unwrap();
     assert!(
         status.contains("\nUid:\t65534\t65534\t65534\t65534\n"),

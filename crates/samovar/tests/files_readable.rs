@@ -67,9 +67,11 @@ fn files_that_the_user_of_the_server_cannot_read() {
     let dir = certificate.0.path();
     let (secret, _) = testkit::nix::key_pair(dir, "k-1");
     let users = secret_file(dir, "users", &user("ada", "x"));
+    let log = dir.join("access.log");
+    fs::write(&log, "").unwrap();
     let config = File::new(&format!(
-        "user = \"nobody\"\nadmin.listen = []\nsecret-key-files = {secret:?}\n\
-         access.users-file = {users:?}\n{}",
+        "user = \"nobody\"\nadmin.listen = []\nlog.access = {log:?}\n\
+         secret-key-files = {secret:?}\naccess.users-file = {users:?}\n{}",
         certificate.options()
     ));
     for directory in [dir, config.path.parent().unwrap()] {
@@ -92,6 +94,15 @@ fn files_that_the_user_of_the_server_cannot_read() {
     let (diagnosed, outcome) = run(&["doctor"], &config);
     assert!(!outcome.status.success(), "{diagnosed}");
     let logged = server.terminate().join("\n");
+    let old =
+        format!("the user \"nobody\" cannot write to the access log {log:?}, so that reloads");
+    for (text, kind) in [
+        (&logged, "warning: "),
+        (&checked, "warning: "),
+        (&diagnosed, "warning user: "),
+    ] {
+        assert!(text.contains(&format!("{kind}{old}")), "{text}");
+    }
     for text in &expected {
         assert!(
             logged.contains(&format!("warning: {text}")),
@@ -111,7 +122,8 @@ fn files_that_the_user_of_the_server_cannot_read() {
         !diagnosed.contains("cannot read the TLS certificate"),
         "{diagnosed}"
     );
-    for file in [&secret, &users, &certificate.path("key"), &config.path] {
+    let key = certificate.path("key");
+    for file in [&secret, &users, &key, &config.path, &log] {
         output(Command::new("chown").arg("nobody").arg(file));
     }
     for (words, good) in [(&CHECK[..], true), (&["doctor"], false)] {

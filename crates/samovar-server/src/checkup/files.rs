@@ -8,7 +8,7 @@ use samovar_http::tls::TlsConfig;
 use super::{Findings, split};
 use crate::config::Configuration;
 use crate::daemon::Identity;
-use crate::server::{open_key, tls_fix, unreadable};
+use crate::server::{open_key, tls_fix, unreadable, unwritable};
 
 /// A certificate that expires within this time gets a warning: automatic renewal should have
 /// replaced it by now.
@@ -87,7 +87,7 @@ pub(super) fn certificate(config: &Configuration, findings: &mut Findings) {
     }
 }
 
-/// Switches to the configured user, and checks that this user can read the files of a reload.
+/// Switches to the configured user, and checks that this user can open the files of a reload.
 pub(super) fn identity(config: &Configuration, findings: &mut Findings) {
     let found = Identity::find(config.user.as_deref(), config.group.as_deref());
     let assumed = found.and_then(|identity| match identity {
@@ -98,6 +98,9 @@ pub(super) fn identity(config: &Configuration, findings: &mut Findings) {
         Ok(true) => {
             for (fault, fix) in unreadable(config) {
                 findings.error("user", fault, fix);
+            }
+            for (fault, fix) in unwritable(config) {
+                findings.warning("user", fault, fix);
             }
         }
         Ok(false) => {}

@@ -3,9 +3,9 @@
 
 use std::ffi::CString;
 use std::fmt;
-use std::fs::Metadata;
+use std::fs::{self, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::{MetadataExt as _, chown};
+use std::os::unix::fs::{MetadataExt as _, chown, fchown};
 use std::path::Path;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
@@ -78,12 +78,30 @@ impl Identity {
     ///
     /// The owner cannot be read or changed.
     pub fn take(&self, directory: &Path) -> io::Result<()> {
-        let is_of_root = std::fs::metadata(directory)?.uid() == 0;
+        let is_of_root = fs::metadata(directory)?.uid() == 0;
         match &self.user {
             Some(user) if is_of_root && Uid::effective().is_root() => {
                 chown(directory, Some(user.uid.as_raw()), Some(self.gid.as_raw()))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Creates a file of this user and group, unless it exists. Does nothing if the process is not
+    /// root.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be created, or its owner cannot be changed.
+    pub fn create(&self, path: &Path) -> io::Result<()> {
+        if !Uid::effective().is_root() {
+            return Ok(());
+        }
+        let user = self.user.as_ref().map(|user| user.uid.as_raw());
+        match OpenOptions::new().append(true).create_new(true).open(path) {
+            Ok(file) => fchown(&file, user, Some(self.gid.as_raw())),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            Err(error) => Err(error),
         }
     }
 

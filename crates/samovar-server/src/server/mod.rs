@@ -21,6 +21,7 @@ mod throttle;
 mod unencrypted;
 mod upgrade;
 
+use std::io;
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -33,7 +34,7 @@ use events::Ended;
 pub use events::STOP_TIME;
 pub use reload::{Again, Applied};
 pub(crate) use reload::{open_key, tls_fix};
-pub(crate) use rereading::unreadable;
+pub(crate) use rereading::{unreadable, unwritable};
 pub(crate) use start::store_uri;
 use start::{FLUSH_TIME, Prepared, open_store};
 pub(crate) use unencrypted::configured_unencrypted;
@@ -55,26 +56,40 @@ pub fn run(
         false => Level::Info,
     };
     let file = config.error_log.as_deref();
-    let errors = ErrorLog::open(config.names.program, file, verbosity).with_context(|| {
+    let identity = Identity::find(config.user.as_deref(), config.group.as_deref())?;
+    let made = file.map_or(Ok(()), |path| make_log(path, identity.as_ref()));
+    let opened = made.and_then(|()| ErrorLog::open(config.names.program, file, verbosity));
+    let errors = opened.with_context(|| {
         let path = file.unwrap_or(Path::new("-"));
         format!("cannot open the error log {path:?}")
     })?;
     for remark in &config.remarks {
         errors.warning(remark);
     }
-    let outcome = serve(config, again, background, predecessor, &errors);
+    let outcome = serve(config, identity, again, background, predecessor, &errors);
+    // The caller prints the error. The standard error of an upgrade may be one that nobody reads.
+    if let (Err(error), Some(_)) = (&outcome, file) {
+        errors.error(format_args!("{error:#}"));
+    }
     errors.flush(FLUSH_TIME);
     outcome
 }
 
+/// Creates a log file for the user of the server, who opens it again at a reload, and in the next
+/// process of an upgrade.
+fn make_log(path: &Path, identity: Option<&Identity>) -> io::Result<()> {
+    identity.map_or(Ok(()), |identity| identity.create(path))
+}
+
 fn serve(
     config: &Configuration,
+    identity: Option<Identity>,
     again: &Again<'_>,
     background: Option<Background>,
     predecessor: Option<Predecessor>,
     errors: &ErrorLog,
 ) -> anyhow::Result<()> {
-    let bound = Prepared::read(config, errors)?.bind(predecessor)?;
+    let bound = Prepared::read(config, identity, errors)?.bind(predecessor)?;
     let mut serving = bound.start()?;
     serving.announce(background)?;
     if events::wait(&serving, again) == Ended::TakenOver {
@@ -126,9 +141,9 @@ fn check_parts(config: &Configuration, errors: &ErrorLog) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Reports files that the present user cannot read again.
+/// Reports files that the present user cannot open again.
 fn warn_of_unreadable(config: &Configuration, errors: &ErrorLog) {
-    for (fault, fix) in unreadable(config) {
+    for (fault, fix) in unreadable(config).into_iter().chain(unwritable(config)) {
         errors.warning(format_args!("{fault}; {fix}"));
     }
 }

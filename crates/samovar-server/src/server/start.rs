@@ -27,7 +27,9 @@ use super::reload::{self, Again};
 use super::unencrypted::unencrypted;
 use super::upgrade::{Event, Kind, Predecessor};
 use super::{caches, nar_cache};
-use crate::config::{CacheSettings, Configuration, GC_LEASE_TIME_DEFAULT, Names, cores, nearest};
+use crate::config::{
+    CacheSettings, Configuration, GC_LEASE_TIME_DEFAULT, LogTarget, Names, cores, nearest,
+};
 use crate::daemon::{Background, Identity, PidFile};
 use crate::log::{AccessLog, ErrorLog};
 use crate::notify::{self, Watchdog};
@@ -86,11 +88,19 @@ pub(super) struct Serving<'a> {
 }
 
 impl<'a> Prepared<'a> {
-    pub(super) fn read(config: &'a Configuration, errors: &ErrorLog) -> anyhow::Result<Self> {
+    pub(super) fn read(
+        config: &'a Configuration,
+        identity: Option<Identity>,
+        errors: &ErrorLog,
+    ) -> anyhow::Result<Self> {
         let access = match &config.access_log {
             Some(target) => {
-                let log = AccessLog::open(target, config.access_log_format, errors.clone());
-                Some(log.with_context(|| {
+                let made = match target {
+                    LogTarget::File(path) => super::make_log(path, identity.as_ref()),
+                    LogTarget::StandardOutput => Ok(()),
+                };
+                let open = || AccessLog::open(target, config.access_log_format, errors.clone());
+                Some(made.and_then(|()| open()).with_context(|| {
                     let option = config.names.option("log.access");
                     format!("cannot open the access log {target}: set {option} to another file")
                 })?)
@@ -110,7 +120,7 @@ impl<'a> Prepared<'a> {
             config,
             logs: Arc::new(Logs::new(access, errors.clone(), config.client_address)),
             caches,
-            identity: Identity::find(config.user.as_deref(), config.group.as_deref())?,
+            identity,
             tls,
         })
     }
