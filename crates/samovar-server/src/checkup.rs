@@ -112,6 +112,8 @@ pub struct Examined {
     pub store: Option<Box<dyn Store>>,
     /// The caches, in the order of the configuration.
     pub caches: Vec<ExaminedCache>,
+    /// DNS names of the certificates; wildcards begin with `*.`.
+    pub certificate_names: Vec<String>,
 }
 
 /// A cache of the set-up, and what a client must find in it.
@@ -141,7 +143,7 @@ pub fn examine(config: &Configuration, findings: &mut Findings) -> Examined {
         .collect();
     remarks(config, findings);
     files::access(config, findings);
-    files::certificate(config, findings);
+    let certificate_names = files::certificate(config, findings);
     descriptors(findings);
     listeners(config, findings);
     files::identity(config, findings);
@@ -166,7 +168,11 @@ pub fn examine(config: &Configuration, findings: &mut Findings) -> Examined {
             .and_then(|pages| pages.public_url.clone()),
     };
     let caches = config.caches.iter().zip(keys).map(examined).collect();
-    Examined { store, caches }
+    Examined {
+        store,
+        caches,
+        certificate_names,
+    }
 }
 
 /// Reports options that hardly do what was meant.

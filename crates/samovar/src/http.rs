@@ -9,9 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
-use ureq::http::Response;
+use ureq::config::Config;
+use ureq::http::{Response, Uri};
 use ureq::tls::{Certificate, ClientCert, PemItem, RootCerts, TlsConfig, TlsProvider};
 use ureq::typestate::{WithBody, WithoutBody};
+use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 use ureq::{Agent, Body, RequestBuilder, SendBody};
 
 use crate::credential::TOKEN_VARIABLE;
@@ -149,16 +152,33 @@ struct Outage {
     is_noted: AtomicBool,
 }
 
+/// Resolves each host name as the host of this URL.
+#[derive(Debug)]
+struct OtherHost(Uri, DefaultResolver);
+
+impl Resolver for OtherHost {
+    fn resolve(
+        &self,
+        _uri: &Uri,
+        config: &Config,
+        timeout: NextTimeout,
+    ) -> Result<ResolvedSocketAddrs, ureq::Error> {
+        self.1.resolve(&self.0, config, timeout)
+    }
+}
+
 impl Http {
     pub(crate) fn new(remote: Remote, patience: Patience) -> anyhow::Result<Self> {
-        Self::with_certificate(remote, patience, None)
+        Self::with(remote, patience, None, None)
     }
 
-    /// Returns a client that sends this certificate to a server that asks for one.
-    pub(crate) fn with_certificate(
+    /// Returns a client that sends this certificate to a server that asks for one. `origin`: the
+    /// URL of the host and port to connect to, instead of those of `remote` and of a proxy.
+    pub(crate) fn with(
         remote: Remote,
         patience: Patience,
         certificate: Option<ClientCert>,
+        origin: Option<&str>,
     ) -> anyhow::Result<Self> {
         let mut builder = Agent::config_builder()
             .http_status_as_error(false)
@@ -179,8 +199,16 @@ impl Http {
                 .build();
             builder = builder.tls_config(tls);
         }
+        let agent = match origin {
+            None => builder.build().into(),
+            Some(origin) => {
+                let resolver = OtherHost(origin.parse()?, DefaultResolver::default());
+                let config = builder.proxy(None).build();
+                Agent::with_parts(config, DefaultConnector::default(), resolver)
+            }
+        };
         Ok(Self {
-            agent: builder.build().into(),
+            agent,
             remote,
             patience,
             headers: Vec::new(),

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use support::{File, samovar};
+use support::{File, samovar, sample_store};
 use testkit::process::output;
 
 /// Runs `openssl req` with these arguments in a directory.
@@ -109,4 +109,51 @@ fn a_cache_with_client_certificates() {
         !is_well && text.contains("holds no private key in PEM"),
         "{text}"
     );
+}
+
+/// No certificate of a cache is for the address at which the doctor reaches it.
+#[test]
+fn a_server_is_asked_by_a_name_of_its_certificate() {
+    for (names, public, expected) in [
+        ("DNS:cache.example", "", "cache.example"),
+        ("DNS:*.cache.example", "", "samovar.cache.example"),
+        (
+            "DNS:other.example,DNS:*.cache.invalid",
+            "public-url = \"https://my.cache.invalid\"",
+            "my.cache.invalid",
+        ),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        request(
+            dir.path(),
+            &format!(
+                "-subj /CN=server -addext subjectAltName={names} \
+                 -addext basicConstraints=critical,CA:FALSE -keyout key -out cert"
+            ),
+        );
+        let path = |name: &str| dir.path().join(name);
+        let port = testkit::free_port();
+        let config = File::new("");
+        let text = format!(
+            "store = {:?}\nlisten = [\"127.0.0.1:{port}\"]\nadmin.listen = []\n{public}\n\
+             tls.certificate = {:?}\ntls.key = {:?}\n",
+            sample_store(),
+            path("cert"),
+            path("key")
+        );
+        fs::write(&config.path, text).unwrap();
+        let server = config.serve();
+        server.wait_for("on https://");
+        let mut doctor = samovar();
+        doctor.env("NIX_SSL_CERT_FILE", path("cert"));
+        let done = doctor.args(["doctor", "--config"]).arg(&config.path);
+        let done = done.output().unwrap();
+        let text = String::from_utf8(done.stdout).unwrap();
+        let serves = format!(
+            "ok      round trip: at https://127.0.0.1:{port}: https://{expected}:{port} serves "
+        );
+        assert!(text.contains(&serves), "{text}");
+        // The host of the public URL does not exist.
+        assert_eq!(done.status.success(), public.is_empty(), "{text}");
+    }
 }

@@ -44,16 +44,18 @@ pub(super) fn access(config: &Configuration, findings: &mut Findings) {
     }
 }
 
-/// Checks the files of TLS.
-pub(super) fn certificate(config: &Configuration, findings: &mut Findings) {
-    let Some(tls) = &config.tls else { return };
+/// Checks the files of TLS. Returns the DNS names of the certificates.
+pub(super) fn certificate(config: &Configuration, findings: &mut Findings) -> Vec<String> {
+    let Some(tls) = &config.tls else {
+        return Vec::new();
+    };
     let tls_config = match TlsConfig::files(&tls.certificate, &tls.key) {
         Ok(tls_config) => tls_config,
         Err(error) => {
             let error = anyhow::Error::new(error);
             let fix = tls_fix(&error, &config.names);
             findings.error("TLS", format!("{error:#}"), fix);
-            return;
+            return Vec::new();
         }
     };
     if let Some(remark) = open_key(tls) {
@@ -61,7 +63,8 @@ pub(super) fn certificate(config: &Configuration, findings: &mut Findings) {
         findings.warning("TLS", fault, fix);
     }
     let now = SystemTime::now();
-    for certificate in tls_config.certificates() {
+    let certificates = tls_config.certificates();
+    for certificate in &certificates {
         let names = if certificate.names.is_empty() {
             "addresses only".to_owned()
         } else {
@@ -85,6 +88,7 @@ pub(super) fn certificate(config: &Configuration, findings: &mut Findings) {
             findings.ok("TLS", format!("the certificate is valid for {names}"));
         }
     }
+    certificates.into_iter().flat_map(|one| one.names).collect()
 }
 
 /// Switches to the configured user, and checks that this user can open the files of a reload.

@@ -120,9 +120,13 @@ fn diagnose(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<Outcome
     for (caches, is_public) in [(&caches, false), (&public, true)] {
         for (url, cache) in caches {
             let store = examined.store.as_deref();
+            let named = (!is_public && given.is_none())
+                .then(|| by_certificate(url, cache, &examined.certificate_names))
+                .flatten();
             let at = round_trip::Place {
-                url,
+                url: named.as_ref().unwrap_or(url),
                 is_public,
+                origin: named.as_ref().map(|_| &**url),
                 certificate: certificate.clone(),
             };
             round_trip::make(at, cache, store, &mut findings);
@@ -218,6 +222,32 @@ fn server_url(config: &Configuration) -> Option<String> {
         };
         (*port != 0).then(|| format!("{scheme}://{host}:{port}"))
     })
+}
+
+/// Returns the URL of a cache on this machine with a name that its certificate has: that of the
+/// public URL, or the first one. Returns `None` if the certificates have no names, or the server
+/// has none.
+fn by_certificate(url: &str, cache: &ExaminedCache, names: &[String]) -> Option<String> {
+    let public = cache.public_url.as_deref();
+    let public = public.and_then(|url| Remote::parse(url).ok());
+    let public = public.map(|remote| remote.host().to_ascii_lowercase());
+    let is_public = |name: &&String| match (name.strip_prefix('*'), &public) {
+        (Some(domain), Some(host)) => {
+            let dot = host.find('.');
+            dot.is_some_and(|at| host[at..] == *domain)
+        }
+        (None, Some(host)) => *host == **name,
+        (_, None) => false,
+    };
+    let name = match (names.iter().find(is_public), public.as_ref()) {
+        (Some(_), Some(host)) => host.clone(),
+        // A wildcard stands for any one word.
+        _ => names.first()?.replace('*', "samovar"),
+    };
+    let remote = Remote::parse(url).ok()?;
+    let (host, rest) = (remote.origin(), url.strip_prefix(remote.origin()));
+    let port = host.rsplit_once(':').map(|(_, port)| port)?;
+    Some(format!("https://{name}:{port}{}", rest?))
 }
 
 /// Returns the public keys in the format of Nix's setting `trusted-public-keys`.

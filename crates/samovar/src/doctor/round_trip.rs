@@ -22,6 +22,8 @@ pub(super) struct Place<'a> {
     pub(super) url: &'a str,
     /// Whether this is the URL for clients, which this machine may be unable to reach.
     pub(super) is_public: bool,
+    /// The URL to whose host and port it connects, if they are not those of `url`.
+    pub(super) origin: Option<&'a str>,
     /// The client certificate to send.
     pub(super) certificate: Option<ClientCert>,
 }
@@ -29,11 +31,20 @@ pub(super) struct Place<'a> {
 impl Place<'_> {
     fn open(&self) -> anyhow::Result<Cache> {
         let (remote, certificate) = (Remote::parse(self.url)?, self.certificate.clone());
-        Cache::over(Http::with_certificate(
+        Cache::over(Http::with(
             remote,
             Patience::QUERY,
             certificate,
+            self.origin,
         )?)
+    }
+
+    /// Returns the text of a finding with the address of the server.
+    fn with_origin(&self, text: &str) -> String {
+        match self.origin {
+            Some(origin) => format!("at {origin}: {text}"),
+            None => text.to_owned(),
+        }
     }
 
     /// Returns what a private cache lacks, and how to check the access of a client.
@@ -78,6 +89,7 @@ pub(super) fn make(
         Err(error) => {
             if let Some(Private::NoLogin(refused)) = error.downcast_ref() {
                 let (fault, fix) = at.without_login(refused);
+                let fault = at.with_origin(&fault);
                 findings.warning(SUBJECT, format!("{fault}; nothing else was checked"), fix);
                 return;
             }
@@ -89,7 +101,7 @@ pub(super) fn make(
                     "check public-url, its host name and the proxy in front of the server; none \
                      needed if only this machine cannot reach it",
                 ),
-                (fault, fix) => findings.error(SUBJECT, fault, fix),
+                (fault, fix) => findings.error(SUBJECT, at.with_origin(fault), fix),
             }
             return;
         }
@@ -97,8 +109,8 @@ pub(super) fn make(
     match check(&cache, expected, store) {
         Ok(texts) => texts
             .into_iter()
-            .for_each(|text| findings.ok(SUBJECT, text)),
-        Err((text, fix)) => findings.error(SUBJECT, text, fix),
+            .for_each(|text| findings.ok(SUBJECT, at.with_origin(&text))),
+        Err((text, fix)) => findings.error(SUBJECT, at.with_origin(&text), fix),
     }
 }
 
