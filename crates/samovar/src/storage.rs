@@ -4,12 +4,14 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, anyhow, ensure};
 use samovar_cache::{Signing, render_uploaded};
 use samovar_nix::StoreDir;
 use samovar_server::config::{CacheSettings, Configuration};
 use samovar_server::daemon::Identity;
+use samovar_server::logins::without_logins;
 use samovar_server::server;
+use samovar_storage::RootKind;
 use samovar_storage::metadata::StoredPath;
 use sha2::{Digest as _, Sha256};
 
@@ -39,6 +41,50 @@ pub(crate) fn make_for_user(directory: &Path, config: &Configuration) -> anyhow:
             .with_context(failed)?;
     }
     Ok(())
+}
+
+/// Says that a directory becomes a storage, if it is new: its name may be misspelled.
+///
+/// # Errors
+///
+/// The directory cannot be read, or has files of other programs.
+pub(crate) fn announce_new(directory: &Path) -> anyhow::Result<()> {
+    // What opens the storage reports errors.
+    if !matches!(RootKind::of(directory), Ok(RootKind::New)) {
+        return Ok(());
+    }
+    check_new(directory)?;
+    note(&format!(
+        "{directory:?} is a new storage; if you meant another directory, delete this one and \
+         repeat the command"
+    ));
+    Ok(())
+}
+
+/// Refuses to make a storage of a directory that has files of other programs.
+fn check_new(directory: &Path) -> anyhow::Result<()> {
+    let failed = || format!("cannot read {directory:?}");
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error).with_context(failed),
+    };
+    for entry in entries {
+        let name = entry.with_context(failed)?.file_name();
+        // A new file system has lost+found. An empty binary cache has the others.
+        let is_ours = ["lost+found", ".samovar", "nix-cache-info", "nar", "log"];
+        ensure!(
+            is_ours.iter().any(|ours| name == *ours),
+            "{directory:?} is not a storage, and has other files, such as {name:?}: name the \
+             directory of samovar serve --storage, or an empty one for a new storage"
+        );
+    }
+    Ok(())
+}
+
+/// Prints a line to standard error. Ignores errors: standard error may be closed.
+pub(crate) fn note(text: &str) {
+    writeln!(io::stderr(), "{}", without_logins(text)).ok();
 }
 
 /// Returns whether a directory does not exist, or has no files. A new file system has `lost+found`.

@@ -3,8 +3,7 @@
 //! The commands write to the database of the storage, even while a server runs. A new token is
 //! valid from the next request on. A revoked token can publish nothing once `revoke` has returned.
 
-use std::fs;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
@@ -12,7 +11,6 @@ use clap::{Arg, ArgMatches, Command, value_parser};
 use samovar_cache::access::new_token;
 use samovar_nix::Glob;
 use samovar_server::config;
-use samovar_server::logins::without_logins;
 use samovar_storage::metadata::{Metadata, NewToken, Rows as _, Sqlite};
 use samovar_storage::token::{PREFIX, Rights, Token, TokenHash, now};
 use samovar_storage::{RootKind, open_database};
@@ -20,7 +18,7 @@ use time::OffsetDateTime;
 
 use crate::arguments::{option, required};
 use crate::outcome::Failed;
-use crate::storage::{become_owner, make_for_user};
+use crate::storage::{announce_new, become_owner, make_for_user, note};
 use crate::usage::misspelled;
 use crate::{secrets, serve};
 
@@ -165,39 +163,9 @@ pub(crate) fn open_as_caller(directory: &Path, may_create: bool) -> anyhow::Resu
             may_create,
             "{directory:?} is not a storage: name the directory of samovar serve --storage"
         );
-        check_new(directory)?;
-        note(&format!(
-            "{directory:?} is a new storage; if you meant another directory, delete this one and \
-             repeat the command"
-        ));
+        announce_new(directory)?;
     }
     open_database(directory).with_context(failed)
-}
-
-/// Refuses to make a storage of a directory that has files of other programs.
-fn check_new(directory: &Path) -> anyhow::Result<()> {
-    let failed = || format!("cannot read {directory:?}");
-    let entries = match fs::read_dir(directory) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error).with_context(failed),
-    };
-    for entry in entries {
-        let name = entry.with_context(failed)?.file_name();
-        // A new file system has lost+found. An empty binary cache has the others.
-        let is_ours = ["lost+found", ".samovar", "nix-cache-info", "nar", "log"];
-        ensure!(
-            is_ours.iter().any(|ours| name == *ours),
-            "{directory:?} is not a storage, and has other files, such as {name:?}: name the \
-             directory of samovar serve --storage, or an empty one for a new storage"
-        );
-    }
-    Ok(())
-}
-
-/// Prints a line to standard error. Ignores errors: standard error may be closed.
-fn note(text: &str) {
-    writeln!(io::stderr(), "{}", without_logins(text)).ok();
 }
 
 fn create(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {

@@ -17,7 +17,7 @@ use support::{samovar, sample, sample_store};
 use support_uploads::{MadePath, Running, Site};
 use testkit::eventually;
 use testkit::nix::{hash_part, nix};
-use testkit::process::{fails, output};
+use testkit::process::{fails, finish, output};
 
 /// Returns a `samovar import` command with the site's configuration.
 fn import(site: &Site, arguments: &[&str]) -> Command {
@@ -134,10 +134,20 @@ fn files_of_another_directory_are_copied_or_linked() {
             }
         }
         let from = format!("file://{}", directory.display());
-        output(&mut import(
+        let done = finish(&mut import(
             &site,
             &[&["--from", &from, &path], link].concat(),
         ));
+        assert!(done.status.success(), "{done:?}");
+        let notes = String::from_utf8(done.stderr).unwrap();
+        let note = format!("{:?} is a new storage; if you meant", site.storage());
+        assert!(notes.contains(&note), "{notes}");
+        // The directory has other files.
+        let mut wrong = samovar();
+        wrong.args(["import", "--storage"]).arg(site.dir());
+        let text = fails(wrong.args(["--from", &from, &path]));
+        assert!(text.contains("is not a storage"), "{text}");
+        assert!(!site.dir().join(".samovar").exists());
         let shared = inodes(&directory)
             .intersection(&inodes(&site.storage()))
             .count();

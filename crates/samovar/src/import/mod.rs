@@ -25,7 +25,7 @@ use samovar_store::{Settings, Store};
 use crate::outcome::{Failed, Outcome};
 use crate::serve;
 use crate::size::counted;
-use crate::storage::{become_owner, directory, make_for_user, renderer, signing};
+use crate::storage::{announce_new, become_owner, directory, make_for_user, renderer, signing};
 use crate::trust::{is_signed, keys};
 use source::Source;
 
@@ -119,6 +119,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     make_for_user(&root, &config)?;
     become_owner(&root)?;
     let source = Source::open(&from, &root, matches.get_flag("link"))?;
+    announce_new(&root)?;
     let failed = || format!("cannot use the storage {root:?}");
     let storage = open(&root, source.store_dir(), rebuilds, from.is_empty());
     let storage = storage.with_context(failed)?;
@@ -129,11 +130,10 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     let (infos, untrusted): (Vec<NarInfo>, Vec<NarInfo>) = found
         .into_iter()
         .partition(|info| is_signed(&keys, info, source.store_dir()));
-    let unsigned = "no trusted key has signed it";
     failures.extend(
         untrusted
             .into_iter()
-            .map(|info| Failure::new(&info, source.store_dir(), unsigned)),
+            .map(|info| Failure::new(&info, source.store_dir(), "no trusted key has signed it")),
     );
     let render = renderer(&signing, source.store_dir().clone());
     let import = Import {
