@@ -28,17 +28,25 @@ pub(crate) fn directory(config: &Configuration) -> anyhow::Result<PathBuf> {
 
 /// Makes the directory of a new storage for the user of the server, whom the configuration names.
 /// Otherwise root, who runs a command before the first start of the server, would own the storage.
-/// Call it before [`become_owner`].
-pub(crate) fn make_for_user(directory: &Path, config: &Configuration) -> anyhow::Result<()> {
+/// `adopts`: whether a binary cache in the directory becomes a storage. Call it before
+/// [`become_owner`].
+pub(crate) fn make_for_user(
+    directory: &Path,
+    config: &Configuration,
+    adopts: bool,
+) -> anyhow::Result<()> {
     let failed = || format!("cannot use the storage {directory:?}");
     let identity = Identity::find(config.user.as_deref(), config.group.as_deref())?;
     let identity = identity.filter(|_| rustix::process::geteuid().is_root());
-    if let Some(identity) = identity
-        && is_empty(directory).with_context(failed)?
-    {
+    let Some(identity) = identity else {
+        return Ok(());
+    };
+    if is_empty(directory).with_context(failed)? {
         fs::create_dir_all(directory)
             .and_then(|()| identity.take(directory))
             .with_context(failed)?;
+    } else if adopts && matches!(RootKind::of(directory), Ok(RootKind::BinaryCache)) {
+        identity.take_all(directory).with_context(failed)?;
     }
     Ok(())
 }

@@ -127,7 +127,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
     let directory = directory(matches)?;
     if name == "create" && matches.get_one::<PathBuf>("storage").is_none() {
         let config = serve::configuration(&serve::settings(matches)?)?;
-        make_for_user(&directory, &config)?;
+        make_for_user(&directory, &config, false)?;
     }
     let metadata = open(&directory, name == "create")?;
     match name {

@@ -130,6 +130,17 @@ fn root_makes_a_new_storage_for_the_user_of_the_server() {
         server.publish(token.trim(), &MadePath::new("first"));
         assert_owned(&site, "serve");
     }
+    // A binary cache of root becomes a storage of the user.
+    let (site, path) = (Site::new(), MadePath::new("adopted"));
+    site.configure_empty("user = \"65534\"\ngroup = \"65534\"\n");
+    fs::rename(cache_of_root(&site, &path), site.storage()).unwrap();
+    let imported = output(&mut command(&site, "import"));
+    assert!(imported.contains("1 path imported"), "{imported}");
+    assert_owned(&site, "import in place");
+    for directory in [site.dir(), &live_root(&site)] {
+        fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    site.start().assert_serves(&path);
     // A directory that has other files stays that of root.
     let site = Site::new();
     site.configure_empty("user = \"65534\"\ngroup = \"65534\"\n");

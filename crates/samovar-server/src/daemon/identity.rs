@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::fmt;
 use std::fs::{self, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::{MetadataExt as _, chown, fchown};
+use std::os::unix::fs::{MetadataExt as _, chown, fchown, lchown};
 use std::path::Path;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
@@ -85,6 +85,36 @@ impl Identity {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Gives a directory of root, and what root owns in it, to this user and group. Does nothing if
+    /// the process is not root, or if the directory belongs to another user. A file that has
+    /// further names stays that of root, because it is also a file of another directory.
+    ///
+    /// # Errors
+    ///
+    /// The directory cannot be read, or an owner cannot be changed.
+    pub fn take_all(&self, directory: &Path) -> io::Result<()> {
+        let (Some(user), 0) = (&self.user, fs::metadata(directory)?.uid()) else {
+            return Ok(());
+        };
+        if !Uid::effective().is_root() {
+            return Ok(());
+        }
+        for entry in fs::read_dir(directory)? {
+            let entry = entry?;
+            let (path, found) = (entry.path(), entry.metadata()?);
+            if found.uid() != 0 || entry.file_name() == "lost+found" {
+                continue;
+            }
+            if found.is_dir() {
+                self.take_all(&path)?;
+            } else if found.nlink() == 1 {
+                lchown(&path, Some(user.uid.as_raw()), Some(self.gid.as_raw()))?;
+            }
+        }
+        // Last: the user could replace the names in it.
+        self.take(directory)
     }
 
     /// Creates a file of this user and group, unless it exists. Does nothing if the process is not

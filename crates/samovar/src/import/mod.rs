@@ -116,7 +116,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     let from: Vec<&String> = matches.get_many("from").into_iter().flatten().collect();
     let paths = matches.get_many("paths").into_iter().flatten();
     let paths: Vec<String> = paths.cloned().collect();
-    make_for_user(&root, &config)?;
+    make_for_user(&root, &config, from.is_empty())?;
     become_owner(&root)?;
     let source = Source::open(&from, &root, matches.get_flag("link"))?;
     announce_new(&root)?;
