@@ -382,6 +382,12 @@ fn what_is_not_known_is_a_warning_and_no_obstacle() {
             &["--net_server-log_level", "4"],
             "there is no Net::Server underneath",
         ),
+        (
+            &["--access-lgo", "x"],
+            "unknown option --access-lgo is ignored, with its value \"x\"; did you mean \
+             --access-log?",
+        ),
+        (&["--access-logs"], "did you mean --access-log?"),
         (&["word"], "words that are no options are ignored: \"word\""),
         (&["--priority="], "its value is empty"),
     ] {
@@ -438,6 +444,7 @@ fn what_would_be_missed_too_late_is_refused() {
             &["--sls-cert", "/c"],
             "did you mean --ssl-cert of `nix-serve`?",
         ),
+        (&["--access-ip", "::1"], "unknown option \"--access-ip\""),
         (&["--usre", "nobody"], "did you mean --user of `nix-serve`?"),
         (&["--user="], "--user is empty"),
         (&["-e", "enable 'Auth::Basic'"], "runs Perl code"),

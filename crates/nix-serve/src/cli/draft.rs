@@ -157,8 +157,8 @@ impl Draft {
         if name.to_ascii_lowercase().starts_with("ssl_") {
             return Err(CliError::AccessRule(option));
         }
-        if is_protection {
-            return Err(CliError::SamovarServe(option));
+        if is_protection && !is_misspelled_beside_protection(&name) {
+            return Err(CliError::Unknown(option));
         }
         let mut warning = format!("unknown option {} is ignored", option.escape_debug());
         if let Some(value) = value {
@@ -423,6 +423,21 @@ fn misspelled_protection(option: &str) -> Option<CliError> {
         program,
         meant,
     })
+}
+
+/// Returns whether `name`, with underscores for dashes and the first word of a protective option,
+/// is a misspelled option of nix-serve that asks for no protection. The words after the first one
+/// must be similar.
+fn is_misspelled_beside_protection(name: &str) -> bool {
+    let name = name.replace('_', "-");
+    let Some((first, rest)) = name.split_once('-') else {
+        return false;
+    };
+    let names = super::option::names();
+    let beside = names
+        .iter()
+        .filter_map(|name| name.strip_prefix(first)?.strip_prefix('-'));
+    samovar_server::config::nearest(rest, beside).is_some()
 }
 
 /// Refuses environment variables that ask for protection: those of options of `samovar serve`, and

@@ -41,6 +41,13 @@ pub enum CliError {
          `samovar serve`, or remove the option)"
     )]
     SamovarServe(String),
+    /// An unknown option begins as those of `samovar serve` that request protection. Contains the
+    /// option.
+    #[error(
+        "unknown option {0:?}, which begins as options of `samovar serve` that ask for protection; \
+         not starting without it (correct the option, or remove it)"
+    )]
+    Unknown(String),
     /// An unknown option is similar to one that requests protection.
     #[error(
         "unknown option {option:?}; did you mean {meant} of `{program}`? not starting without it \
