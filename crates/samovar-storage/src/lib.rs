@@ -50,6 +50,7 @@ pub use mirror::{Render, cache_info};
 pub use objects::Space;
 pub use receive::{Admitted, PutError, REALISATION_LEN_MAX, Refusal, Wait};
 pub use regular::open_regular;
+pub use reserve::has_room;
 pub use root::{RootKind, owned};
 pub use storage::{
     CollectorStatistics, LostFile, PAUSE, PinError, PinOptions, Restored, Statistics, Storage,

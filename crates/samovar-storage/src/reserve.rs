@@ -122,6 +122,13 @@ fn can_write(root: &Path) -> bool {
     }
 }
 
+/// Returns whether uploads into a storage leave the space and the inodes free that were reserved.
+/// If not, they are refused.
+#[must_use]
+pub fn has_room(root: &Path) -> bool {
+    check_room(root).is_ok()
+}
+
 /// Fails if an upload would use the space that was reserved.
 pub(crate) fn check_room(root: &Path) -> io::Result<()> {
     let state = State::of(root)?;

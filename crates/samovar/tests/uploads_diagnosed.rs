@@ -363,3 +363,32 @@ fn a_full_disk_is_an_error() {
         "{findings}"
     );
 }
+
+/// The reserve is not used for uploads, so its space and inodes do not help.
+#[test]
+fn a_disk_with_less_than_the_reserve_is_an_error() {
+    let site = Site::new();
+    fs::create_dir(site.storage()).expect("makes a directory");
+    let program = samovar().get_program().to_owned();
+    // The storage has 40 inodes: its own, those of the reserve, and none for an upload.
+    let script = "mount -t tmpfs -o size=64m,nr_inodes=40 tmpfs \"$1\" || exit 0; \
+                  \"$2\" token create --config \"$3\" --name t >\"$4\" 2>&1; \
+                  while touch \"$1/fill-$((n=n+1))\" 2>&-; do :; done; \
+                  rm \"$1/fill-1\" \"$1/fill-2\"; rm -f \"$1/.samovar/reserve/0\"; \
+                  exec \"$2\" doctor --config \"$3\"";
+    let mut command = bare("unshare");
+    command.args(["--mount", "--map-root-user", "sh", "-c", script, "sh"]);
+    command.arg(site.storage()).arg(program).arg(site.config());
+    command.arg(site.dir().join("token"));
+    let Ok(done) = command.output() else { return };
+    let findings = String::from_utf8_lossy(&done.stdout);
+    if findings.is_empty() {
+        return;
+    }
+    assert!(findings.contains(" is full: "), "{findings}");
+    assert!(
+        findings.contains(" inodes; uploads are refused"),
+        "{findings}"
+    );
+    assert!(!findings.contains("chown"), "{findings}");
+}

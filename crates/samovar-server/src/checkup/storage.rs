@@ -1,13 +1,14 @@
 //! Checks of the storage for uploads.
 
 use std::collections::HashMap;
+use std::io;
 use std::path::Path;
 
 use rustix::fs::{StatFs, statfs, statvfs};
 use samovar_nix::StorePath;
 use samovar_storage::metadata::CacheSummary;
 use samovar_storage::token::{Token, now};
-use samovar_storage::{Foreign, Inspection, RootKind, StorageError, inspect};
+use samovar_storage::{Foreign, Inspection, RootKind, StorageError, has_room, inspect};
 use samovar_text::{counted, human};
 
 use super::{Findings, tempfile_in};
@@ -21,6 +22,9 @@ const RENEWAL_TIME: i64 = 14 * 86_400;
 
 /// Number of seconds by which a time in the database may be later than the clock.
 const CLOCK_TOLERANCE: i64 = 60;
+
+/// Number of free inodes below which a finding states them.
+const FEW_INODES: u64 = 1000;
 
 /// Maximum number of paths that a finding names.
 const NAMED_COUNT_MAX: usize = 3;
@@ -55,13 +59,14 @@ pub(super) fn examine(
     let directory = &std::path::absolute(directory).unwrap_or_else(|_| directory.clone());
     let existing = directory.ancestors().find(|path| path.exists());
     let existing = existing.unwrap_or(Path::new("/"));
-    if !directory_is_usable(directory, existing, findings) {
+    let is_usable = directory_is_usable(directory, existing, findings);
+    space(directory, existing, findings);
+    if !is_usable {
         return HashMap::new();
     }
     if let Ok(found) = statfs(existing) {
         file_system(directory, &found, findings);
     }
-    space(directory, existing, findings);
     // Without a database, a new storage is the only kind of directory that the server opens.
     let inspected = RootKind::of(directory).and_then(|kind| match kind {
         RootKind::Storage | RootKind::New => inspect(directory),
@@ -110,6 +115,8 @@ fn directory_is_usable(directory: &Path, existing: &Path, findings: &mut Finding
             findings.ok(SUBJECT, text);
             true
         }
+        // The check of the space reports it.
+        Err((_, error)) if is_full(&error) => false,
         Err((path, error)) => {
             findings.error(
                 SUBJECT,
@@ -122,6 +129,11 @@ fn directory_is_usable(directory: &Path, existing: &Path, findings: &mut Finding
             false
         }
     }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded)
 }
 
 fn file_system(directory: &Path, found: &StatFs, findings: &mut Findings) {
@@ -157,12 +169,19 @@ fn space(directory: &Path, existing: &Path, findings: &mut Findings) {
     let Ok(disk) = statvfs(existing) else { return };
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
     let all = disk.f_blocks.saturating_mul(disk.f_frsize);
-    let text = format!("{} of {} are free", human(free), human(all));
-    if free == 0 {
+    // Some file systems have no fixed number of inodes, and state 0.
+    let inodes = Some(disk.f_favail).filter(|_| disk.f_files > 0);
+    let few = inodes.filter(|inodes| *inodes < FEW_INODES);
+    let few = few.map_or_else(String::new, |inodes| {
+        format!(", and {}", counted(inodes, "inode"))
+    });
+    let text = format!("{} of {} are free{few}", human(free), human(all));
+    if free == 0 || inodes == Some(0) || !has_room(existing) {
         findings.error(
             SUBJECT,
             format!("the disk of {directory:?} is full: {text}; uploads are refused"),
-            "delete other files, or use a larger disk; then set uploads.retention-size",
+            "delete other files, or use a larger disk; samovar gc --now, with the configuration of \
+             the server, deletes what nothing keeps; then set uploads.retention-size",
         );
     } else if free < all / 10 {
         findings.warning(
