@@ -152,3 +152,23 @@ pub(crate) fn copy(from: &mut dyn Read, to: &mut dyn Write) -> io::Result<[u8; 3
         to.write_all(&piece[..len])?;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_storage_needs_a_directory_without_other_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        assert!(check_new(&root.join("missing")).is_ok());
+        assert!(check_new(root).is_ok());
+        for name in ["lost+found", ".samovar", "nar"] {
+            fs::create_dir(root.join(name)).unwrap();
+            assert!(check_new(root).is_ok(), "{name}");
+        }
+        fs::write(root.join("photo"), "").unwrap();
+        let error = check_new(root).unwrap_err().to_string();
+        assert!(error.contains("\"photo\""), "{error}");
+    }
+}

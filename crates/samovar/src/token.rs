@@ -367,21 +367,6 @@ mod tests {
     }
 
     #[test]
-    fn a_new_storage_needs_a_directory_without_other_files() {
-        let dir = tempfile::tempdir().unwrap();
-        let root = dir.path();
-        assert!(check_new(&root.join("missing")).is_ok());
-        assert!(check_new(root).is_ok());
-        for name in ["lost+found", ".samovar", "nar"] {
-            fs::create_dir(root.join(name)).unwrap();
-            assert!(check_new(root).is_ok(), "{name}");
-        }
-        fs::write(root.join("photo"), "").unwrap();
-        let error = check_new(root).unwrap_err().to_string();
-        assert!(error.contains("\"photo\""), "{error}");
-    }
-
-    #[test]
     fn dates() {
         assert_eq!(date(0), "1970-01-01");
         assert_eq!(date(1_795_392_000), "2026-11-23");
