@@ -98,9 +98,13 @@ fn protection_that_only_samovar_serve_has_is_refused() {
         }
     }
     let expected = "is an option of `samovar serve`";
-    for option in ["--config", "--set", "--tls", "--access-user-or-group"] {
+    for option in ["--config", "--set", "--tls"] {
         check_refused(&[option, "x"], &format!("{option} {expected}"));
     }
+    check_refused(
+        &["--access-user-or-group", "x"],
+        "unknown option \"--access-user-or-group\", which begins as options of `samovar serve`",
+    );
     for (option, meant) in [
         (
             "--access-user-file",
