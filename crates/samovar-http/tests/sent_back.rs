@@ -146,8 +146,9 @@ fn over_http2() {
                 let (mut future, mut send) = client.start(request, len.is_none());
                 match len {
                     None => {}
+                    // The response may come, and end the stream, before the body is sent.
+                    Some(_) if way == "inline" => {}
                     Some(0) => send.send_data(Bytes::new(), true).unwrap(),
-                    Some(6..) if way == "inline" => {}
                     Some(len) => client.write(&mut send, Bytes::from(vec![b'x'; len]), true),
                 }
                 let head = client.head(&mut future).unwrap();
