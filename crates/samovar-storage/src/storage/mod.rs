@@ -232,6 +232,8 @@ impl Storage {
         }
         // Ignore errors: without its files, the storage is opened, but not usable.
         storage.probe().ok();
+        // Ignore errors: the thread that watches the storage repeats this.
+        storage.read_tokens().ok();
         Ok(storage)
     }
 

@@ -50,7 +50,7 @@ const WATCH_PAUSE_FACTOR: u32 = 100;
 
 impl Storage {
     /// Reads the valid tokens, so that the first request with each of them is known to have one.
-    fn read_tokens(&self) -> Result<(), StorageError> {
+    pub(super) fn read_tokens(&self) -> Result<(), StorageError> {
         let tokens = self.metadata.valid_tokens(SEEN_COUNT_MAX)?;
         // If there may be more, those that are used are remembered.
         if tokens.len() < SEEN_COUNT_MAX {
@@ -135,8 +135,6 @@ impl Storage {
                 }
             }
         };
-        // Ignore errors: the thread that watches the storage repeats this.
-        self.read_tokens().ok();
         let thread = std::thread::Builder::new().name("storage-upkeep".to_owned());
         thread.spawn(upkeep)?;
         self.start_recording()?;
