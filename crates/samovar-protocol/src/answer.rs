@@ -81,4 +81,12 @@ impl<'a> Lines<'a> {
         lines.check_end(&[lines.lines.len()])?;
         Ok(lines.lines)
     }
+
+    /// Returns the line of an answer that has one line before `end 1`.
+    pub(crate) fn single(text: &'a str) -> Result<&'a str, AnswerError> {
+        match Self::counted(text)?[..] {
+            [line] => Ok(line),
+            _ => Err(AnswerError::End),
+        }
+    }
 }

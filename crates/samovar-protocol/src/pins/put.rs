@@ -133,10 +133,7 @@ impl Pinned {
     ///
     /// Any [`AnswerError`].
     pub fn parse(text: &str) -> Result<Self, AnswerError> {
-        let lines = Lines::counted(text)?;
-        let [line] = lines[..] else {
-            return Err(AnswerError::End);
-        };
+        let line = Lines::single(text)?;
         Self::parse_line(line).ok_or_else(|| AnswerError::line(line))
     }
 

@@ -21,10 +21,7 @@ pub fn removed(count: usize) -> String {
 ///
 /// Any [`AnswerError`].
 pub fn parse_removed(text: &str) -> Result<u64, AnswerError> {
-    let lines = Lines::counted(text)?;
-    let [line] = lines[..] else {
-        return Err(AnswerError::End);
-    };
+    let line = Lines::single(text)?;
     let count = match words(line.as_bytes()) {
         Some([b"removed", count]) => number(count),
         _ => None,
