@@ -188,14 +188,15 @@ impl StorageError {
     /// Returns whether the error means that the disk or a quota is full.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        matches!(
-            self,
-            Self::File { error, .. } if matches!(
-                error.kind(),
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-            )
-        )
+        matches!(self, Self::File { error, .. } if is_full(error))
     }
+}
+
+/// Returns whether an error means that the disk or a quota is full.
+#[must_use]
+pub fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded)
 }
 
 fn process(pid: Option<u32>) -> String {

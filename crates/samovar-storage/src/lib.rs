@@ -43,7 +43,7 @@ pub mod verify;
 mod waiting;
 
 pub use check::{Foreign, Inspection, inspect};
-pub use error::{Doubt, StorageError};
+pub use error::{Doubt, StorageError, is_full};
 pub use gc::{purge_step, unused_extras};
 pub use layout::DATABASE;
 pub use mirror::{Render, cache_info};

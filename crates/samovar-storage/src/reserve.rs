@@ -13,6 +13,7 @@ use std::path::Path;
 
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 
+use crate::error::is_full;
 use crate::layout::TMP;
 
 /// Directory of the files.
@@ -114,10 +115,7 @@ fn can_write(root: &Path) -> bool {
     let file = tempfile::NamedTempFile::new_in(root.join(TMP));
     let written = file.and_then(|mut file| file.write_all(&[0; TRIAL_LEN]));
     match written {
-        Err(error) => !matches!(
-            error.kind(),
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-        ),
+        Err(error) => !is_full(&error),
         Ok(()) => true,
     }
 }

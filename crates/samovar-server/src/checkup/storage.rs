@@ -1,14 +1,13 @@
 //! Checks of the storage for uploads.
 
 use std::collections::HashMap;
-use std::io;
 use std::path::Path;
 
 use rustix::fs::{StatFs, statfs, statvfs};
 use samovar_nix::StorePath;
 use samovar_storage::metadata::CacheSummary;
 use samovar_storage::token::{Token, now};
-use samovar_storage::{Foreign, Inspection, RootKind, StorageError, has_room, inspect};
+use samovar_storage::{Foreign, Inspection, RootKind, StorageError, has_room, inspect, is_full};
 use samovar_text::{counted, human};
 
 use super::{Findings, tempfile_in};
@@ -129,11 +128,6 @@ fn directory_is_usable(directory: &Path, existing: &Path, findings: &mut Finding
             false
         }
     }
-}
-
-fn is_full(error: &io::Error) -> bool {
-    use io::ErrorKind::{QuotaExceeded, StorageFull};
-    matches!(error.kind(), StorageFull | QuotaExceeded)
 }
 
 fn file_system(directory: &Path, found: &StatFs, findings: &mut Findings) {
