@@ -467,6 +467,17 @@ fn an_upgrade_fails_while_the_storage_is_not_there() {
     assert_eq!(server.get(&path.target()).status, 503);
     fs::rename(&away, site.storage()).unwrap();
     server.assert_serves(&path);
+    // The server writes narinfos into the directory again.
+    let later = MadePath::new("later");
+    eventually("the storage is usable", || {
+        let file = server.put(&token, &later.file_target(), &later.file);
+        file.status == 200
+    });
+    server.publish(&token, &later);
+    eventually("the narinfo is in the directory", || {
+        let narinfo = format!("{}.narinfo", later.hash_part());
+        site.storage().join(narinfo).exists()
+    });
 }
 
 /// The commands are those of the book.

@@ -72,7 +72,7 @@ pub(super) fn wait(serving: &Serving<'_>, again: &Again<'_>) -> Ended {
             }
             Ok(Event::Successor(outcome)) => {
                 if let Some(new) = successor.take()
-                    && has_taken_over(new, outcome, errors)
+                    && has_taken_over(new, outcome, serving)
                 {
                     // The new process needs the listeners of the admin server now.
                     if let Some(admin) = &serving.admin {
@@ -118,7 +118,8 @@ fn begin_upgrade(serving: &Serving<'_>, errors: &ErrorLog) -> Option<Successor> 
     }
 }
 
-fn has_taken_over(mut new: Successor, outcome: io::Result<bool>, errors: &ErrorLog) -> bool {
+fn has_taken_over(mut new: Successor, outcome: io::Result<bool>, serving: &Serving<'_>) -> bool {
+    let errors = &serving.bound.prepared.logs.errors;
     if matches!(outcome, Ok(true)) {
         notify::main_process(new.pid());
         errors.info(format_args!(
@@ -133,6 +134,9 @@ fn has_taken_over(mut new: Successor, outcome: io::Result<bool>, errors: &ErrorL
         // so that it neither serves nor writes its PID file.
         Err(_) => new.end(),
     };
+    if let Some(storage) = serving.server.service().storage() {
+        storage.resume_mirror();
+    }
     errors.error(format_args!(
         "the new executable did not start ({how}); this process continues to serve: fix the error \
          and send USR2 again"

@@ -199,17 +199,18 @@ impl Successor {
             }
         }
         let storage = server.service().storage();
-        storage.inspect(|storage| storage.set_shared(true));
+        storage.inspect(|storage| storage.pause_mirror());
         let child = command.spawn().with_context(|| {
-            storage.inspect(|storage| storage.set_shared(false));
+            storage.inspect(|storage| storage.resume_mirror());
             format!("cannot start {:?}", command.get_program())
         })?;
         let mut successor = Self(child);
-        let server = Arc::clone(server);
+        let handed = Arc::clone(server);
         let thread = std::thread::Builder::new().name("handover".to_owned());
         let waits = thread.spawn(move || {
-            let storage = server.service().storage();
-            let outcome = handover::give(&ours, &server);
+            let storage = handed.service().storage();
+            storage.inspect(|storage| storage.set_shared(true));
+            let outcome = handover::give(&ours, &handed);
             // The storage stays shared after an error, because the successor may have served
             // already.
             if matches!(outcome, Ok(false)) {
@@ -220,6 +221,7 @@ impl Successor {
         });
         if let Err(error) = waits {
             successor.end();
+            storage.inspect(|storage| storage.resume_mirror());
             return Err(error).context("cannot start a thread");
         }
         Ok(successor)

@@ -18,10 +18,12 @@ use crate::storage::{Storage, StoredCache};
 /// Which cache this process mirrors.
 #[derive(Debug, Default)]
 pub(crate) struct Mirror {
-    /// `None` if no cache was made the mirrored one, or if that has failed.
+    /// `None` if no cache was made the mirrored one.
     cache: Option<CacheId>,
-    /// Whether another process writes the files.
+    /// Whether this process does not write the files: another one does, or a change has failed.
     is_paused: bool,
+    /// Whether the background thread makes the cache the mirrored one again, and ends the pause.
+    is_due: bool,
 }
 
 impl Mirror {
@@ -35,18 +37,53 @@ impl Mirror {
         self.is_of(cache) && !self.is_paused
     }
 
-    pub(crate) fn pause(&mut self) {
-        self.is_paused = true;
+    pub(super) fn pause(&mut self) {
+        (self.is_paused, self.is_due) = (true, false);
+    }
+
+    /// Lets the background thread end the pause.
+    pub(super) fn make_due(&mut self) {
+        self.is_due = true;
     }
 }
 
-/// Makes a cache the mirrored one. First removes what the directory has of the cache that was
+/// Makes a cache the mirrored one. If that fails, the former one stays it.
+pub(crate) fn set(storage: &Storage, cache: CacheId) -> Result<(), StorageError> {
+    let mut mirror = storage.mirror_mut();
+    let changed = change(storage, cache);
+    if changed.is_ok() {
+        mirror.cache = Some(cache);
+    } else {
+        // The directory may have files of both caches. The process of an upgrade ends its pause.
+        mirror.is_due |= !mirror.is_paused;
+        mirror.is_paused = true;
+        storage.check_mirror();
+    }
+    changed
+}
+
+/// Makes the mirrored cache of this process that of the directory again, if that is due.
+pub(crate) fn resume(storage: &Storage) {
+    let mut mirror = storage.mirror_mut();
+    if !mirror.is_due {
+        return;
+    }
+    if mirror
+        .cache
+        .map_or(Ok(()), |cache| change(storage, cache))
+        .is_ok()
+    {
+        (mirror.is_paused, mirror.is_due) = (false, false);
+    } else {
+        storage.check_mirror();
+    }
+}
+
+/// Makes a cache that of the directory. First removes what the directory has of the cache that was
 /// mirrored before; an import of the directory would add its paths to the new one.
 ///
 /// If the process is killed, the next call completes the work.
-pub(crate) fn set(storage: &Storage, cache: CacheId) -> Result<(), StorageError> {
-    let mut mirror = storage.mirror_mut();
-    mirror.cache = None;
+fn change(storage: &Storage, cache: CacheId) -> Result<(), StorageError> {
     let mirrored = storage.metadata.mirrored_cache()?;
     let mirrored = mirrored.map(|mirrored| mirrored.id);
     if let Some(before) = mirrored.filter(|before| *before != cache) {
@@ -61,23 +98,7 @@ pub(crate) fn set(storage: &Storage, cache: CacheId) -> Result<(), StorageError>
         move_logs(storage, LOGS, &log_prefix(before.0))?;
     }
     storage.metadata.set_mirrored(cache)?;
-    move_logs(storage, &log_prefix(cache.0), LOGS)?;
-    mirror.cache = Some(cache);
-    Ok(())
-}
-
-/// Writes the files again after another process has done so, or may have tried to.
-pub(crate) fn resume(storage: &Storage) {
-    let cache = {
-        let mut mirror = storage.mirror_mut();
-        mirror.is_paused = false;
-        mirror.cache
-    };
-    // Ignore errors: the next process tries again, and reads find logs at both places.
-    if let Some(cache) = cache {
-        set(storage, cache).ok();
-    }
-    storage.check_mirror();
+    move_logs(storage, &log_prefix(cache.0), LOGS)
 }
 
 fn move_logs(storage: &Storage, from: &str, to: &str) -> Result<(), StorageError> {
@@ -110,7 +131,7 @@ impl StoredCache {
     ///
     /// The first [`StorageError`]; the other narinfos are written. The repair will be repeated.
     pub fn repair_mirror(&self, render: &Render<'_>) -> Result<(), StorageError> {
-        if !self.storage.mirror().is_of(self.id) {
+        if !self.storage.mirror().writes(self.id) {
             return Ok(());
         }
         let mut failed = Ok(());

@@ -293,14 +293,7 @@ impl Storage {
     ///
     /// While this is set, all processes hold a shared lock. Each of them takes the exclusive lock
     /// only after all others have ended.
-    ///
-    /// Meanwhile, only the new process writes files of the mirrored cache, which may be another one
-    /// for it.
     pub fn set_shared(&self, is_shared: bool) {
-        match is_shared {
-            true => self.mirror_mut().pause(),
-            false => mirrored::resume(self),
-        }
         let mut index = self.index_mut();
         index.is_shared = is_shared;
         let Some(lock) = &index.lock else {
@@ -370,6 +363,18 @@ impl Storage {
 
     pub(crate) fn mirror_mut(&self) -> RwLockWriteGuard<'_, Mirror> {
         self.mirror.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets this process write no files of the mirrored cache: another process is about to start,
+    /// which may have another mirrored cache.
+    pub fn pause_mirror(&self) {
+        self.mirror_mut().pause();
+    }
+
+    /// Lets the background thread write these files again: the other process has ended.
+    pub fn resume_mirror(&self) {
+        self.mirror_mut().make_due();
+        self.check_mirror();
     }
 
     /// Publishes a batch of groups, and adds the new paths to the index in memory.
@@ -529,7 +534,7 @@ fn wait_for_lock(storage: &Weak<Storage>, lock: File) {
         if lock.try_lock().is_ok() {
             // If loading fails, look-ups query the database, which is correct but slower.
             let _still_correct = storage.load_index(lock);
-            mirrored::resume(&storage);
+            storage.resume_mirror();
             return;
         }
         keep_others_out(&lock);

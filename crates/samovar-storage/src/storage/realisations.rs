@@ -72,7 +72,7 @@ impl StoredCache {
     ///
     /// Any [`StorageError`].
     pub fn unmirrored_realisations(&self) -> Result<Vec<String>, StorageError> {
-        if !self.storage.mirror().is_of(self.id) {
+        if !self.storage.mirror().writes(self.id) {
             return Ok(Vec::new());
         }
         let mut missing = Vec::new();

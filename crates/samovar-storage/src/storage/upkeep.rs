@@ -17,6 +17,7 @@ use crate::metadata::Uses;
 use crate::reserve;
 use crate::storage::Storage;
 use crate::storage::cache::SEEN_COUNT_MAX;
+use crate::storage::mirrored;
 
 /// Interval at which uses are written to the database, and at which the threads look whether there
 /// is something to do.
@@ -166,6 +167,7 @@ impl Storage {
                 let mut started = Instant::now();
                 let is_behind = &storage.is_mirror_behind;
                 if is_behind.swap(false, Ordering::Relaxed) {
+                    mirrored::resume(&storage);
                     repair();
                     if !is_behind.load(Ordering::Relaxed) {
                         // Only a repair that failed will be repeated.
