@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use support_workspaces::{Home, assert_has, read, tree, write};
-use testkit::process::Process;
+use testkit::process::{Process, finish};
 
 fn fill(directory: &Path, count: u32) {
     for number in 0..count {
@@ -59,6 +59,46 @@ fn a_deletion_that_was_killed_is_finished_by_the_next_close() {
         let two = home.open("app", "two");
         assert_eq!(read(&two, "d9/f9"), "9");
         return;
+    }
+}
+
+/// The process is killed at its first, second … system call that removes a file, up to that of the
+/// last file of the state. Among them are those between the removals of the directory and of the
+/// state.
+#[test]
+fn a_deletion_that_was_killed_at_any_step_is_finished_by_the_next_close() {
+    let home = Home::new();
+    for count in 1.. {
+        assert!(count < 100, "a small workspace is deleted in fewer steps");
+        let one = home.open("app", "one");
+        write(&one, "d/file", "1");
+        home.push(&one);
+        let mut command = support::bare("strace");
+        command.args(["-f", "-o", "/dev/null", "-e", "trace=unlink,unlinkat,rmdir"]);
+        command.arg(format!(
+            "--inject=unlink,unlinkat,rmdir:signal=SIGKILL:when={count}"
+        ));
+        command.arg(env!("CARGO_BIN_EXE_samovar"));
+        command.args(["workspace", "close", "--delete", "--dir"]);
+        command.arg(&one).env("SAMOVAR_CACHE", home.server.url());
+        command.env("SAMOVAR_TOKEN", &home.token);
+        command.env("XDG_STATE_HOME", home.dir("state"));
+        let Ok(killed) = command.output() else {
+            println!("not tested: there is no strace");
+            return;
+        };
+        let close = ["close", "--delete", "--dir", one.to_str().unwrap()];
+        let again = finish(&mut home.command(&close));
+        let text = String::from_utf8_lossy(&again.stderr).into_owned();
+        assert!(!one.exists(), "{count}: {text}");
+        assert_eq!(home.run(home.site.dir(), &["list"]), "", "{count}: {text}");
+        if killed.status.success() {
+            assert!(count > 4);
+            return;
+        }
+        // Only the files of a state without a directory may be left.
+        let is_known = text.is_empty() || text.contains("No such file");
+        assert!(is_known, "{count}: {text}");
     }
 }
 

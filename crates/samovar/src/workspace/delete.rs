@@ -5,7 +5,7 @@
 //! Before the first one, the index of the scan is stored, and then the file [`CLOSING`] in the
 //! state directory. If the process is killed, the next `close` goes on: it deletes what is in the
 //! index and unchanged since. Until then, other commands would take the missing files for removals,
-//! so they are refused.
+//! so they are refused. The state is removed last, after the directory.
 
 use std::fs;
 use std::io;

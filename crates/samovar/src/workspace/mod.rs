@@ -95,7 +95,11 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<E
         "list" => list::list(matches.get_flag("json"), out)?,
         _ => {
             let directory = matches.get_one::<PathBuf>("dir").map(PathBuf::as_path);
-            let found = Workspace::find(directory.unwrap_or(Path::new(".")));
+            let directory = directory.unwrap_or(Path::new("."));
+            if command == "close" && open::close_deleted(directory, out)? {
+                return Ok(ExitCode::SUCCESS);
+            }
+            let found = Workspace::find(directory);
             let done = found.and_then(|mut found| run_in(command, matches, &mut found, out));
             return match command {
                 "status" | "diff" => done.map_err(not_refused),

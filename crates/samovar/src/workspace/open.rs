@@ -14,13 +14,13 @@ use samovar_workspace::root::is_temporary;
 use samovar_workspace::{Kind, STATE_DIRECTORY, Scanned, scan};
 
 use super::adopt::adopt;
-use super::delete::{check_complete, check_reserved, delete, go_on, is_closing};
+use super::delete::{CLOSING, check_complete, check_reserved, delete, go_on, is_closing};
 use super::local::{changes, empty, local_changes, read_error, read_with, steady, summary};
 use super::mode::Mode;
 use super::on_server::{OnServer, check_stored};
 use super::pull::pull;
 use super::state::{Base, STATE, State, Workspace, is_workspace};
-use super::{old, overlay};
+use super::{old, overlay, registry};
 use crate::credentials::Sources;
 use crate::disk::{Use, unsuitable};
 use crate::notice::notice;
@@ -440,17 +440,38 @@ pub(super) fn close(
             None
         }
     };
-    workspace.remove_state()?;
     match kept {
-        None => writeln!(out, "closed {root:?}; its files stay")?,
+        None => {
+            workspace.remove_state()?;
+            writeln!(out, "closed {root:?}; its files stay")?;
+        }
         Some(kept) if kept.is_empty() => {
-            // The current directory and mount points cannot be removed. They are empty.
-            fs::remove_dir(&root).unwrap_or_default();
+            workspace.remove()?;
             writeln!(out, "closed and deleted {root:?}")?;
         }
-        Some(kept) => return Err(kept.error(&root)),
+        Some(kept) => {
+            workspace.remove_state()?;
+            return Err(kept.error(&root));
+        }
     }
     Ok(())
+}
+
+/// Goes on with a `close --delete` that was killed after it had removed the directory. Returns
+/// whether there was one.
+///
+/// # Errors
+///
+/// The state cannot be removed.
+pub(super) fn close_deleted(directory: &Path, out: &mut dyn Write) -> anyhow::Result<bool> {
+    let root = absolute(directory)?;
+    let Some(deleted) = registry::find_deleted(&root, CLOSING) else {
+        return Ok(false);
+    };
+    let removed = registry::remove(&deleted.dir, &root);
+    removed.with_context(|| format!("cannot remove {:?}", deleted.dir))?;
+    writeln!(out, "closed and deleted {root:?}")?;
+    Ok(true)
 }
 
 /// Scans the files of a workspace that are to be deleted. `discards`: also those that are not on

@@ -320,6 +320,18 @@ pub(super) fn find_removed(root: &Path) -> Option<Registered> {
     all.find(|one| one.path == root && one.mount.is_some())
 }
 
+/// Returns the state, with a file of the name `file`, of a workspace whose directory was removed
+/// while its file system was mounted.
+pub(super) fn find_deleted(root: &Path, file: &str) -> Option<Registered> {
+    let is_absent =
+        fs::symlink_metadata(root).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    let above = Identity::of(root.parent()?).ok()?;
+    let is_its = |one: &Registered| {
+        one.path == root && one.device == above.device && one.dir.join(file).exists()
+    };
+    list().into_iter().find(|one| is_absent && is_its(one))
+}
+
 /// Returns the source of what is mounted on a directory.
 pub(super) fn mounted_on(root: &Path) -> Option<String> {
     let mounts = mounts().ok()?;

@@ -483,10 +483,23 @@ impl Workspace {
         format!("{file:?} is missing or damaged: run samovar workspace repair")
     }
 
-    /// Removes the state of the workspace.
-    pub(super) fn remove_state(&self) -> anyhow::Result<()> {
+    /// Removes the directory of the workspace, which is empty but for files of this program, and
+    /// then its state: without the state, no command would know the empty directory.
+    pub(super) fn remove(&self) -> anyhow::Result<()> {
+        self.remove_own_files();
+        // The current directory of a program and mount points may stay. They are empty.
+        fs::remove_dir(&self.root).unwrap_or_default();
+        self.remove_state()
+    }
+
+    fn remove_own_files(&self) {
         fs::remove_dir_all(self.incoming()).unwrap_or_default();
         fs::remove_file(self.root.join(CLOCK)).unwrap_or_default();
+    }
+
+    /// Removes the state of the workspace.
+    pub(super) fn remove_state(&self) -> anyhow::Result<()> {
+        self.remove_own_files();
         let directory = &self.registered.dir;
         let removed = registry::remove(directory, &self.root);
         removed.with_context(|| format!("cannot remove {directory:?}"))

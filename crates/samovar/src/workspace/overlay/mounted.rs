@@ -392,14 +392,14 @@ pub(in super::super) fn close(
         ));
         return keep(workspace, overlay, &mut layers, out);
     }
-    workspace.remove_state()?;
-    layers.remove()?;
     if deletes {
-        // A mount point, or the current directory of a program, cannot be removed.
-        fs::remove_dir(&root).unwrap_or_default();
+        workspace.remove()?;
+        layers.remove()?;
         writeln!(out, "closed and deleted {root:?}")?;
         return Ok(());
     }
+    workspace.remove_state()?;
+    layers.remove()?;
     let title = workspace.title();
     writeln!(
         out,
