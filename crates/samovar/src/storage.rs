@@ -41,12 +41,16 @@ pub(crate) fn make_for_user(
     let Some(identity) = identity else {
         return Ok(());
     };
-    if is_empty(directory).with_context(failed)? {
+    // What opens the storage reports errors.
+    let is_its = match RootKind::of(directory) {
+        Ok(RootKind::New) => check_new(directory).is_ok(),
+        Ok(RootKind::BinaryCache) => adopts,
+        _ => false,
+    };
+    if is_its {
         fs::create_dir_all(directory)
-            .and_then(|()| identity.take(directory))
+            .and_then(|()| identity.take_all(directory))
             .with_context(failed)?;
-    } else if adopts && matches!(RootKind::of(directory), Ok(RootKind::BinaryCache)) {
-        identity.take_all(directory).with_context(failed)?;
     }
     Ok(())
 }
@@ -93,22 +97,6 @@ fn check_new(directory: &Path) -> anyhow::Result<()> {
 /// Prints a line to standard error. Ignores errors: standard error may be closed.
 pub(crate) fn note(text: &str) {
     writeln!(io::stderr(), "{}", without_logins(text)).ok();
-}
-
-/// Returns whether a directory does not exist, or has no files. A new file system has `lost+found`.
-fn is_empty(directory: &Path) -> io::Result<bool> {
-    let entries = match fs::read_dir(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
-        // What opens the storage refuses it.
-        Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(false),
-        entries => entries?,
-    };
-    for entry in entries {
-        if entry?.file_name() != "lost+found" {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }
 
 /// Makes root the owner of a storage, who runs the server: files of root could not be used by the
