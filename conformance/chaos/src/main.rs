@@ -388,11 +388,17 @@ fn report(world: &World, server: &Shared) -> bool {
     for finding in &findings {
         println!("\nFOUND with seed {}: {finding}", world.seed);
     }
+    let mut log = server.setup.log();
+    if !findings.is_empty() {
+        // The next run overwrites the log.
+        let kept = log.with_file_name(format!("log-{}", world.seed));
+        log = fs::rename(&log, &kept).map_or(log, |()| kept);
+    }
     println!(
         "chaos: {answers} responses checked, {} findings, seed {}; the server's log: {}",
         findings.len(),
         world.seed,
-        server.setup.log().display()
+        log.display()
     );
     findings.is_empty()
 }

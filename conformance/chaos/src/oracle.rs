@@ -39,6 +39,13 @@ type Judgement = Result<(), String>;
 
 /// Judges and counts a response; reports a finding if it is wrong.
 pub(crate) fn check(world: &World, ask: &Ask, outcome: &Outcome) {
+    check_pipelined(world, ask, &[], outcome);
+}
+
+/// Judges and counts a response as [`check`] does. `later`: the requests sent after this one on the
+/// same connection. If the response to one of them fails, the server resets the connection, which
+/// discards all bytes that the client has not received, those of this response too.
+pub(crate) fn check_pipelined(world: &World, ask: &Ask, later: &[Ask], outcome: &Outcome) {
     let kind = ask.kind();
     let how = match &outcome.end {
         End::Whole | End::Left => outcome.status.to_string(),
@@ -47,7 +54,7 @@ pub(crate) fn check(world: &World, ask: &Ask, outcome: &Outcome) {
     };
     world.count(&format!("{kind} {how}"));
     world.count(&format!("by {}", outcome.via));
-    if let Err(wrong) = judge(world, ask, outcome) {
+    if let Err(wrong) = judge(world, ask, later, outcome) {
         let text = String::from_utf8_lossy(&outcome.body[..outcome.body.len().min(300)]);
         world.finding(format_args!(
             "{wrong}{}\n  request: {} {} {:?} by {}\n  answer: {how} {:?}, {} bytes, {:?}\n  \
@@ -68,15 +75,18 @@ pub(crate) fn check(world: &World, ask: &Ask, outcome: &Outcome) {
 }
 
 // Long: the rules of the oracle, to be read from top to bottom.
-fn judge(world: &World, ask: &Ask, outcome: &Outcome) -> Judgement {
+fn judge(world: &World, ask: &Ask, later: &[Ask], outcome: &Outcome) -> Judgement {
     let (from, until) = (outcome.sent, outcome.end_at);
     let had = |causes: &[Cause]| world.had(causes, from, until);
+    let may_fail =
+        |ask: &Ask| excuses(ask, from, until) || members_changed(ask, world, from, until);
+    let was_discarded = || later.iter().any(may_fail);
     if let End::Silent(how) = &outcome.end {
         // RFC 9112, 9.3.1: a request on an idle connection may be lost because the server closes it
         // at the same time. On a new connection this cannot happen.
         let was_idle = had(&[Cause::Upgrading]) && outcome.via != "connect";
         return need(
-            had(&GONE) || had(&[Cause::FewDescriptors]) || was_idle,
+            had(&GONE) || had(&[Cause::FewDescriptors]) || was_idle || was_discarded(),
             &format!("no response without a cause: {how}"),
         );
     }
@@ -95,10 +105,7 @@ fn judge(world: &World, ask: &Ask, outcome: &Outcome) -> Judgement {
             outcome.field("retry-after") == Some("1"),
             "503 without Retry-After",
         )?;
-        let is_excused = had(&UNAVAILABLE)
-            || excuses(ask, from, until)
-            || members_changed(ask, world, from, until)
-            || world.may_be_unsure();
+        let is_excused = had(&UNAVAILABLE) || may_fail(ask) || world.may_be_unsure();
         return need(is_excused, "503 without a cause");
     }
     if let End::Cut(how) = &outcome.end {
@@ -108,8 +115,8 @@ fn judge(world: &World, ask: &Ask, outcome: &Outcome) -> Judgement {
             || had(&UNAVAILABLE)
             || world.may_be_unsure()
             || (after_term && is_late)
-            || excuses(ask, from, until)
-            || members_changed(ask, world, from, until);
+            || may_fail(ask)
+            || was_discarded();
         need(is_excused, &format!("cut without a cause: {how}"))?;
     }
     let is_whole = outcome.end == End::Whole && !ask.is_head;

@@ -12,7 +12,7 @@ use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use testkit::http1::{self, Framing, Stream};
 
 use crate::ask::{Ask, End, Outcome};
-use crate::oracle::check;
+use crate::oracle::{check, check_pipelined};
 use crate::timeline::Moment;
 use crate::world::{World, lock};
 
@@ -97,7 +97,8 @@ impl Connection {
         let sent = world.now();
         let bytes: Vec<u8> = asks.iter().flat_map(Ask::bytes).collect();
         if let Err(error) = self.send(&bytes) {
-            check(world, &asks[0], &silent(world, "sending", sent, &error));
+            let outcome = silent(world, "sending", sent, &error);
+            check_pipelined(world, &asks[0], &asks[1..], &outcome);
             return false;
         }
         for (index, ask) in asks.iter().enumerate() {
@@ -105,7 +106,7 @@ impl Connection {
                 return false;
             }
             let (outcome, goes_on) = self.answer(world, ask, sent, Manner::default());
-            check(world, ask, &outcome);
+            check_pipelined(world, ask, &asks[index + 1..], &outcome);
             if !goes_on {
                 return false;
             }

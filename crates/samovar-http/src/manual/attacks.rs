@@ -63,7 +63,9 @@
 //!
 //! # Truncated responses
 //!
-//! If a body fails, panics or differs from its announced length, the connection is reset.
+//! If a body fails, panics or differs from its announced length, the connection is reset. The reset
+//! also discards what the client has not yet received of responses to requests that it sent earlier
+//! on the same connection without waiting (pipelining).
 //! The server never ends such a body with a last chunk and never pads it. Dropping a
 //! [`Sender`](crate::Sender) before `finish` counts as a failure. If no byte was sent yet, the
 //! client gets 503 instead.
