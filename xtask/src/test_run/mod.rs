@@ -136,7 +136,10 @@ fn build() -> Result<Vec<Program>> {
     }
     let status = cargo.wait()?;
     if !status.success() {
-        bail!("the tests do not build: {status}");
+        // A linker without disk space is killed by a signal, and does not say why.
+        let disk = rustix::fs::statvfs(repository())?;
+        let free_mib = disk.f_bavail.saturating_mul(disk.f_frsize) >> 20;
+        bail!("the tests do not build: {status}; free disk space: {free_mib} MiB");
     }
     programs.sort_unstable_by(|one, other| one.name.cmp(&other.name));
     Ok(programs)
