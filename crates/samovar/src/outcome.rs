@@ -59,7 +59,8 @@ impl Failed {
         match error.downcast_ref::<WithReason>() {
             Some(error) => Some(error.failed),
             None if error.is::<ConfigError>() => Some(Self::Usage),
-            None if error.is::<Private>() || error.is::<TreeChanges>() => Some(Self::Refused),
+            None if error.is::<Private>() => Some(Self::Refused),
+            None if error.is::<TreeChanges>() || error.is::<ReadError>() => Some(Self::Refused),
             None => None,
         }
     }

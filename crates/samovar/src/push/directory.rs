@@ -110,11 +110,9 @@ pub(super) fn run(
     let newest = log.generations.first();
     let base = base(options, &snapshots, newest)?;
     let rescan = |scan| read(options.directory, base.as_ref(), scan);
-    let refused = |error: ReadError| Failed::Refused.because(error);
-    let scanned = rescan(scan::Options::WRITING).map_err(refused)?;
+    let scanned = rescan(scan::Options::WRITING)?;
     check_skipped(&scanned, newest, base.as_ref())?;
-    let tree = LocalTree::new(scanned, base.is_none(), options.is_json, &rescan);
-    let tree = tree.map_err(refused)?;
+    let tree = LocalTree::new(scanned, base.is_none(), options.is_json, &rescan)?;
     let uploaded = snapshots.upload(name, &tree, base.as_ref(), options.is_json)?;
     let update = Update {
         manifest: &uploaded.snapshot.path,

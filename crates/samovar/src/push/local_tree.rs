@@ -102,3 +102,35 @@ impl Read for Checked<'_> {
         Ok(count)
     }
 }
+
+/// Returns the error of a reader of [`Tree::file`]: its [`ReadError`], or the I/O error.
+pub(super) fn read_error(error: io::Error) -> anyhow::Error {
+    match error.downcast::<ReadError>() {
+        Ok(error) => error.into(),
+        Err(error) => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::outcome::Failed;
+
+    #[test]
+    fn a_file_that_changes_while_it_is_sent_is_a_refusal() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        fs::write(&path, "old").unwrap();
+        let scanned = Scanned::scan(dir.path()).unwrap();
+        let rescan = |options| Scanned::scan_with(dir.path(), options);
+        let tree = LocalTree::new(scanned, true, true, &rescan).unwrap();
+        let mut file = tree.file(1).unwrap();
+        fs::write(&path, "longer").unwrap();
+        let error = io::copy(&mut file, &mut io::sink()).unwrap_err();
+        let error = read_error(error);
+        assert!(error.is::<ReadError>(), "{error:#}");
+        assert_eq!(Failed::of(&error), Some(Failed::Refused));
+    }
+}

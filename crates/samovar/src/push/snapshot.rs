@@ -25,6 +25,7 @@ use zstd::zstd_safe::CParameter;
 
 use super::compress::{Compressing, Nars};
 use super::ledger;
+use super::local_tree::read_error;
 use super::resume::Unfinished;
 use super::session::{self, Opening, Session, answer};
 use crate::http::Http;
@@ -325,7 +326,8 @@ impl Upload<'_> {
                 }
                 Op::File(index) => {
                     let mut file = self.tree.file(*index)?;
-                    io::copy(&mut file, &mut Data(&mut recipe))?;
+                    let copied = io::copy(&mut file, &mut Data(&mut recipe));
+                    copied.map_err(read_error)?;
                 }
             }
         }

@@ -168,7 +168,7 @@ pub(super) fn read_error(error: ReadError) -> anyhow::Error {
                  push --skip-unreadable"
             ))
         }
-        other => Failed::Refused.because(other),
+        other => other.into(),
     }
 }
 
