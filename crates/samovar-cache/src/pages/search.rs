@@ -10,9 +10,9 @@
 //!
 //! Only paths that the client may read count as found. So neither the results nor the statement
 //! that there are more depend on a path that a policy hides. Nor does the time: rules about names
-//! and roots are decided without a look-up, and for other rules the number of look-ups is rounded
-//! up to a multiple of [`LOOKUP_COUNT_STEP`]. All matches are counted only if there is no policy,
-//! which would have to decide about each of them.
+//! and roots are decided without a look-up. For other rules, the number of look-ups, in the Nix
+//! store and among uploaded paths, is rounded up to a multiple of [`LOOKUP_COUNT_STEP`]. All
+//! matches are counted only if there is no policy, which would have to decide about each of them.
 //!
 //! # Limits
 //!
@@ -106,6 +106,14 @@ struct Found {
     uploaded: HashSet<StorePath>,
     /// Whether the time ended before all paths were compared.
     is_cut: bool,
+}
+
+/// Numbers of paths that were looked up.
+#[derive(Default)]
+struct Lookups {
+    in_store: Cell<usize>,
+    /// Each among the uploaded paths and in the Nix store.
+    uploaded: Cell<usize>,
 }
 
 impl Search {
@@ -230,10 +238,10 @@ impl View<'_> {
             let Some(_slot) = self.reader().shared.closure_slots.try_acquire() else {
                 return Ok(self.busy());
             };
-            let lookups = Cell::new(0);
+            let lookups = Lookups::default();
             self.find_uploaded(&search, count_max, &mut found, &lookups)?;
             self.find_in_store(&search, count_max, &mut found, &lookups)?;
-            self.look_up_others(lookups.get())?;
+            self.look_up_others(&lookups)?;
         }
         if !found.is_cut
             && let (Some(only), 1) = (found.best.first(), found.best.len())
@@ -254,7 +262,7 @@ impl View<'_> {
         search: &Search,
         count_max: usize,
         found: &mut Found,
-        lookups: &Cell<usize>,
+        lookups: &Lookups,
     ) -> Result<(), Refusal> {
         let Some(stored) = self.cache.stored else {
             return Ok(());
@@ -268,12 +276,18 @@ impl View<'_> {
             found.uploaded.insert(key.path.clone());
             let policy = &self.reader().policy;
             let may_be_shown = |path: &StorePath| {
-                // The Nix store may have the path too, under other rules.
-                if policy.decide_by_name(path, true) == Some(false) {
-                    return Ok(false);
+                if policy.is_open() {
+                    return self.has_page(path);
                 }
-                lookups.set(lookups.get() + 1);
-                self.has_page(path)
+                // The Nix store may have the path too, under other rules.
+                match policy.decide_by_name(path, true) {
+                    Some(false) => Ok(false),
+                    Some(true) => self.has_page(path),
+                    None => {
+                        lookups.uploaded.set(lookups.uploaded.get() + 1);
+                        self.look_up_uploaded(path)
+                    }
+                }
             };
             found.add(key, count_max, may_be_shown)?;
         }
@@ -285,7 +299,7 @@ impl View<'_> {
         search: &Search,
         count_max: usize,
         found: &mut Found,
-        lookups: &Cell<usize>,
+        lookups: &Lookups,
     ) -> Result<(), Refusal> {
         let end = Instant::now() + SCAN_TIME_MAX;
         let policy = &self.reader().policy;
@@ -294,7 +308,7 @@ impl View<'_> {
             if is_open || policy.decide_by_name(path, false) == Some(false) {
                 return Ok(is_open);
             }
-            lookups.set(lookups.get() + 1);
+            lookups.in_store.set(lookups.in_store.get() + 1);
             self.is_there(path)
         };
         let accepts = |base_name: &str| search.match_of(base_name).is_some();
@@ -326,19 +340,31 @@ impl View<'_> {
         Ok(())
     }
 
-    /// Looks up other paths until the number of look-ups is a multiple of [`LOOKUP_COUNT_STEP`].
-    fn look_up_others(&self, count: usize) -> Result<(), Refusal> {
+    /// Whether an uploaded path may be shown, after the same look-ups whatever the reason.
+    fn look_up_uploaded(&self, path: &StorePath) -> Result<bool, Refusal> {
+        let is_uploaded = self.is_uploaded(path)?;
+        Ok(self.is_there(path)? || is_uploaded)
+    }
+
+    /// Looks up other paths until the numbers of look-ups are multiples of [`LOOKUP_COUNT_STEP`].
+    fn look_up_others(&self, lookups: &Lookups) -> Result<(), Refusal> {
         let policy = &self.reader().policy;
         if policy.is_open() || !policy.needs_rows() {
             return Ok(());
         }
-        let newest = self.reader().store().newest(None, 1)?;
-        let Some(other) = newest.first() else {
-            return Ok(());
-        };
-        let missing = count.max(1).next_multiple_of(LOOKUP_COUNT_STEP) - count;
-        for _ in 0..missing {
-            self.is_there(&other.path)?;
+        let missing = |count: usize| count.max(1).next_multiple_of(LOOKUP_COUNT_STEP) - count;
+        if let Some(stored) = self.cache.stored {
+            let newest = stored.recent(&|_path| true, 1);
+            if let Some(other) = newest.map_err(|error| self.failed(&error))?.first() {
+                for _ in 0..missing(lookups.uploaded.get()) {
+                    self.look_up_uploaded(&other.path)?;
+                }
+            }
+        }
+        if let Some(other) = self.reader().store().newest(None, 1)?.first() {
+            for _ in 0..missing(lookups.in_store.get()) {
+                self.is_there(&other.path)?;
+            }
         }
         Ok(())
     }

@@ -153,11 +153,25 @@ impl View<'_> {
     pub(super) fn has_page(&self, path: &StorePath) -> Result<bool, Refusal> {
         let hash_part = path.hash_part();
         let stored = self.cache.stored;
-        let may_be_uploaded = stored.is_some_and(|stored| stored.may_contain(hash_part));
-        match self.reader().policy.is_open() {
-            true if may_be_uploaded => Ok(true),
-            false if may_be_uploaded && self.uploaded(hash_part)?.is_some() => Ok(true),
-            _ => self.is_there(path),
+        let is_shown = match self.reader().policy.is_open() {
+            true => stored.is_some_and(|stored| stored.may_contain(hash_part)),
+            false => self.is_uploaded(path)?,
+        };
+        Ok(is_shown || self.is_there(path)?)
+    }
+
+    /// Whether a path was uploaded, and may be shown.
+    pub(super) fn is_uploaded(&self, path: &StorePath) -> Result<bool, Refusal> {
+        let Some(stored) = self.cache.stored else {
+            return Ok(false);
+        };
+        let found = stored.peek(path.hash_part());
+        let Some(found) = found.map_err(|error| self.failed(&error))? else {
+            return Ok(false);
+        };
+        match self.reader().admit_uploaded(&found) {
+            Err(refusal) if !refusal.is_absence() => Err(refusal),
+            admitted => Ok(admitted.is_ok()),
         }
     }
 }
