@@ -6,12 +6,14 @@ mod support_protocol;
 mod support_uploads;
 
 use std::fs;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-use support::samovar;
+use support::{bare, samovar};
 use support_protocol::Push;
-use support_uploads::{MadePath, Site, on_small_disk};
+use support_uploads::{MadePath, Running, Site, on_small_disk};
+use testkit::eventually;
 use testkit::process::output;
 
 const LOG: &str = "log/zs83x50c7jbs0hj70ivx7ykckxh2zzl5-a.drv";
@@ -70,7 +72,7 @@ fn another_first_cache_does_not_inherit_narinfos_and_logs() {
     site.configure_empty("[caches.private]\nprefix = \"/\"\n");
     let server = site.start();
     assert_eq!(fs::read_to_string(&log).unwrap(), "text");
-    testkit::eventually("the narinfo is written again", || narinfo.exists());
+    eventually("the narinfo is written again", || narinfo.exists());
     assert_eq!(server.get(&path.target()).status, 200);
 }
 
@@ -85,17 +87,103 @@ fn a_cache_that_came_and_went_leaves_the_mirror_complete() {
         site.configure_empty(caches);
         server.process.signal("HUP");
         let line = "the configuration was reloaded";
-        testkit::eventually("the caches are reloaded", || {
+        eventually("the caches are reloaded", || {
             server.process.count(line) == count
         });
     };
     reload("[caches.nightly]\npriority = 20\nprefix = \"/\"\n", 1);
     assert!(!narinfo.exists());
     reload("", 2);
-    testkit::eventually("the narinfo is written again", || narinfo.exists());
+    eventually("the narinfo is written again", || narinfo.exists());
     assert_eq!(fs::read(&narinfo).unwrap(), before);
     let fsck = output(samovar().arg("fsck").arg("--storage").arg(site.storage()));
     assert!(fsck.contains("0 findings"), "{fsck}");
+}
+
+/// A reload that would change the first cache, but is refused, or fails while it changes the
+/// directory, leaves the former cache the mirrored one.
+#[test]
+fn the_former_cache_stays_mirrored_if_a_reload_fails() {
+    let (site, server, token) = Site::serving();
+    let path = MadePath::new("made");
+    server.publish(&token, &path);
+    assert_eq!(server.put(&token, &format!("/{LOG}"), "text").status, 200);
+    let file = |path: &MadePath| site.storage().join(format!("{}.narinfo", path.hash_part()));
+    let log = site.storage().join(LOG);
+    let former = "[caches.default]\nprefix = \"/\"\n";
+    let fails = |caches: &str, part: &str| {
+        site.configure_empty(&format!("{caches}{former}"));
+        server.process.signal("HUP");
+        let line = server.process.wait_for(part);
+        assert!(line.contains("the configuration was not changed"), "{line}");
+    };
+    let is_mirrored = |paths: &[&MadePath]| {
+        for path in paths {
+            eventually("the narinfo is in the directory", || file(path).exists());
+        }
+        eventually("the log is in the directory", || log.exists());
+    };
+    // The reload is refused because of another option.
+    let a = "[caches.a]\nprefix = \"/a\"\n";
+    let root = "policy.deny = [{ roots = [\"/nowhere/root\"] }]\n";
+    fails(&format!("{a}{root}"), "/nowhere/root");
+    let later = MadePath::new("later");
+    server.publish(&token, &later);
+    is_mirrored(&[&path, &later]);
+
+    // Narinfos are removed, and then the logs cannot be moved to this directory.
+    let in_the_way = site.storage().join(".samovar/log");
+    let moved = fs::read_dir(&in_the_way).unwrap().next().unwrap().unwrap();
+    eventually("the logs are moved back", || {
+        fs::remove_dir(moved.path()).is_ok()
+    });
+    fs::remove_dir(&in_the_way).unwrap();
+    fs::write(&in_the_way, "").unwrap();
+    fails(a, "cannot create .samovar/log/");
+    let last = MadePath::new("last");
+    server.publish(&token, &last);
+    fs::remove_file(&in_the_way).unwrap();
+    for path in [&path, &later, &last] {
+        server.assert_serves(path);
+    }
+    is_mirrored(&[&path, &later, &last]);
+
+    // Nothing is left in the way of the change.
+    server.process.signal("HUP");
+    server.process.wait_for("the configuration was reloaded");
+    assert!(!file(&path).exists() && !file(&later).exists() && !log.exists());
+    assert_eq!(server.get(&format!("/{LOG}")).text(), "text");
+    let fsck = output(samovar().arg("fsck").arg("--storage").arg(site.storage()));
+    assert!(fsck.contains("0 findings"), "{fsck}");
+}
+
+/// The new process of an upgrade writes the files, until it is given up.
+#[test]
+fn an_upgrade_that_does_not_become_ready_leaves_the_mirror_complete() {
+    let site = Site::new();
+    let program = site.dir().join("program");
+    symlink(samovar().get_program(), &program).unwrap();
+    let server = Running::of(bare(program.to_str().unwrap()).args(site.arguments()));
+    let token = site.token(&[]);
+    let [before, meanwhile, after] = ["before", "meanwhile", "after"].map(MadePath::new);
+    let file = |path: &MadePath| site.storage().join(format!("{}.narinfo", path.hash_part()));
+    server.publish(&token, &before);
+    assert!(file(&before).exists());
+    fs::remove_file(&program).unwrap();
+    fs::write(&program, "#!/bin/sh\nexec sleep 100\n").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    server.process.signal("USR2");
+    server.process.wait_for("starting process");
+    server.publish(&token, &meanwhile);
+    let is_written = file(&meanwhile).exists();
+    const GIVEN_UP: &str = "was not ready within 10 seconds";
+    assert!(!is_written || server.process.count(GIVEN_UP) > 0);
+    server.process.wait_for(GIVEN_UP);
+    server.publish(&token, &after);
+    for path in [&before, &meanwhile, &after] {
+        server.assert_serves(path);
+        eventually("the narinfo is in the directory", || file(path).exists());
+    }
 }
 
 /// Paths and logs that are sent at the moment of the change belong to the former first cache, too.
@@ -106,7 +194,7 @@ fn uploads_while_another_cache_becomes_the_first_one_stay_in_theirs() {
     let site = Site::new();
     site.configure_empty(PRIVATE);
     let (server, token) = (site.start(), site.token(&[]));
-    let is_over = AtomicBool::new(false);
+    let (is_over, count) = (AtomicBool::new(false), AtomicUsize::new(0));
     let upload = |client: usize| {
         let mut sent = Vec::new();
         while !is_over.load(Ordering::Relaxed) {
@@ -122,23 +210,27 @@ fn uploads_while_another_cache_becomes_the_first_one_stay_in_theirs() {
                 assert_eq!(response.status, 200, "{target}: {}", response.text());
             }
             sent.push((path, log));
+            count.fetch_add(1, Ordering::Relaxed);
         }
         sent
     };
     let sent: Vec<(MadePath, String)> = thread::scope(|scope| {
         let clients = [0, 1, 2].map(|client| scope.spawn(move || upload(client)));
         for round in 0..ROUNDS {
+            eventually("something is sent in each round", || {
+                count.load(Ordering::Relaxed) > round
+            });
             let first = format!("[caches.a]\nprefix = \"/a\"\n{PRIVATE}");
-            for (count, caches) in [(2 * round + 1, first.as_str()), (2 * round + 2, PRIVATE)] {
-                if count == 2 * ROUNDS {
+            for (number, caches) in [(2 * round + 1, first.as_str()), (2 * round + 2, PRIVATE)] {
+                if number == 2 * ROUNDS {
                     break;
                 }
                 let before = server.process.count("the configuration was reloaded");
-                assert_eq!(before + 1, count);
+                assert_eq!(before + 1, number);
                 site.configure_empty(caches);
                 server.process.signal("HUP");
-                testkit::eventually("the caches are reloaded", || {
-                    server.process.count("the configuration was reloaded") == count
+                eventually("the caches are reloaded", || {
+                    server.process.count("the configuration was reloaded") == number
                 });
             }
         }
@@ -148,7 +240,7 @@ fn uploads_while_another_cache_becomes_the_first_one_stay_in_theirs() {
             .flat_map(|client| client.join().unwrap());
         sent.collect()
     });
-    assert!(sent.len() > ROUNDS, "{}", sent.len());
+    assert!(sent.len() >= ROUNDS, "{}", sent.len());
     for (path, log) in &sent {
         let in_directory = [format!("{}.narinfo", path.hash_part()), log.clone()];
         for name in in_directory {
@@ -193,6 +285,6 @@ fn an_upload_is_acknowledged_although_its_narinfo_cannot_be_mirrored() {
     assert!(!file(&single).exists() && !file(&pushed).exists());
     fs::remove_dir_all(&filler).unwrap();
     for path in [&single, &pushed] {
-        testkit::eventually("the narinfo is written", || file(path).exists());
+        eventually("the narinfo is written", || file(path).exists());
     }
 }

@@ -34,6 +34,21 @@ pub(super) fn replace(
     started: &Configuration,
     config: &Configuration,
 ) -> anyhow::Result<Vec<String>> {
+    let former = site.storage().map(|storage| storage.mirrored());
+    let replaced = try_replace(site, started, config);
+    if replaced.is_err()
+        && let (Some(storage), Some(former)) = (site.storage(), former)
+    {
+        storage.mirror_again(former);
+    }
+    replaced
+}
+
+fn try_replace(
+    site: &Site,
+    started: &Configuration,
+    config: &Configuration,
+) -> anyhow::Result<Vec<String>> {
     let asks_for_certificates =
         |cache: &CacheSettings| cache.access.certificates != CertificateConfig::default();
     if authorities(started) != authorities(config)
@@ -54,6 +69,7 @@ pub(super) fn replace(
     let had_root = site.has_prefix("");
     site.reconfigure(caches)?;
     if let Some(storage) = site.storage() {
+        set_retentions(&config.caches, storage);
         // The directory may have become the mirror of another cache.
         storage.check_mirror();
     }
@@ -184,10 +200,14 @@ pub(super) fn add_uploads(
         let stored = storage.cache(settings.storage_name(), index == 0)?;
         cache.uploads = Some(stored.with_quota(settings.quota));
     }
+    Ok(())
+}
+
+/// Sets how long the storage keeps what the caches have.
+pub(super) fn set_retentions(settings: &[CacheSettings], storage: &Storage) {
     let retention =
         |cache: &CacheSettings| (cache.storage_name().to_owned(), cache.retention.clone());
     storage.set_retentions(settings.iter().map(retention).collect());
-    Ok(())
 }
 
 /// Returns the file with the certificate authorities of client certificates; `None` if clients are

@@ -27,6 +27,10 @@ pub(crate) struct Mirror {
 }
 
 impl Mirror {
+    pub(super) fn cache(&self) -> Option<CacheId> {
+        self.cache
+    }
+
     /// Returns whether this cache is the mirrored one.
     pub(crate) fn is_of(&self, cache: CacheId) -> bool {
         self.cache == Some(cache)
@@ -45,6 +49,15 @@ impl Mirror {
     pub(super) fn make_due(&mut self) {
         self.is_due = true;
     }
+
+    /// Lets the background thread make this cache the mirrored one again. The directory may have
+    /// files of another one.
+    pub(super) fn go_back(&mut self, former: Option<CacheId>) {
+        self.cache = former;
+        // The process of an upgrade ends its pause.
+        self.is_due |= !self.is_paused;
+        self.is_paused = true;
+    }
 }
 
 /// Makes a cache the mirrored one. If that fails, the former one stays it.
@@ -54,9 +67,8 @@ pub(crate) fn set(storage: &Storage, cache: CacheId) -> Result<(), StorageError>
     if changed.is_ok() {
         mirror.cache = Some(cache);
     } else {
-        // The directory may have files of both caches. The process of an upgrade ends its pause.
-        mirror.is_due |= !mirror.is_paused;
-        mirror.is_paused = true;
+        let former = mirror.cache;
+        mirror.go_back(former);
         storage.check_mirror();
     }
     changed

@@ -377,6 +377,18 @@ impl Storage {
         self.check_mirror();
     }
 
+    /// Returns the mirrored cache, for [`mirror_again`](Self::mirror_again).
+    #[must_use]
+    pub fn mirrored(&self) -> Option<CacheId> {
+        self.mirror().cache()
+    }
+
+    /// Makes a former cache the mirrored one again: another one took its place in vain.
+    pub fn mirror_again(&self, former: Option<CacheId>) {
+        self.mirror_mut().go_back(former);
+        self.check_mirror();
+    }
+
     /// Publishes a batch of groups, and adds the new paths to the index in memory.
     pub(crate) fn commit(
         &self,
