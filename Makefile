@@ -14,7 +14,7 @@ PORT ?= 5000
 XTASK = cargo run --quiet --package xtask --
 SUDO = $(if $(filter-out 0,$(shell id -u)),sudo)
 
-.PHONY: serve demo-workspaces test check setup setup-test sample bootstrap fmt clippy test-rust doc deny advisories tidy suites autobahn instructions chaos fuzz bench rig-check
+.PHONY: serve demo-workspaces test quick check setup setup-test sample bootstrap fmt clippy test-rust doc deny advisories tidy suites autobahn instructions chaos fuzz bench rig-check
 .NOTPARALLEL:
 
 ## Builds the server and serves this machine's store, or a sample store where it has none.
@@ -28,6 +28,10 @@ demo-workspaces: setup
 ## Installs what is missing and passes every check.
 test: setup-test sample check
 	@echo "samovar: all checks passed"
+
+## The checks of what has changed since the upstream branch, in a few minutes: no suites.
+quick: bootstrap
+	@$(XTASK) quick
 
 ## Every check, on a machine where nothing is missing.
 check: fmt clippy doc deny tidy test-rust chaos instructions suites autobahn fuzz

@@ -20,6 +20,7 @@ mod demo_workspaces;
 mod fuzz;
 mod instructions;
 mod newer_nix;
+mod quick;
 mod sample;
 mod serve;
 mod setup;
@@ -60,6 +61,9 @@ usage: xtask TASK [ARGUMENT...]
                                    namespaces, and test the service
   test [NAME...]                   run all tests, or those of the programs whose names contain a
                                    NAME; run what failed once more, alone; count them
+  quick [BASE]                     check what has changed since a Git revision, by default the
+                                   upstream branch: formatting, rules, clippy, unit tests of the
+                                   changed packages and of those above them, changed test programs
   tidy                             check the rules that no other tool checks
   rooms                            count the modules at the top level of each crate, and the imports
                                    between them
@@ -123,6 +127,8 @@ fn run_task(words: &[&str]) -> Result<()> {
         ["instructions", rest @ ..] => instructions::run_gates(rest),
         ["suites", rest @ ..] => suites::run_suites(rest),
         ["test", names @ ..] => test_run::run(names),
+        ["quick"] => quick::run(None),
+        ["quick", base] if !base.starts_with('-') => quick::run(Some(base)),
         ["tidy"] => tidy::check(&repository()),
         ["rooms"] => tidy::print_rooms(&repository()),
         [] => bail!("no task given\n\n{USAGE}"),
@@ -181,6 +187,7 @@ mod tests {
             &["instructions", "--foo"],
             &["chaos", "--seconds", "1", "--foo"],
             &["test", "--foo"],
+            &["quick", "--foo"],
             &["tidy", "--foo"],
             &["rooms", "--foo"],
         ] {

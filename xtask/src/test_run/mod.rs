@@ -12,13 +12,14 @@ mod known;
 mod program;
 mod report;
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use cargo_metadata::Message;
+use cargo_metadata::{Artifact, Message};
 
 use self::known::LIST;
 pub(crate) use self::known::parse_known;
@@ -53,9 +54,32 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
     let started = Instant::now();
     // Doctests take longest, so they start first.
     let mut programs = vec![Program::doctests()];
-    programs.extend(build()?);
+    programs.extend(build(&[], |_| true)?);
     if !words.is_empty() {
         programs.retain(|program| words.iter().any(|word| program.name.contains(word)));
+    }
+    run_programs(&programs, started, started.elapsed())
+}
+
+/// Runs the unit tests of the packages in the given folders, and the test programs with the given
+/// main files.
+pub(crate) fn run_chosen(packages: &BTreeSet<PathBuf>, tests: &BTreeSet<PathBuf>) -> Result<()> {
+    let started = Instant::now();
+    let mut words = vec!["--lib", "--bins"];
+    for test in tests {
+        let name = test.file_stem().and_then(|stem| stem.to_str());
+        words.extend(["--test", name.context("a test has no name")?]);
+    }
+    let programs = build(&words, |artifact| match artifact.target.is_test() {
+        true => tests.contains(artifact.target.src_path.as_std_path()),
+        false => {
+            let folder = artifact.manifest_path.parent();
+            folder.is_some_and(|folder| packages.contains(folder.as_std_path()))
+        }
+    })?;
+    if programs.is_empty() {
+        println!("samovar: no test is concerned");
+        return Ok(());
     }
     run_programs(&programs, started, started.elapsed())
 }
@@ -104,11 +128,13 @@ fn run_programs(programs: &[Program], started: Instant, build_time: Duration) ->
     Ok(())
 }
 
-/// Builds all test programs and the programs that they run.
-fn build() -> Result<Vec<Program>> {
+/// Builds test programs and the programs that they run. `words`: arguments that select targets;
+/// none for all. Returns the programs that are chosen.
+fn build(words: &[&str], is_chosen: impl Fn(&Artifact) -> bool) -> Result<Vec<Program>> {
     progress("building the tests");
     let mut cargo = Command::new("cargo")
         .args(["test", "--workspace", "--no-run"])
+        .args(words)
         .arg("--message-format=json-render-diagnostics")
         .current_dir(repository())
         .stdout(Stdio::piped())
@@ -120,7 +146,10 @@ fn build() -> Result<Vec<Program>> {
         let Message::CompilerArtifact(artifact) = message? else {
             continue;
         };
-        let (true, Some(executable)) = (artifact.profile.test, artifact.executable) else {
+        if !artifact.profile.test || !is_chosen(&artifact) {
+            continue;
+        }
+        let Some(executable) = artifact.executable else {
             continue;
         };
         // Tests run in the folder of their package, as cargo runs them.
