@@ -208,8 +208,8 @@ fn repair() -> Command {
     in_workspace("repair", about).after_help(
         "Removes temporary files of killed processes. Downloads the manifest of the last push or \
          pull if it is damaged. In overlay mode, mounts the files if they are not mounted, after a \
-         reboot for example, or if the process that serves them has ended. Never changes the \
-         user's files.",
+         reboot for example, or if the process that serves them has ended. Takes over a state on a \
+         network file system that another machine has used last. Never changes the user's files.",
     )
 }
 

@@ -28,6 +28,7 @@ mod file;
 mod held;
 mod list;
 mod local;
+mod machine;
 mod mode;
 mod modes;
 mod old;
@@ -125,6 +126,9 @@ fn run_in(
     workspace: &mut Workspace,
     out: &mut dyn Write,
 ) -> anyhow::Result<ExitCode> {
+    if command != "repair" {
+        workspace.check_machine()?;
+    }
     if command == "diff" {
         return status::diff(workspace, out);
     }

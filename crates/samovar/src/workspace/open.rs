@@ -251,6 +251,7 @@ fn reopen(
     out: &mut dyn Write,
 ) -> anyhow::Result<ExitCode> {
     let root = &workspace.root.clone();
+    workspace.check_machine()?;
     check_complete(&workspace)?;
     let state = &workspace.state;
     let generation = options.name.generation;

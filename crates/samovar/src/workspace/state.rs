@@ -288,7 +288,17 @@ impl Workspace {
         })
     }
 
-    /// Stores where the workspace is, if that has changed.
+    /// Checks that the files are those that the state describes: see [`Registered`].
+    ///
+    /// # Errors
+    ///
+    /// Another machine has used the state.
+    pub(super) fn check_machine(&self) -> anyhow::Result<()> {
+        let newest = Registered::read(self.registered.dir.clone());
+        newest.map_or(Ok(()), |newest| newest.check_machine(&self.root))
+    }
+
+    /// Stores where the workspace is, and that this machine uses it, if that has changed.
     pub(super) fn register(&mut self) {
         let mount = self.state.mode.layers().map(mount_source);
         // Ignore errors: it is found by its identity next time, too.
@@ -399,6 +409,7 @@ impl Workspace {
             Failed::Refused.because(anyhow!("{:?} was closed meanwhile", self.root))
         );
         if self.path(STATE).exists() {
+            self.check_machine()?;
             *self = Self::of(&self.root, self.registered.clone())?;
             self.register();
             old::finish(&self.root);

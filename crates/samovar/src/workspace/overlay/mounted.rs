@@ -133,6 +133,7 @@ pub(in super::super) fn restore_removed(root: &Path) -> anyhow::Result<Option<Wo
     let Some(mut removed) = find_removed(root) else {
         return Ok(None);
     };
+    removed.check_machine()?;
     fs::create_dir_all(root).with_context(|| format!("cannot create {root:?}"))?;
     removed.register();
     notice(&format!(
