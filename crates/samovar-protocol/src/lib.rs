@@ -5,6 +5,7 @@
 //!
 //! | module | messages | specification |
 //! | --- | --- | --- |
+//! | [`bulk`] | answers with many narinfos | `docs/bulk-queries.md` |
 //! | [`push`] | pushes of many paths in a few requests | `docs/push-protocol.md` |
 //! | [`recipe`] | NARs that are made from pieces of others | `docs/push-protocol.md` |
 //! | [`pins`] | pins and their generations, which are refs | `docs/pins.md` |
@@ -25,6 +26,7 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::string_slice))]
 
 mod answer;
+pub mod bulk;
 #[cfg(test)]
 mod damage;
 mod framed;

@@ -7,18 +7,15 @@ use std::sync::OnceLock;
 use anyhow::{Context as _, anyhow, bail, ensure};
 use samovar_nix::narinfo::NarInfo;
 use samovar_nix::{HashPart, StoreDir};
+use samovar_protocol::bulk::{CONTENT_TYPE, NARINFO_LEN_MAX, Record, Records};
 use ureq::Body;
 use ureq::http::Response;
 
 use crate::http::{Http, Patience, first_line, read_body};
 use crate::outcome::Failed;
 use crate::private::Private;
-use crate::records::{Record, Records};
 use crate::remote::Remote;
 use crate::walk::{self, Found};
-
-/// Content type of a response to a bulk query.
-const RECORDS_TYPE: &str = "text/x-nix-narinfos";
 
 /// Maximum number of paths in one bulk query. Servers accept ten times as many.
 const ASK_COUNT: usize = 10_000;
@@ -27,7 +24,6 @@ pub(crate) const INFO_PATH: &str = "/nix-cache-info";
 const NARINFOS_PATH: &str = "/narinfos";
 
 const CACHE_INFO_LEN_MAX: u64 = 64 << 10;
-const NARINFO_LEN_MAX: u64 = 16 << 20;
 
 /// A client of a binary cache.
 #[derive(Debug)]
@@ -287,5 +283,5 @@ fn is_about_https(response: Response<Body>) -> bool {
 }
 
 fn is_records(response: &Response<Body>) -> bool {
-    response.status() == 200 && response.body().mime_type() == Some(RECORDS_TYPE)
+    response.status() == 200 && response.body().mime_type() == Some(CONTENT_TYPE)
 }

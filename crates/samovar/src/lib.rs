@@ -46,7 +46,6 @@ mod profile;
 mod progress;
 mod pull;
 mod push;
-mod records;
 mod refs;
 mod remote;
 mod roots;
@@ -71,7 +70,6 @@ use clap::error::ErrorKind;
 pub use samovar_server::logins::without_logins;
 
 use outcome::Failed;
-pub use records::{Record, Records, RecordsError};
 
 /// A failed command.
 #[derive(Debug)]

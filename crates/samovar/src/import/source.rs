@@ -10,6 +10,7 @@ use anyhow::{Context as _, anyhow, ensure};
 use samovar_nix::narinfo::NarInfo;
 use samovar_nix::{HashPart, StoreDir};
 use samovar_protocol::names::FileName;
+use samovar_protocol::push::NARINFO_LEN_MAX;
 use samovar_storage::import::file_name;
 use samovar_storage::token::Token;
 use samovar_storage::verify::Unlimited;
@@ -21,9 +22,6 @@ use crate::outcome::Failed;
 use crate::roots;
 use crate::storage::copy;
 use crate::walk;
-
-/// Maximum length of a narinfo, in bytes.
-const NARINFO_LEN_MAX: u64 = 1 << 20;
 
 /// The caches from which paths are imported. A path comes from the first one that has it.
 pub(super) struct Source {
@@ -223,7 +221,7 @@ fn read_narinfo(
         file => file?,
     };
     let mut text = Vec::new();
-    file.take(NARINFO_LEN_MAX).read_to_end(&mut text)?;
+    file.take(NARINFO_LEN_MAX as u64).read_to_end(&mut text)?;
     let info = NarInfo::parse(dir, &text).context("the narinfo is malformed")?;
     let found = &info.store_path;
     ensure!(

@@ -1,24 +1,13 @@
-//! The response to a bulk query: many narinfos.
-//!
-//! # Grammar
-//!
-//! ```text
-//! answer  = "narinfos 1 " count LF *record "end " found " " absent " " failed LF
-//! record  = "path " hash-part " " length LF narinfo    ; length bytes, the last a LF
-//!         / "absent " hash-part LF
-//!         / "failed " hash-part LF
-//! ```
-//!
-//! All numbers are decimal. `1` is the version of the format, `count` the number of records. The
-//! manual for authors of clients is `docs/bulk-queries.md`.
+//! The response to a bulk query: many narinfos ([`samovar_protocol::bulk`]).
 
-use std::io::{self, Write};
+use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
 use samovar_http::http::Status;
 use samovar_http::{Batch, Body, Progress, Response, Source};
 use samovar_nix::HashPart;
+use samovar_protocol::bulk::{CONTENT_TYPE, Writer};
 use samovar_store::Member;
 
 use crate::answer::bulk::UploadedPaths;
@@ -30,10 +19,6 @@ use crate::narinfo::rendered::Narinfo;
 /// them.
 const STEP_COUNT: usize = 32;
 
-/// A `text/` media type, so that proxies compress the response: apart from its signatures, it
-/// shrinks to a third.
-const TYPE: &str = "text/x-nix-narinfos";
-
 /// Makes the response with the narinfos of the paths in `wanted`.
 pub(super) fn respond(
     narinfos: &Arc<Narinfos>,
@@ -43,18 +28,18 @@ pub(super) fn respond(
 ) -> Response {
     let records = Records {
         narinfos: Arc::clone(narinfos),
-        text: format!("narinfos 1 {}\n", wanted.count()).into_bytes(),
+        text: Writer::first_line(wanted.count()),
         text_at: 0,
         narinfo: None,
         next: 0,
         made: Vec::new().into_iter(),
-        counts: [0; 3],
+        writer: Writer::default(),
         is_ended: false,
         is_closure,
         uploaded,
         wanted,
     };
-    Response::new(Status::OK, Body::Source(Box::new(records))).header("Content-Type", TYPE)
+    Response::new(Status::OK, Body::Source(Box::new(records))).header("Content-Type", CONTENT_TYPE)
 }
 
 /// The body of a bulk response.
@@ -70,18 +55,17 @@ struct Records {
     made: std::vec::IntoIter<(HashPart, Answer)>,
     /// The header line of the current record. Its first `text_at` bytes were sent. The narinfo
     /// follows the line.
-    text: Vec<u8>,
+    text: String,
     text_at: usize,
     narinfo: Option<(Arc<Narinfo>, usize)>,
-    /// Numbers of found, absent and failed records so far.
-    counts: [u64; 3],
+    writer: Writer,
     is_ended: bool,
 }
 
 impl Records {
     /// Copies the line and its narinfo into the batch. Returns `false` if the batch is full.
     fn put(&mut self, batch: &mut Batch) -> bool {
-        self.text_at += batch.put(self.text.get(self.text_at..).unwrap_or_default());
+        self.text_at += batch.put(self.text.as_bytes().get(self.text_at..).unwrap_or_default());
         if self.text_at < self.text.len() {
             return false;
         }
@@ -109,27 +93,19 @@ impl Records {
                 return Ok(false);
             }
             self.is_ended = true;
-            let [found, absent, failed] = self.counts;
-            writeln!(self.text, "end {found} {absent} {failed}")?;
+            self.text = self.writer.last_line();
             return Ok(true);
         };
-        let kind = match answer {
+        self.text = match answer {
             Ok(rendered) => {
                 let narinfo = rendered.narinfo;
-                writeln!(self.text, "path {hash_part} {}", narinfo.text().len())?;
+                let line = self.writer.path(hash_part, narinfo.text().len());
                 self.narinfo = Some((narinfo, 0));
-                0
+                line
             }
-            Err(refusal) if refusal.is_absence() => {
-                writeln!(self.text, "absent {hash_part}")?;
-                1
-            }
-            Err(_) => {
-                writeln!(self.text, "failed {hash_part}")?;
-                2
-            }
+            Err(refusal) if refusal.is_absence() => self.writer.absent(hash_part),
+            Err(_) => self.writer.failed(hash_part),
         };
-        self.counts[kind] += 1;
         Ok(true)
     }
 

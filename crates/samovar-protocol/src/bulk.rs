@@ -1,7 +1,16 @@
-//! Parses the response to a bulk query.
+//! Answers to bulk queries: many narinfos in one response.
 //!
-//! `docs/bulk-queries.md` defines the grammar. Parsing is strict: a response that deviates from the
-//! grammar, or lacks its last line, is rejected.
+//! # Grammar
+//!
+//! ```text
+//! answer  = "narinfos 1 " count LF *record "end " found " " absent " " failed LF
+//! record  = "path " hash-part " " length LF narinfo    ; length bytes, the last a LF
+//!         / "absent " hash-part LF
+//!         / "failed " hash-part LF
+//! ```
+//!
+//! All numbers are decimal. `1` is the version of the format, `count` the number of records. The
+//! manual for authors of clients is `docs/bulk-queries.md`.
 //!
 //! # Limits
 //!
@@ -14,10 +23,64 @@ use std::io::{self, BufRead, Read};
 
 use samovar_nix::HashPart;
 
-const LINE_LEN_MAX: u64 = 128;
-const NARINFO_LEN_MAX: u64 = 16 << 20;
+use crate::line::number;
 
-/// A record of the response: the result for one path.
+/// Media type of an answer. It is a `text/` type, so that proxies compress the answer: apart from
+/// its signatures, it shrinks to a third.
+pub const CONTENT_TYPE: &str = "text/x-nix-narinfos";
+
+/// Maximum length of a narinfo that is read, in bytes.
+pub const NARINFO_LEN_MAX: u64 = 16 << 20;
+
+const LINE_LEN_MAX: u64 = 128;
+
+/// Writes the lines of an answer, each with its LF. The writer appends each narinfo itself.
+#[derive(Debug, Default)]
+pub struct Writer {
+    /// Numbers of found, absent and failed records so far.
+    counts: [u64; 3],
+}
+
+impl Writer {
+    /// Returns the first line of an answer with `count` records.
+    #[must_use]
+    pub fn first_line(count: usize) -> String {
+        format!("narinfos 1 {count}\n")
+    }
+
+    /// Returns the line of a path that the cache has. Its narinfo follows, which has `len` bytes.
+    pub fn path(&mut self, hash_part: HashPart, len: usize) -> String {
+        self.count(0);
+        format!("path {hash_part} {len}\n")
+    }
+
+    /// Returns the line of a path that the cache does not have.
+    pub fn absent(&mut self, hash_part: HashPart) -> String {
+        self.count(1);
+        format!("absent {hash_part}\n")
+    }
+
+    /// Returns the line of a path that could not be looked up.
+    pub fn failed(&mut self, hash_part: HashPart) -> String {
+        self.count(2);
+        format!("failed {hash_part}\n")
+    }
+
+    /// Returns the last line.
+    #[must_use]
+    pub fn last_line(&self) -> String {
+        let [found, absent, failed] = self.counts;
+        format!("end {found} {absent} {failed}\n")
+    }
+
+    fn count(&mut self, kind: usize) {
+        if let Some(count) = self.counts.get_mut(kind) {
+            *count = count.saturating_add(1);
+        }
+    }
+}
+
+/// A record of an answer: the result for one path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Record {
     /// The cache has the path; with its narinfo.
@@ -28,7 +91,7 @@ pub enum Record {
     Failed(HashPart),
 }
 
-/// The reason why a response to a bulk query is rejected.
+/// The reason why an answer to a bulk query is rejected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordsError {
@@ -46,7 +109,8 @@ pub enum RecordsError {
     Cut(#[from] io::Error),
 }
 
-/// Reads the records of a response to a bulk query.
+/// Reads the records of an answer. An answer that deviates from the grammar, or lacks its last
+/// line, is rejected.
 #[derive(Debug)]
 pub struct Records<R> {
     reader: R,
@@ -66,7 +130,7 @@ impl<R: BufRead> Records<R> {
         let line = read_line(&mut reader, RecordsError::Version)?;
         let count = line
             .strip_prefix("narinfos 1 ")
-            .and_then(number)
+            .and_then(|count| number(count.as_bytes()))
             .ok_or(RecordsError::Version)?;
         Ok(Self {
             reader,
@@ -96,7 +160,7 @@ impl<R: BufRead> Records<R> {
         let (record, count) = match kind {
             "path" => {
                 let (name, len) = rest.split_once(' ').ok_or_else(malformed)?;
-                let len = number(len).filter(|len| (1..=NARINFO_LEN_MAX).contains(len));
+                let len = number(len.as_bytes()).filter(|len| (1..=NARINFO_LEN_MAX).contains(len));
                 let hash_part = hash_part(name)?;
                 let narinfo = read_exactly(&mut self.reader, len.ok_or_else(malformed)?)?;
                 if narinfo.last() != Some(&b'\n') {
@@ -116,21 +180,15 @@ impl<R: BufRead> Records<R> {
         if self.is_ended {
             return Ok(());
         }
-        let [found, absent, failed] = self.counts;
+        let counts = self.counts;
         let line = read_line(&mut self.reader, RecordsError::End)?;
         let is_last = self.reader.fill_buf()?.is_empty();
-        if line != format!("end {found} {absent} {failed}") || !is_last {
+        if line + "\n" != (Writer { counts }).last_line() || !is_last {
             return Err(RecordsError::End);
         }
         self.is_ended = true;
         Ok(())
     }
-}
-
-/// Parses a decimal number without sign or leading zeros.
-fn number(text: &str) -> Option<u64> {
-    let number: u64 = text.parse().ok()?;
-    (number.to_string() == text).then_some(number)
 }
 
 /// Reads a line and returns it without the line feed. `malformed`: the error for an invalid line.
@@ -160,8 +218,6 @@ fn cut() -> RecordsError {
 
 #[cfg(test)]
 mod tests {
-    use std::fmt::Write as _;
-
     use proptest::collection::vec;
     use proptest::prelude::*;
 
@@ -179,28 +235,19 @@ mod tests {
     }
 
     fn write(records: &[Record]) -> String {
-        let mut text = format!("narinfos 1 {}\n", records.len());
-        let mut said = [0; 3];
+        let mut writer = Writer::default();
+        let mut text = Writer::first_line(records.len());
         for record in records {
-            let kind = match record {
+            match record {
                 Record::Path(hash_part, narinfo) => {
-                    let narinfo = std::str::from_utf8(narinfo).unwrap();
-                    write!(text, "path {hash_part} {}\n{narinfo}", narinfo.len()).unwrap();
-                    0
+                    text += &writer.path(*hash_part, narinfo.len());
+                    text += std::str::from_utf8(narinfo).unwrap();
                 }
-                Record::Absent(hash_part) => {
-                    writeln!(text, "absent {hash_part}").unwrap();
-                    1
-                }
-                Record::Failed(hash_part) => {
-                    writeln!(text, "failed {hash_part}").unwrap();
-                    2
-                }
-            };
-            said[kind] += 1;
+                Record::Absent(hash_part) => text += &writer.absent(*hash_part),
+                Record::Failed(hash_part) => text += &writer.failed(*hash_part),
+            }
         }
-        writeln!(text, "end {} {} {}", said[0], said[1], said[2]).unwrap();
-        text
+        text + &writer.last_line()
     }
 
     fn record() -> impl Strategy<Value = Record> {
@@ -239,6 +286,23 @@ mod tests {
             }
             let _outcome = read(&text);
         }
+    }
+
+    #[test]
+    fn the_bytes_are_those_of_version_1() {
+        let hash_part = HashPart::from_bytes([7; 20]);
+        let records = [
+            Record::Path(hash_part, b"StorePath: x\n".to_vec()),
+            Record::Absent(hash_part),
+            Record::Failed(hash_part),
+        ];
+        assert_eq!(
+            write(&records),
+            format!(
+                "narinfos 1 3\npath {hash_part} 13\nStorePath: x\nabsent {hash_part}\n\
+                 failed {hash_part}\nend 1 1 1\n"
+            )
+        );
     }
 
     #[test]
