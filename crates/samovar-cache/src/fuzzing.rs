@@ -9,7 +9,7 @@ use samovar_nix::{HashPart, StoreDir};
 
 pub use crate::access::fuzzing::{Pair, credentials, forwarded, secrets};
 use crate::answer::bulk;
-use crate::route::{self, Route};
+use crate::route::Route;
 pub use crate::upload::fuzzing::{pin_body, pin_name, pin_tags};
 
 /// The properties of a routed URL that fuzz targets check: the hash part to look up in the store;
@@ -25,8 +25,8 @@ pub struct Destination {
 
 #[must_use]
 pub fn route(path: &[u8], query: Option<&[u8]>) -> Destination {
-    let route = route::route(path, query);
-    let is_known = route != Route::Unknown;
+    let route = Route::of(path, query);
+    let is_known = !matches!(route, Route::Upload(_) | Route::Page(_) | Route::Unknown(_));
     let hash_part = route.hash_part();
     let (log, realisation) = match route {
         Route::Log(path) => (Some(path.base_name().to_owned()), None),

@@ -52,7 +52,7 @@ pub use route::{classify, is_own_segment};
 /// Keys for signing (secret), and for clients and policies to verify signatures (public).
 pub use samovar_nix::narinfo::NarCoding;
 pub use samovar_nix::{PublicKey, SecretKey};
-pub use site::cache::CacheConfig;
+pub use site::config::CacheConfig;
 pub use site::current::Clients;
 pub use site::reconfigure::ReconfigureError;
 pub use site::{Local, Site, SiteConfig};

@@ -2,14 +2,12 @@
 
 use samovar_http::End;
 use samovar_http::http::{Method, Version};
+use samovar_nix::HashPart;
 
-/// A hash part as sent by the client, not validated.
-pub type RawHashPart = [u8; 32];
-
-/// Returns the class of a request and the hash part in its URL, given path and query. The cache
-/// provides this function, because it interprets URLs. It is called for each request, also on I/O
-/// threads.
-pub type Classify = fn(&[u8], Option<&[u8]>) -> (Class, Option<RawHashPart>);
+/// Returns the class of a request and the hash part in its URL, given method, path and query. The
+/// cache provides this function, because it interprets URLs. It is called for each request, also on
+/// I/O threads.
+pub type Classify = fn(Method, &[u8], Option<&[u8]>) -> (Class, Option<HashPart>);
 
 /// The class of a request, by the form of its URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -37,7 +37,7 @@ mod text;
 mod transfers;
 
 pub use admin::{admin, json, only_by_own_names};
-pub use class::{Class, Classify, RawHashPart};
+pub use class::{Class, Classify};
 pub use event::{Event, Observer, ServedCache, Unleased, Uploader};
 pub use event_count::EventCount;
 pub use probe::{Monitored, SiteStatus};

@@ -15,10 +15,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use samovar_http::{Exchange, Peer};
+use samovar_nix::HashPart;
 
 use crate::buckets::{self, BUCKET_COUNT, Histogram};
 use crate::by_cache::{ByCache, CacheSums, ClassCounts, Counted};
-use crate::class::{Class, Classify, MethodClass, Outcome, Protocol, RawHashPart, StatusClass};
+use crate::class::{Class, Classify, MethodClass, Outcome, Protocol, StatusClass};
 
 const CLASS_COUNT: usize = Class::NAMES.len();
 const PROTOCOL_COUNT: usize = Protocol::NAMES.len();
@@ -56,7 +57,7 @@ struct ClassShard {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RecordedRequest {
     pub(crate) kind: RequestKind,
-    pub(crate) hash_part: RawHashPart,
+    pub(crate) hash_part: HashPart,
     /// Number of requests that this record stands for.
     pub(crate) count: u64,
     /// Bytes of the body that were sent.
@@ -122,16 +123,9 @@ impl Meter {
         let number = thread_number() & (self.shards.len() - 1);
         let shard = &self.shards[number];
         let head = exchange.head;
-        let (class, hash_part) = (self.classify)(head.path(), head.query());
+        let (class, hash_part) = (self.classify)(head.method(), head.path(), head.query());
         let status = StatusClass::of(exchange.status.code());
         let method = MethodClass::of(head.method());
-        // What a client uploads says nothing about what clients look for.
-        let class = match (method, class) {
-            (MethodClass::Put, Class::Narinfo | Class::Nar | Class::Realisation | Class::Log) => {
-                Class::Upload
-            }
-            _ => class,
-        };
         let counted = Counted {
             class,
             method,
@@ -154,7 +148,7 @@ impl Meter {
         if let Some(hash_part) = hash_part
             && let Ok(mut records) = shard.requests.try_lock()
         {
-            records.put(kind, &hash_part, exchange.body_len, head.peer());
+            records.put(kind, hash_part, exchange.body_len, head.peer());
         }
     }
 
@@ -260,7 +254,7 @@ impl RequestShard {
         }
     }
 
-    fn put(&mut self, kind: RequestKind, hash_part: &RawHashPart, len: u64, peer: Peer) {
+    fn put(&mut self, kind: RequestKind, hash_part: HashPart, len: u64, peer: Peer) {
         self.count += 1;
         let count = match kind {
             // Record every request for contents: there are fewer of them, and each one weighs more.
@@ -277,7 +271,7 @@ impl RequestShard {
         if self.list.len() < RECORD_COUNT_MAX {
             self.list.push(RecordedRequest {
                 kind,
-                hash_part: *hash_part,
+                hash_part,
                 count,
                 len,
                 client: mark_of(peer),
@@ -337,31 +331,33 @@ mod tests {
     fn a_random_sample_represents_all_requests_under_load() {
         let mut shard = RequestShard::new(3);
         let part = |number: u64| {
-            let mut part = [b'0'; 32];
-            part[0] = b'0' + u8::try_from(number % 2).expect("is small");
-            part
+            let mut part = [0; 20];
+            part[0] = u8::try_from(number % 2).expect("is small");
+            HashPart::from_bytes(part)
         };
         for second in 0..10 {
             for number in 0..100_000 {
-                shard.put(RequestKind::Served, &part(number), 1, Peer::Unix(None));
+                shard.put(RequestKind::Served, part(number), 1, Peer::Unix(None));
             }
             let list = std::mem::take(&mut shard.list);
             shard.restart();
             assert!(list.len() <= RECORD_COUNT_MAX);
             if second > 0 {
-                let sum = |first| -> u64 {
-                    let of = list.iter().filter(|request| request.hash_part[0] == first);
+                let sum = |number| -> u64 {
+                    let of = list
+                        .iter()
+                        .filter(|request| request.hash_part == part(number));
                     of.map(|request| request.count).sum()
                 };
                 // If two paths alternate, each gets half of the count, whatever the sampling rate
                 // is.
-                for first in [b'0', b'1'] {
-                    assert!((40_000..60_000).contains(&sum(first)), "{}", sum(first));
+                for number in [0, 1] {
+                    assert!((40_000..60_000).contains(&sum(number)), "{}", sum(number));
                 }
             }
         }
         shard.restart();
-        shard.put(RequestKind::Served, &part(0), 1, Peer::Unix(None));
+        shard.put(RequestKind::Served, part(0), 1, Peer::Unix(None));
         assert_eq!(shard.stride, 1);
     }
 

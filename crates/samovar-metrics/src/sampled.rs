@@ -167,10 +167,7 @@ impl Sampled {
     pub(crate) fn count_requests(&mut self, meter: &Meter) {
         let mut list = std::mem::take(&mut self.list);
         meter.take_requests(&mut list, |request| {
-            // Skip anything that is not a hash part.
-            let Ok(hash_part) = HashPart::parse(&request.hash_part) else {
-                return;
-            };
+            let hash_part = request.hash_part;
             let client = u64::from(request.client);
             match request.kind {
                 RequestKind::Served => self.served.add(hash_part, request.count, client),

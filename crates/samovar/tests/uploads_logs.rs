@@ -51,6 +51,19 @@ fn publish(server: &Running, token: &str, path: &MadePath, derivation: &str) {
     assert_eq!(put(server, token, &path.target(), &narinfo), 200);
 }
 
+/// The live Nix store may get the same log later, which is sent in compressed form to clients that
+/// accept that.
+#[test]
+fn an_uploaded_log_varies_as_those_of_the_store() {
+    let (_site, server, token) = Site::serving();
+    assert_eq!(put(&server, &token, &log("a"), "text"), 200);
+    for below in ["", "/upload"] {
+        let response = server.get(&format!("{below}{}", log("a")));
+        assert_eq!(response.text(), "text");
+        assert_eq!(response.header("Vary"), Some("Accept-Encoding"));
+    }
+}
+
 #[test]
 fn logs_realisations_and_narinfos_count_towards_the_quota() {
     let site = Site::new();

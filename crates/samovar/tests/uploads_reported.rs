@@ -68,6 +68,74 @@ impl Watched {
     }
 }
 
+/// A PUT is an upload in the metrics and in the access log, whatever is uploaded and wherever. A
+/// download of the file of an uploaded NAR is one of a NAR.
+#[test]
+fn uploads_have_one_class_in_metrics_and_log() {
+    let site = Site::new();
+    let log = site.dir().join("access.log");
+    site.configure_empty(&format!(
+        "log.access = {log:?}\nlog.access-format = \"json\"\n"
+    ));
+    let watched = Watched::start(&site);
+    let token = site.token(&[]);
+    let path = MadePath::new("path").compressed("xz");
+    let (file, narinfo) = (path.file_target(), path.target());
+    let hash_part = Some(path.hash_part());
+    let listing = path.listing_target();
+    let below = format!("/upload{narinfo}");
+    let info = "StoreDir: /nix/store\n";
+    let server = &watched.server;
+    let expected = [
+        ("PUT", &*file, "upload", None),
+        ("PUT", &narinfo, "upload", hash_part),
+        ("PUT", &listing, "upload", hash_part),
+        ("PUT", "/debuginfo/x.debug", "upload", None),
+        ("PUT", "/nix-cache-info", "upload", None),
+        ("GET", &file, "nar", None),
+        ("GET", &narinfo, "narinfo", hash_part),
+        ("GET", &below, "upload", hash_part),
+        ("GET", &listing, "listing", hash_part),
+    ];
+    for (method, target, ..) in expected {
+        let response = match (method, target) {
+            ("PUT", target) if target == file => server.put(&token, target, &path.file),
+            ("PUT", target) if target == narinfo => server.put(&token, target, path.narinfo()),
+            ("PUT", "/nix-cache-info") => server.put(&token, target, info),
+            ("PUT", _) => server.put(&token, target, "{}"),
+            _ => server.get(target),
+        };
+        assert_eq!(response.status, 200, "{method} {target}");
+    }
+    let mut text = String::new();
+    eventually("all requests are logged", || {
+        text = fs::read_to_string(&log).expect("reads the log");
+        text.matches('\n').count() == expected.len()
+    });
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("is JSON"))
+        .collect();
+    let logged = lines.iter().map(|line| {
+        let text = |key: &str| line[key].as_str();
+        (text("method"), text("target"), text("route"), text("hash"))
+    });
+    let expected_lines = expected
+        .map(|(method, target, class, hash)| (Some(method), Some(target), Some(class), hash));
+    assert_eq!(logged.collect::<Vec<_>>(), expected_lines);
+    for (class, method, count) in [
+        ("upload", "PUT", 5.0),
+        ("upload", "GET", 1.0),
+        ("nar", "GET", 1.0),
+        ("narinfo", "GET", 1.0),
+        ("listing", "GET", 1.0),
+    ] {
+        let labels = format!("cache=\"default\",route=\"{class}\",method=\"{method}\"");
+        let sample = format!("samovar_http_requests_total{{{labels},status=\"2xx\"}}");
+        watched.await_sample(&sample, count);
+    }
+}
+
 /// The log names each upload and its token, however many come at once: it is an audit trail.
 #[test]
 fn each_upload_is_logged() {

@@ -14,7 +14,7 @@ use crate::reader::policy::Decision;
 use crate::refusal::{NOSNIFF, Refusal};
 
 /// The media type of a build log. Builds print UTF-8, or what browsers show as replacements.
-pub(crate) const LOG_TYPE: Field = ("Content-Type", "text/plain; charset=utf-8");
+const LOG_TYPE: Field = ("Content-Type", "text/plain; charset=utf-8");
 
 /// Answers `/log/<base name>`.
 pub(crate) fn respond(
@@ -24,22 +24,25 @@ pub(crate) fn respond(
 ) -> Result<Response, Refusal> {
     admit(reader, path)?;
     let log = reader.store().log(path)?.ok_or(Refusal::Absent)?;
-    let respond = |body| {
-        Response::new(Status::OK, body)
-            .header(LOG_TYPE.0, LOG_TYPE.1)
-            .header(NOSNIFF.0, NOSNIFF.1)
-            .header("Vary", "Accept-Encoding")
-    };
     // Most logs are stored in compressed form, so the length of the text is unknown.
     if !log.is_bzip2() || !accepts_bzip2(head) {
-        return Ok(respond(text(log)));
+        return Ok(response(text(log)));
     }
     Ok(match log.into_bzip2() {
         Ok((file, len)) => {
-            respond(Body::file_range(file, 0..len)).header("Content-Encoding", "bzip2")
+            response(Body::file_range(file, 0..len)).header("Content-Encoding", "bzip2")
         }
-        Err(log) => respond(text(log)),
+        Err(log) => response(text(log)),
     })
+}
+
+/// Makes the response with a log of the store, or with an uploaded one: the form of a log depends
+/// on the request, unless it was uploaded, and one URL may have the one now and the other later.
+pub(crate) fn response(body: Body) -> Response {
+    Response::new(Status::OK, body)
+        .header(LOG_TYPE.0, LOG_TYPE.1)
+        .header(NOSNIFF.0, NOSNIFF.1)
+        .header("Vary", "Accept-Encoding")
 }
 
 /// Returns a body with the text of a log. Most logs are decompressed, which computes and never

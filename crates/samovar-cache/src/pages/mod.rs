@@ -36,12 +36,14 @@ mod url;
 use maud::{Markup, html};
 use samovar_http::http::Status;
 use samovar_http::{Head, Response};
+use samovar_metrics::Class;
 use samovar_nix::StorePath;
 use samovar_storage::StoredCache;
 
 use crate::narinfo::narinfos::Narinfos;
 use crate::reader::Reader;
 use crate::refusal::Refusal;
+use crate::route::Route;
 use crate::route::page::PageRoute;
 use browse::Wanted;
 use frame::{NAME, Page, redirect};
@@ -92,23 +94,22 @@ pub(crate) struct PagedCache<'a> {
     pub(crate) stored: Option<&'a StoredCache>,
 }
 
-/// Whether a request that is not part of the cache protocol is answered with a page. `path`:
-/// without the prefix of the cache.
-pub(crate) fn is_answered(head: Head<'_>, path: &[u8]) -> bool {
-    PageRoute::of(path).is_some() || wants_page(head)
+/// Whether a request that is not part of the cache protocol is answered with a page.
+pub(crate) fn is_answered(head: Head<'_>, route: &Route) -> bool {
+    matches!(route, Route::Page(_)) || wants_page(head)
 }
 
-/// Answers a request for which [`is_answered`] holds. `shows_pins`: whether the client may read
-/// pins.
+/// Answers a request for which [`is_answered`] holds. `path`: without the prefix of the cache.
+/// `shows_pins`: whether the client may read pins.
 pub(crate) fn answer(
     cache: PagedCache<'_>,
     head: Head<'_>,
-    path: &[u8],
+    (path, route): (&[u8], &Route),
     shows_pins: bool,
 ) -> Response {
     let base = Base::of(path);
-    let asked = match PageRoute::of(path) {
-        Some(PageRoute::Search) => parameter(head.query(), "q"),
+    let asked = match route {
+        Route::Page(PageRoute::Search) => parameter(head.query(), "q"),
         _ => None,
     };
     let asked = &*String::from_utf8_lossy(asked.as_deref().unwrap_or_default());
@@ -118,7 +119,7 @@ pub(crate) fn answer(
         asked,
         shows_pins,
     };
-    view.answer(head, path).unwrap_or_else(|refusal| {
+    view.answer(head, route).unwrap_or_else(|refusal| {
         if let Refusal::Store(_) = refusal {
             let shared = &cache.narinfos.reader.shared;
             shared.report(&format_args!("{head:?}"), refusal);
@@ -135,41 +136,42 @@ pub(crate) fn wants_page(head: Head<'_>) -> bool {
 }
 
 impl View<'_> {
-    fn answer(&self, head: Head<'_>, path: &[u8]) -> Result<Response, Refusal> {
-        match PageRoute::of(path) {
+    fn answer(&self, head: Head<'_>, route: &Route) -> Result<Response, Refusal> {
+        let page = match route {
+            Route::Page(page) => page,
+            // The URL that clients push to.
+            Route::Unknown(Class::Upload) if self.cache.stored.is_some() => {
+                return Ok(redirect(&self.base.to("uploads")));
+            }
+            _ => return Ok(self.nothing()),
+        };
+        match page {
             // Redirect to the URL with a final slash: without it, relative references would replace
             // the last segment of the prefix.
-            Some(PageRoute::Prefix) => Ok(redirect(&self.below_prefix(head))),
-            Some(PageRoute::Landing) => Ok(self.landing()),
-            Some(PageRoute::Version) => Ok(self.reader().shared.program.response()),
-            Some(PageRoute::Search) => self.search(head),
-            Some(PageRoute::Uploads) => Ok(self.uploads(head)),
-            Some(PageRoute::Path(hash_part)) => self.path(hash_part),
-            Some(PageRoute::Closure(hash_part)) => self.closure(hash_part),
-            Some(PageRoute::BuildLog(path)) => self.log(&path),
-            Some(PageRoute::BuildLogOf(hash_part)) => self.log_of(hash_part),
-            Some(PageRoute::Serve {
+            PageRoute::Prefix => Ok(redirect(&self.below_prefix(head))),
+            PageRoute::Landing => Ok(self.landing()),
+            PageRoute::Version => Ok(self.reader().shared.program.response()),
+            PageRoute::Search => self.search(head),
+            PageRoute::Uploads => Ok(self.uploads(head)),
+            PageRoute::Path(hash_part) => self.path(*hash_part),
+            PageRoute::Closure(hash_part) => self.closure(*hash_part),
+            PageRoute::BuildLog(path) => self.log(path),
+            PageRoute::BuildLogOf(hash_part) => self.log_of(*hash_part),
+            PageRoute::Serve {
                 hash_part,
                 names,
                 has_slash,
-            }) => {
+            } => {
                 let names: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
                 let wanted = Wanted {
-                    hash_part,
+                    hash_part: *hash_part,
                     names: &names,
-                    has_slash,
+                    has_slash: *has_slash,
                 };
                 self.serve(head, wanted)
             }
-            Some(PageRoute::Asset(name)) => {
-                Ok(assets::answer(&name).unwrap_or_else(|| self.nothing()))
-            }
-            Some(PageRoute::NoPath) => Ok(self.no_path()),
-            // The URL that clients push to.
-            None if path == b"/upload" && self.cache.stored.is_some() => {
-                Ok(redirect(&self.base.to("uploads")))
-            }
-            None => Ok(self.nothing()),
+            PageRoute::Asset(name) => Ok(assets::answer(name).unwrap_or_else(|| self.nothing())),
+            PageRoute::NoPath => Ok(self.no_path()),
         }
     }
 

@@ -25,58 +25,18 @@ use crate::answer::realisation;
 use crate::known::fresh::Fresh;
 use crate::known::shared_store::SharedStore;
 use crate::narinfo::narinfos::{NarinfoMemory, Narinfos};
-use crate::narinfo::signing::Signing;
 use crate::pages::{self, PagedCache, PagesConfig};
 use crate::prepared::may_go_inline;
 use crate::reader::Reader;
-use crate::reader::policy::PolicyConfig;
 use crate::refusal::{Fixed, Refusal, TEXT};
-use crate::route::{Route, path, route};
+use crate::route::upload::UploadRoute;
+use crate::route::{Route, path};
+use crate::site::config::CacheConfig;
 use crate::upload::{self, Context, Uploaded, Uploads};
 
 /// The header line of all answers of a cache that is not public: a shared cache, such as that of a
 /// reverse proxy, must not give them to other clients.
 const PRIVATE_LINE: &[u8] = b"Cache-Control: private\r\n";
-
-/// The first URL that clients request to push to a cache, without the cache's prefix.
-const UPLOAD_INFO: &[u8] = b"/upload/nix-cache-info";
-
-/// The configuration of a cache.
-#[derive(Debug)]
-pub struct CacheConfig {
-    /// The cache's name in the metrics.
-    pub name: String,
-    /// The URL prefix, percent-encoded, without a trailing slash. It is empty for the root.
-    pub path_prefix: String,
-    /// `Priority` in `nix-cache-info`: clients prefer caches with a lower number. nix-serve's is
-    /// 30.
-    pub priority: u32,
-    /// The signing keys, and the paths that they sign.
-    pub signing: Signing,
-    /// The read policy: the paths that clients may read.
-    pub policy: PolicyConfig,
-    /// Access rules for clients; `None`: all clients may read.
-    pub access: Option<Access>,
-    /// Configuration of the web interface; `None` if it is off.
-    pub pages: Option<PagesConfig>,
-    /// The storage for this cache's uploads; `None` if the cache is read-only.
-    pub uploads: Option<StoredCache>,
-}
-
-impl Default for CacheConfig {
-    fn default() -> Self {
-        Self {
-            name: "default".to_owned(),
-            path_prefix: String::new(),
-            priority: 30,
-            signing: Signing::default(),
-            policy: PolicyConfig::default(),
-            access: None,
-            pages: None,
-            uploads: None,
-        }
-    }
-}
 
 /// One binary cache of a store.
 #[derive(Debug)]
@@ -185,6 +145,14 @@ impl Cache {
         path::below(path, &self.prefix)
     }
 
+    /// Returns the route of a path without the cache's prefix.
+    pub(crate) fn route(&self, path: &[u8], query: Option<&[u8]>) -> Route {
+        match Route::of(path, query) {
+            Route::File(_, of_store) if self.uploads.is_none() => *of_store,
+            route => route,
+        }
+    }
+
     pub(crate) fn reader(&self) -> &Reader {
         &self.narinfos.reader
     }
@@ -221,7 +189,7 @@ impl Cache {
 
     /// Returns the requested store path, if it is in memory. `path` lacks the cache's prefix.
     pub(crate) fn name_of(&self, path: &[u8], query: Option<&[u8]>) -> Option<StorePath> {
-        let route = route(path, query);
+        let route = self.route(path, query);
         if let Route::Log(path) = route {
             return Some(path);
         }
@@ -241,6 +209,7 @@ impl Cache {
         reply: Reply<'r>,
     ) -> Result<Inline, Reply<'r>> {
         let mut reply = reply;
+        let route = self.route(path, head.query());
         if let Some(access) = self.guard() {
             // A token of the storage counts as one client, if it was valid before. Forged tokens
             // count as their address.
@@ -257,7 +226,7 @@ impl Cache {
                     return Ok(reply.dispatch_slow());
                 }
                 Verdict::Refused(access::Refusal::Denied)
-                    if self.asks_for_token(access, head, path) =>
+                    if self.asks_for_token(access, head, &route) =>
                 {
                     return Ok(reply.dispatch_slow());
                 }
@@ -273,10 +242,10 @@ impl Cache {
                 reply = reply.with_lines(PRIVATE_LINE);
             }
         }
-        if self.uploads.is_some() && upload::needs_worker(head.method(), path) {
+        if self.uploads.is_some() && upload::needs_worker(head.method(), &route) {
             return Ok(reply.dispatch_slow());
         }
-        Ok(self.inline_admitted(fresh, turn, head, path, reply))
+        Ok(self.inline_admitted(fresh, turn, head, route, reply))
     }
 
     // Long: one case per route. Splitting it would hide which routes are answered on the I/O
@@ -286,11 +255,10 @@ impl Cache {
         fresh: &mut Fresh,
         turn: Turn,
         head: Head<'_>,
-        path: &[u8],
+        route: Route,
         reply: Reply<'_>,
     ) -> Inline {
         let (shared, fixed) = (&*self.shared, &self.shared.fixed);
-        let route = route(path, head.query());
         if !matches!(head.method(), Method::Get | Method::Head) {
             let is_bulk = head.method() == Method::Post && route == Route::Narinfos;
             return match is_bulk {
@@ -305,12 +273,14 @@ impl Cache {
                 hash_part, coding, ..
             } if coding == NarCoding::Zstd || head.header("Range").is_none() => hash_part,
             Route::CacheInfo => return reply.prepared(&self.cache_info),
-            Route::NoPath => return reply.prepared(fixed.get(Fixed::NoPath)),
+            Route::NoPath(_) => return reply.prepared(fixed.get(Fixed::NoPath)),
             // The URL is not part of the cache protocol, but may be that of a page.
-            Route::Unknown if self.pages.is_some() && pages::is_answered(head, path) => {
-                return reply.dispatch_slow();
+            Route::Page(_) | Route::Upload(_) | Route::DebugInfo | Route::Unknown(_) => {
+                return match self.pages.is_some() && pages::is_answered(head, &route) {
+                    true => reply.dispatch_slow(),
+                    false => reply.prepared(fixed.get(self.unknown(&route))),
+                };
             }
-            Route::Unknown => return reply.prepared(fixed.get(self.unknown(path))),
             Route::Narinfos => return reply.prepared(fixed.get(Fixed::OnlyPost)),
             _ => return self.pass_on(&route, reply),
         };
@@ -385,8 +355,8 @@ impl Cache {
 
     /// Whether [`Uploads`] decide about the access of the request, because it needs a token also in
     /// a public cache. They ask clients for a token, and so would show that a hidden cache exists.
-    fn asks_for_token(&self, access: &Access, head: Head<'_>, path: &[u8]) -> bool {
-        self.uploads.is_some() && !access.is_hiding() && upload::needs_token(head.method(), path)
+    fn asks_for_token(&self, access: &Access, head: Head<'_>, route: &Route) -> bool {
+        self.uploads.is_some() && !access.is_hiding() && upload::needs_token(head.method(), route)
     }
 
     /// Answers a request on a worker; `None` if the cache is hidden from the client.
@@ -402,11 +372,12 @@ impl Cache {
     fn answer(&self, request: &mut Request) -> Option<Response> {
         let head = request.head();
         let path = self.below_prefix(head.path()).unwrap_or_default();
+        let route = &self.route(path, head.query());
         let uploads = self.uploads.as_ref();
         if let Some(access) = self.guard()
-            && !self.asks_for_token(access, head, path)
-            && !uploads.is_some_and(|uploads| uploads.admits(head, path))
-            && let Err(response) = self.ask(access, head, &route(path, head.query()))
+            && !self.asks_for_token(access, head, route)
+            && !uploads.is_some_and(|uploads| uploads.admits(head, route))
+            && let Err(response) = self.ask(access, head, route)
         {
             return response;
         }
@@ -415,107 +386,117 @@ impl Cache {
             address: upload::address(self.access.as_ref(), head),
             ..self.context()
         };
-        if let Some(uploads) = uploads {
-            let target = upload::Target::of(path);
-            if let Some(response) = uploads.handle(context, request, target) {
-                return Some(response);
-            }
-        }
-        let head = request.head();
-        let path = self.below_prefix(head.path()).unwrap_or_default();
-        let route = route(path, head.query());
-        if !matches!(head.method(), Method::Get | Method::Head) {
-            return Some(match route {
-                Route::Narinfos => {
-                    let uploaded = self.uploaded().map(|uploaded| Box::new(uploaded) as Box<_>);
-                    bulk::respond(&self.narinfos, request, uploaded)
-                }
-                // The I/O thread could not refuse the method, because the client was not
-                // authenticated yet.
-                _ => self.of_method(head.method()).response(),
-            });
-        }
-        let closure_of = match route {
-            Route::Closure(hash_part) => Some(hash_part),
-            _ => None,
-        };
-        // No store path has this URL, but the file of an uploaded NAR may have it.
-        if matches!(route, Route::NoPath | Route::Unknown)
-            && let Some(uploads) = uploads.filter(|_| upload::is_file(path))
-            && let Some(response) = uploads.find(context, head, path)
+        if let Some(uploads) = uploads
+            && let Some(response) = uploads.handle(context, request, route)
         {
             return Some(response);
         }
-        Some(self.respond(head, path, route).unwrap_or_else(|refusal| {
-            if refusal.is_absence()
-                && let Some(uploads) = uploads
-            {
-                let response = match closure_of {
-                    Some(hash_part) => self.uploaded().map(|all| all.closure(hash_part)),
-                    None => uploads.find(context, head, path),
-                };
-                if let Some(response) = response {
-                    return response;
-                }
+        let head = request.head();
+        Some(match (head.method(), route) {
+            (Method::Get | Method::Head, _) => self.read(context, head, route),
+            (_, Route::Narinfos) => {
+                let uploaded = self.uploaded().map(|uploaded| Box::new(uploaded) as Box<_>);
+                bulk::respond(&self.narinfos, request, uploaded)
             }
-            self.shared.report(&format_args!("{head:?}"), refusal);
-            refusal.answer().response()
-        }))
+            // The I/O thread could not refuse the method, because the client was not
+            // authenticated yet.
+            (method, _) => self.of_method(method).response(),
+        })
     }
 
-    /// Answers a GET or HEAD from the store.
-    fn respond(&self, head: Head<'_>, path: &[u8], route: Route) -> Result<Response, Refusal> {
-        match route {
+    /// Answers a GET or HEAD from the store, and if that has nothing with this URL, from uploaded
+    /// paths.
+    fn read(&self, context: Context<'_>, head: Head<'_>, route: &Route) -> Response {
+        let of_store = match route {
+            Route::File(_, of_store) => of_store,
+            route => route,
+        };
+        let found = self.respond(head, of_store);
+        let is_absent = match &found {
+            Ok(found) => found.is_none(),
+            Err(refusal) => refusal.is_absence(),
+        };
+        if is_absent
+            && let Some(uploads) = &self.uploads
+            && let Some(response) = match route {
+                Route::Closure(hash_part) => self.uploaded().map(|all| all.closure(*hash_part)),
+                _ => uploads.find(context, head, route),
+            }
+        {
+            return response;
+        }
+        match found {
+            Ok(Some(response)) => response,
+            Ok(None) => self.nothing(head, of_store),
+            Err(refusal) => {
+                self.shared.report(&format_args!("{head:?}"), refusal);
+                refusal.answer().response()
+            }
+        }
+    }
+
+    /// Answers a GET or HEAD from the store; `None` if no URL of the store has this route, or none
+    /// of its paths.
+    fn respond(&self, head: Head<'_>, route: &Route) -> Result<Option<Response>, Refusal> {
+        let response = match route {
             // The I/O thread gives the same response.
-            Route::Narinfos => Ok(Fixed::OnlyPost.response()),
+            Route::Narinfos => Fixed::OnlyPost.response(),
             Route::CacheInfo => {
                 let text = String::from_utf8_lossy(self.cache_info.body());
-                Ok(Response::text(Status::OK, text.into_owned()))
+                Response::text(Status::OK, text.into_owned())
             }
-            Route::NoPath => Ok(Fixed::NoPath.response()),
-            Route::Unknown => Ok(self.page(head, path)),
-            Route::Narinfo(hash_part) => {
-                let rendered = self.narinfos.one(hash_part);
-                rendered.map(|rendered| rendered.narinfo.response())
-            }
+            Route::Narinfo(hash_part) => self.narinfos.one(*hash_part)?.narinfo.response(),
             Route::Nar {
                 hash_part,
                 nar_hash,
                 coding,
-            } => nar::respond(&self.narinfos, head, hash_part, (nar_hash, coding)),
+            } => nar::respond(&self.narinfos, head, *hash_part, (*nar_hash, *coding))?,
             Route::NarOfNoHash(hash_part) => {
-                let readable = self.reader().readable(hash_part);
-                readable.and(Err(Refusal::WrongHash))
+                let readable = self.reader().readable(*hash_part);
+                return readable.and(Err(Refusal::WrongHash));
             }
-            Route::Listing(hash_part) => listing::respond(self.reader(), hash_part),
-            Route::Log(path) => build_log::respond(self.reader(), head, &path),
+            Route::Listing(hash_part) => listing::respond(self.reader(), *hash_part)?,
+            Route::Log(path) => build_log::respond(self.reader(), head, path)?,
             Route::Realisation(id) => {
-                let found = realisation::respond(self.reader(), &self.narinfos.signing, &id)?;
-                let uploaded = || self.uploads.as_ref()?.find(self.context(), head, path);
-                let response = found.or_else(uploaded);
-                Ok(response.unwrap_or_else(|| Fixed::NotFound.response()))
+                return realisation::respond(self.reader(), &self.narinfos.signing, id);
             }
-            Route::Closure(hash_part) => closure::respond(&self.narinfos, hash_part),
-        }
+            Route::Closure(hash_part) => closure::respond(&self.narinfos, *hash_part)?,
+            Route::File(..)
+            | Route::DebugInfo
+            | Route::Upload(_)
+            | Route::Page(_)
+            | Route::NoPath(_)
+            | Route::Unknown(_) => return Ok(None),
+        };
+        Ok(Some(response))
     }
 
-    /// Answers a URL that is not part of the cache protocol.
-    fn page(&self, head: Head<'_>, path: &[u8]) -> Response {
-        match self.paged() {
+    /// Answers a GET or HEAD of a URL with which neither the store nor uploads have anything: with
+    /// a page, or 404.
+    fn nothing(&self, head: Head<'_>, route: &Route) -> Response {
+        match (route, self.paged()) {
+            (Route::NoPath(_), _) => Fixed::NoPath.response(),
+            (Route::Realisation(_), _) => Fixed::NotFound.response(),
             // If clients need passwords, workers also get requests that are not for pages.
-            Some(cache) if pages::is_answered(head, path) => {
+            (_, Some(cache)) if pages::is_answered(head, route) => {
                 let uploads = self.uploads.as_ref();
                 let shows_pins = uploads.is_some_and(|uploads| uploads.may_read_pins(head));
-                pages::answer(cache, head, path, shows_pins)
+                let path = self.below_prefix(head.path()).unwrap_or_default();
+                pages::answer(cache, head, (path, route), shows_pins)
             }
-            _ => self.unknown(path).response(),
+            _ => self.unknown(route).response(),
         }
     }
 
     /// Returns the response to a URL that is neither part of the cache protocol nor of a page.
-    fn unknown(&self, path: &[u8]) -> Fixed {
-        match path::decode(path).as_deref() {
-            Some(UPLOAD_INFO) if self.uploads.is_none() => Fixed::NoUploadUrl,
+    fn unknown(&self, route: &Route) -> Fixed {
+        match route {
+            // The first URL that clients request to push to a cache.
+            Route::Upload(UploadRoute::Of(route))
+                if **route == Route::CacheInfo && self.uploads.is_none() =>
+            {
+                Fixed::NoUploadUrl
+            }
             _ => Fixed::NotFound,
         }
     }

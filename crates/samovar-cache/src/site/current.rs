@@ -15,7 +15,8 @@ use crate::access::Client;
 use crate::known::sharded::PathCache;
 use crate::known::shared_store::SharedStore;
 use crate::narinfo::narinfos::{NarinfoMemory, Narinfos};
-use crate::site::cache::{Cache, CacheConfig};
+use crate::site::cache::Cache;
+use crate::site::config::CacheConfig;
 use crate::sync::unpoisoned;
 
 /// The caches of a site.

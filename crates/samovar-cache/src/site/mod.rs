@@ -20,6 +20,7 @@
 
 mod background;
 pub(crate) mod cache;
+pub(crate) mod config;
 pub(crate) mod current;
 mod front;
 mod metrics;
@@ -44,9 +45,11 @@ use crate::known::program::Program;
 use crate::known::shared_store::{SharedConfig, SharedStore};
 use crate::narinfo::narinfos::NarinfoMemory;
 use crate::refusal::Fixed;
-use crate::route::path;
+use crate::route::upload::UploadRoute;
+use crate::route::{Route, path};
 use crate::site::background::Background;
-use crate::site::cache::{Cache, CacheConfig};
+use crate::site::cache::Cache;
+use crate::site::config::CacheConfig;
 use crate::site::current::{Caches, Clients, Current, LocalCaches};
 use crate::sync::Locked;
 use crate::upload;
@@ -312,10 +315,14 @@ impl Service for Site {
         if !matches!(head.method(), Method::Post | Method::Put) {
             return Intake::Buffered(64 * 1024);
         }
+        let is_push = |path: &[u8]| {
+            let route = Route::of(path, head.query());
+            matches!(route, Route::Upload(UploadRoute::Push(_)))
+        };
         let (cache, path) = found.map(|(cache, path, _)| (cache, path)).unzip();
         let uploads = cache.and_then(Cache::uploads);
         match (head.method(), uploads) {
-            (Method::Post, Some(uploads)) if path.is_some_and(upload::is_push) => {
+            (Method::Post, Some(uploads)) if path.is_some_and(is_push) => {
                 return uploads.intake(head);
             }
             (Method::Put, Some(uploads)) => return uploads.intake(head),

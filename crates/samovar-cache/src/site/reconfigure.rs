@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::access::{Access, AccessConfig, AccessError};
 use crate::site::Site;
 use crate::site::background::BackgroundError;
-use crate::site::cache::CacheConfig;
+use crate::site::config::CacheConfig;
 use crate::site::current::Caches;
 use crate::sync::Locked;
 

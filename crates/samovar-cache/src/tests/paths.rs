@@ -1,9 +1,8 @@
 //! All parsers of URL paths decode them alike.
 
-use crate::route::page::PageRoute;
+use crate::route::Route;
 use crate::route::path::decode;
-use crate::route::{Route, route};
-use crate::upload::{Kind, Target};
+use crate::route::upload::UploadRoute;
 
 const H: &str = "zs83x50c7jbs0hj70ivx7ykckxh2zzl5";
 
@@ -33,11 +32,13 @@ fn the_same_escapes_are_refused_everywhere() {
         "/push/1/open".to_owned(),
         "/pin-events".to_owned(),
     ];
-    let is_route = |path: &str| route(path.as_bytes(), None) != Route::Unknown;
-    let is_page = |path: &str| PageRoute::of(path.as_bytes()).is_some();
-    let is_upload = |path: &str| {
-        let target = Target::of(format!("/upload{path}").as_bytes());
-        target.is_below_upload && !matches!(target.kind, Kind::Unknown | Kind::Push(None))
+    let of = |path: &str| Route::of(path.as_bytes(), None);
+    let is_route = |path: &str| !matches!(of(path), Route::Unknown(_) | Route::Page(_));
+    let is_page = |path: &str| matches!(of(path), Route::Page(_));
+    let is_upload = |path: &str| match of(&format!("/upload{path}")) {
+        Route::Upload(UploadRoute::Of(route)) => route.resource().is_some(),
+        Route::Upload(UploadRoute::Push(route)) => route.is_some(),
+        route => matches!(route, Route::Upload(UploadRoute::PinEvents)),
     };
     let check = |path: &str, is_known: &dyn Fn(&str) -> bool| {
         assert!(is_known(path), "{path}");

@@ -10,7 +10,7 @@ use samovar_storage::Wait;
 use samovar_storage::verify::Encoding;
 
 use super::refused;
-use super::target::Kind;
+use crate::route::upload::Resource;
 
 /// The body of a request. The code that reads it and the code that waits for a slot use it in turn.
 #[derive(Debug)]
@@ -56,11 +56,14 @@ impl Wait for SharedBody<'_> {
 /// Returns the `Content-Encoding` of a PUT body. Returns `None` if the body is not encoded, and a
 /// refusal if the server cannot decode it. Nix 2.32 and later encode metadata if
 /// `narinfo-compression`, `ls-compression` or `log-compression` is set.
-pub(super) fn encoding_of(head: Head<'_>, kind: &Kind) -> Result<Option<Encoding>, Response> {
+pub(super) fn encoding_of(
+    head: Head<'_>,
+    resource: Option<Resource<'_>>,
+) -> Result<Option<Encoding>, Response> {
     let Some(name) = head.header("Content-Encoding") else {
         return Ok(None);
     };
-    if matches!(kind, Kind::Nar(_)) {
+    if matches!(resource, Some(Resource::Nar(_))) {
         return Err(refused(
             Status::UNSUPPORTED_MEDIA_TYPE,
             "a NAR cannot be uploaded with a Content-Encoding: compress the file, and state its \

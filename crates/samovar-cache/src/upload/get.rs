@@ -7,13 +7,13 @@ use samovar_protocol::names::FileName;
 use samovar_storage::metadata::{Client, StoredPath};
 use samovar_storage::token::now;
 
-use super::target::{Kind, Target};
 use super::{Context, Uploads, render, unavailable, with_token};
-use crate::answer::build_log::{self, LOG_TYPE};
+use crate::answer::build_log;
 use crate::answer::nar::Part;
 use crate::narinfo::rendered;
-use crate::refusal::{Fixed, NOSNIFF, TEXT};
+use crate::refusal::{Fixed, TEXT};
 use crate::route::Route;
+use crate::route::upload::Resource;
 
 /// Whether answering this route may wait for a disk: see [`Route::reads_files`]. Before an uploaded
 /// path is named, its NAR file is examined, which may be on another disk than the databases.
@@ -27,47 +27,36 @@ pub(crate) fn reads_files(uploads: Option<&Uploads>, route: &Route) -> bool {
 }
 
 impl Uploads {
-    /// Answers a GET or HEAD from uploaded paths, after the live Nix store had no such path.
-    /// Returns `None` if there is nothing uploaded with this URL: then the store's answer says why
+    /// Answers a GET or HEAD from uploaded paths, after the live Nix store had nothing with this
+    /// URL. Returns `None` if nothing is uploaded there, either: then the store's answer says why
     /// there is none.
     pub(crate) fn find(
         &self,
         context: Context<'_>,
         head: Head<'_>,
-        path: &[u8],
+        route: &Route,
     ) -> Option<Response> {
-        let kind = Target::of(path).kind;
-        let response: &dyn Fn() -> Response = match &kind {
-            Kind::Narinfo(hash_part) => &|| self.narinfo(context, *hash_part),
-            Kind::Listing(hash_part) => &|| self.listing(context, *hash_part),
-            Kind::Nar(name) => &|| self.nar(context, head, name),
-            Kind::Log(path) => &|| self.log(context, path),
-            Kind::Realisation(id) => &|| self.realisation(context, id),
-            _ => return None,
-        };
-        let response = context.narinfos.reader.decided(response);
+        let response = self.get(context, head, Some(route.resource()?));
         (response.status() != Status::NOT_FOUND).then_some(response)
     }
 
     /// Answers a GET or HEAD from uploaded paths alone, without the live Nix store.
-    pub(super) fn get(&self, context: Context<'_>, head: Head<'_>, target: &Target) -> Response {
-        if target.kind == Kind::CacheInfo {
+    pub(super) fn get(
+        &self,
+        context: Context<'_>,
+        head: Head<'_>,
+        resource: Option<Resource<'_>>,
+    ) -> Response {
+        if resource == Some(Resource::CacheInfo) {
             return Response::new(Status::OK, context.cache_info.to_vec()).header(TEXT.0, TEXT.1);
         }
-        context.narinfos.reader.decided(|| match &target.kind {
-            Kind::Narinfo(hash_part) => self.narinfo(context, *hash_part),
-            Kind::Listing(hash_part) => self.listing(context, *hash_part),
-            Kind::Nar(name) => self.nar(context, head, name),
-            Kind::Log(path) => self.log(context, path),
-            Kind::Realisation(id) => self.realisation(context, id),
-            // Other functions answer requests about pushes and pins.
-            Kind::CacheInfo
-            | Kind::DebugInfo
-            | Kind::Push(_)
-            | Kind::Pins
-            | Kind::PinEvents
-            | Kind::Pin(_)
-            | Kind::Unknown => Fixed::NotFound.response(),
+        context.narinfos.reader.decided(|| match resource {
+            Some(Resource::Narinfo(hash_part)) => self.narinfo(context, hash_part),
+            Some(Resource::Listing(hash_part)) => self.listing(context, hash_part),
+            Some(Resource::Nar(name)) => self.nar(context, head, &name),
+            Some(Resource::Log(path)) => self.log(context, path),
+            Some(Resource::Realisation(id)) => self.realisation(context, id),
+            Some(Resource::CacheInfo | Resource::DebugInfo) | None => Fixed::NotFound.response(),
         })
     }
 
@@ -112,9 +101,7 @@ impl Uploads {
         };
         match opened {
             Ok(Some(file)) => match Body::file(file) {
-                Ok(body) => Response::new(Status::OK, body)
-                    .header(LOG_TYPE.0, LOG_TYPE.1)
-                    .header(NOSNIFF.0, NOSNIFF.1),
+                Ok(body) => build_log::response(body),
                 Err(_failed) => Fixed::Unavailable.response(),
             },
             Ok(None) => Fixed::NoPath.response(),

@@ -41,9 +41,7 @@ mod bulk;
 mod get;
 mod pin;
 mod push;
-mod push_target;
 mod realisation;
-mod target;
 
 use std::cell::Cell;
 use std::fmt::Display;
@@ -68,12 +66,13 @@ use crate::narinfo::narinfos::Narinfos;
 use crate::narinfo::signing::Signing;
 use crate::reader::uploaded_info;
 use crate::refusal::{Fixed, text_response};
+use crate::route::Route;
+use crate::route::upload::{Resource, UploadRoute};
 
 pub(crate) use self::bulk::Uploaded;
 pub(crate) use self::get::reads_files;
 #[cfg(fuzzing)]
 pub(crate) use self::pin::fuzzing;
-pub(crate) use self::target::{Kind, Target};
 
 use self::authorize::{Right, with_token};
 use self::body::{SharedBody, encoding_of};
@@ -149,28 +148,14 @@ impl<'a> Context<'a> {
 
 /// Returns whether an I/O thread never answers a request, because it may be about uploads: a PUT, a
 /// URL below `upload/`, or one that may be that of the file of a NAR. Such a request reads or
-/// writes files and the database; long computations for uploads take turns. `path`: the URL's path
-/// without the cache's prefix.
-pub(crate) fn needs_worker(method: Method, path: &[u8]) -> bool {
-    let target = Target::of(path);
-    method == Method::Put || target.is_below_upload || matches!(target.kind, Kind::Nar(_))
+/// writes files and the database; long computations for uploads take turns.
+pub(crate) fn needs_worker(method: Method, route: &Route) -> bool {
+    method == Method::Put || matches!(route, Route::Upload(_) | Route::File(..))
 }
 
-/// Returns whether a URL belongs to the push protocol. `path`: its path without the cache's prefix.
-pub(crate) fn is_push(path: &[u8]) -> bool {
-    matches!(Target::of(path).kind, Kind::Push(_))
-}
-
-/// Returns whether a URL may be that of the file of an uploaded NAR. `path`: its path without the
-/// cache's prefix.
-pub(crate) fn is_file(path: &[u8]) -> bool {
-    matches!(Target::of(path).kind, Kind::Nar(_))
-}
-
-/// Returns whether a request needs a token also in a public cache. `path`: the URL's path without
-/// the cache's prefix.
-pub(crate) fn needs_token(method: Method, path: &[u8]) -> bool {
-    method == Method::Put || Target::of(path).kind.has_own_methods()
+/// Returns whether a request needs a token also in a public cache.
+pub(crate) fn needs_token(method: Method, route: &Route) -> bool {
+    method == Method::Put || route.has_own_methods()
 }
 
 /// Returns whether the request carries a token. Only a worker can check the token, in the database.
@@ -252,21 +237,20 @@ impl Uploads {
     /// right to read. Without that right, a client that may push can query which paths and files
     /// exist below `upload/`, as it does before it uploads, and every client can send the requests
     /// whose rights are checked with the request.
-    pub(crate) fn admits(&self, head: Head<'_>, path: &[u8]) -> bool {
+    pub(crate) fn admits(&self, head: Head<'_>, route: &Route) -> bool {
         let token = with_token(head, |text| self.stored.authorize(text, now()));
         let may_query = || {
-            let target = Target::of(path);
-            target.is_below_upload
-                && match target.kind {
-                    Kind::CacheInfo | Kind::Narinfo(_) => true,
-                    Kind::Nar(_) => head.method() == Method::Head,
+            matches!(route, Route::Upload(_))
+                && match route.resource() {
+                    Some(Resource::CacheInfo | Resource::Narinfo(_)) => true,
+                    Some(Resource::Nar(_)) => head.method() == Method::Head,
                     _ => false,
                 }
         };
         let Some(Ok(Ok(Token { rights, .. }))) = token else {
             return false;
         };
-        rights.read || needs_token(head.method(), path) || rights.push && may_query()
+        rights.read || needs_token(head.method(), route) || rights.push && may_query()
     }
 
     /// Returns the reason why the request's token does not admit it to a cache that is not public.
@@ -285,21 +269,23 @@ impl Uploads {
         &self,
         context: Context<'_>,
         request: &mut Request,
-        target: Target,
+        route: &Route,
     ) -> Option<Response> {
         let head = request.head();
         let _patience = self.stored.start_patience();
         match head.method() {
-            method if method == Method::Put || target.kind.has_own_methods() => {
+            method if needs_token(method, route) => {
                 // While it is unknown what a policy hides, clients must neither send again what is
                 // there, nor take a refusal for final.
                 let reader = &context.narinfos.reader;
-                let response = reader.decided(|| match target.kind {
-                    Kind::Push(target) => self.push(context, request, target),
-                    Kind::Pins => self.pins(context, request),
-                    Kind::PinEvents => self.pin_events(context, request),
-                    Kind::Pin(name) => self.pin(context, request, name.as_ref()),
-                    _ => self.put(context, request, &target),
+                let response = reader.decided(|| match route {
+                    Route::Upload(UploadRoute::Push(push)) => self.push(context, request, *push),
+                    Route::Upload(UploadRoute::Pins) => self.pins(context, request),
+                    Route::Upload(UploadRoute::PinEvents) => self.pin_events(context, request),
+                    Route::Upload(UploadRoute::Pin(name)) => {
+                        self.pin(context, request, name.as_ref())
+                    }
+                    _ => self.put(context, request, route.resource()),
                 });
                 if response.status().code() >= 400 && request.head().version() == Version::Http2 {
                     // Ignore errors: the response is the same whether or not the rest of the body
@@ -309,18 +295,21 @@ impl Uploads {
                 }
                 Some(response)
             }
-            Method::Get | Method::Head if target.is_below_upload => {
-                Some(self.get(context, head, &target))
-            }
-            _ if target.is_below_upload => Some(
+            _ if !matches!(route, Route::Upload(_)) => None,
+            Method::Get | Method::Head => Some(self.get(context, head, route.resource())),
+            _ => Some(
                 refused(Status::METHOD_NOT_ALLOWED, "use GET, HEAD or PUT")
                     .header("Allow", "GET, HEAD, PUT"),
             ),
-            _ => None,
         }
     }
 
-    fn put(&self, context: Context<'_>, request: &mut Request, target: &Target) -> Response {
+    fn put(
+        &self,
+        context: Context<'_>,
+        request: &mut Request,
+        resource: Option<Resource<'_>>,
+    ) -> Response {
         let token = match self.client(context, request.head(), Right::Push) {
             Ok(token) => token,
             Err(response) => return response,
@@ -335,21 +324,21 @@ impl Uploads {
                 "Content-Range is not supported: upload the whole file",
             );
         }
-        let encoding = match encoding_of(request.head(), &target.kind) {
+        let encoding = match encoding_of(request.head(), resource) {
             Ok(encoding) => encoding,
             Err(response) => return response,
         };
         let body = SharedBody::new(request.reader());
         let stated = Cell::new(None);
-        let outcome = match &target.kind {
-            Kind::Nar(name) => self.put_nar(&body, &token, name),
-            kind => match encoding {
-                None => self.put_metadata(context, &mut &body, &token, kind, &stated),
+        let outcome = match resource {
+            Some(Resource::Nar(name)) => self.put_nar(&body, &token, &name),
+            resource => match encoding {
+                None => self.put_metadata(context, &mut &body, &token, resource, &stated),
                 Some(encoding) => {
                     let admitted = self.stored.admit(&token, &body, PATIENCE);
                     admitted.and_then(|mut memory| {
                         decoded(&mut &body, encoding, &mut memory, |source| {
-                            self.put_metadata(context, source, &token, kind, &stated)
+                            self.put_metadata(context, source, &token, resource, &stated)
                         })
                     })
                 }
@@ -387,30 +376,25 @@ impl Uploads {
         context: Context<'_>,
         source: &mut dyn Read,
         token: &Token,
-        kind: &Kind,
+        resource: Option<Resource<'_>>,
         stated: &Cell<Option<String>>,
     ) -> Result<Response, PutError> {
-        match kind {
-            Kind::Narinfo(hash_part) => {
-                self.put_narinfo(context, source, token, *hash_part, stated)
+        match resource {
+            Some(Resource::Narinfo(hash_part)) => {
+                self.put_narinfo(context, source, token, hash_part, stated)
             }
-            Kind::CacheInfo => put_cache_info(context, source),
-            Kind::Log(path) => {
+            Some(Resource::CacheInfo) => put_cache_info(context, source),
+            Some(Resource::Log(path)) => {
                 self.stored.put_log(token, path, source, LOG_LEN_MAX)?;
                 Ok(ok("kept"))
             }
-            Kind::Listing(_) | Kind::DebugInfo => {
+            Some(Resource::Listing(_) | Resource::DebugInfo) => {
                 io::copy(&mut source.take(LOG_LEN_MAX), &mut io::sink())
                     .map_err(PutError::of_source)?;
                 Ok(ok("accepted"))
             }
-            Kind::Realisation(id) => self.put_realisation(context, source, token, id),
-            Kind::Nar(_)
-            | Kind::Push(_)
-            | Kind::Pins
-            | Kind::PinEvents
-            | Kind::Pin(_)
-            | Kind::Unknown => Ok(Fixed::NotFound.response()),
+            Some(Resource::Realisation(id)) => self.put_realisation(context, source, token, id),
+            Some(Resource::Nar(_)) | None => Ok(Fixed::NotFound.response()),
         }
     }
 

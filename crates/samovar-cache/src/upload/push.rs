@@ -24,9 +24,9 @@ use samovar_storage::{PATIENCE, PutError, Refusal};
 
 use super::authorize::Right;
 use super::body::SharedBody;
-use super::push_target::{Target, small_number};
 use super::{Context, Uploads, failed, refused, render, report};
 use crate::refusal::{Fixed, text_response};
+use crate::route::push::{PushRoute, small_number};
 
 /// Memory for parsing a body, as a multiple of the body's length.
 const PARSE_FACTOR: u64 = 3;
@@ -53,7 +53,7 @@ impl Uploads {
         &self,
         context: Context<'_>,
         request: &mut Request,
-        target: Option<Target>,
+        target: Option<PushRoute>,
     ) -> Response {
         let Some(target) = target else {
             return Fixed::NotFound.response();
@@ -84,7 +84,7 @@ impl Uploads {
         &self,
         context: Context<'_>,
         request: &mut Request,
-        target: Target,
+        target: PushRoute,
         token: &Token,
     ) -> Result<Response, Failure> {
         let len = match target.body_len_max() {
@@ -98,14 +98,14 @@ impl Uploads {
             )));
         }
         match target {
-            Target::Open => self.open_push(context, request, token, len),
-            Target::Push(id) => {
+            PushRoute::Open => self.open_push(context, request, token, len),
+            PushRoute::Push(id) => {
                 self.stored.close_push(token, id)?;
                 Ok(done())
             }
-            Target::Pack(id) => self.put_pack(context, request, token, id),
-            Target::Parts(id, nar_hash) => self.parts(token, id, &nar_hash),
-            Target::Part(id, nar_hash, number) => {
+            PushRoute::Pack(id) => self.put_pack(context, request, token, id),
+            PushRoute::Parts(id, nar_hash) => self.parts(token, id, &nar_hash),
+            PushRoute::Part(id, nar_hash, number) => {
                 let sha256 = parameter(request.head(), "sha256").and_then(parse_sha256);
                 let sha256 = sha256.ok_or_else(|| {
                     bad_request(
@@ -118,9 +118,9 @@ impl Uploads {
                 body.finish(received, BODY_LEN_MAX)?;
                 Ok(done())
             }
-            Target::Join(id, nar_hash) => self.join(request, token, id, nar_hash),
-            Target::Assemble(id) => self.assemble(request, token, id),
-            Target::Publish(id) => self.publish_all(context, request, token, id, len),
+            PushRoute::Join(id, nar_hash) => self.join(request, token, id, nar_hash),
+            PushRoute::Assemble(id) => self.assemble(request, token, id),
+            PushRoute::Publish(id) => self.publish_all(context, request, token, id, len),
         }
     }
 

@@ -13,11 +13,11 @@ use samovar_store::{Realisation, RealisationId};
 use serde_json::{Map, Value};
 
 use super::get::is_denied;
-use super::target::{Kind, Target};
 use super::{Context, Uploads, ok, report, unavailable};
 use crate::narinfo::signing::Stored;
 use crate::reader::uploaded_info;
 use crate::refusal::Fixed;
+use crate::route;
 
 /// Maximum number of signatures of a realisation.
 const SIGNATURE_COUNT_MAX: usize = 32;
@@ -77,7 +77,7 @@ impl Uploads {
     pub(super) fn repair_realisations(&self, context: Context<'_>) {
         let repaired = self.stored.unmirrored_realisations().and_then(|keys| {
             for key in keys {
-                if let Kind::Realisation(id) = Target::of(format!("/{key}").as_bytes()).kind {
+                if let Some(id) = key.strip_suffix(".doi").and_then(route::realisation) {
                     self.mirror_realisation(context, &id)?;
                 }
             }

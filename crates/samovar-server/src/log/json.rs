@@ -23,11 +23,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use samovar_cache::classify;
+use samovar_http::http::Method;
 use samovar_metrics::Class;
 use samovar_nix::HashPart;
 use serde::Serialize;
 
-use super::access::Entry;
+use super::access::{Entry, Request};
 use super::utc::rfc_3339;
 use crate::logins::masked;
 
@@ -58,7 +59,7 @@ pub(super) fn append_line(entry: &Entry<'_>, line: &mut Vec<u8>) {
     let target = request.map(|request| request.target);
     let shown = target.map(masked);
     let shown_referer = entry.referer.map(masked);
-    let (class, hash) = target.map(class_of).unzip();
+    let (class, hash) = request.map(class_of).unzip();
     let since_1970 = entry.time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let milliseconds = since_1970.subsec_millis();
     let object = Line {
@@ -84,11 +85,14 @@ pub(super) fn append_line(entry: &Entry<'_>, line: &mut Vec<u8>) {
     line.push(b'\n');
 }
 
-/// Returns the class of a target, and its hash part if it has one.
-fn class_of(target: &[u8]) -> (Class, Option<HashPart>) {
-    let mut parts = target.splitn(2, |byte| *byte == b'?');
-    let (class, raw) = classify(parts.next().unwrap_or_default(), parts.next());
-    (class, raw.and_then(|raw| HashPart::parse(&raw).ok()))
+/// Returns the class of a request, and the hash part in its target if it has one.
+fn class_of(request: Request<'_>) -> (Class, Option<HashPart>) {
+    let mut parts = request.target.splitn(2, |byte| *byte == b'?');
+    let method = match request.method {
+        b"PUT" => Method::Put,
+        _ => Method::Get,
+    };
+    classify(method, parts.next().unwrap_or_default(), parts.next())
 }
 
 /// Converts a client's bytes to text, with U+FFFD for invalid UTF-8; `None` if they are empty.
@@ -123,7 +127,6 @@ mod tests {
 
     use serde_json::Value;
 
-    use super::super::access::Request;
     use super::*;
 
     fn written(entry: &Entry<'_>) -> Value {

@@ -4,7 +4,8 @@ use samovar_protocol::pins::Put;
 use samovar_storage::metadata::{Tag, Tags};
 
 use super::condition::{self, Weak};
-use crate::upload::target::{Kind, Target};
+use crate::route::Route;
+use crate::route::upload::UploadRoute;
 
 /// Parses the body of a request that sets a pin, and writes it again. `None` if it is refused.
 #[must_use]
@@ -36,8 +37,8 @@ fn text_of(tag: Tag) -> String {
 /// Returns the name of the pin in a URL.
 #[must_use]
 pub fn pin_name(path: &[u8]) -> Option<String> {
-    match Target::of(path).kind {
-        Kind::Pin(name) => name.map(|name| name.to_string()),
+    match Route::of(path, None) {
+        Route::Upload(UploadRoute::Pin(name)) => name.map(|name| name.to_string()),
         _ => None,
     }
 }

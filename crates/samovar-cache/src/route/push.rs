@@ -8,7 +8,7 @@ use samovar_protocol::push::{BODY_LEN_MAX, OPEN_LEN_MAX, PUBLISH_LEN_MAX};
 
 /// The resource of the push protocol that a URL below `push/` names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Target {
+pub(crate) enum PushRoute {
     Open,
     Push(PushId),
     Pack(PushId),
@@ -19,9 +19,9 @@ pub(crate) enum Target {
     Publish(PushId),
 }
 
-impl Target {
+impl PushRoute {
     /// Parses the path of a URL, without the prefix of the cache and `upload/push/`.
-    pub(super) fn of(path: &[u8]) -> Option<Self> {
+    pub(crate) fn of(path: &[u8]) -> Option<Self> {
         let mut words = std::str::from_utf8(path).ok()?.split('/');
         let mut word = || words.next();
         let (version, id) = (word()?, word()?);
@@ -50,7 +50,7 @@ impl Target {
     }
 
     /// Returns the only method that this target allows, and the method's name.
-    pub(super) fn method(self) -> (Method, &'static str) {
+    pub(crate) fn method(self) -> (Method, &'static str) {
         match self {
             Self::Open | Self::Join(..) | Self::Assemble(_) | Self::Publish(_) => {
                 (Method::Post, "POST")
@@ -62,7 +62,7 @@ impl Target {
     }
 
     /// Returns the maximum length of the request body, in bytes. `None`: the request has no body.
-    pub(super) fn body_len_max(self) -> Option<u64> {
+    pub(crate) fn body_len_max(self) -> Option<u64> {
         match self {
             Self::Open => Some(OPEN_LEN_MAX),
             Self::Pack(_) | Self::Part(..) | Self::Assemble(_) => Some(BODY_LEN_MAX),
@@ -73,7 +73,7 @@ impl Target {
 }
 
 /// Parses a decimal number without leading zeros.
-pub(super) fn small_number(text: &str) -> Option<u32> {
+pub(crate) fn small_number(text: &str) -> Option<u32> {
     u32::try_from(number(text.as_bytes())?).ok()
 }
 
@@ -84,22 +84,25 @@ mod tests {
     const ID: &str = "4f1b7c6d0c8e4a5f9d3e2b1a0c9d8e7f";
     const N: &str = "1xga7qa3wjdkhc71mbz9wm36q1nl7z2c95sl9529vindmjnrdn0z";
 
-    fn of(path: &str) -> Option<Target> {
-        Target::of(path.replace("{ID}", ID).replace("{N}", N).as_bytes())
+    fn of(path: &str) -> Option<PushRoute> {
+        PushRoute::of(path.replace("{ID}", ID).replace("{N}", N).as_bytes())
     }
 
     #[test]
     fn urls() {
         let id = PushId::parse(ID).unwrap();
         let nar_hash = NarHash::parse_nixbase32(N.as_bytes()).unwrap();
-        assert_eq!(of("1/open"), Some(Target::Open));
-        assert_eq!(of("1/{ID}"), Some(Target::Push(id)));
-        assert_eq!(of("1/{ID}/pack"), Some(Target::Pack(id)));
-        assert_eq!(of("1/{ID}/assemble"), Some(Target::Assemble(id)));
-        assert_eq!(of("1/{ID}/publish"), Some(Target::Publish(id)));
-        assert_eq!(of("1/{ID}/part/{N}"), Some(Target::Parts(id, nar_hash)));
-        assert_eq!(of("1/{ID}/part/{N}/7"), Some(Target::Part(id, nar_hash, 7)));
-        assert_eq!(of("1/{ID}/join/{N}"), Some(Target::Join(id, nar_hash)));
+        assert_eq!(of("1/open"), Some(PushRoute::Open));
+        assert_eq!(of("1/{ID}"), Some(PushRoute::Push(id)));
+        assert_eq!(of("1/{ID}/pack"), Some(PushRoute::Pack(id)));
+        assert_eq!(of("1/{ID}/assemble"), Some(PushRoute::Assemble(id)));
+        assert_eq!(of("1/{ID}/publish"), Some(PushRoute::Publish(id)));
+        assert_eq!(of("1/{ID}/part/{N}"), Some(PushRoute::Parts(id, nar_hash)));
+        assert_eq!(
+            of("1/{ID}/part/{N}/7"),
+            Some(PushRoute::Part(id, nar_hash, 7))
+        );
+        assert_eq!(of("1/{ID}/join/{N}"), Some(PushRoute::Join(id, nar_hash)));
     }
 
     #[test]
