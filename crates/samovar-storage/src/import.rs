@@ -15,7 +15,7 @@ use samovar_protocol::names::FileName;
 use crate::error::StorageError;
 use crate::gc::Rules;
 use crate::layout::{DATABASE, STORE_ID};
-use crate::metadata::{NewNar, NewToken, Rows as _, Sqlite};
+use crate::metadata::{NewNar, NewToken, Sqlite, backup, caches, check, nars, paths, tokens};
 use crate::receive::PutError;
 use crate::regular::open_regular;
 use crate::root::{self, PRIVATE, REBUILDING, RootKind, create_private, is_rebuilding, make_ready};
@@ -60,7 +60,7 @@ pub fn begin_rebuild(root: &Path) -> Result<(), StorageError> {
     }
     let has_paths = || {
         let database = Sqlite::open(&root.join(DATABASE))?;
-        Ok::<_, StorageError>(!database.paths_after(0, 1)?.is_empty())
+        Ok::<_, StorageError>(!check::paths_after(&database, 0, 1)?.is_empty())
     };
     if kind == Some(RootKind::Storage) && has_paths()? {
         return Err(StorageError::NotEmpty);
@@ -113,7 +113,7 @@ impl Storage {
     ///
     /// Any [`StorageError`].
     pub fn mirrored_name(&self) -> Result<Option<String>, StorageError> {
-        let mirrored = self.metadata.mirrored_cache()?;
+        let mirrored = caches::mirrored(&self.metadata)?;
         Ok(mirrored.map(|cache| cache.name))
     }
 
@@ -125,7 +125,7 @@ impl Storage {
     /// Any [`StorageError`].
     pub fn backed_up_mirrored_name(&self) -> Result<Option<String>, StorageError> {
         match self.newest_backup()? {
-            Some(backup) => self.metadata.dumped_mirrored_cache(&backup.lines),
+            Some(backup) => backup::mirrored_cache(&self.metadata, &backup.lines),
             None => Ok(None),
         }
     }
@@ -138,7 +138,7 @@ impl Storage {
     pub fn import_token(&self) -> Result<Token, StorageError> {
         // No known text has this hash, so no client can use the token.
         let hash = TokenHash([0; 32]);
-        if let Some(token) = self.metadata.token(&hash)? {
+        if let Some(token) = tokens::find(&self.metadata, &hash)? {
             return Ok(token);
         }
         let new = NewToken {
@@ -148,8 +148,8 @@ impl Storage {
             rights: Rights::default(),
             expires_at: None,
         };
-        self.metadata.add_token(&hash, &new)?;
-        let token = self.metadata.token(&hash)?;
+        tokens::add(&self.metadata, &hash, &new)?;
+        let token = tokens::find(&self.metadata, &hash)?;
         token.ok_or_else(|| StorageError::Database("the new token is missing".to_owned()))
     }
 
@@ -161,7 +161,7 @@ impl Storage {
     /// Any [`StorageError`].
     pub fn refresh(&self) -> Result<(), StorageError> {
         let _changing = self.changing();
-        let paths = self.metadata.hash_parts()?;
+        let paths = paths::hash_parts(&self.metadata)?;
         self.index_mut().paths.extend(paths);
         Ok(())
     }
@@ -174,7 +174,7 @@ impl StoredCache {
     ///
     /// Any [`StorageError`].
     pub fn has(&self, path: &StorePath, nar_hash: &NarHash) -> Result<bool, StorageError> {
-        let found = self.storage.metadata.peek(self.id, path.hash_part())?;
+        let found = paths::peek(&self.storage.metadata, self.id, path.hash_part())?;
         Ok(found.is_some_and(|found| found.path == *path && found.nar.nar_hash == *nar_hash))
     }
 
@@ -217,7 +217,7 @@ impl StoredCache {
             }
         };
         let new = NewNar::new(verified, key, false);
-        storage.metadata.add_nars(token.id, &[new])?;
+        nars::add(&storage.metadata, token.id, &[new])?;
         Ok(())
     }
 
@@ -230,8 +230,9 @@ impl StoredCache {
             return Ok(None);
         };
         let named = key.strip_prefix("nar/").map(str::as_bytes);
-        let is_own = named.and_then(FileName::parse) == Some(*name) && !metadata.is_garbage(key)?;
-        let known = metadata.object_key(name.file_hash())?;
+        let is_own =
+            named.and_then(FileName::parse) == Some(*name) && !nars::is_garbage(metadata, key)?;
+        let known = nars::object_key(metadata, name.file_hash())?;
         let is_free = known.is_none_or(|(known, _)| known == key);
         Ok((is_own && is_free).then(|| key.to_owned()))
     }

@@ -18,8 +18,7 @@
 //!   uploaded the file, or must be able to read it in the same cache.
 //! * **The collector deletes only paths that are not kept**: see [`gc`].
 //!
-//! The traits [`Objects`](objects::Objects) and [`Metadata`](metadata::Metadata) separate these
-//! rules from the file system and from SQLite.
+//! [`objects`] separates these rules from the file system, and [`metadata`] from SQL.
 
 #![forbid(unsafe_code)]
 

@@ -11,7 +11,7 @@
 use std::io::Read as _;
 
 use crate::error::StorageError;
-use crate::metadata::{ListedNar, Metadata};
+use crate::metadata::{ListedNar, Sqlite, check};
 use crate::objects::{Objects, list_if_any};
 
 /// Directory of NAR files.
@@ -38,10 +38,7 @@ const ROW_COUNT: u32 = 500;
 /// # Errors
 ///
 /// [`StorageError::NoFiles`]. Other errors.
-pub(crate) fn check_files(
-    metadata: &dyn Metadata,
-    objects: &dyn Objects,
-) -> Result<(), StorageError> {
+pub(crate) fn check_files(metadata: &Sqlite, objects: &dyn Objects) -> Result<(), StorageError> {
     let known = known_place(objects);
     let is_other = known.is_some() && known != objects.identity(NARS)?;
     if !is_other && has_files(objects)? {
@@ -59,10 +56,7 @@ pub(crate) fn check_files(
 }
 
 /// Records the identity of the directory of NAR files, if most of the files are there.
-pub(crate) fn record_place(
-    metadata: &dyn Metadata,
-    objects: &dyn Objects,
-) -> Result<(), StorageError> {
+pub(crate) fn record_place(metadata: &Sqlite, objects: &dyn Objects) -> Result<(), StorageError> {
     let Some(found) = objects.identity(NARS)? else {
         return Ok(());
     };
@@ -94,8 +88,8 @@ fn is_confirmed(objects: &dyn Objects) -> Result<bool, StorageError> {
 }
 
 /// Returns the first NARs of the database, without those that are recorded as lost.
-fn listed(metadata: &dyn Metadata) -> Result<Vec<ListedNar>, StorageError> {
-    let mut rows = metadata.nars_after(0, ROW_COUNT)?;
+fn listed(metadata: &Sqlite) -> Result<Vec<ListedNar>, StorageError> {
+    let mut rows = check::nars_after(metadata, 0, ROW_COUNT)?;
     rows.retain(|row| !row.is_lost);
     Ok(rows)
 }

@@ -16,7 +16,7 @@ use samovar_nix::nar::Encoder;
 use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
 use samovar_protocol::names::FileName;
 use samovar_storage::gc::{Retention, Rules};
-use samovar_storage::metadata::{Metadata, NewToken, Sqlite};
+use samovar_storage::metadata::{NewToken, Sqlite, caches, paths, tokens};
 use samovar_storage::token::{Rights, Token, TokenHash};
 use samovar_storage::verify::Unlimited;
 use samovar_storage::{DATABASE, Storage, StoredCache};
@@ -121,7 +121,7 @@ impl Model {
             expires_at: None,
         };
         let hash = TokenHash::of(b"smv1_model").unwrap();
-        database.add_token(&hash, &new).unwrap();
+        tokens::add(&database, &hash, &new).unwrap();
         let cache = storage.cache("default", true).unwrap();
         let token = cache.authorize(b"smv1_model", clock()).unwrap().unwrap();
         Self {
@@ -205,7 +205,7 @@ impl Model {
     /// Looks paths up, and checks what the answers promise until `hold` is over.
     fn read(&self, random: &mut Random) {
         let database = database(self.dir.path());
-        let id = database.cache("default", "/nix/store").unwrap();
+        let id = caches::add(&database, "default", "/nix/store").unwrap();
         let mut answers = Vec::new();
         for _ in 0..10 {
             let path = store_path(random.below(PATH_COUNT));
@@ -219,7 +219,7 @@ impl Model {
             for (time, path) in &answers {
                 let mut missing = Vec::new();
                 for needed in path.references.iter().chain([&path.path]) {
-                    if !database.has_path(id, needed.hash_part()).unwrap() {
+                    if !paths::exists(&database, id, needed.hash_part()).unwrap() {
                         missing.push(format!("{needed} is missing, needed by {}", path.path));
                     }
                 }

@@ -11,7 +11,7 @@ use samovar_nix::nar::Encoder;
 use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
 use samovar_protocol::names::FileName;
 use samovar_storage::gc::Rules;
-use samovar_storage::metadata::{Client, Metadata, NewToken, OWN_LEN, Published, StoredPath};
+use samovar_storage::metadata::{Client, NewToken, OWN_LEN, Published, StoredPath, tokens};
 use samovar_storage::token::{Denied, Rights, Token, TokenHash, now};
 use samovar_storage::verify::Unlimited;
 use samovar_storage::{PutError, Refusal, Storage, StoredCache, open_database};
@@ -59,7 +59,7 @@ impl Fixture {
                 expires_at: None,
             };
             let hash = TokenHash::of(text.as_bytes()).unwrap();
-            database.add_token(&hash, &new).unwrap();
+            tokens::add(&database, &hash, &new).unwrap();
         }
         let storage = Storage::with_rules(dir.path(), &StoreDir::default(), rules, now).unwrap();
         let cache = storage.cache("default", true).unwrap();
@@ -265,8 +265,8 @@ fn a_revoked_token_publishes_nothing() {
     let upload = upload("app");
     fixture.send(0, &upload);
     let database = open_database(fixture.dir.path()).unwrap();
-    assert_eq!(database.revoke_tokens("smv1_a").unwrap(), 1);
-    assert_eq!(database.revoke_tokens("smv1_a").unwrap(), 0);
+    assert_eq!(tokens::revoke(&database, "smv1_a").unwrap(), 1);
+    assert_eq!(tokens::revoke(&database, "smv1_a").unwrap(), 0);
     let name = "smv1_a".to_owned();
     assert_eq!(
         fixture.cache.authorize(b"smv1_a", NOW).unwrap(),

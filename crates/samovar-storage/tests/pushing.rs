@@ -12,7 +12,7 @@ use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
 use samovar_protocol::names::PushId;
 use samovar_protocol::push::OpenLine;
 use samovar_storage::gc::Rules;
-use samovar_storage::metadata::{DAY, Metadata, NewToken, OWN_LEN, Published, StoredPath};
+use samovar_storage::metadata::{DAY, NewToken, OWN_LEN, Published, StoredPath, collect, tokens};
 use samovar_storage::push::{Answer, PushError};
 use samovar_storage::token::{Rights, Token, TokenHash};
 use samovar_storage::verify::Unlimited;
@@ -131,7 +131,7 @@ impl Fixture {
         let text = b"smv1_a";
         let database = samovar_storage::open_database(dir.path()).unwrap();
         let hash = TokenHash::of(text).unwrap();
-        database.add_token(&hash, &new).unwrap();
+        tokens::add(&database, &hash, &new).unwrap();
         let token = cache.authorize(text, clock()).unwrap().unwrap();
         Self {
             dir,
@@ -197,10 +197,10 @@ fn a_path_that_the_client_need_not_send_is_revived() {
     fixture.send(id, &made);
     fixture.publish(id, &made);
     let database = fixture.database();
-    let path = || database.graph(&|_, _| None).unwrap().paths[0];
+    let path = || collect::graph(&database, &|_, _| None).unwrap().paths[0];
     pass(40 * DAY);
-    database.condemn_paths(&[path().id], true).unwrap();
-    assert!(database.confirm(10).unwrap() && path().is_condemned);
+    collect::condemn_paths(&database, &[path().id], true).unwrap();
+    assert!(collect::confirm(&database, 10).unwrap() && path().is_condemned);
     assert_eq!(fixture.open(&made).1, Answer::Have);
     assert!(!path().is_condemned);
     assert_eq!(path().used_at, clock());

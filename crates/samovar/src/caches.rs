@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail, ensure};
 use clap::{ArgMatches, Command};
 use samovar_server::config::CacheSettings;
 use samovar_storage::gc::{Retention, RetentionRule, retention_time};
-use samovar_storage::metadata::{CacheSummary, Caches as _, DAY, Freed, Sqlite};
+use samovar_storage::metadata::{CacheSummary, DAY, Freed, Sqlite, caches};
 use samovar_storage::objects::Directory;
 use samovar_storage::purge_step;
 use serde_json::{Value, json};
@@ -66,7 +66,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
         let objects = Directory::open(&directory)?;
         return delete(&metadata, &objects, configured, matches, out);
     }
-    let mut caches = metadata.caches()?;
+    let mut caches = caches::all(&metadata)?;
     for settings in configured.unwrap_or_default() {
         let name = settings.storage_name();
         if let Err(at) = caches.binary_search_by(|cache| (*cache.name).cmp(name)) {
@@ -204,15 +204,15 @@ fn delete(
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let name: &String = matches.get_one("name").context("a name is missing")?;
-    let caches = metadata.caches()?;
+    let caches = caches::all(metadata)?;
     let cache = caches.iter().find(|cache| cache.name == *name);
     let cache = cache
         .with_context(|| format!("the storage has no cache {name:?}; see samovar cache list"))?;
-    let freed = metadata.own_nars(name)?;
+    let freed = caches::own_nars(metadata, name)?;
     if !matches.get_flag("yes") {
         confirm(cache)?;
     }
-    let Some(deleted) = metadata.delete_cache(name)? else {
+    let Some(deleted) = caches::delete(metadata, name)? else {
         bail!("the cache {name:?} was deleted by another command");
     };
     writeln!(

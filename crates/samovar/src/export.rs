@@ -9,7 +9,7 @@ use anyhow::{Context as _, anyhow, ensure};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use samovar_nix::{HashPart, StoreDir, StorePath};
 use samovar_storage::cache_info;
-use samovar_storage::metadata::{CacheId, Metadata, StoredPath};
+use samovar_storage::metadata::{CacheId, Sqlite, StoredPath, caches, check, paths};
 use samovar_storage::objects::{Directory, Objects as _};
 use tempfile::NamedTempFile;
 
@@ -77,7 +77,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     let config = serve::configuration(&serve::settings(matches)?)?;
     let root = directory(&config)?;
     // Root stays root: the target is root's, and nothing is created in the storage.
-    let metadata: &dyn Metadata = &open_as_caller(&root, false)?;
+    let metadata: &Sqlite = &open_as_caller(&root, false)?;
     let first = config.caches.first().context("a server has a cache")?;
     let named: Option<&String> = matches.get_one("cache");
     let name = named.map_or(first.storage_name(), String::as_str);
@@ -85,7 +85,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
         .caches
         .iter()
         .find(|cache| cache.storage_name() == name);
-    let cache = metadata.find_cache(name)?;
+    let cache = caches::find(metadata, name)?;
     let cache = cache.ok_or_else(|| {
         Failed::Usage.because(anyhow!(
             "the storage has no cache {name:?}: correct --cache"
@@ -154,7 +154,7 @@ struct Exported {
 
 /// An export of one cache.
 struct Export<'a> {
-    metadata: &'a dyn Metadata,
+    metadata: &'a Sqlite,
     objects: &'a Directory,
     /// The storage directory, from which the paths are exported.
     root: &'a Path,
@@ -201,7 +201,7 @@ impl Export<'_> {
         let roots = roots::read(paths, self.store_dir, io::stdin().lock())?;
         let mut open = Vec::new();
         for root in roots {
-            let is_known = self.metadata.has_path(self.cache, root.hash_part)?;
+            let is_known = paths::exists(self.metadata, self.cache, root.hash_part)?;
             if !is_known {
                 let error = anyhow!("the cache does not have {}", root.shown());
                 return Err(Failed::Refused.because(error));
@@ -211,7 +211,7 @@ impl Export<'_> {
         let mut closure = HashSet::new();
         while let Some(hash_part) = open.pop() {
             if closure.insert(hash_part)
-                && let Some(path) = self.metadata.peek(self.cache, hash_part)?
+                && let Some(path) = paths::peek(self.metadata, self.cache, hash_part)?
             {
                 open.extend(path.references.iter().map(StorePath::hash_part));
             }
@@ -230,7 +230,7 @@ impl Export<'_> {
         let mut after = 0;
         // The database returns each path after its references.
         loop {
-            let mut batch = self.metadata.paths_after(after, BATCH_COUNT)?;
+            let mut batch = check::paths_after(self.metadata, after, BATCH_COUNT)?;
             let Some(last) = batch.last() else {
                 return Ok(counts);
             };
@@ -275,7 +275,7 @@ impl Export<'_> {
         render: &dyn Fn(&StoredPath) -> Vec<u8>,
     ) -> anyhow::Result<Exported> {
         // `path` records a use, so that the collector does not delete the file before it is copied.
-        let stored = self.metadata.path(self.cache, path.hash_part())?;
+        let stored = paths::find(self.metadata, self.cache, path.hash_part())?;
         let stored = stored.context("its file is lost")?;
         let key = &stored.nar.object_key;
         let is_there = fs::metadata(self.to.join(key))
@@ -290,7 +290,7 @@ impl Export<'_> {
         self.write(&format!("{}.narinfo", path.hash_part()), &narinfo)?;
         let mut missing = Vec::new();
         for reference in stored.references {
-            if !self.metadata.has_path(self.cache, reference.hash_part())? {
+            if !paths::exists(self.metadata, self.cache, reference.hash_part())? {
                 missing.push(reference);
             }
         }

@@ -7,7 +7,7 @@ use std::io::Write;
 use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use samovar_storage::check::fsck::{Finding, Fsck, Options, Summary};
-use samovar_storage::metadata::Rows as _;
+use samovar_storage::metadata::caches;
 use samovar_storage::objects::Directory;
 use serde_json::json;
 
@@ -69,7 +69,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     let is_json = matches.get_flag("json");
     let mirrored = config.caches.first().context("a server has a cache")?;
     let signing = signing(mirrored)?;
-    let dir = metadata.mirrored_cache()?.map(|cache| cache.store_dir);
+    let dir = caches::mirrored(&metadata)?.map(|cache| cache.store_dir);
     let render = renderer(&signing, dir.unwrap_or_default());
     let has_keys = !signing.keys.is_empty();
     let mut written = Ok(());

@@ -11,7 +11,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use samovar_server::config::CacheSettings;
 use samovar_server::server::unserved;
 use samovar_storage::gc::{Collector, Retention, Retentions, Rules, Verdict, preview};
-use samovar_storage::metadata::{Caches as _, Metadata, Overview as _};
+use samovar_storage::metadata::{Sqlite, caches, collect, totals};
 use samovar_storage::objects::Directory;
 use samovar_storage::{PAUSE, is_in_use, unused_extras};
 
@@ -93,7 +93,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
             )?;
         }
         if serve::file(matches).is_some() {
-            for (_name, text) in unserved(&config.caches, metadata.caches()?) {
+            for (_name, text) in unserved(&config.caches, caches::all(&metadata)?) {
                 writeln!(out, "{text}, and not collected")?;
             }
         }
@@ -119,7 +119,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
     let summary = collector.forced(matches.get_flag("force")).run()?;
     let condemned = counted(condemned_count(&metadata)?, "path");
     writeln!(out, "{summary}; waiting for deletion: {condemned}")?;
-    let totals = metadata.totals()?;
+    let totals = totals::read(&metadata)?;
     if is_now && totals.loose_count > 0 {
         writeln!(
             out,
@@ -138,13 +138,13 @@ fn deletes(retention: &Retention) -> bool {
 }
 
 /// Returns the number of condemned paths: a later run deletes them unless a client uses them first.
-fn condemned_count(metadata: &dyn Metadata) -> anyhow::Result<usize> {
-    Ok(metadata.condemned_paths(i64::MAX)?.len())
+fn condemned_count(metadata: &Sqlite) -> anyhow::Result<usize> {
+    Ok(collect::condemned_paths(metadata, i64::MAX)?.len())
 }
 
 /// Prints the paths that a run would delete, with the size of their files and the reason.
 fn show(
-    metadata: &dyn Metadata,
+    metadata: &Sqlite,
     rules: &Rules,
     retentions: &Retentions,
     out: &mut dyn Write,
@@ -170,7 +170,7 @@ fn show(
         if *verdict == Verdict::Keep {
             continue;
         }
-        let Some(store_path) = metadata.store_path(path.id)? else {
+        let Some(store_path) = collect::store_path(metadata, path.id)? else {
             continue;
         };
         let cache = graph.caches.get(path.cache as usize);

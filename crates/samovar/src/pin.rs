@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 use clap::{Arg, ArgMatches, Command, value_parser};
 use samovar_protocol::names::PinName;
 use samovar_storage::metadata::{
-    CacheRow, Condition, NewPin, Pin, Pinned, Pins as _, Rows as _, Sqlite, Tags,
+    CacheRow, Condition, NewPin, Pin, Pinned, Sqlite, Tags, caches, paths, pins,
 };
 use samovar_storage::token::now;
 
@@ -110,7 +110,7 @@ fn add(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::
     let (cache, path) = (text(matches, "cache")?, text(matches, "path")?);
     let name: PinName = text(matches, "name")?.parse()?;
     name.check_new()?;
-    let row = metadata.find_cache(cache)?;
+    let row = caches::find(metadata, cache)?;
     let dir = row.as_ref().map(|row| row.store_dir.clone());
     let dir = dir.unwrap_or_default();
     let roots = roots::read(std::slice::from_ref(path), &dir, io::empty())?;
@@ -131,7 +131,7 @@ fn add(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::
         message: None,
         condition,
     };
-    match metadata.add_pin(&new)? {
+    match pins::add(metadata, &new)? {
         Pinned::Done(pin) => Ok(writeln!(
             out,
             "{name} generation {} is {}",
@@ -156,7 +156,7 @@ fn condition(
     root: &Root,
     is_forced: bool,
 ) -> anyhow::Result<Condition> {
-    let Some(stored) = metadata.peek(cache.id, root.hash_part)? else {
+    let Some(stored) = paths::peek(metadata, cache.id, root.hash_part)? else {
         return Ok(Condition::default());
     };
     if let Some(text) = root.misnamed(&stored.path, &cache.store_dir, "the cache") {
@@ -165,7 +165,7 @@ fn condition(
     if is_forced {
         return Ok(Condition::default());
     }
-    let newest = metadata.generations(cache.id, name, i64::MAX, 1)?;
+    let newest = pins::generations(metadata, cache.id, name, i64::MAX, 1)?;
     let Some(newest) = newest.first() else {
         return Ok(Condition {
             only: None,
@@ -181,7 +181,7 @@ fn condition(
 
 fn remove(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
     let (cache, name) = (text(matches, "cache")?, text(matches, "name")?);
-    match metadata.remove_pin(cache, name)? {
+    match pins::remove(metadata, cache, name)? {
         0 => bail!("the cache {cache:?} has no pin {name:?}; see samovar pin list"),
         1 => Ok(writeln!(out, "1 generation was removed")?),
         count => Ok(writeln!(out, "{count} generations were removed")?),
@@ -194,7 +194,7 @@ fn list(metadata: &Sqlite, out: &mut dyn Write) -> anyhow::Result<()> {
         "{:12} {:20} {:>10} {:10} {:10} PATH",
         "CACHE", "NAME", "GENERATION", "CREATED", "EXPIRES"
     )?;
-    for pin in metadata.pins()? {
+    for pin in pins::all(metadata)? {
         let Pin {
             cache,
             name,
@@ -208,7 +208,7 @@ fn list(metadata: &Sqlite, out: &mut dyn Write) -> anyhow::Result<()> {
             lineage: _,
         } = &pin;
         let expires = expires_at.map_or_else(|| "never".to_owned(), date);
-        let dir = metadata.find_cache(cache)?.map(|row| row.store_dir);
+        let dir = caches::find(metadata, cache)?.map(|row| row.store_dir);
         writeln!(
             out,
             "{cache:12} {name:20} {generation:>10} {:10} {expires:10} {}{}{}",

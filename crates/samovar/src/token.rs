@@ -11,7 +11,7 @@ use clap::{Arg, ArgMatches, Command, value_parser};
 use samovar_cache::access::new_token;
 use samovar_nix::Glob;
 use samovar_server::config;
-use samovar_storage::metadata::{Metadata, NewToken, Rows as _, Sqlite};
+use samovar_storage::metadata::{NewToken, Sqlite, caches, tokens};
 use samovar_storage::token::{PREFIX, Rights, Token, TokenHash, now};
 use samovar_storage::{RootKind, open_database};
 use time::OffsetDateTime;
@@ -188,7 +188,7 @@ fn create(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyho
         rights: rights.unwrap_or_default(),
         expires_at: lifetime.map(|seconds| now().saturating_add(*seconds)),
     };
-    metadata.add_token(&hash, &new)?;
+    tokens::add(metadata, &hash, &new)?;
     writeln!(out, "{token}")?;
     out.flush()?;
     let expiry = match new.expires_at {
@@ -200,7 +200,7 @@ fn create(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyho
          samovar use --token-file FILE URL\nOr, for nix copy without samovar, put it into the \
          client's netrc file:\n  machine HOST login {name} password TOKEN"
     ));
-    let tokens = metadata.tokens()?;
+    let tokens = tokens::all(metadata)?;
     let of_name = tokens.iter().filter(|token| token.name == *name);
     let count = of_name.filter(|token| token.is_valid(now())).count();
     if count > 1 {
@@ -210,8 +210,7 @@ fn create(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyho
         ));
     }
     if let Some(cache) = &new.cache
-        && !metadata
-            .cache_names()?
+        && !caches::names(metadata)?
             .iter()
             .any(|name| cache.matches(name))
     {
@@ -225,7 +224,7 @@ fn create(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyho
 
 fn revoke(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
     let name: &String = matches.get_one("name").context("a name is missing")?;
-    match metadata.revoke_tokens(name)? {
+    match tokens::revoke(metadata, name)? {
         0 => bail!("there is no valid token {name:?}; see samovar token list"),
         1 => Ok(writeln!(out, "1 token was revoked")?),
         count => Ok(writeln!(out, "{count} tokens were revoked")?),
@@ -250,7 +249,7 @@ fn list(metadata: &Sqlite, out: &mut dyn Write) -> anyhow::Result<()> {
             "NAME", "RIGHTS", "CACHE", "NAMES", "CREATED", "EXPIRES", "STATE",
         ],
     )?;
-    for token in metadata.tokens()? {
+    for token in tokens::all(metadata)? {
         let expires = token.expires_at.map_or_else(|| "never".to_owned(), date);
         row(
             out,

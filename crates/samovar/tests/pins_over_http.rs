@@ -541,7 +541,7 @@ fn bodies_have_limits() {
 
 #[test]
 fn names_that_look_like_other_paths_are_not_given_to_new_pins() {
-    use samovar_storage::metadata::{Condition, NewPin, Pins as _};
+    use samovar_storage::metadata::{Condition, NewPin, pins};
 
     let pins = Pins::new(&["one"]);
     let sentence = "no part between slashes may be empty, \".\" or \"..\"";
@@ -575,7 +575,7 @@ fn names_that_look_like_other_paths_are_not_given_to_new_pins() {
             message: None,
             condition: Condition::default(),
         };
-        metadata.add_pin(&new).unwrap();
+        pins::add(&metadata, &new).unwrap();
         assert_eq!(pins.log(url).len(), 1);
         let mut remove = samovar();
         remove.args(["ref", "remove", &format!("{}#{name}", pins.server.url())]);

@@ -7,7 +7,7 @@ mod support_uploads;
 
 use samovar_protocol::push::{BODY_LEN_MAX, PUBLISH_LEN_MAX};
 use samovar_storage::DATABASE;
-use samovar_storage::metadata::{PushMetadata as _, Sqlite};
+use samovar_storage::metadata::{Sqlite, pushes};
 use samovar_storage::token::now;
 use support_protocol::{Push, narinfo_records, open_line, pack, pack_of};
 use support_uploads::{MadePath, Site, assert_refused, hash, send};
@@ -113,10 +113,10 @@ fn an_expired_push_is_gone() {
     assert_eq!(push.part(&id, &nar, 1, &path.file).status, 200);
     let database = |clock| Sqlite::with_clock(&site.storage().join(DATABASE), clock).unwrap();
     let almost = database(|| now() + 86_400 - 60);
-    almost.remove_expired_pushes().unwrap();
+    pushes::remove_expired(&almost).unwrap();
     assert_eq!(push.parts(&id, &nar).len(), 1);
     let later = database(|| now() + 86_400 + 660);
-    later.remove_expired_pushes().unwrap();
+    pushes::remove_expired(&later).unwrap();
     let response = push.join(&id, &nar, 1);
     assert_refused(&response, 404, &["expired"]);
     server.assert_lacks(&path);

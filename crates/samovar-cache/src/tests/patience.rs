@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use samovar_nix::StoreDir;
-use samovar_storage::metadata::{Metadata as _, NewToken};
+use samovar_storage::metadata::{NewToken, tokens};
 use samovar_storage::token::{Rights, TokenHash};
 use samovar_storage::{DATABASE, Storage, open_database};
 
@@ -84,7 +84,7 @@ fn an_upload_ends_with_the_patience_for_a_locked_database() {
     let hash = TokenHash::of(TOKEN.as_bytes()).unwrap();
     let storage = Storage::open(dir.path(), &StoreDir::default()).unwrap();
     open_database(dir.path())
-        .and_then(|database| database.add_token(&hash, &token))
+        .and_then(|database| tokens::add(&database, &hash, &token))
         .unwrap();
     let server = TestServer::with_site(SiteConfig {
         caches: vec![CacheConfig {

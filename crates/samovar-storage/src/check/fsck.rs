@@ -16,9 +16,10 @@ use samovar_nix::{HashPart, StoreDir};
 use samovar_protocol::{names::FileName, push::NARINFO_LEN_MAX};
 use samovar_text::counted;
 
+pub use super::finding::{Finding, Kind};
 use crate::error::StorageError;
 use crate::layout::narinfo_key;
-use crate::metadata::{DAY, ListedNar, ListedPath, Metadata};
+use crate::metadata::{DAY, ListedNar, ListedPath, Sqlite, caches, check, collect, nars, paths};
 use crate::mirror::Render;
 use crate::objects::{ObjectState, Objects};
 use crate::unmounted::check_files;
@@ -49,76 +50,6 @@ pub struct Options {
     pub delete_orphans: bool,
 }
 
-/// The kind of a fault that a check finds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// The object of a NAR is missing.
-    Missing,
-    /// The object of a NAR has a length or contents other than its row states.
-    Damaged,
-    /// The NAR is recorded as lost. No upload has replaced it yet.
-    Lost,
-    /// An object cannot be read.
-    Unreadable,
-    /// The index of an object's zstd frames is wrong.
-    Frames,
-    /// A narinfo in the directory is missing, or differs from the database.
-    Narinfo,
-    /// The directory has a narinfo of a path that the database does not have.
-    Unknown,
-    /// No row refers to the object.
-    Orphan,
-    /// The database is damaged.
-    Database,
-}
-
-impl Kind {
-    /// Returns the name of the kind, as `samovar fsck` prints it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Missing => "missing",
-            Self::Damaged => "damaged",
-            Self::Lost => "lost",
-            Self::Unreadable => "unreadable",
-            Self::Frames => "frames",
-            Self::Narinfo => "narinfo",
-            Self::Unknown => "unknown",
-            Self::Orphan => "orphan",
-            Self::Database => "database",
-        }
-    }
-}
-
-/// A fault of the storage. `Display` prints it in one line.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
-    /// The kind of the fault.
-    pub kind: Kind,
-    /// Key of the object, or the name of the database.
-    pub object: String,
-    /// What is wrong and, if the check cannot repair it, what the operator can do.
-    pub reason: String,
-    /// The repair that was made. `None`: nothing was repaired.
-    pub repair: Option<&'static str>,
-    /// The paths that the fault affects, each with the name of its cache.
-    pub paths: Vec<(String, String)>,
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}: {}", self.kind.name(), self.object, self.reason)?;
-        if let Some(repair) = self.repair {
-            write!(f, "; {repair}")?;
-        }
-        for (at, (cache, path)) in self.paths.iter().enumerate() {
-            let before = if at == 0 { "; affects" } else { "," };
-            write!(f, "{before} {path} ({cache})")?;
-        }
-        Ok(())
-    }
-}
-
 /// Numbers of checked objects and of findings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Summary {
@@ -138,7 +69,7 @@ pub struct Summary {
 
 /// A check of a storage.
 pub struct Fsck<'a> {
-    metadata: &'a dyn Metadata,
+    metadata: &'a Sqlite,
     objects: &'a dyn Objects,
     options: Options,
     /// Renders narinfos. `None`: wrong narinfos are reported but not rewritten.
@@ -157,7 +88,7 @@ impl<'a> Fsck<'a> {
     /// Prepares a check. `render` renders narinfos with the keys of the mirrored cache; without it,
     /// wrong narinfos cannot be rewritten. `report` receives each finding.
     pub fn new(
-        metadata: &'a dyn Metadata,
+        metadata: &'a Sqlite,
         objects: &'a dyn Objects,
         options: Options,
         render: Option<&'a Render<'a>>,
@@ -202,7 +133,7 @@ impl<'a> Fsck<'a> {
     }
 
     fn check_database(&mut self) -> Result<(), StorageError> {
-        for fault in self.metadata.faults(self.options.deep, FAULT_COUNT_MAX)? {
+        for fault in check::faults(self.metadata, self.options.deep, FAULT_COUNT_MAX)? {
             self.find_damage(&fault);
         }
         Ok(())
@@ -226,7 +157,7 @@ impl<'a> Fsck<'a> {
 
     /// Compares the numbers that the database derives from its rows with these rows.
     fn check_derived(&mut self) -> Result<(), StorageError> {
-        for fault in self.metadata.wrong_totals(self.options.repair)? {
+        for fault in check::wrong_totals(self.metadata, self.options.repair)? {
             let (reason, repair) = match self.options.repair {
                 true => (fault, Some("corrected")),
                 false => (format!("{fault}; samovar fsck --repair corrects it"), None),
@@ -239,7 +170,7 @@ impl<'a> Fsck<'a> {
     fn check_nars(&mut self) -> Result<(), StorageError> {
         let mut after = 0;
         loop {
-            let nars = self.metadata.nars_after(after, BATCH_COUNT)?;
+            let nars = check::nars_after(self.metadata, after, BATCH_COUNT)?;
             let Some(last) = nars.last() else { break };
             after = last.nar.id;
             for nar in nars {
@@ -250,10 +181,10 @@ impl<'a> Fsck<'a> {
     }
 
     fn check_paths(&mut self) -> Result<(), StorageError> {
-        let mirrored = self.metadata.mirrored_cache()?;
+        let mirrored = caches::mirrored(self.metadata)?;
         let mut after = 0;
         loop {
-            let mut paths = self.metadata.paths_after(after, BATCH_COUNT)?;
+            let mut paths = check::paths_after(self.metadata, after, BATCH_COUNT)?;
             let Some(last) = paths.last() else { break };
             after = last.id;
             self.summary.paths += paths.len() as u64;
@@ -290,7 +221,7 @@ impl<'a> Fsck<'a> {
             // Meanwhile, an upload or the collector may have replaced or deleted the object or its
             // row.
             let mut is_unchanged = || Ok(objects.state(&key).unwrap_or_default() == state);
-            let row = metadata.nars_after(listed.nar.id - 1, 1)?.pop();
+            let row = check::nars_after(metadata, listed.nar.id - 1, 1)?.pop();
             match row.filter(|row| row.nar.id == listed.nar.id) {
                 Some(row) if row == listed && is_unchanged()? => {
                     return self.conclude(&listed, fault, &mut is_unchanged);
@@ -336,12 +267,16 @@ impl<'a> Fsck<'a> {
                     format!("it has the NAR {found}, not {expected}"),
                 )
             }
-            Ok(verified) if verified.frames != self.metadata.frames(nar.id)? => Ok(Some(Fault {
-                kind: Kind::Frames,
-                reason: "the index of its frames is wrong".to_owned(),
-                frames: verified.frames,
-            })),
-            Ok(_) => Ok(None),
+            Ok(verified) => Ok(
+                match verified.frames != nars::frames(self.metadata, nar.id)? {
+                    true => Some(Fault {
+                        kind: Kind::Frames,
+                        reason: "the index of its frames is wrong".to_owned(),
+                        frames: verified.frames,
+                    }),
+                    false => None,
+                },
+            ),
         }
     }
 
@@ -354,14 +289,14 @@ impl<'a> Fsck<'a> {
         is_unchanged: &mut dyn FnMut() -> Result<bool, StorageError>,
     ) -> Result<(), StorageError> {
         let (metadata, objects, nar) = (self.metadata, self.objects, &listed.nar);
-        let paths = metadata.paths_of_nar(nar.id)?;
+        let paths = check::paths_of_nar(metadata, nar.id)?;
         if listed.is_lost && paths.is_empty() {
             // Ignore the lost NAR: an upload in another compression has replaced it.
             return Ok(());
         }
         let mut set_lost = |is_lost| {
             let mut remove = |hash_part| objects.remove(&narinfo_key(hash_part));
-            metadata.set_lost(nar.id, is_lost, is_unchanged, &mut remove)
+            check::set_lost(metadata, nar.id, is_lost, is_unchanged, &mut remove)
         };
         let intact = Fault::new(Kind::Lost, "it is recorded as lost".to_owned());
         let is_intact = fault.is_none() && self.options.deep;
@@ -386,7 +321,7 @@ impl<'a> Fsck<'a> {
                 None
             }
             Kind::Frames => {
-                metadata.set_frames(nar.id, fault.frames.as_deref())?;
+                nars::set_frames(metadata, nar.id, fault.frames.as_deref())?;
                 Some("rewritten")
             }
             Kind::Missing | Kind::Damaged => {
@@ -424,7 +359,7 @@ impl<'a> Fsck<'a> {
         for (path, mut reason) in wrong {
             let key = narinfo_key(path.path.hash_part());
             let render = self.render.filter(|_| self.options.repair);
-            let stored = self.metadata.peek(path.cache, path.path.hash_part())?;
+            let stored = paths::peek(self.metadata, path.cache, path.path.hash_part())?;
             let repair = match render.zip(stored) {
                 Some((render, stored)) => {
                     self.objects.write_mirror(&key, &render(&stored))?;
@@ -449,7 +384,7 @@ impl<'a> Fsck<'a> {
         dir: &StoreDir,
     ) -> Result<Option<String>, StorageError> {
         let hash_part = path.path.hash_part();
-        let Some(stored) = self.metadata.peek(path.cache, hash_part)? else {
+        let Some(stored) = paths::peek(self.metadata, path.cache, hash_part)? else {
             return Ok(None);
         };
         let Some(file) = self.objects.open(&narinfo_key(hash_part))? else {
@@ -474,7 +409,7 @@ impl<'a> Fsck<'a> {
     /// Finds objects to which no row refers, and narinfos of paths that the database does not have.
     fn find_orphans(&mut self) -> Result<(), StorageError> {
         let (metadata, objects) = (self.metadata, self.objects);
-        let mirrored = metadata.mirrored_cache()?;
+        let mirrored = caches::mirrored(metadata)?;
         let mut has_unknown = false;
         objects.list("", &mut |key| {
             let hash_part = key.strip_suffix(".narinfo");
@@ -482,7 +417,7 @@ impl<'a> Fsck<'a> {
                 return Ok(());
             };
             let is_known = match &mirrored {
-                Some(mirrored) => metadata.has_path(mirrored.id, hash_part)?,
+                Some(mirrored) => paths::exists(metadata, mirrored.id, hash_part)?,
                 None => false,
             };
             if !is_known {
@@ -493,8 +428,10 @@ impl<'a> Fsck<'a> {
         let before = metadata.now() - ORPHAN_AGE;
         let mut orphans = Vec::new();
         objects.list("nar/", &mut |key| {
-            let state = objects.state(key)?;
-            if state.is_none_or(|state| state.modified_at > before) || !metadata.is_orphan(key)? {
+            let is_old = objects
+                .state(key)?
+                .is_some_and(|state| state.modified_at <= before);
+            if !is_old || !check::is_orphan(metadata, key)? {
                 return Ok(());
             }
             if !self.options.delete_orphans || has_unknown {
@@ -519,7 +456,7 @@ impl<'a> Fsck<'a> {
     /// Reports a narinfo in the directory that is not of the mirrored cache. Removes it, if that is
     /// requested, if another cache has the path. Returns whether no cache has it.
     fn find_unknown(&mut self, key: &str, hash_part: HashPart) -> Result<bool, StorageError> {
-        let owner = self.metadata.cache_of(hash_part)?;
+        let owner = caches::of_path(self.metadata, hash_part)?;
         let (reason, repair) = match &owner {
             None => {
                 let reason = "the database does not have this path: import it with samovar import, \
@@ -544,11 +481,11 @@ impl<'a> Fsck<'a> {
 
     /// Deletes orphans. No upload can use their keys before the collector frees the keys.
     fn delete(&mut self, orphans: &[String]) -> Result<(), StorageError> {
-        let keys = self.metadata.discard(orphans)?;
+        let keys = check::discard(self.metadata, orphans)?;
         for key in &keys {
             self.objects.remove(key)?;
         }
-        self.metadata.set_removed(&keys)?;
+        collect::set_removed(self.metadata, &keys)?;
         for key in &keys {
             let reason = "no path uses the file".to_owned();
             self.find(Kind::Orphan, key, reason, Some("deleted"), &[]);

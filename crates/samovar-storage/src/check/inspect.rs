@@ -13,7 +13,7 @@ use samovar_nix::{HashPart, StorePath};
 
 use crate::error::StorageError;
 use crate::layout::{DATABASE, LOCK, PART_PREFIX, STORE_ID, TMP, narinfo_key};
-use crate::metadata::{CacheSummary, SCHEMA, all_caches, all_tokens};
+use crate::metadata::{CacheSummary, SCHEMA, caches, tokens};
 use crate::root;
 use crate::token::{Token, now};
 
@@ -119,7 +119,7 @@ pub fn inspect(root: &Path) -> Result<Option<Inspection>, StorageError> {
     if schema < 1 || !found.damage.is_empty() {
         return Ok(Some(found));
     }
-    found.tokens = all_tokens(&connection, schema)?;
+    found.tokens = tokens::all_in(&connection, schema)?;
     found.newest_at =
         connection.query_row("select max(registered_at) from path", [], |row| row.get(0))?;
     if schema >= 2 {
@@ -130,7 +130,7 @@ pub fn inspect(root: &Path) -> Result<Option<Inspection>, StorageError> {
         found.missing = missing_files(root, &connection)?;
     }
     if schema == SCHEMA {
-        found.caches = all_caches(&connection, now())?;
+        found.caches = caches::all_in(&connection, now())?;
     }
     found.has_own_database = has_own_database(root, &connection)?;
     if schema >= 2 {

@@ -1,5 +1,6 @@
 //! Checks of a storage: a quick one of its parts, and one of each path and file.
 
+mod finding;
 pub mod fsck;
 mod inspect;
 

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use crate::error::StorageError;
 use crate::gc::{Retentions, Rules};
-use crate::metadata::{CacheId, Extra, Metadata};
+use crate::metadata::{CacheId, Extra, Sqlite, extras, limits};
 
 /// Returns the build logs and realisations without a path that the next run of the collector
 /// deletes: those whose path was deleted, those that are older than the retention time, and the
@@ -18,13 +18,13 @@ use crate::metadata::{CacheId, Extra, Metadata};
 ///
 /// Any [`StorageError`].
 pub fn unused_extras(
-    metadata: &dyn Metadata,
+    metadata: &Sqlite,
     rules: &Rules,
     retentions: &Retentions,
 ) -> Result<Vec<Extra>, StorageError> {
     let now = metadata.now();
     let (mut unused, mut others) = (Vec::new(), Vec::new());
-    for extra in metadata.extras_without_path(now - rules.young)? {
+    for extra in extras::without_path(metadata, now - rules.young)? {
         let time = retentions.of(&extra.cache_name).time_of(&extra.name);
         let is_old = time.is_some_and(|time| extra.uploaded_at <= now - time);
         match extra.is_left || is_old {
@@ -46,7 +46,7 @@ pub fn unused_extras(
                     .iter()
                     .filter(|other: &&Extra| other.cache == extra.cache);
                 let freed: u64 = of_cache.map(|other| other.size).sum();
-                let used = metadata.used_bytes(extra.cache)?.saturating_sub(freed);
+                let used = limits::used_bytes(metadata, extra.cache)?.saturating_sub(freed);
                 excess
                     .entry(extra.cache)
                     .or_insert(used.saturating_sub(max))

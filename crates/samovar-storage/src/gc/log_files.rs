@@ -2,23 +2,23 @@
 
 use crate::error::StorageError;
 use crate::layout::{LOGS, log_prefix};
-use crate::metadata::{CacheId, LogFile, Metadata};
+use crate::metadata::{CacheId, LogFile, Sqlite, caches, extras};
 use crate::objects::{Objects, list_if_any};
 
 /// Compares the build logs in the directory with their records, and corrects the records. Keeps
 /// those of files that were uploaded after `before`, which may be missing for a moment.
 pub(crate) fn compare(
-    metadata: &dyn Metadata,
+    metadata: &Sqlite,
     objects: &dyn Objects,
     before: i64,
 ) -> Result<(), StorageError> {
-    let mirrored = metadata.mirrored_cache()?.map(|cache| cache.id);
-    for name in metadata.cache_names()? {
-        let Some(cache) = metadata.find_cache(&name)? else {
+    let mirrored = caches::mirrored(metadata)?.map(|cache| cache.id);
+    for name in caches::names(metadata)? {
+        let Some(cache) = caches::find(metadata, &name)? else {
             continue;
         };
         let found = in_directory(objects, cache.id, mirrored == Some(cache.id))?;
-        metadata.compare_logs(cache.id, &found, before)?;
+        extras::compare_logs(metadata, cache.id, &found, before)?;
     }
     Ok(())
 }

@@ -64,7 +64,7 @@ use samovar_nix::HashPart;
 use samovar_text::{counted, human};
 
 use crate::error::StorageError;
-use crate::metadata::{CacheId, Extra, Graph, Metadata};
+use crate::metadata::{self, CacheId, Extra, Graph, Sqlite, check, collect, pins, totals};
 use crate::objects::Objects;
 use crate::unmounted::check_files;
 
@@ -145,7 +145,7 @@ impl fmt::Display for Summary {
 
 /// A run of the collector.
 pub struct Collector<'a> {
-    metadata: &'a dyn Metadata,
+    metadata: &'a Sqlite,
     objects: &'a dyn Objects,
     rules: Rules,
     retentions: &'a Retentions,
@@ -207,7 +207,7 @@ impl<'a> Collector<'a> {
     /// [`StorageError::File`] if the lock file cannot be created or locked.
     pub fn start(
         root: &Path,
-        metadata: &'a dyn Metadata,
+        metadata: &'a Sqlite,
         objects: &'a dyn Objects,
         rules: Rules,
         retentions: &'a Retentions,
@@ -262,8 +262,8 @@ impl<'a> Collector<'a> {
         let metadata = self.metadata;
         // The objects of an unmounted directory would count as removed.
         check_files(metadata, self.objects)?;
-        metadata.check_small_tables()?;
-        let collected_at = metadata.collected_at()?;
+        check::small_tables(metadata)?;
+        let collected_at = totals::collected_at(metadata)?;
         let (now, rules) = (metadata.now(), &self.rules);
         match plausible::of_clock(now, collected_at, self.drift, rules, self.retentions) {
             Some(doubt) if !self.is_forced => Err(StorageError::Doubtful(doubt)),
@@ -299,7 +299,7 @@ impl<'a> Collector<'a> {
                 Phase::RemovePins
             }
             Phase::RemovePins => {
-                self.summary.expired_pins = self.metadata.remove_expired_pins()?;
+                self.summary.expired_pins = pins::remove_expired(self.metadata)?;
                 Phase::PurgeCaches
             }
             Phase::PurgeCaches => match purge_step(self.metadata, self.objects)? {
@@ -314,7 +314,7 @@ impl<'a> Collector<'a> {
             Phase::Mark => self.mark()?,
             Phase::Revive(mut kept, dead) => {
                 let batch = next(&mut kept);
-                self.metadata.condemn_paths(&batch, false)?;
+                collect::condemn_paths(self.metadata, &batch, false)?;
                 self.summary.revived += batch.len();
                 match kept.is_empty() {
                     true => Phase::Condemn(dead),
@@ -323,14 +323,14 @@ impl<'a> Collector<'a> {
             }
             Phase::Condemn(mut dead) => {
                 let batch = next(&mut dead);
-                self.metadata.condemn_paths(&batch, true)?;
+                collect::condemn_paths(self.metadata, &batch, true)?;
                 self.summary.condemned += batch.len();
                 match dead.is_empty() {
                     true => Phase::ConfirmPaths,
                     false => Phase::Condemn(dead),
                 }
             }
-            Phase::ConfirmPaths => match self.metadata.confirm(BATCH_COUNT)? {
+            Phase::ConfirmPaths => match collect::confirm(self.metadata, BATCH_COUNT)? {
                 true => {
                     if self.summary.condemned > 0 {
                         std::thread::sleep(self.pause);
@@ -339,9 +339,10 @@ impl<'a> Collector<'a> {
                 }
                 false => Phase::ConfirmPaths,
             },
-            Phase::FindPaths => {
-                Phase::DeletePaths(self.metadata.condemned_paths(self.condemned_before())?)
-            }
+            Phase::FindPaths => Phase::DeletePaths(collect::condemned_paths(
+                self.metadata,
+                self.condemned_before(),
+            )?),
             Phase::DeletePaths(ids) => self.delete_paths(ids)?,
             Phase::FindExtras => {
                 let unused = unused_extras(self.metadata, &self.rules, self.retentions)?;
@@ -364,22 +365,27 @@ impl<'a> Collector<'a> {
         let metadata = self.metadata;
         let (sent_before, before) = (metadata.now() - self.rules.loose, self.condemned_before());
         self.phase = match phase {
-            Phase::FindUnusedNars => Phase::CondemnNars(metadata.loose_nars(sent_before, None)?),
+            Phase::FindUnusedNars => {
+                Phase::CondemnNars(collect::loose_nars(metadata, sent_before, None)?)
+            }
             Phase::CondemnNars(mut ids) => {
                 let batch = next(&mut ids);
-                self.summary.condemned_nars += metadata.condemn_nars(&batch, sent_before)?;
+                self.summary.condemned_nars +=
+                    collect::condemn_nars(metadata, &batch, sent_before)?;
                 match ids.is_empty() {
                     true => Phase::ConfirmNars,
                     false => Phase::CondemnNars(ids),
                 }
             }
-            Phase::ConfirmNars => match metadata.confirm(BATCH_COUNT)? {
+            Phase::ConfirmNars => match collect::confirm(metadata, BATCH_COUNT)? {
                 true => Phase::FindNars,
                 false => Phase::ConfirmNars,
             },
-            Phase::FindNars => Phase::DeleteNars(metadata.loose_nars(sent_before, Some(before))?),
+            Phase::FindNars => {
+                Phase::DeleteNars(collect::loose_nars(metadata, sent_before, Some(before))?)
+            }
             Phase::DeleteNars(mut ids) => {
-                let sizes = metadata.delete_nars(&next(&mut ids), sent_before, before)?;
+                let sizes = collect::delete_nars(metadata, &next(&mut ids), sent_before, before)?;
                 self.summary.deleted_nars += sizes.len();
                 self.summary.deleted_bytes += sizes.iter().sum::<u64>();
                 match ids.is_empty() {
@@ -387,7 +393,7 @@ impl<'a> Collector<'a> {
                     false => Phase::DeleteNars(ids),
                 }
             }
-            Phase::FindGarbage => Phase::RemoveObjects(metadata.garbage()?),
+            Phase::FindGarbage => Phase::RemoveObjects(collect::garbage(metadata)?),
             Phase::RemoveObjects(mut keys) => {
                 let batch = next(&mut keys);
                 for key in &batch {
@@ -396,15 +402,15 @@ impl<'a> Collector<'a> {
                 Phase::RecordRemoved(batch, keys)
             }
             Phase::RecordRemoved(removed, keys) => {
-                metadata.set_removed(&removed)?;
+                collect::set_removed(metadata, &removed)?;
                 match keys.is_empty() {
                     true => Phase::FreeKeys,
                     false => Phase::RemoveObjects(keys),
                 }
             }
             Phase::FreeKeys => {
-                metadata.free_keys(metadata.now() - self.rules.key_rest)?;
-                metadata.set_collected()?;
+                collect::free_keys(metadata, metadata.now() - self.rules.key_rest)?;
+                totals::set_collected(metadata)?;
                 Phase::Done
             }
             _ => return Ok(false),
@@ -434,9 +440,7 @@ impl<'a> Collector<'a> {
         let rest = ids.split_off(ids.len().min(BATCH_COUNT as usize));
         let mut remove_mirror = |key: &str| self.objects.remove(key);
         let before = self.condemned_before();
-        let deleted = self
-            .metadata
-            .delete_paths(&ids, before, &mut remove_mirror)?;
+        let deleted = collect::delete_paths(self.metadata, &ids, before, &mut remove_mirror)?;
         self.summary.deleted += deleted.len();
         for (cache, hash_part) in deleted {
             (self.deleted)(cache, hash_part)?;
@@ -450,7 +454,7 @@ impl<'a> Collector<'a> {
     fn delete_extras(&mut self, extras: &[Extra]) -> Result<(), StorageError> {
         let before = self.metadata.now() - self.rules.young;
         let mut remove = |key: &str| self.objects.remove(key);
-        let deleted = self.metadata.delete_extras(extras, before, &mut remove)?;
+        let deleted = metadata::extras::delete(self.metadata, extras, before, &mut remove)?;
         self.summary.deleted_extras += deleted.len();
         let sizes = deleted.iter().map(|extra| extra.size);
         self.summary.deleted_extra_bytes += sizes.sum::<u64>();
@@ -474,11 +478,11 @@ fn next<T>(list: &mut Vec<T>) -> Vec<T> {
 ///
 /// Any [`StorageError`].
 pub fn preview(
-    metadata: &dyn Metadata,
+    metadata: &Sqlite,
     rules: &Rules,
     retentions: &Retentions,
 ) -> Result<(Graph, Vec<Verdict>), StorageError> {
-    let graph = metadata.graph(&|cache, name| retentions.of(cache).time_of(name))?;
+    let graph = collect::graph(metadata, &|cache, name| retentions.of(cache).time_of(name))?;
     let verdicts = keep::decide(&graph, retentions, rules, metadata.now());
     Ok((graph, verdicts))
 }

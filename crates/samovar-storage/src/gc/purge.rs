@@ -2,7 +2,7 @@
 
 use crate::error::StorageError;
 use crate::layout::{LOGS, log_prefix};
-use crate::metadata::{CacheId, Metadata};
+use crate::metadata::{CacheId, Sqlite, caches};
 use crate::objects::{Objects, list_if_any};
 
 /// Maximum number of rows that one step deletes. Uploads wait about 20 ms for such a step.
@@ -14,22 +14,22 @@ const BATCH_COUNT: u32 = 500;
 /// # Errors
 ///
 /// Any [`StorageError`].
-pub fn purge_step(metadata: &dyn Metadata, objects: &dyn Objects) -> Result<bool, StorageError> {
-    let Some(cache) = metadata.cache_to_purge()? else {
+pub fn purge_step(metadata: &Sqlite, objects: &dyn Objects) -> Result<bool, StorageError> {
+    let Some(cache) = caches::to_purge(metadata)? else {
         return Ok(false);
     };
     // Delete logs first: the database does not list them, so rows must be left if logs are left.
     remove_logs(metadata, objects, cache)?;
-    metadata.purge_cache(cache, BATCH_COUNT, &mut |key| objects.remove(key))?;
+    caches::purge(metadata, cache, BATCH_COUNT, &mut |key| objects.remove(key))?;
     Ok(true)
 }
 
 fn remove_logs(
-    metadata: &dyn Metadata,
+    metadata: &Sqlite,
     objects: &dyn Objects,
     cache: CacheId,
 ) -> Result<(), StorageError> {
-    let mirrored = metadata.mirrored_cache()?.map(|mirrored| mirrored.id);
+    let mirrored = caches::mirrored(metadata)?.map(|mirrored| mirrored.id);
     let of_mirrored = (mirrored == Some(cache)).then(|| LOGS.to_owned());
     for prefix in of_mirrored.into_iter().chain([log_prefix(cache.0)]) {
         list_if_any(objects, &prefix, &mut |key| objects.remove(key))?;

@@ -1,208 +1,25 @@
-//! [`Rows`]: lists and repairs rows for `samovar fsck`, `import` and `export`.
+//! Lists all rows, and checks and repairs them for `samovar fsck`, `import` and `export`.
 
-use samovar_nix::{HashPart, StoreDir, StorePath};
+use rusqlite::{Connection, params};
+use samovar_nix::{HashPart, StorePath};
 
-use super::{CacheId, StoredNar, StoredPath};
+use super::rows::{damaged, nar_columns, nar_of, path_of};
+use super::{CacheId, Sqlite, StoredNar, caches, collect};
 use crate::error::StorageError;
 
-/// The part of [`Metadata`](super::Metadata) for commands on whole storages.
-pub trait Rows {
-    /// Returns at most `count_max` NARs whose row numbers are higher than `id`, in the order of
-    /// their rows.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn nars_after(&self, id: i64, count_max: u32) -> Result<Vec<ListedNar>, StorageError>;
+/// Tables without a row for each path or NAR.
+const SMALL_TABLES: [&str; 6] = ["meta", "cache", "token", "pin", "removed_pin", "push"];
 
-    /// Returns at most `count_max` paths of all caches whose row numbers are higher than `id`, in
-    /// the order of their rows. A path comes after its references.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn paths_after(&self, id: i64, count_max: u32) -> Result<Vec<ListedPath>, StorageError>;
+/// The total length of the files that the paths of a row of `cache` use, each counted once.
+const FILE_BYTES: &str = "(select coalesce(sum(file_size), 0) from nar where id in \
+     (select nar_id from path where cache_id = cache.id))";
 
-    /// Returns the same as [`Metadata::path`](super::Metadata::path), but does not revive a
-    /// condemned path.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn peek(&self, cache: CacheId, hash_part: HashPart)
-    -> Result<Option<StoredPath>, StorageError>;
-
-    /// Returns the paths of all caches that use a NAR.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn paths_of_nar(&self, nar_id: i64) -> Result<Vec<ListedPath>, StorageError>;
-
-    /// Returns the index of a NAR's zstd frames, or `None` if the NAR has no index.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn frames(&self, nar_id: i64) -> Result<Option<Vec<u8>>, StorageError>;
-
-    /// Replaces the index of a NAR's zstd frames. `None` removes it.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn set_frames(&self, nar_id: i64, frames: Option<&[u8]>) -> Result<(), StorageError>;
-
-    /// Records in one transaction that a NAR is lost (`true`) or intact (`false`). Returns whether
-    /// anything was changed: nothing is if the row does not exist or records the same already, or
-    /// if `is_unchanged`, which is called in the transaction, returns `false`. For each path of the
-    /// mirrored cache whose NAR is lost, calls `remove_mirror`.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn set_lost(
-        &self,
-        nar_id: i64,
-        is_lost: bool,
-        is_unchanged: &mut dyn FnMut() -> Result<bool, StorageError>,
-        remove_mirror: &mut dyn FnMut(HashPart) -> Result<(), StorageError>,
-    ) -> Result<bool, StorageError>;
-
-    /// Returns the cache whose narinfos are also written into the directory. `None`: no cache is
-    /// mirrored.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn mirrored_cache(&self) -> Result<Option<CacheRow>, StorageError>;
-
-    /// Returns today's date in the form `2026-11-23`.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn today(&self) -> Result<String, StorageError>;
-
-    /// Calls `write` with a line of JSON for each token, each pin, the last use of each path, the
-    /// mirrored cache, and the narinfo of each path of another cache. Returns the fault of the
-    /// first path that is left out because its row is damaged.
-    ///
-    /// # Errors
-    ///
-    /// Any other [`StorageError`], and those of `write`.
-    fn dump(
-        &self,
-        write: &mut dyn FnMut(&str) -> Result<(), StorageError>,
-    ) -> Result<Option<StorageError>, StorageError>;
-
-    /// Returns the narinfos in lines that [`dump`](Self::dump) has written, each with the name of
-    /// its cache. A path comes after its references.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn dumped_narinfos(&self, lines: &[String]) -> Result<Vec<(String, String)>, StorageError>;
-
-    /// Returns whether a token, a pin or a path of a cache that is not mirrored is in lines that
-    /// [`dump`](Self::dump) has written, but not in the database. Ignores other lines.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn lacks_any(&self, lines: &[String]) -> Result<bool, StorageError>;
-
-    /// Returns the name of the mirrored cache in lines that [`dump`](Self::dump) has written.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn dumped_mirrored_cache(&self, lines: &[String]) -> Result<Option<String>, StorageError>;
-
-    /// Returns a text that changes when what [`dump`](Self::dump) writes changes, except the last
-    /// uses.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn dump_state(&self) -> Result<String, StorageError>;
-
-    /// Restores lines that [`dump`](Self::dump) has written, in one transaction. Ignores narinfos,
-    /// and pins and uses of paths that do not exist.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn restore(&self, lines: &[String]) -> Result<(), StorageError>;
-
-    /// Returns the cache with this name, or `None` if it does not exist.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn find_cache(&self, name: &str) -> Result<Option<CacheRow>, StorageError>;
-
-    /// Returns the name of a cache that has a path with this hash part.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn cache_of(&self, hash_part: HashPart) -> Result<Option<String>, StorageError>;
-
-    /// Returns the names of all caches that are not deleted.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn cache_names(&self) -> Result<Vec<String>, StorageError>;
-
-    /// Returns whether no NAR uses the object with this key, and its deletion is not already in
-    /// progress.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn is_orphan(&self, object_key: &str) -> Result<bool, StorageError>;
-
-    /// Records those of these keys that no NAR uses as garbage, in one transaction. Returns them.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn discard(&self, object_keys: &[String]) -> Result<Vec<String>, StorageError>;
-
-    /// Checks the tables and indexes that decide what is kept and who may do what: caches, tokens,
-    /// pins and pushes. They are small.
-    ///
-    /// # Errors
-    ///
-    /// [`StorageError::Damaged`] if one of them is damaged. Other errors.
-    fn check_small_tables(&self) -> Result<(), StorageError>;
-
-    /// Returns the time at which the collector's last complete run ended, in seconds since 1970.
-    /// `None`: no run was complete yet.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn collected_at(&self) -> Result<Option<i64>, StorageError>;
-
-    /// Recomputes the total length of the files of each cache, which triggers keep current. Returns
-    /// a description of each one that is wrong. `repairs`: also corrects them.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn wrong_totals(&self, repairs: bool) -> Result<Vec<String>, StorageError>;
-
-    /// Checks the database. Returns at most `count_max` faults of its structure and of the
-    /// references between rows. With `deep`, also compares indexes with tables.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn faults(&self, deep: bool, count_max: u32) -> Result<Vec<String>, StorageError>;
-}
+/// The total length of what the row of `cache` has besides the files of NARs.
+const EXTRA_BYTES: &str = "(\
+     (select coalesce(sum(own_bytes), 0) from path where cache_id = cache.id) \
+     + (select coalesce(sum(4096 + length(key) + length(body) + length(sigs)), 0) \
+        from extra where cache_id = cache.id) \
+     + (select coalesce(sum(4096 + size), 0) from log where cache_id = cache.id))";
 
 /// A NAR in a list of all NARs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -228,13 +45,231 @@ pub struct ListedPath {
     pub is_lost: bool,
 }
 
-/// A row of the table of caches.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CacheRow {
-    /// Row number, which identifies the cache.
-    pub id: CacheId,
-    /// Name of the cache.
-    pub name: String,
-    /// The store directory of the cache's paths.
-    pub store_dir: StoreDir,
+/// Returns at most `count_max` NARs whose row numbers are higher than `id`, in the order of
+/// their rows.
+pub(crate) fn nars_after(
+    database: &Sqlite,
+    id: i64,
+    count_max: u32,
+) -> Result<Vec<ListedNar>, StorageError> {
+    database.read(|connection| {
+        let mut statement = connection.prepare_cached(concat!(
+            "select ",
+            nar_columns!(),
+            ", state = 3 from nar where id > ?1 order by id limit ?2"
+        ))?;
+        let mut rows = statement.query(params![id, count_max])?;
+        let mut nars = Vec::new();
+        while let Some(row) = rows.next()? {
+            nars.push(ListedNar {
+                nar: nar_of(row)?,
+                is_lost: row.get(7)?,
+            });
+        }
+        Ok(nars)
+    })
+}
+
+/// Returns at most `count_max` paths of all caches whose row numbers are higher than `id`, in
+/// the order of their rows. A path comes after its references.
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn paths_after(
+    database: &Sqlite,
+    id: i64,
+    count_max: u32,
+) -> Result<Vec<ListedPath>, StorageError> {
+    database.read(|connection| {
+        let condition = "path.id > ?1 order by path.id limit ?2";
+        paths(connection, condition, &[id, count_max.into()])
+    })
+}
+
+/// Returns the paths of all caches that use a NAR.
+pub(crate) fn paths_of_nar(
+    database: &Sqlite,
+    nar_id: i64,
+) -> Result<Vec<ListedPath>, StorageError> {
+    database.read(|connection| paths_of_nar_in(connection, nar_id))
+}
+
+/// Records in one transaction that a NAR is lost (`true`) or intact (`false`). Returns whether
+/// anything was changed: nothing is if the row does not exist or records the same already, or
+/// if `is_unchanged`, which is called in the transaction, returns `false`. For each path of the
+/// mirrored cache whose NAR is lost, calls `remove_mirror`.
+pub(crate) fn set_lost(
+    database: &Sqlite,
+    nar_id: i64,
+    is_lost: bool,
+    is_unchanged: &mut dyn FnMut() -> Result<bool, StorageError>,
+    remove_mirror: &mut dyn FnMut(HashPart) -> Result<(), StorageError>,
+) -> Result<bool, StorageError> {
+    database.write(|transaction| {
+        if !is_unchanged()? {
+            return Ok(false);
+        }
+        let state = if is_lost { 3 } else { 1 };
+        let changed = transaction.execute(
+            "update nar set state = ?2, state_at = ?3 where id = ?1 and state <> ?2",
+            params![nar_id, state, database.now()],
+        )?;
+        if changed == 0 {
+            return Ok(false);
+        }
+        let mirrored = caches::mirrored_in(transaction)?.filter(|_| is_lost);
+        let mirrored = mirrored.map(|cache| cache.id);
+        for path in paths_of_nar_in(transaction, nar_id)? {
+            if mirrored == Some(path.cache) {
+                remove_mirror(path.path.hash_part())?;
+            }
+        }
+        Ok(true)
+    })
+}
+
+/// Returns whether no NAR uses the object with this key, and its deletion is not already in
+/// progress.
+pub(crate) fn is_orphan(database: &Sqlite, object_key: &str) -> Result<bool, StorageError> {
+    database.read(|connection| is_orphan_in(connection, object_key))
+}
+
+/// Records those of these keys that no NAR uses as garbage, in one transaction. Returns them.
+pub(crate) fn discard(database: &Sqlite, keys: &[String]) -> Result<Vec<String>, StorageError> {
+    database.write(|transaction| {
+        let now = database.now();
+        let mut discarded = Vec::new();
+        for key in keys {
+            if is_orphan_in(transaction, key)? {
+                collect::discard(transaction, key, now)?;
+                discarded.push(key.clone());
+            }
+        }
+        Ok(discarded)
+    })
+}
+
+/// Checks the tables and indexes that decide what is kept and who may do what: caches, tokens,
+/// pins and pushes. They are small.
+///
+/// # Errors
+///
+/// [`StorageError::Damaged`] if one of them is damaged. Other errors.
+pub(crate) fn small_tables(database: &Sqlite) -> Result<(), StorageError> {
+    database.read(|connection| {
+        for table in SMALL_TABLES {
+            let mut statement = connection.prepare(&format!("pragma integrity_check({table})"))?;
+            let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
+            for fault in rows {
+                match fault? {
+                    fault if fault == "ok" => {}
+                    fault => return Err(damaged(&fault)),
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Recomputes the total length of the files of each cache, which triggers keep current. Returns
+/// a description of each one that is wrong. `repairs`: also corrects them.
+pub(crate) fn wrong_totals(database: &Sqlite, repairs: bool) -> Result<Vec<String>, StorageError> {
+    match repairs {
+        false => database.read(wrong_in),
+        true => database.write(|transaction| {
+            let wrong = wrong_in(transaction)?;
+            let update =
+                format!("update cache set file_bytes = {FILE_BYTES}, extra_bytes = {EXTRA_BYTES}");
+            transaction.execute(&update, [])?;
+            Ok(wrong)
+        }),
+    }
+}
+
+/// Checks the database. Returns at most `count_max` faults of its structure and of the
+/// references between rows. With `deep`, also compares indexes with tables.
+pub(crate) fn faults(
+    database: &Sqlite,
+    deep: bool,
+    count_max: u32,
+) -> Result<Vec<String>, StorageError> {
+    database.read(|connection| {
+        let check = if deep { "integrity" } else { "quick" };
+        let mut statement = connection.prepare(&format!("pragma {check}_check({count_max})"))?;
+        let rows = statement.query_map([], |row| row.get(0))?;
+        let mut faults: Vec<String> = rows.collect::<Result<_, _>>()?;
+        faults.retain(|fault| fault != "ok");
+        let queries = [
+            // Without the table `reference`, whose rows have no number.
+            // Rows of some other tables have no number, either.
+            "select coalesce('row ' || rowid, 'a row') || ' of the table ' || \"table\" \
+             || ' needs a missing row of ' || parent from pragma_foreign_key_check \
+             where \"table\" <> 'reference' limit ?1",
+            "select coalesce(path.name, 'a missing path') || ' (row ' || referrer || \
+             ') refers to row ' || reference || ', which is missing or of another cache' \
+             from reference left join path on path.id = referrer \
+             left join path as target on target.id = reference \
+             where path.cache_id is null or target.cache_id is not path.cache_id limit ?1",
+        ];
+        for query in queries {
+            let mut statement = connection.prepare(query)?;
+            let rows = statement.query_map([count_max], |row| row.get(0))?;
+            for fault in rows {
+                faults.push(fault?);
+            }
+        }
+        Ok(faults)
+    })
+}
+
+fn paths_of_nar_in(connection: &Connection, nar_id: i64) -> Result<Vec<ListedPath>, StorageError> {
+    paths(connection, "nar_id = ?1 order by path.id", &[nar_id])
+}
+
+fn paths(
+    connection: &Connection,
+    condition: &str,
+    parameters: &[i64],
+) -> Result<Vec<ListedPath>, StorageError> {
+    let mut statement = connection.prepare_cached(&format!(
+        "select path.id, cache_id, cache.name, hash_part, path.name, state = 3 \
+         from path join cache on cache.id = cache_id join nar on nar.id = nar_id \
+         where {condition}"
+    ))?;
+    let mut rows = statement.query(rusqlite::params_from_iter(parameters))?;
+    let mut paths = Vec::new();
+    while let Some(row) = rows.next()? {
+        paths.push(ListedPath {
+            id: row.get(0)?,
+            cache: CacheId(row.get(1)?),
+            cache_name: row.get(2)?,
+            path: path_of(HashPart::from_bytes(row.get(3)?), &row.get::<_, String>(4)?)?,
+            is_lost: row.get(5)?,
+        });
+    }
+    Ok(paths)
+}
+
+fn is_orphan_in(connection: &Connection, key: &str) -> Result<bool, StorageError> {
+    let mut statement = connection.prepare_cached(
+        "select not exists (select 1 from nar where object_key = ?1) \
+         and not exists (select 1 from garbage where object_key = ?1 and done_at is null)",
+    )?;
+    Ok(statement.query_row([key], |row| row.get(0))?)
+}
+
+fn wrong_in(connection: &Connection) -> Result<Vec<String>, StorageError> {
+    let query = format!(
+        "select 'the size of the cache ' || name || ' is recorded as ' || recorded \
+             || ' bytes, but its ' || what || ' have ' || actual \
+         from (select name, 'files' as what, file_bytes as recorded, {FILE_BYTES} as actual \
+               from cache \
+               union all select name, 'logs, realisations and narinfos', extra_bytes, \
+               {EXTRA_BYTES} from cache) \
+         where recorded <> actual"
+    );
+    let mut statement = connection.prepare(&query)?;
+    let rows = statement.query_map([], |row| row.get(0))?;
+    Ok(rows.collect::<Result<_, _>>()?)
 }

@@ -1,56 +1,21 @@
-//! [`Overview`]: the queries for metrics and for the web interface. They change nothing and record
-//! no use.
+//! Queries for metrics and for the web interface. They change nothing and record no use.
 
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+
+use rusqlite::{Connection, OptionalExtension as _, params};
 use samovar_nix::{HashPart, StorePath};
 
-use super::{CacheId, StoredPath, Totals};
+use super::rows::{is_shown, path_of, unsigned};
+use super::{CacheId, Sqlite, StoredPath, paths};
 use crate::error::StorageError;
 
-/// Queries about a storage for its operators and users.
-pub trait Overview {
-    /// Returns the totals of the database from one snapshot. Scans the table of NARs.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn totals(&self) -> Result<Totals, StorageError>;
+/// Number of the newest paths of all caches among which the recent paths of one cache are searched.
+const SCAN_COUNT_MAX: u32 = 10_000;
 
-    /// Returns the paths that were published last in a cache, newest first, at most `count_max`.
-    /// Searches only the newest paths of the whole storage, so it may omit paths of a cache into
-    /// which nothing was uploaded for a long time.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn recent(
-        &self,
-        cache: CacheId,
-        accepts: &dyn Fn(&StorePath) -> bool,
-        count_max: usize,
-    ) -> Result<Vec<RecentPath>, StorageError>;
-
-    /// Returns the last pushes to a cache, at most `count_max`, the newest first, with at most
-    /// `other_count_max` other paths in all. Searches the same paths as [`Overview::recent`].
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn recent_pushes(
-        &self,
-        cache: CacheId,
-        count_max: usize,
-        other_count_max: usize,
-    ) -> Result<Vec<RecentPush>, StorageError>;
-
-    /// Returns the details of an uploaded path. Returns `None` if the cache does not have the path,
-    /// or if its NAR is lost.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn details(&self, cache: CacheId, hash_part: HashPart)
-    -> Result<Option<Details>, StorageError>;
-}
+/// A path belongs to the push of a path that refers to it and was published with the same token at
+/// most this much later, in seconds.
+const PUSH_GAP_S: i64 = 600;
 
 /// A path that was published recently.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,3 +78,198 @@ pub const REFERRER_COUNT_MAX: u32 = 100;
 
 /// Maximum number of paths in a closure whose size is computed.
 pub const CLOSURE_COUNT_MAX: u32 = 2000;
+
+/// Returns the paths that were published last in a cache, newest first, at most `count_max`.
+/// Searches only the newest paths of the whole storage, so it may omit paths of a cache into
+/// which nothing was uploaded for a long time.
+pub(crate) fn recent(
+    database: &Sqlite,
+    cache: CacheId,
+    accepts: &dyn Fn(&StorePath) -> bool,
+    count_max: usize,
+) -> Result<Vec<RecentPath>, StorageError> {
+    database.read(|connection| {
+        let mut recent = Vec::new();
+        for_newest(connection, cache, |row| {
+            if accepts(&row.recent.path) {
+                recent.push(row.recent);
+            }
+            Ok(match recent.len() < count_max {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            })
+        })?;
+        Ok(recent)
+    })
+}
+
+/// Returns the last pushes to a cache, at most `count_max`, the newest first, with at most
+/// `other_count_max` other paths in all. Searches the same paths as [`recent`].
+pub(crate) fn recent_pushes(
+    database: &Sqlite,
+    cache: CacheId,
+    count_max: usize,
+    other_count_max: usize,
+) -> Result<Vec<RecentPush>, StorageError> {
+    database.read(|connection| {
+        // Read the newest paths, and add each to the push of a path that refers to it. Referrers
+        // come first, because a path is published after its references.
+        //
+        // The rows and their references are of the same snapshot.
+        let transaction = connection.unchecked_transaction()?;
+        let mut references =
+            transaction.prepare_cached("select reference from reference where referrer = ?1")?;
+        let mut pushes: Vec<RecentPush> = Vec::new();
+        // The push, and the time, of the last referrer that was read, by reference and token.
+        let mut referred: HashMap<(i64, Option<i64>), (usize, i64)> = HashMap::new();
+        let mut listed_count = 0;
+        let mut earliest = i64::MAX;
+        for_newest(&transaction, cache, |row| {
+            let at = row.recent.registered_at;
+            let referrer = referred.get(&(row.id, row.token));
+            let push =
+                referrer.filter(|(_, referrer_at)| referrer_at.saturating_sub(at) <= PUSH_GAP_S);
+            let index = match push {
+                Some((index, _)) => *index,
+                None if pushes.len() < count_max => pushes.len(),
+                // Older paths may still belong to the pushes.
+                None if at >= earliest.saturating_sub(PUSH_GAP_S) => {
+                    return Ok(ControlFlow::Continue(()));
+                }
+                None => return Ok(ControlFlow::Break(())),
+            };
+            match pushes.get_mut(index) {
+                Some(push) => {
+                    push.other_count += 1;
+                    if listed_count < other_count_max {
+                        push.others.push(row.recent);
+                        listed_count += 1;
+                    }
+                }
+                None => pushes.push(RecentPush {
+                    path: row.recent,
+                    others: Vec::new(),
+                    other_count: 0,
+                }),
+            }
+            earliest = earliest.min(at);
+            let mut rows = references.query([row.id])?;
+            while let Some(reference) = rows.next()? {
+                referred.insert((reference.get(0)?, row.token), (index, at));
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(pushes)
+    })
+}
+
+/// Returns the details of an uploaded path. Returns `None` if the cache does not have the path,
+/// or if its NAR is lost.
+pub(crate) fn details(
+    database: &Sqlite,
+    cache: CacheId,
+    hash_part: HashPart,
+) -> Result<Option<Details>, StorageError> {
+    database.read(|connection| {
+        let now = database.now();
+        // All queries read the same snapshot.
+        let transaction = connection.unchecked_transaction()?;
+        let Some((path, is_condemned)) = paths::stored_path(&transaction, cache, hash_part)? else {
+            return Ok(None);
+        };
+        let token = transaction
+            .prepare_cached(
+                "select token.name from path join token on token.id = token_id where path.id = ?1",
+            )?
+            .query_row([path.id], |row| row.get(0))
+            .optional()?;
+        let pins = transaction
+            .prepare_cached(
+                "select name, generation from pin \
+                 where path_id = ?1 and (expires_at is null or expires_at > ?2) \
+                 order by name, generation desc",
+            )?
+            .query_map([path.id, now], |row| Ok((row.get(0)?, row.get(1)?)))?
+            .collect::<Result<_, _>>()?;
+        Ok(Some(Details {
+            token,
+            is_condemned,
+            pins,
+            referrers: referrers(&transaction, path.id)?,
+            closure: closure(&transaction, path.id)?,
+            path,
+        }))
+    })
+}
+
+/// A row of the table of paths.
+struct Row {
+    id: i64,
+    token: Option<i64>,
+    recent: RecentPath,
+}
+
+/// Reads the newest paths of a cache, the newest first.
+fn for_newest(
+    connection: &Connection,
+    cache: CacheId,
+    mut visit: impl FnMut(Row) -> Result<ControlFlow<()>, StorageError>,
+) -> Result<(), StorageError> {
+    let mut statement = connection.prepare_cached(concat!(
+        "select path.id, token_id, hash_part, path.name, registered_at, nar_size, file_size, \
+         token.name from (select * from path order by id desc limit ?2) as path \
+         join nar on nar.id = nar_id left join token on token.id = token_id \
+         where cache_id = ?1 and state <> 3 and ",
+        is_shown!("?1"),
+        " order by path.id desc"
+    ))?;
+    let mut rows = statement.query(params![cache.0, SCAN_COUNT_MAX])?;
+    while let Some(row) = rows.next()? {
+        let hash_part = HashPart::from_bytes(row.get(2)?);
+        let row = Row {
+            id: row.get(0)?,
+            token: row.get(1)?,
+            recent: RecentPath {
+                path: path_of(hash_part, &row.get::<_, String>(3)?)?,
+                registered_at: row.get(4)?,
+                nar_size: unsigned(row.get(5)?)?,
+                file_size: unsigned(row.get(6)?)?,
+                token: row.get(7)?,
+            },
+        };
+        if visit(row)?.is_break() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn referrers(connection: &Connection, path: i64) -> Result<Vec<StorePath>, StorageError> {
+    let mut statement = connection.prepare_cached(
+        "select hash_part, name from reference join path on path.id = referrer \
+         where reference = ?1 limit ?2",
+    )?;
+    let mut rows = statement.query(params![path, REFERRER_COUNT_MAX])?;
+    let mut referrers = Vec::new();
+    while let Some(row) = rows.next()? {
+        let hash_part = HashPart::from_bytes(row.get(0)?);
+        referrers.push(path_of(hash_part, &row.get::<_, String>(1)?)?);
+    }
+    Ok(referrers)
+}
+
+fn closure(connection: &Connection, path: i64) -> Result<Option<ClosureSize>, StorageError> {
+    let mut statement = connection.prepare_cached(
+        "with recursive member (id) as (values (?1) union \
+         select reference from reference join member on referrer = member.id limit ?2 + 1) \
+         select count(*), sum(nar_size) \
+         from member join path on path.id = member.id join nar on nar.id = nar_id",
+    )?;
+    let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+    let (path_count, nar_size) = statement.query_row(params![path, CLOSURE_COUNT_MAX], row)?;
+    let size = ClosureSize {
+        path_count: unsigned(path_count)?,
+        nar_size: unsigned(nar_size)?,
+    };
+    Ok((size.path_count <= CLOSURE_COUNT_MAX.into()).then_some(size))
+}

@@ -1,6 +1,5 @@
-//! [`Pins`]: the part of the database for pins, and its types.
+//! The types of pins.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -8,96 +7,6 @@ use samovar_nix::{Glob, HashPart, StorePath};
 use samovar_protocol::names::{Lineage, PinName, PinText};
 
 use super::CacheId;
-use crate::error::StorageError;
-
-/// The part of [`Metadata`](super::Metadata) for pins.
-///
-/// A pin has generations. Their numbers ascend, also after a removal. A number can stand for two
-/// generations if the cache was deleted or the database was set back; they have other lineages.
-pub trait Pins {
-    /// Pins a path of a cache, and revives the path if it is condemned.
-    ///
-    /// If the newest generation of the pin already has the path, only its expiry changes, and the
-    /// condition of the request is ignored: the request is probably a repetition.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn add_pin(&self, new: &NewPin) -> Result<Pinned, StorageError>;
-
-    /// Returns all pins, sorted by cache and name, the newest generation first. Includes
-    /// generations that have expired and are not removed yet.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn pins(&self) -> Result<Vec<Pin>, StorageError>;
-
-    /// Returns generations of a pin that have not expired, newest first: those with a number less
-    /// than `below`, at most `count_max`. A cache that is being deleted has none.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn generations(
-        &self,
-        cache: CacheId,
-        name: &PinName,
-        below: i64,
-        count_max: u32,
-    ) -> Result<Vec<Pin>, StorageError>;
-
-    /// Returns the oldest generation of each lineage of a pin, newest first: of the generations
-    /// that have not expired, up to the number `newest`, at most `count_max`.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn lineages(
-        &self,
-        cache: CacheId,
-        name: &PinName,
-        newest: i64,
-        count_max: u32,
-    ) -> Result<Vec<Version>, StorageError>;
-
-    /// Returns the newest generation of each pin of a cache that has one that has not expired,
-    /// sorted by name. A cache that is being deleted has none.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn newest_pins(&self, cache: CacheId) -> Result<Vec<Pin>, StorageError>;
-
-    /// Returns the number of the newest generation of each pin of a cache, by name, at less cost
-    /// than [`newest_pins`](Self::newest_pins).
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn newest_generations(&self, cache: CacheId) -> Result<HashMap<String, i64>, StorageError>;
-
-    /// Removes all generations of a pin. Returns their number.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn remove_pin(&self, cache: &str, name: &str) -> Result<usize, StorageError>;
-
-    /// Removes a pin, or one generation of it, for a client.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn unpin(&self, removal: &Unpin) -> Result<Unpinned, StorageError>;
-
-    /// Removes the generations that have expired. Returns their number.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    fn remove_expired_pins(&self) -> Result<usize, StorageError>;
-}
 
 /// A generation of a pin with its lineage. No two generations of a pin have the same version.
 /// Displayed as `GENERATION-LINEAGE`.

@@ -19,7 +19,7 @@ use samovar_protocol::names::FileName;
 use samovar_protocol::recipe::{RecipeError, WINDOW_LOG_MAX};
 
 use super::{Push, PushError};
-use crate::metadata::NewNar;
+use crate::metadata::{NewNar, nars, pushes};
 use crate::receive::PutError;
 use crate::storage::NewFile;
 use crate::storage::counters::{Kind, Reason, Received};
@@ -125,7 +125,7 @@ impl Push<'_> {
         let nar = found.ok_or(AssembleError::NoBase(*base))?;
         let file = storage.open_whole(&nar)?;
         let file = file.ok_or(AssembleError::NoBase(*base))?;
-        let index = storage.metadata.frames(nar.id)?;
+        let index = nars::frames(&storage.metadata, nar.id)?;
         let base_size = nar.nar_size;
         let base = Source::new(nar, file, index.as_deref());
         let window_log = window_log.min(WINDOW_LOG_MAX);
@@ -151,7 +151,7 @@ impl Push<'_> {
         let (new, file) = outcome?;
         let (nar_hash, nar_size) = (new.nar.nar_hash, new.nar.nar_size);
         if let Some(known) = self.cache.usable_nar(self.token, &nar_hash)?
-            && storage.metadata.hold_nars(self.token.id, &[known.id])? == [true]
+            && pushes::hold_nars(&storage.metadata, self.token.id, &[known.id])? == [true]
         {
             return Ok((nar_hash, nar_size));
         }

@@ -30,7 +30,7 @@ use samovar_protocol::push::{Missing, OpenAnswer, OpenLine};
 
 use crate::error::StorageError;
 use crate::layout::PART_PREFIX;
-use crate::metadata::{DAY, Need, PushLimits, StoredNar};
+use crate::metadata::{DAY, Need, PushLimits, StoredNar, pushes};
 use crate::objects::list_if_any;
 use crate::receive::PutError;
 use crate::receive::publish::{Refusal, check_name};
@@ -127,7 +127,7 @@ impl StoredCache {
         lines: &[OpenLine],
     ) -> Result<(PushId, Vec<Answer>), PushError> {
         let metadata = &self.storage.metadata;
-        let id = metadata.open_push(self.id, token.id, &LIMITS)?;
+        let id = pushes::open(metadata, self.id, token.id, &LIMITS)?;
         let id = id.ok_or(PushError::TooManyPushes)?;
         let id = PushId::parse(&id).ok_or_else(|| StorageError::Damaged(format!("push {id:?}")))?;
         let mut answers = Vec::with_capacity(lines.len());
@@ -153,7 +153,7 @@ impl StoredCache {
             if links.0.is_empty() {
                 continue;
             }
-            let held = metadata.hold_nars(token.id, &links.1)?;
+            let held = pushes::hold_nars(metadata, token.id, &links.1)?;
             for (at, _) in links.0.into_iter().zip(held).filter(|(_, held)| !held) {
                 answers[at] = Answer::Need;
             }
@@ -165,16 +165,19 @@ impl StoredCache {
     /// send are there.
     fn needs(&self, token: &Token, lines: &[OpenLine]) -> Result<Vec<Need>, StorageError> {
         let storage = &*self.storage;
-        let mut needs = storage.metadata.needs(self.id, token.into(), lines)?;
+        let mut needs = pushes::needs(&storage.metadata, self.id, token.into(), lines)?;
         for (need, line) in needs.iter_mut().zip(lines) {
             while let Need::Nothing(nar) | Need::Narinfo(nar) = need
                 && !storage.is_whole(nar)?
             {
                 // The NAR is recorded as lost now, but it may have another file.
-                let again = storage
-                    .metadata
-                    .needs(self.id, token.into(), slice::from_ref(line))?
-                    .pop();
+                let again = pushes::needs(
+                    &storage.metadata,
+                    self.id,
+                    token.into(),
+                    slice::from_ref(line),
+                )?
+                .pop();
                 *need = again.unwrap_or(Need::All);
             }
             // Clients may not know of hidden paths, nor of NARs that only these use.
@@ -203,7 +206,7 @@ impl StoredCache {
     /// this token; or the error of the database.
     pub fn push<'a>(&'a self, token: &'a Token, id: PushId) -> Result<Push<'a>, PushError> {
         let metadata = &self.storage.metadata;
-        match metadata.touch_push(&id.to_string(), self.id, token.id, &LIMITS)? {
+        match pushes::touch(metadata, &id.to_string(), self.id, token.id, &LIMITS)? {
             true => Ok(Push {
                 cache: self,
                 token,
@@ -220,10 +223,7 @@ impl StoredCache {
     /// Any [`StorageError`].
     pub fn close_push(&self, token: &Token, id: PushId) -> Result<(), StorageError> {
         let storage = &*self.storage;
-        if storage
-            .metadata
-            .close_push(&id.to_string(), self.id, token.id)?
-        {
+        if pushes::close(&storage.metadata, &id.to_string(), self.id, token.id)? {
             storage
                 .objects
                 .remove_directory(&part_directory(&id.to_string()))?;
@@ -240,7 +240,7 @@ impl StoredCache {
     ) -> Result<Option<StoredNar>, StorageError> {
         let storage = &*self.storage;
         // Each file that is missing is recorded as lost. A policy may hide the paths of some files.
-        for nar in storage.metadata.nars(self.id, token.into(), nar_hash)? {
+        for nar in pushes::usable_nars(&storage.metadata, self.id, token.into(), nar_hash)? {
             if self.shows_nar(Some(token.id), nar.id)? && storage.is_whole(&nar)? {
                 return Ok(Some(nar));
             }
@@ -270,14 +270,14 @@ impl Storage {
     ///
     /// Any [`StorageError`].
     pub fn sweep_pushes(&self) -> Result<(), StorageError> {
-        self.metadata.remove_expired_pushes()?;
+        pushes::remove_expired(&self.metadata)?;
         // List directories before pushes: then a directory that is listed belongs to a push that is
         // listed, too, unless the push has ended.
         let directories = self.objects.directories(PART_PREFIX)?;
         if directories.is_empty() {
             return Ok(());
         }
-        let pushes: HashSet<String> = self.metadata.pushes(None)?.into_iter().collect();
+        let pushes: HashSet<String> = pushes::all(&self.metadata, None)?.into_iter().collect();
         let is_over = |key: &&String| {
             let push = key.strip_prefix(PART_PREFIX).unwrap_or_default();
             !pushes.contains(push)

@@ -6,7 +6,7 @@ use samovar_protocol::push::{PackLine, PackOutcome, Records};
 
 use super::{Push, PushError};
 use crate::error::StorageError;
-use crate::metadata::NewNar;
+use crate::metadata::{NewNar, nars, pushes};
 use crate::objects::{ObjectGroup, Placed};
 use crate::receive::PutError;
 use crate::storage::InFlight;
@@ -134,14 +134,14 @@ impl Push<'_> {
         if !batch.new.is_empty() {
             let files: Vec<&Placed> = batch.files.iter().collect();
             batch.group.sync(&files)?;
-            if storage.metadata.add_nars(self.token.id, &batch.new)? {
+            if nars::add(&storage.metadata, self.token.id, &batch.new)? {
                 storage.check_mirror();
             }
             storage.check_committed()?;
         }
         if !batch.known.is_empty() {
             let ids: Vec<i64> = batch.known.iter().map(|(_, id)| *id).collect();
-            let held = storage.metadata.hold_nars(self.token.id, &ids)?;
+            let held = pushes::hold_nars(&storage.metadata, self.token.id, &ids)?;
             let lost = batch.known.iter().zip(held).filter(|(_, held)| !held);
             for ((at, _), _) in lost {
                 let reason = "the NAR was deleted meanwhile; upload it again";

@@ -3,6 +3,7 @@
 //! Parts are not flushed to the disk, because they only save sending them again. A power cut may
 //! damage them, so a storage removes them when it is opened after a boot.
 
+use crate::metadata::pushes;
 use std::fmt;
 use std::io::{self, Read};
 
@@ -269,7 +270,7 @@ impl Push<'_> {
     fn check_limits(&self, mut len: u64) -> Result<(), PushError> {
         let storage = &*self.cache.storage;
         let mut count = 1;
-        for push in storage.metadata.pushes(Some(self.token.id))? {
+        for push in pushes::all(&storage.metadata, Some(self.token.id))? {
             let parts = storage.parts(&push)?;
             count += parts.len();
             let lens = parts.iter().map(|part| part.len);
@@ -314,7 +315,7 @@ impl Push<'_> {
     ) -> Result<(), PushError> {
         let storage = &*self.cache.storage;
         if let Some(known) = self.cache.usable_nar(self.token, &nar_hash)?
-            && storage.metadata.hold_nars(self.token.id, &[known.id])? == [true]
+            && pushes::hold_nars(&storage.metadata, self.token.id, &[known.id])? == [true]
         {
             return Ok(());
         }

@@ -5,6 +5,7 @@
 //! It is written again if they change. A file that has more than the database is kept under another
 //! name. `samovar import --rebuild` restores the data from the newest file that can be read.
 
+use crate::metadata::backup;
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::time::Instant;
@@ -60,8 +61,8 @@ impl Storage {
     /// Any [`StorageError`]. After [`StorageError::BackupKept`], the backup is complete. After
     /// [`StorageError::Damaged`], it may lack damaged paths only.
     pub fn back_up(&self) -> Result<(), StorageError> {
-        let key = format!("{PREFIX}{}{SUFFIX}", self.metadata.today()?);
-        let state = self.metadata.dump_state()?;
+        let key = format!("{PREFIX}{}{SUFFIX}", backup::today(&self.metadata)?);
+        let state = backup::state(&self.metadata)?;
         let started = Instant::now();
         let is_current =
             |(last, pause_end): &(String, Instant)| *last == state || started < *pause_end;
@@ -78,9 +79,9 @@ impl Storage {
         let object = self.objects.create()?;
         let mut encoder = zstd::Encoder::new(object, LEVEL).map_err(failed)?;
         encoder.include_checksum(true).map_err(failed)?;
-        let fault = self
-            .metadata
-            .dump(&mut |line| writeln!(encoder, "{line}").map_err(failed))?;
+        let fault = backup::dump(&self.metadata, &mut |line| {
+            writeln!(encoder, "{line}").map_err(failed)
+        })?;
         encoder.finish().map_err(failed)?.publish(&key)?;
         let pause_end = Instant::now() + started.elapsed() * PAUSE_FACTOR;
         *locked(&self.last_backup) = Some((state, pause_end));
@@ -110,7 +111,7 @@ impl Storage {
             if some.is_empty() {
                 return Ok(false);
             }
-            if self.metadata.lacks_any(&some)? {
+            if backup::lacks_any(&self.metadata, &some)? {
                 return Ok(true);
             }
         }
@@ -140,7 +141,7 @@ impl Storage {
         let Some(backup) = self.newest_backup()? else {
             return Ok(None);
         };
-        self.metadata.restore(&backup.lines)?;
+        backup::restore(&self.metadata, &backup.lines)?;
         Ok(Some(Restored {
             key: backup.key,
             unreadable: backup.unreadable,
@@ -155,7 +156,7 @@ impl Storage {
     /// Any [`StorageError`].
     pub fn backed_up_narinfos(&self) -> Result<Vec<(String, String)>, StorageError> {
         match self.newest_backup()? {
-            Some(backup) => self.metadata.dumped_narinfos(&backup.lines),
+            Some(backup) => backup::narinfos(&self.metadata, &backup.lines),
             None => Ok(Vec::new()),
         }
     }
@@ -192,7 +193,7 @@ impl Storage {
         }
         let lines = lines_of(file).and_then(Iterator::collect::<io::Result<Vec<String>>>);
         let lines = lines.map_err(failed)?;
-        match self.metadata.dumped_narinfos(&lines) {
+        match backup::narinfos(&self.metadata, &lines) {
             Ok(_) => Ok(lines),
             Err(error) => Err(failed(io::Error::new(
                 io::ErrorKind::InvalidData,

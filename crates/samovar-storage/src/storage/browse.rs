@@ -6,7 +6,8 @@ use samovar_nix::{HashPart, StorePath};
 
 use crate::error::StorageError;
 use crate::metadata::{
-    CLOSURE_COUNT_MAX, ClosureSize, Details, Pin, RecentPath, RecentPush, StoredPath,
+    CLOSURE_COUNT_MAX, ClosureSize, Details, Pin, RecentPath, RecentPush, StoredPath, caches,
+    limits, overview, paths, pins,
 };
 use crate::storage::cache::{Hides, StoredCache};
 
@@ -22,7 +23,7 @@ impl StoredCache {
         accepts: &dyn Fn(&StorePath) -> bool,
         count_max: usize,
     ) -> Result<Vec<RecentPath>, StorageError> {
-        self.storage.metadata.recent(self.id, accepts, count_max)
+        overview::recent(&self.storage.metadata, self.id, accepts, count_max)
     }
 
     /// Returns the last pushes to this cache, at most `count_max`, the newest first, with at most
@@ -38,7 +39,7 @@ impl StoredCache {
         other_count_max: usize,
     ) -> Result<Vec<RecentPush>, StorageError> {
         let metadata = &self.storage.metadata;
-        metadata.recent_pushes(self.id, count_max, other_count_max)
+        overview::recent_pushes(metadata, self.id, count_max, other_count_max)
     }
 
     /// Returns the number of uploaded paths in this cache.
@@ -47,7 +48,7 @@ impl StoredCache {
     ///
     /// Any [`StorageError`].
     pub fn path_count(&self) -> Result<u64, StorageError> {
-        self.storage.metadata.path_count(self.id)
+        caches::path_count(&self.storage.metadata, self.id)
     }
 
     /// Returns the details of an uploaded path, or `None` if the cache does not have it. Its
@@ -61,7 +62,7 @@ impl StoredCache {
         if !self.may_contain(hash_part) {
             return Ok(None);
         }
-        let mut details = self.storage.metadata.details(self.id, hash_part)?;
+        let mut details = overview::details(&self.storage.metadata, self.id, hash_part)?;
         if let (Some(details), Some(Hides(hides))) = (&mut details, &self.hides) {
             details.closure = self.shown_closure(&details.path, &**hides)?;
         }
@@ -85,7 +86,7 @@ impl StoredCache {
             if !seen.insert(hash_part) {
                 continue;
             }
-            let member = self.storage.metadata.peek(self.id, hash_part)?;
+            let member = paths::peek(&self.storage.metadata, self.id, hash_part)?;
             let Some(member) = member.filter(|member| !hides(member)) else {
                 continue;
             };
@@ -105,7 +106,7 @@ impl StoredCache {
     ///
     /// Any [`StorageError`].
     pub fn pins(&self) -> Result<Vec<Pin>, StorageError> {
-        let mut pins = self.storage.metadata.pins()?;
+        let mut pins = pins::all(&self.storage.metadata)?;
         pins.retain(|pin| pin.cache == self.name);
         Ok(pins)
     }
@@ -116,6 +117,6 @@ impl StoredCache {
     ///
     /// Any [`StorageError`].
     pub fn used_bytes(&self) -> Result<u64, StorageError> {
-        self.storage.metadata.used_bytes(self.id)
+        limits::used_bytes(&self.storage.metadata, self.id)
     }
 }

@@ -3,7 +3,7 @@
 use samovar_nix::HashPart;
 
 use crate::error::StorageError;
-use crate::metadata::{LookupResult, StoredPath, USE_INTERVAL};
+use crate::metadata::{LookupResult, StoredPath, USE_INTERVAL, paths};
 use crate::storage::StoredCache;
 
 impl StoredCache {
@@ -30,7 +30,7 @@ impl StoredCache {
         if asked.is_empty() {
             return Ok(possible.iter().map(|_| Ok(None)).collect());
         }
-        let mut found = storage.metadata.paths(self.id, &asked)?;
+        let mut found = paths::find_all(&storage.metadata, self.id, &asked)?;
         for found in &mut found {
             if let Ok(Some(path)) = found
                 && !storage.seems_whole(&path.nar)?
@@ -67,7 +67,7 @@ impl StoredCache {
     /// Any [`StorageError`].
     pub fn peek(&self, hash_part: HashPart) -> Result<Option<StoredPath>, StorageError> {
         match self.may_contain(hash_part) {
-            true => self.storage.metadata.peek(self.id, hash_part),
+            true => paths::peek(&self.storage.metadata, self.id, hash_part),
             false => Ok(None),
         }
     }

@@ -13,7 +13,7 @@ use samovar_protocol::names::FileName;
 use crate::error::StorageError;
 use crate::metadata::{
     CacheId, Client, NewNar, NewPath, NewReference, OWN_LEN, Published, SizeLimit, StoredNar,
-    StoredPath, USE_INTERVAL,
+    StoredPath, USE_INTERVAL, limits, nars, paths, pushes, tokens,
 };
 use crate::mirror::Render;
 use crate::receive::PutError;
@@ -96,7 +96,7 @@ impl StoredCache {
             return Ok(None);
         }
         let storage = &*self.storage;
-        let mut path = storage.metadata.path(self.id, hash_part)?;
+        let mut path = paths::find(&storage.metadata, self.id, hash_part)?;
         if let Some(found) = &path
             && !storage.seems_whole(&found.nar)?
         {
@@ -121,13 +121,13 @@ impl StoredCache {
     ///
     /// Any [`StorageError`].
     pub fn listing(&self, path: &StoredPath) -> Result<Option<Vec<u8>>, StorageError> {
-        self.storage.metadata.listing(path.nar.id)
+        nars::listing(&self.storage.metadata, path.nar.id)
     }
 
     /// Returns the NAR with this file name if the client may use it, else `None`.
     fn file(&self, client: Client, name: &FileName) -> Result<Option<StoredNar>, StorageError> {
         let metadata = &self.storage.metadata;
-        match metadata.file(self.id, client, name.file_hash())? {
+        match nars::find(metadata, self.id, client, name.file_hash())? {
             Some(nar) if self.shows_nar(client.token, nar.id)? => Ok(Some(nar)),
             _ => Ok(None),
         }
@@ -162,7 +162,7 @@ impl StoredCache {
     pub fn renew_file(&self, token: &Token, nar: &StoredNar) -> Result<(), StorageError> {
         let Rights { read, push, .. } = token.rights;
         match push {
-            true => self.storage.metadata.renew_nar(token.id, nar.id, read),
+            true => pushes::renew_nar(&self.storage.metadata, token.id, nar.id, read),
             false => Ok(()),
         }
     }
@@ -177,7 +177,7 @@ impl StoredCache {
         let Some(hash) = TokenHash::of(text) else {
             return Ok(Err(Denied::Unknown));
         };
-        let token = self.storage.metadata.token(&hash)?;
+        let token = tokens::find(&self.storage.metadata, &hash)?;
         let token = token.ok_or(Denied::Unknown).and_then(|token| {
             token.check(&self.name, now)?;
             Ok(token)
@@ -355,7 +355,7 @@ impl StoredCache {
     /// quota.
     pub(crate) fn used_of_quota(&self) -> Result<u64, StorageError> {
         match self.quota {
-            Some(_) => self.storage.metadata.used_bytes(self.id),
+            Some(_) => limits::used_bytes(&self.storage.metadata, self.id),
             None => Ok(0),
         }
     }
@@ -540,7 +540,7 @@ impl StoredCache {
 
     /// Refuses an upload whose token was revoked or has expired since the upload began.
     fn check_token(&self, token: &Token) -> Result<(), PutError> {
-        match self.storage.metadata.is_token_valid(token.id)? {
+        match tokens::is_valid(&self.storage.metadata, token.id)? {
             true => Ok(()),
             false => Err(Refusal::TokenInvalid.into()),
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use samovar_nix::{HashPart, StorePath};
 
 use crate::error::StorageError;
-use crate::metadata::StoredPath;
+use crate::metadata::{StoredPath, nars, paths};
 use crate::storage::cache::{Hides, StoredCache};
 
 impl StoredCache {
@@ -23,7 +23,7 @@ impl StoredCache {
         let Some(Hides(hides)) = &self.hides else {
             return Ok(false);
         };
-        let path = self.storage.metadata.peek(self.id, hash_part)?;
+        let path = paths::peek(&self.storage.metadata, self.id, hash_part)?;
         Ok(path.is_some_and(|path| hides(&path)))
     }
 
@@ -35,11 +35,11 @@ impl StoredCache {
             return Ok(true);
         }
         if let Some(token) = token
-            && metadata.has_sent(token, nar)?
+            && nars::has_sent(metadata, token, nar)?
         {
             return Ok(true);
         }
-        for user in metadata.users_of_nar(self.id, nar)? {
+        for user in paths::of_nar(metadata, self.id, nar)? {
             if !self.hides(user)? {
                 return Ok(true);
             }
@@ -55,8 +55,8 @@ impl StoredCache {
     pub fn paths_of_deriver(&self, deriver: &StorePath) -> Result<Vec<StoredPath>, StorageError> {
         let metadata = &self.storage.metadata;
         let mut paths = Vec::new();
-        for hash_part in metadata.paths_of_deriver(self.id, deriver)? {
-            paths.extend(metadata.peek(self.id, hash_part)?);
+        for hash_part in paths::of_deriver(metadata, self.id, deriver)? {
+            paths.extend(paths::peek(metadata, self.id, hash_part)?);
         }
         Ok(paths)
     }

@@ -12,7 +12,7 @@ use samovar_nix::StorePath;
 use crate::error::StorageError;
 use crate::gc::log_files;
 use crate::layout::{LOGS, log_prefix};
-use crate::metadata::LogFile;
+use crate::metadata::{LogFile, extras};
 use crate::receive::PutError;
 use crate::receive::publish::{Refusal, check_name};
 use crate::storage::Storage;
@@ -75,7 +75,7 @@ impl StoredCache {
             size,
             uploaded_at: metadata.now(),
         };
-        let recorded = metadata.record_log(self.id, token.id, &log, self.limit())?;
+        let recorded = extras::record_log(metadata, self.id, token.id, &log, self.limit())?;
         self.check_recorded(&recorded)?;
         let mirror = self.storage.mirror();
         let own = self.log_key(path);
@@ -123,6 +123,6 @@ impl Storage {
     /// Records the build logs in the directory that are not recorded.
     pub(crate) fn compare_logs(&self) -> Result<(), StorageError> {
         let before = self.metadata.now() - self.rules.young;
-        log_files::compare(&*self.metadata, &*self.objects, before)
+        log_files::compare(&self.metadata, &*self.objects, before)
     }
 }

@@ -10,7 +10,7 @@ use samovar_nix::HashPart;
 
 use crate::error::StorageError;
 use crate::layout::{LOGS, log_prefix, narinfo_key};
-use crate::metadata::CacheId;
+use crate::metadata::{CacheId, caches, extras, paths};
 use crate::mirror::Render;
 use crate::objects::{create_directory, list_if_any};
 use crate::storage::{Storage, StoredCache};
@@ -96,20 +96,20 @@ pub(crate) fn resume(storage: &Storage) {
 ///
 /// If the process is killed, the next call completes the work.
 fn change(storage: &Storage, cache: CacheId) -> Result<(), StorageError> {
-    let mirrored = storage.metadata.mirrored_cache()?;
+    let mirrored = caches::mirrored(&storage.metadata)?;
     let mirrored = mirrored.map(|mirrored| mirrored.id);
     if let Some(before) = mirrored.filter(|before| *before != cache) {
-        for (of, hash_part) in storage.metadata.hash_parts()? {
+        for (of, hash_part) in paths::hash_parts(&storage.metadata)? {
             if of == before {
                 storage.objects.remove(&narinfo_key(hash_part))?;
             }
         }
-        for key in storage.metadata.realisation_keys(before)? {
+        for key in extras::realisation_keys(&storage.metadata, before)? {
             storage.objects.remove(&key)?;
         }
         move_logs(storage, LOGS, &log_prefix(before.0))?;
     }
-    storage.metadata.set_mirrored(cache)?;
+    caches::set_mirrored(&storage.metadata, cache)?;
     move_logs(storage, &log_prefix(cache.0), LOGS)
 }
 
@@ -147,7 +147,7 @@ impl StoredCache {
             return Ok(());
         }
         let mut failed = Ok(());
-        for (cache, hash_part) in self.storage.metadata.hash_parts()? {
+        for (cache, hash_part) in paths::hash_parts(&self.storage.metadata)? {
             if cache != self.id {
                 continue;
             }

@@ -34,7 +34,8 @@ use crate::gc::plausible::{Jumps, boot_seconds};
 use crate::gc::{Retentions, Rules};
 use crate::layout::{CACHE_INFO, DATABASE, LOCK, STORE_ID};
 use crate::metadata::{
-    CacheId, CacheSummary, Clock, Metadata, NewNar, NewPath, Published, Rows as _, Sqlite, Uses,
+    CacheId, CacheSummary, Clock, NewNar, NewPath, Published, Sqlite, Uses, caches, check, nars,
+    paths,
 };
 use crate::mirror;
 use crate::objects::{Directory, NewObject, Objects, Placed};
@@ -86,7 +87,7 @@ pub(crate) struct NewFile {
 pub struct Storage {
     pub(crate) root: PathBuf,
     pub(crate) objects: Box<dyn Objects>,
-    pub(crate) metadata: Box<dyn Metadata>,
+    pub(crate) metadata: Sqlite,
     pub(crate) store_dir: StoreDir,
     pub(crate) limits: Limits,
     pub(crate) admission: Admission,
@@ -112,10 +113,10 @@ pub struct Storage {
     pub(crate) on_lost: OnLost,
     /// How far the clock has jumped since the storage was opened.
     pub(crate) jumps: Mutex<Jumps>,
-    /// What the last backup of this process contains, see [`Rows::dump_state`], and the time before
+    /// What the last backup of this process contains, see [`backup::state`], and the time before
     /// which it is not written again.
     ///
-    /// [`Rows::dump_state`]: crate::metadata::Rows::dump_state
+    /// [`backup::state`]: crate::metadata::backup::state
     pub(crate) last_backup: Mutex<Option<(String, Instant)>>,
     mirror: RwLock<Mirror>,
     /// Whether the directory may lack files of the mirror.
@@ -175,7 +176,7 @@ impl Storage {
         let opened = Sqlite::with_clock(&root.join(DATABASE), clock)
             .and_then(|metadata| Ok((metadata, Directory::open(root)?)));
         let (metadata, directory) = opened.map_err(|error| root::explain(root, error))?;
-        metadata.check_small_tables()?;
+        check::small_tables(&metadata)?;
         let store_id = metadata.store_id()?;
         check_store_id(root, &directory, &store_id)?;
         write_cache_info(&directory, store_dir)?;
@@ -183,7 +184,7 @@ impl Storage {
         let storage = Arc::new(Self {
             root: root.to_owned(),
             objects: Box::new(directory),
-            metadata: Box::new(metadata),
+            metadata,
             store_dir: store_dir.clone(),
             limits: Limits::default(),
             admission: Admission::default(),
@@ -215,7 +216,7 @@ impl Storage {
                 // Ignore errors: without the reserve, uploads leave space.
                 storage.make_reserve().ok();
                 // Ignore errors: the files are looked for again.
-                record_place(&*storage.metadata, &*storage.objects).ok();
+                record_place(&storage.metadata, &*storage.objects).ok();
                 storage.load_index(lock)?;
             }
             Err(TryLockError::WouldBlock) => {
@@ -269,7 +270,7 @@ impl Storage {
         name: &str,
         is_mirrored: bool,
     ) -> Result<StoredCache, StorageError> {
-        let id = self.metadata.cache(name, self.store_dir.as_str())?;
+        let id = caches::add(&self.metadata, name, self.store_dir.as_str())?;
         if is_mirrored {
             mirrored::set(self, id)?;
         }
@@ -315,7 +316,7 @@ impl Storage {
     ///
     /// [`Caches::caches`]: crate::metadata::Caches::caches
     pub fn caches(&self) -> Result<Vec<CacheSummary>, StorageError> {
-        self.metadata.caches()
+        caches::all(&self.metadata)
     }
 
     /// Sets the function that lends the worker slot of a thread that waits for the database for
@@ -337,7 +338,7 @@ impl Storage {
             .and_then(|()| (&lock).write_all(pid.as_bytes()));
         written.ok();
         // If a path is published after this read, its own commit adds it to the index.
-        let paths = self.metadata.hash_parts()?;
+        let paths = paths::hash_parts(&self.metadata)?;
         let mut index = self.index_mut();
         index.paths.extend(paths);
         if index.is_shared {
@@ -397,7 +398,7 @@ impl Storage {
     ) -> Result<Vec<Vec<Published>>, StorageError> {
         let _changing = self.changing();
         let started = Instant::now();
-        let outcomes = self.metadata.publish(batch, patience)?;
+        let outcomes = paths::publish(&self.metadata, batch, patience)?;
         let path_count = batch.iter().map(|group| group.len()).sum();
         self.counters.committed(path_count, started.elapsed());
         let mut index = self.index_mut();
@@ -425,7 +426,7 @@ impl Storage {
         let files: Vec<&Placed> = nars.clone().map(|nar| &nar.file).collect();
         self.objects.sync_names(&files)?;
         let new: Vec<&(i64, NewNar)> = nars.map(|nar| &nar.new).collect();
-        let outcomes = self.metadata.add_nars_of_tokens(&new, patience)?;
+        let outcomes = nars::add_of_tokens(&self.metadata, &new, patience)?;
         if outcomes.iter().any(|outcome| matches!(outcome, Ok(true))) {
             self.check_mirror();
         }
@@ -457,13 +458,13 @@ impl Storage {
     /// that is not garbage, because a deletion of its earlier object may still be in progress.
     /// Also returns whether the file is stored and not lost.
     pub(crate) fn object_key(&self, name: &FileName) -> Result<(String, bool), StorageError> {
-        if let Some((key, is_lost)) = self.metadata.object_key(name.file_hash())? {
+        if let Some((key, is_lost)) = nars::object_key(&self.metadata, name.file_hash())? {
             return Ok((key, !is_lost));
         }
         let mut number = 1;
         loop {
             let key = format!("nar/{}", name.numbered(number));
-            if !self.metadata.is_garbage(&key)? {
+            if !nars::is_garbage(&self.metadata, &key)? {
                 return Ok((key, false));
             }
             number += 1;
@@ -474,7 +475,7 @@ impl Storage {
     /// their limit.
     pub(crate) fn count_loose(&self, token: &Token, file_size: u64) -> Result<InFlight, PutError> {
         let limit = self.rules.loose_bytes_max;
-        let recorded = || self.metadata.loose_bytes(token.id);
+        let recorded = || nars::loose_bytes(&self.metadata, token.id);
         self.loose_bytes.count(token, file_size, limit, recorded)
     }
 
@@ -485,7 +486,7 @@ impl Storage {
             return Ok(false);
         }
         let _changing = self.changing();
-        if self.metadata.has_path(cache, hash_part)? {
+        if paths::exists(&self.metadata, cache, hash_part)? {
             return Ok(false);
         }
         Ok(self.index_mut().paths.remove(&(cache, hash_part)))

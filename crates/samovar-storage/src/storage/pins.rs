@@ -6,7 +6,9 @@ use samovar_nix::{Glob, StorePath};
 use samovar_protocol::names::{PinName, PinText};
 
 use crate::error::StorageError;
-use crate::metadata::{Condition, NewPin, PIN_COUNT_MAX, Pin, Pinned, Unpin, Unpinned, Version};
+use crate::metadata::{
+    Condition, NewPin, PIN_COUNT_MAX, Pin, Pinned, Unpin, Unpinned, Version, pins, tokens,
+};
 use crate::storage::StoredCache;
 use crate::storage::counters::Reason;
 use crate::token::Token;
@@ -116,7 +118,7 @@ impl StoredCache {
             condition: options.condition,
         };
         let pin = name.to_string();
-        Err(match metadata.add_pin(&new)? {
+        Err(match pins::add(metadata, &new)? {
             Pinned::Done(pin) => return Ok(pin),
             Pinned::NotFound => PinError::NotUploaded(path.clone()),
             Pinned::TooMany => PinError::TooMany,
@@ -151,7 +153,7 @@ impl StoredCache {
             condition,
         };
         let pin = name.to_string();
-        Err(match self.storage.metadata.unpin(&removal)? {
+        Err(match pins::unpin(&self.storage.metadata, &removal)? {
             Unpinned::Done(count) => return Ok(count),
             Unpinned::Changed(newest) => PinError::Changed { pin, newest },
             Unpinned::TokenInvalid => self.refuse(PinError::TokenInvalid),
@@ -178,7 +180,7 @@ impl StoredCache {
         count_max: u32,
     ) -> Result<Vec<Pin>, StorageError> {
         let metadata = &self.storage.metadata;
-        metadata.generations(self.id, name, below, count_max)
+        pins::generations(metadata, self.id, name, below, count_max)
     }
 
     /// Returns the oldest generation of each lineage of a pin, newest first: of the generations
@@ -194,7 +196,7 @@ impl StoredCache {
         count_max: u32,
     ) -> Result<Vec<Version>, StorageError> {
         let metadata = &self.storage.metadata;
-        metadata.lineages(self.id, name, newest, count_max)
+        pins::lineages(metadata, self.id, name, newest, count_max)
     }
 
     /// Returns the newest generation of each pin, sorted by name. Pins whose generations have all
@@ -204,7 +206,7 @@ impl StoredCache {
     ///
     /// Any [`StorageError`].
     pub fn newest_pins(&self) -> Result<Vec<Pin>, StorageError> {
-        self.storage.metadata.newest_pins(self.id)
+        pins::newest(&self.storage.metadata, self.id)
     }
 
     /// Returns the number of the newest generation of each pin, by name. Expired generations do not
@@ -214,7 +216,7 @@ impl StoredCache {
     ///
     /// Any [`StorageError`].
     pub fn newest_generations(&self) -> Result<HashMap<String, i64>, StorageError> {
-        self.storage.metadata.newest_generations(self.id)
+        pins::newest_generations(&self.storage.metadata, self.id)
     }
 
     /// Returns whether a token is still valid: neither revoked nor expired.
@@ -223,6 +225,6 @@ impl StoredCache {
     ///
     /// Any [`StorageError`].
     pub fn is_token_valid(&self, token: &Token) -> Result<bool, StorageError> {
-        self.storage.metadata.is_token_valid(token.id)
+        tokens::is_valid(&self.storage.metadata, token.id)
     }
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 
 use crate::error::StorageError;
 use crate::layout::{STORE_ID, narinfo_key};
-use crate::metadata::StoredNar;
+use crate::metadata::{StoredNar, check};
 use crate::storage::Storage;
 use crate::storage::lost::{LostFile, place_of_nars};
 use crate::unmounted::check_files;
@@ -36,7 +36,7 @@ impl Storage {
     pub fn check_presence(&self) -> Result<(), StorageError> {
         self.check_directory()?;
         // The disk of the files may have been unmounted before the storage was opened.
-        check_files(&*self.metadata, &*self.objects)
+        check_files(&self.metadata, &*self.objects)
     }
 
     /// Checks what was committed. Nothing may be acknowledged before this check: it would be gone
@@ -128,14 +128,14 @@ impl Storage {
         };
         let mut remove = |hash_part| self.objects.remove(&narinfo_key(hash_part));
         let metadata = &self.metadata;
-        if metadata.set_lost(nar.id, true, &mut is_unchanged, &mut remove)?
+        if check::set_lost(metadata, nar.id, true, &mut is_unchanged, &mut remove)?
             && let Some(on_lost) = self.on_lost.0.get()
         {
             on_lost(&LostFile {
                 key: key.clone(),
                 found,
                 expected: nar.file_size,
-                paths: metadata.paths_of_nar(nar.id)?,
+                paths: check::paths_of_nar(metadata, nar.id)?,
             });
         }
         Ok(found == Some(nar.file_size))

@@ -4,7 +4,7 @@
 //! stores the JSON document without parsing it. The key of a realisation is its URL.
 
 use crate::error::StorageError;
-use crate::metadata::{NewRealisation, Recorded, StoredRealisation};
+use crate::metadata::{NewRealisation, Recorded, StoredRealisation, extras};
 use crate::receive::PutError;
 use crate::receive::Refusal;
 use crate::storage::StoredCache;
@@ -20,7 +20,7 @@ impl StoredCache {
     pub fn put_realisation(&self, token: &Token, new: &NewRealisation) -> Result<bool, PutError> {
         self.storage.check_room()?;
         let metadata = &self.storage.metadata;
-        let recorded = metadata.record_realisation(self.id, token.id, new, self.limit())?;
+        let recorded = extras::record_realisation(metadata, self.id, token.id, new, self.limit())?;
         match recorded {
             Recorded::Conflict => return Ok(false),
             Recorded::MissingOutput => {
@@ -61,7 +61,7 @@ impl StoredCache {
     ///
     /// Any [`StorageError`].
     pub fn realisation(&self, key: &str) -> Result<Option<StoredRealisation>, StorageError> {
-        self.storage.metadata.realisation(self.id, key)
+        extras::realisation(&self.storage.metadata, self.id, key)
     }
 
     /// Returns the keys of the realisations that the directory lacks because an earlier process was
@@ -76,7 +76,7 @@ impl StoredCache {
             return Ok(Vec::new());
         }
         let mut missing = Vec::new();
-        for key in self.storage.metadata.realisation_keys(self.id)? {
+        for key in extras::realisation_keys(&self.storage.metadata, self.id)? {
             let state = self.storage.objects.state(&key)?;
             if state.is_none_or(|state| state.len == 0) {
                 missing.push(key);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::error::StorageError;
-use crate::metadata::Totals;
+use crate::metadata::{Totals, totals};
 use crate::objects::Space;
 use crate::storage::Storage;
 use crate::storage::counters::{CollectorStatistics, locked};
@@ -83,7 +83,7 @@ impl Storage {
         if !counters.are_totals_wanted.swap(false, Ordering::Relaxed) {
             return Ok(());
         }
-        let totals = self.metadata.totals()?;
+        let totals = totals::read(&self.metadata)?;
         let space = self.objects.space()?;
         *locked(&counters.latest) = Some((totals, space));
         Ok(())

@@ -13,7 +13,7 @@ use crate::error::StorageError;
 use crate::gc::plausible::boot_seconds;
 use crate::gc::{Collector, Summary};
 use crate::gc::{Retentions, Rules};
-use crate::metadata::Uses;
+use crate::metadata::{Uses, tokens, uses};
 use crate::reserve;
 use crate::storage::Storage;
 use crate::storage::cache::SEEN_COUNT_MAX;
@@ -52,7 +52,7 @@ const WATCH_PAUSE_FACTOR: u32 = 100;
 impl Storage {
     /// Reads the valid tokens, so that the first request with each of them is known to have one.
     pub(super) fn read_tokens(&self) -> Result<(), StorageError> {
-        let tokens = self.metadata.valid_tokens(SEEN_COUNT_MAX)?;
+        let tokens = tokens::valid(&self.metadata, SEEN_COUNT_MAX)?;
         // If there may be more, those that are used are remembered.
         if tokens.len() < SEEN_COUNT_MAX {
             let mut seen = self
@@ -199,7 +199,7 @@ impl Storage {
             if batch.paths.is_empty() && batch.nars.is_empty() {
                 return Ok(());
             }
-            if let Err(error) = self.metadata.record_uses(&batch) {
+            if let Err(error) = uses::record(&self.metadata, &batch) {
                 let mut unwritten = self.uses();
                 unwritten.paths.extend(batch.paths);
                 unwritten.nars.extend(batch.nars);
@@ -275,7 +275,7 @@ impl Storage {
         let deleted = |cache, hash_part| self.forget(cache, hash_part).map(drop);
         let collector = Collector::start(
             &self.root,
-            &*self.metadata,
+            &self.metadata,
             &*self.objects,
             rules,
             &retentions,

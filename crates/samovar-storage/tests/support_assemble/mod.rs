@@ -16,7 +16,7 @@ use samovar_protocol::names::PushId;
 use samovar_protocol::push::OpenLine;
 use samovar_protocol::recipe::{WINDOW_LOG, Writer};
 use samovar_storage::gc::Rules;
-use samovar_storage::metadata::{Metadata, NewToken};
+use samovar_storage::metadata::{NewToken, tokens};
 use samovar_storage::push::{Answer, PushError};
 use samovar_storage::token::{Rights, Token, TokenHash, now};
 use samovar_storage::verify::Unlimited;
@@ -202,7 +202,7 @@ impl Fixture {
         let text = b"smv1_a";
         let database = samovar_storage::open_database(dir.path()).unwrap();
         let hash = TokenHash::of(text).unwrap();
-        database.add_token(&hash, &new).unwrap();
+        tokens::add(&database, &hash, &new).unwrap();
         let token = cache.authorize(text, now()).unwrap().unwrap();
         let (id, _) = cache.open_push(&token, &[]).unwrap();
         Self {

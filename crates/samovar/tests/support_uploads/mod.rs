@@ -16,7 +16,7 @@ use std::process::{Child, Command, Stdio};
 
 use samovar_nix::nixbase32;
 use samovar_storage::DATABASE;
-use samovar_storage::metadata::{Metadata, NewToken, Sqlite};
+use samovar_storage::metadata::{NewToken, Sqlite, tokens};
 use samovar_storage::token::{Rights, TokenHash};
 use sha2::{Digest as _, Sha256};
 use testkit::eventually;
@@ -142,7 +142,7 @@ impl Site {
             expires_at: Some(1),
         };
         let hash = TokenHash::of(token.as_bytes()).unwrap();
-        database.add_token(&hash, &row).unwrap();
+        tokens::add(&database, &hash, &row).unwrap();
         token
     }
 

@@ -1,110 +1,153 @@
-//! Statements about paths, their NARs and their references.
+//! Uploaded paths and their references: finds and publishes them.
+
+use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension as _, ToSql, Transaction, params};
 use samovar_nix::{ContentAddress, Glob, HashPart, Signature, StorePath};
 
-use super::caches;
-use super::collect;
-use super::limits::{over_limit, own_len};
-use super::rows::{
-    base_name, damaged, is_shown, is_usable, nar_columns, nar_of, path_of, signed, unsigned,
-};
+use super::limits::over_limit;
+use super::rows::{base_name, damaged, is_shown, nar_columns, nar_of, path_of, signed, unsigned};
 use super::tokens::{self, Permit};
-use crate::error::StorageError;
-use crate::metadata::SIGNATURE_COUNT_MAX;
-use crate::metadata::{
-    CacheId, Client, NewNar, NewPath, OWN_LEN, Published, StoredNar, StoredPath, USE_INTERVAL,
+use super::{
+    CacheId, LookupResult, NewPath, OWN_LEN, Published, SIGNATURE_COUNT_MAX, Sqlite, StoredPath,
+    caches, uses,
 };
+use crate::error::StorageError;
 
-pub(super) fn cache(
-    connection: &Connection,
-    name: &str,
-    store_dir: &str,
-    now: i64,
-) -> Result<CacheId, StorageError> {
-    connection.execute(
-        "insert or ignore into cache (name, store_dir, created_at) values (?1, ?2, ?3)",
-        params![name, store_dir, now],
-    )?;
-    // A deleted cache has no paths, so it may get another store directory.
-    connection.execute(
-        "update cache set store_dir = ?2 where name = ?1 and deletion = 2",
-        [name, store_dir],
-    )?;
-    let (id, stored): (i64, String) = connection.query_row(
-        "select id, store_dir from cache where name = ?1",
-        [name],
-        |row| Ok((row.get(0)?, row.get(1)?)),
-    )?;
-    if stored != store_dir {
-        return Err(StorageError::StoreDir {
-            stored,
-            served: store_dir.to_owned(),
-        });
-    }
-    Ok(CacheId(id))
-}
-
-pub(super) fn hash_parts(
-    connection: &Connection,
-) -> Result<Vec<(CacheId, HashPart)>, StorageError> {
-    let mut statement = connection.prepare_cached("select cache_id, hash_part from path")?;
-    let rows = statement.query_map([], |row| {
-        Ok((CacheId(row.get(0)?), HashPart::from_bytes(row.get(1)?)))
-    })?;
-    Ok(rows.collect::<Result<_, _>>()?)
-}
-
-pub(super) fn listing(
-    connection: &Connection,
-    nar_id: i64,
-) -> Result<Option<Vec<u8>>, StorageError> {
-    let mut statement = connection.prepare_cached("select listing from nar where id = ?1")?;
-    let listing = statement.query_row([nar_id], |row| row.get(0)).optional()?;
-    Ok(listing.flatten())
-}
-
-/// Returns the NAR whose file has this hash, if the client may use it. Also returns whether the
-/// NAR, or a path of the cache that uses it, is condemned.
-pub(super) fn file(
-    connection: &Connection,
+/// Returns the path with this hash part in a cache, or `None` if the cache does not have it or
+/// its NAR is lost. Revives the path if it is condemned: the collector does not delete a
+/// returned path for [`Rules::hold`](crate::gc::Rules::hold).
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn find(
+    database: &Sqlite,
     cache: CacheId,
-    client: Client,
-    file_hash: &[u8; 32],
-) -> Result<Option<(StoredNar, bool)>, StorageError> {
-    let mut statement = connection.prepare_cached(concat!(
-        "select ",
-        nar_columns!(),
-        ", state = 2 or exists ( \
-             select 1 from path \
-             where nar_id = nar.id and cache_id = ?2 and condemned_at is not null) \
-         from nar where file_hash = ?1 and state <> 3 and ",
-        is_usable!()
-    ))?;
-    let parameters = params![file_hash, cache.0, client.token, client.is_reader];
-    let mut rows = statement.query(parameters)?;
-    let Some(row) = rows.next()? else {
-        return Ok(None);
+    hash_part: HashPart,
+) -> Result<Option<StoredPath>, StorageError> {
+    let found = database.read(|connection| stored_path(connection, cache, hash_part))?;
+    let Some((path, true)) = found else {
+        return Ok(found.map(|(path, _)| path));
     };
-    Ok(Some((nar_of(row)?, row.get(7)?)))
+    database.write(|transaction| {
+        uses::record_path(transaction, path.id, database.now())?;
+        let revived = stored_path(transaction, cache, hash_part)?;
+        Ok(revived.map(|(path, _)| path))
+    })
 }
 
-pub(super) fn users_of_nar(
-    connection: &Connection,
+/// Returns the paths with these hash parts, in the same order. Each result is that of
+/// [`find`], at less cost.
+///
+/// # Errors
+///
+/// Any [`StorageError`]. A damaged row fails only the result of its own path.
+pub(crate) fn find_all(
+    database: &Sqlite,
+    cache: CacheId,
+    hash_parts: &[HashPart],
+) -> Result<Vec<LookupResult>, StorageError> {
+    let mut found = database.read(|connection| stored_paths(connection, cache, hash_parts))?;
+    if found.iter().any(is_condemned) {
+        database
+            .write(|transaction| revive_paths(transaction, cache, &mut found, database.now()))?;
+    }
+    let path = |found: Result<Option<(StoredPath, bool)>, _>| Ok(found?.map(|(path, _)| path));
+    Ok(found.into_iter().map(path).collect())
+}
+
+/// Returns the same as [`find`], but does not revive a condemned path.
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn peek(
+    database: &Sqlite,
+    cache: CacheId,
+    hash_part: HashPart,
+) -> Result<Option<StoredPath>, StorageError> {
+    let found = database.read(|connection| stored_path(connection, cache, hash_part))?;
+    Ok(found.map(|(path, _)| path))
+}
+
+/// Returns the hash parts of all paths, each with the cache that contains the path.
+pub(crate) fn hash_parts(database: &Sqlite) -> Result<Vec<(CacheId, HashPart)>, StorageError> {
+    database.read(|connection| {
+        let mut statement = connection.prepare_cached("select cache_id, hash_part from path")?;
+        let rows = statement.query_map([], |row| {
+            Ok((CacheId(row.get(0)?), HashPart::from_bytes(row.get(1)?)))
+        })?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    })
+}
+
+/// Returns whether the cache has a path with this hash part, even if its NAR is lost.
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn exists(
+    database: &Sqlite,
+    cache: CacheId,
+    hash_part: HashPart,
+) -> Result<bool, StorageError> {
+    database.read(|connection| {
+        let mut statement = connection.prepare_cached(concat!(
+            "select exists (select 1 from path where cache_id = ?1 and hash_part = ?2 and ",
+            is_shown!("?1"),
+            ")"
+        ))?;
+        Ok(statement.query_row(params![cache.0, hash_part.as_bytes()], |row| row.get(0))?)
+    })
+}
+
+/// Returns the hash parts of the paths of a cache that use this NAR.
+pub(crate) fn of_nar(
+    database: &Sqlite,
     cache: CacheId,
     nar: i64,
 ) -> Result<Vec<HashPart>, StorageError> {
-    let text = "select hash_part from path where nar_id = ?1 and cache_id = ?2";
-    hash_parts_of(connection, text, &[&nar, &cache.0])
+    database.read(|connection| {
+        let text = "select hash_part from path where nar_id = ?1 and cache_id = ?2";
+        hash_parts_of(connection, text, &[&nar, &cache.0])
+    })
 }
 
-pub(super) fn paths_of_deriver(
-    connection: &Connection,
+/// Returns the hash parts of the paths of a cache that have this deriver. Reads all paths of
+/// the cache.
+pub(crate) fn of_deriver(
+    database: &Sqlite,
     cache: CacheId,
     deriver: &StorePath,
 ) -> Result<Vec<HashPart>, StorageError> {
-    let text = "select hash_part from path where cache_id = ?1 and deriver = ?2";
-    hash_parts_of(connection, text, &[&cache.0, &deriver.base_name()])
+    database.read(|connection| {
+        let text = "select hash_part from path where cache_id = ?1 and deriver = ?2";
+        hash_parts_of(connection, text, &[&cache.0, &deriver.base_name()])
+    })
+}
+
+/// Publishes groups of paths in one transaction, in the given order: a path may refer to an
+/// earlier one. If the outcome of one path [is not a success](Published::is_success), none of
+/// its group is published.
+///
+/// Waits at most `patience` for other writers.
+///
+/// # Errors
+///
+/// Any [`StorageError`]. Nothing is published then.
+pub(crate) fn publish(
+    database: &Sqlite,
+    batch: &[&[NewPath]],
+    patience: Duration,
+) -> Result<Vec<Vec<Published>>, StorageError> {
+    database.write_within(patience, |transaction| {
+        let now = database.now();
+        let outcomes = batch
+            .iter()
+            .map(|group| publish_group(transaction, group, now));
+        outcomes.collect()
+    })
 }
 
 fn hash_parts_of(
@@ -121,139 +164,8 @@ fn hash_parts_of(
     Ok(found)
 }
 
-pub(super) fn has_sent(
-    connection: &Connection,
-    token: i64,
-    nar: i64,
-) -> Result<bool, StorageError> {
-    let mut statement = connection.prepare_cached(
-        "select exists (select 1 from sent \
-             where token_id = ?1 and nar_id = ?2 and not is_held)",
-    )?;
-    Ok(statement.query_row([token, nar], |row| row.get(0))?)
-}
-
-/// Revives a NAR that is condemned.
-pub(super) fn revive_nar(connection: &Connection, nar: i64, now: i64) -> Result<(), StorageError> {
-    connection
-        .prepare_cached("update nar set state = 1, state_at = ?2 where id = ?1 and state = 2")?
-        .execute(params![nar, now])?;
-    Ok(())
-}
-
-/// Records that a path was used, and revives it if it is condemned.
-pub(super) fn record_use(connection: &Connection, path: i64, now: i64) -> Result<(), StorageError> {
-    connection
-        .prepare_cached(
-            "update path set used_at = max(used_at, ?2), condemned_at = null \
-             where id = ?1 and (used_at <= ?3 or condemned_at is not null)",
-        )?
-        .execute(params![path, now, now - USE_INTERVAL])?;
-    Ok(())
-}
-
-/// Records a use of all paths of a cache that have this NAR, and revives those that are condemned.
-pub(super) fn record_nar_use(
-    connection: &Connection,
-    cache: CacheId,
-    nar: i64,
-    now: i64,
-) -> Result<(), StorageError> {
-    connection
-        .prepare_cached(
-            "update path set used_at = max(used_at, ?3), condemned_at = null \
-             where nar_id = ?1 and cache_id = ?2 and (used_at <= ?4 or condemned_at is not null)",
-        )?
-        .execute(params![nar, cache.0, now, now - USE_INTERVAL])?;
-    Ok(())
-}
-
-/// Returns the row number, the state and the object key of the NAR whose file has this hash.
-pub(super) fn nar_by_file(
-    connection: &Connection,
-    file_hash: &[u8; 32],
-) -> Result<Option<(i64, i64, String)>, StorageError> {
-    let mut statement =
-        connection.prepare_cached("select id, state, object_key from nar where file_hash = ?1")?;
-    let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
-    Ok(statement.query_row([file_hash], row).optional()?)
-}
-
-pub(super) fn loose_bytes(connection: &Connection, token: i64) -> Result<u64, StorageError> {
-    let mut statement = connection.prepare_cached(
-        "select coalesce(sum(file_size + ?2), 0) from sent join nar on nar.id = nar_id \
-         where token_id = ?1 and not exists (select 1 from path where path.nar_id = nar.id)",
-    )?;
-    unsigned(statement.query_row([token, signed(OWN_LEN)?], |row| row.get(0))?)
-}
-
-pub(super) fn has_path(
-    connection: &Connection,
-    cache: CacheId,
-    hash_part: HashPart,
-) -> Result<bool, StorageError> {
-    let mut statement = connection.prepare_cached(concat!(
-        "select exists (select 1 from path where cache_id = ?1 and hash_part = ?2 and ",
-        is_shown!("?1"),
-        ")"
-    ))?;
-    Ok(statement.query_row(params![cache.0, hash_part.as_bytes()], |row| row.get(0))?)
-}
-
-pub(super) fn set_mirrored(connection: &Connection, cache: CacheId) -> Result<(), StorageError> {
-    connection.execute(
-        "insert into meta values ('mirrored-cache', ?1) \
-         on conflict do update set value = excluded.value where value <> excluded.value",
-        [cache.0.to_string()],
-    )?;
-    Ok(())
-}
-
-/// Records a NAR. Returns whether it was recorded as lost.
-pub(super) fn add_nar(
-    transaction: &Transaction<'_>,
-    token: i64,
-    new: &NewNar,
-    now: i64,
-) -> Result<bool, StorageError> {
-    tokens::check(transaction, token, now)?;
-    let nar = &new.nar;
-    if collect::is_garbage(transaction, &nar.object_key)? {
-        return Err(StorageError::KeyInUse(nar.object_key.clone()));
-    }
-    let was_lost = transaction
-        .prepare_cached("select exists (select 1 from nar where file_hash = ?1 and state = 3)")?
-        .query_row([nar.file_hash], |row| row.get(0))?;
-    let run = |statement, parameters: &[&dyn ToSql]| {
-        transaction.prepare_cached(statement)?.execute(parameters)
-    };
-    run(
-        "insert into nar (nar_hash, nar_size, file_hash, file_size, compression, object_key, \
-         frames, listing, created_at, state_at) \
-         values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?9) \
-         on conflict (file_hash) do update set \
-             object_key = excluded.object_key, state = 1, state_at = excluded.state_at",
-        params![
-            nar.nar_hash.as_bytes(),
-            signed(nar.nar_size)?,
-            nar.file_hash,
-            signed(nar.file_size)?,
-            nar.compression.name(),
-            nar.object_key,
-            new.frames,
-            new.listing,
-            now
-        ],
-    )?;
-    run(
-        "insert or replace into sent select ?1, id, ?2, 0 from nar where file_hash = ?3",
-        params![token, now, nar.file_hash],
-    )?;
-    Ok(was_lost)
-}
-
 /// Publishes all paths of a group, or none.
-pub(super) fn publish_group(
+fn publish_group(
     transaction: &Transaction<'_>,
     group: &[NewPath],
     now: i64,
@@ -320,7 +232,7 @@ fn publish_one(
         let path = path_of(new.path.hash_part(), &known.name)?;
         return Ok(Published::OtherPath(path));
     }
-    revive_nar(transaction, new.nar_id, now)?;
+    uses::revive_nar(transaction, new.nar_id, now)?;
     match known {
         Some(known) => publish_again(transaction, new, &known, now),
         None => insert_path(transaction, new, file_size, now),
@@ -348,7 +260,7 @@ fn publish_again(
     now: i64,
 ) -> Result<Published, StorageError> {
     let Known { id, sigs, .. } = known;
-    record_use(transaction, *id, now)?;
+    uses::record_path(transaction, *id, now)?;
     if known.is_other_nar && !known.is_lost {
         return Ok(Published::Conflict);
     }
@@ -394,7 +306,7 @@ fn insert_path(
     for reference in &new.references {
         match path_row(transaction, new.cache, &reference.path)? {
             Some(id) => {
-                record_use(transaction, id, now)?;
+                uses::record_path(transaction, id, now)?;
                 references.push(id);
             }
             None if reference.is_elsewhere => outer.push(reference.path.base_name()),
@@ -478,7 +390,7 @@ pub(super) fn is_condemned(found: &Found) -> bool {
 
 /// Returns the paths with these hash parts, from one snapshot. A damaged row fails only the result
 /// of its own path.
-pub(super) fn stored_paths(
+fn stored_paths(
     connection: &Connection,
     cache: CacheId,
     hash_parts: &[HashPart],
@@ -493,7 +405,7 @@ pub(super) fn stored_paths(
 
 /// Revives those of the found paths that are condemned. Looks each of them up again, because the
 /// collector may have deleted it meanwhile.
-pub(super) fn revive_paths(
+fn revive_paths(
     transaction: &Transaction<'_>,
     cache: CacheId,
     found: &mut [Found],
@@ -501,7 +413,7 @@ pub(super) fn revive_paths(
 ) -> Result<(), StorageError> {
     for found in found {
         if let Ok(Some((path, true))) = found {
-            record_use(transaction, path.id, now)?;
+            uses::record_path(transaction, path.id, now)?;
             *found = stored_path(transaction, cache, path.path.hash_part());
         }
     }
@@ -572,4 +484,11 @@ pub(super) fn stored_path(
         path,
     };
     Ok(Some((path, row.get(15)?)))
+}
+
+/// Returns the length of a new path without its NAR, in bytes.
+fn own_len(new: &NewPath, sigs: &str) -> u64 {
+    let references = new.references.iter();
+    let references: usize = references.map(|new| new.path.base_name().len()).sum();
+    OWN_LEN + (references + sigs.len()) as u64
 }

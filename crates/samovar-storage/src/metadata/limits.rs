@@ -1,14 +1,32 @@
-//! Statements about what a cache stores, and its limit.
+//! What a cache stores, and its limit.
 
 use rusqlite::Connection;
 
 use super::rows::unsigned;
+use super::{CacheId, Sqlite};
 use crate::error::StorageError;
-use crate::metadata::{CacheId, NewPath, OWN_LEN, SizeLimit};
 
-pub(super) fn used_bytes(connection: &Connection, cache: CacheId) -> Result<u64, StorageError> {
-    let (files, extras) = bytes(connection, cache)?;
-    Ok(files + extras)
+/// Number of bytes that each path, build log and realisation counts in addition to its references
+/// and signatures, its file, or its text. It is the block of a file system: each of them has a file
+/// in the directory of a mirrored cache, and rows of about this length at most.
+pub const OWN_LEN: u64 = 4096;
+
+/// The limits of what a cache stores, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SizeLimit {
+    /// Maximum total length of all that the cache stores. `None`: there is no quota.
+    pub quota: Option<u64>,
+    /// Maximum total length of what the cache stores besides NARs, if it has no quota.
+    pub extra_max: u64,
+}
+
+/// Returns the total length of what a cache stores, in bytes: of the files of NARs that its
+/// paths use, each counted once, of its build logs and realisations, and of its narinfos.
+pub(crate) fn used_bytes(database: &Sqlite, cache: CacheId) -> Result<u64, StorageError> {
+    database.read(|connection| {
+        let (files, extras) = bytes(connection, cache)?;
+        Ok(files + extras)
+    })
 }
 
 /// Returns the total length of the files of NARs of a cache, and that of all else.
@@ -34,11 +52,4 @@ pub(super) fn over_limit(
         None => (extras, extra_len, limit.extra_max),
     };
     Ok((added > 0 && used.saturating_add(added) > max).then_some(used))
-}
-
-/// Returns the length of a new path without its NAR, in bytes.
-pub(super) fn own_len(new: &NewPath, sigs: &str) -> u64 {
-    let references = new.references.iter();
-    let references: usize = references.map(|new| new.path.base_name().len()).sum();
-    OWN_LEN + (references + sigs.len()) as u64
 }

@@ -1,12 +1,10 @@
-//! Statements about tokens.
+//! Tokens, and what they permit.
 
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
-
 use samovar_nix::Glob;
 
-use super::schema::SCHEMA;
+use super::{SCHEMA, Sqlite};
 use crate::error::StorageError;
-use crate::metadata::NewToken;
 use crate::token::{Rights, Token, TokenHash};
 
 /// Bit in the column `rights` of a token with a pattern in the column `names`: the right to push
@@ -16,22 +14,14 @@ const PUSH_NAMES: i64 = 8;
 /// Schema version in which the column `names` was added.
 const NAMES_SCHEMA: i64 = 6;
 
-/// The decision whether a token permits a change.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Permit {
-    Granted,
-    /// The token was revoked or has expired.
-    Invalid,
-    /// The token permits only names that match this pattern.
-    OtherName(Glob),
-}
-
-pub(super) fn add(
-    connection: &Connection,
-    hash: &TokenHash,
-    token: &NewToken,
-    now: i64,
-) -> Result<i64, StorageError> {
+/// Adds a token. Returns its row number.
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn add(database: &Sqlite, hash: &TokenHash, token: &NewToken) -> Result<i64, StorageError> {
+    let connection = &*database.writer()?;
+    let now = database.now();
     let rights = match token.rights {
         rights @ Rights { push: true, .. } if token.names.is_some() => {
             let others = Rights {
@@ -58,46 +48,100 @@ pub(super) fn add(
     Ok(connection.last_insert_rowid())
 }
 
+/// Returns all tokens, newest first.
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn all(database: &Sqlite) -> Result<Vec<Token>, StorageError> {
+    database.read(|connection| all_in(connection, SCHEMA))
+}
+
+/// Returns at most `count_max` tokens that are valid now, newest first, each with the hash of
+/// its text.
+pub(crate) fn valid(
+    database: &Sqlite,
+    count_max: usize,
+) -> Result<Vec<(TokenHash, Token)>, StorageError> {
+    database.read(|connection| {
+        let now = database.now();
+        let mut statement = connection.prepare_cached(&format!(
+            "{} where revoked_at is null and (expires_at is null or expires_at > ?1) \
+             order by id desc limit ?2",
+            select(SCHEMA)
+        ))?;
+        let count_max = i64::try_from(count_max).unwrap_or(i64::MAX);
+        let rows = statement.query_map(params![now, count_max], |row| {
+            Ok((TokenHash(row.get(8)?), token_of(row)?))
+        })?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    })
+}
+
+/// Returns the token whose text has this hash, or `None` if no token has it.
+pub(crate) fn find(database: &Sqlite, hash: &TokenHash) -> Result<Option<Token>, StorageError> {
+    database.read(|connection| {
+        let mut statement =
+            connection.prepare_cached(&format!("{} where hash = ?1", select(SCHEMA)))?;
+        Ok(statement.query_row([hash.0], token_of).optional()?)
+    })
+}
+
+/// Returns whether a token is valid: neither revoked nor expired.
+pub(crate) fn is_valid(database: &Sqlite, token: i64) -> Result<bool, StorageError> {
+    database.read(|connection| is_valid_in(connection, token, database.now()))
+}
+
+/// Revokes all valid tokens with this name. Returns their number. After that, no upload with
+/// one of them is published.
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn revoke(database: &Sqlite, name: &str) -> Result<usize, StorageError> {
+    let connection = &*database.writer()?;
+    let now = database.now();
+    let count = connection.execute(
+        "update token set revoked_at = ?2 where name = ?1 and revoked_at is null",
+        params![name, now],
+    )?;
+    Ok(count)
+}
+
+/// The properties of a token to add.
+#[derive(Debug, Clone)]
+pub struct NewToken {
+    /// Name for operators: see [`Token::name`].
+    pub name: String,
+    /// Pattern for the names of caches: see [`Token::cache`].
+    pub cache: Option<Glob>,
+    /// Pattern for the names of store paths: see [`Token::names`].
+    pub names: Option<Glob>,
+    /// Rights that the token gives: see [`Token::rights`].
+    pub rights: Rights,
+    /// Time of expiry in seconds since 1970: see [`Token::expires_at`].
+    pub expires_at: Option<i64>,
+}
+
+/// The decision whether a token permits a change.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Permit {
+    Granted,
+    /// The token was revoked or has expired.
+    Invalid,
+    /// The token permits only names that match this pattern.
+    OtherName(Glob),
+}
+
 /// Returns all tokens of a database with this schema version.
-pub(crate) fn all(connection: &Connection, schema: i64) -> Result<Vec<Token>, StorageError> {
+pub(crate) fn all_in(connection: &Connection, schema: i64) -> Result<Vec<Token>, StorageError> {
     let query = format!("{} order by id desc", select(schema));
     let mut statement = connection.prepare_cached(&query)?;
     let rows = statement.query_map([], token_of)?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// Returns the tokens that are valid now, newest first, each with the hash of its text.
-pub(super) fn valid(
-    connection: &Connection,
-    now: i64,
-    count_max: usize,
-) -> Result<Vec<(TokenHash, Token)>, StorageError> {
-    let mut statement = connection.prepare_cached(&format!(
-        "{} where revoked_at is null and (expires_at is null or expires_at > ?1) \
-         order by id desc limit ?2",
-        select(SCHEMA)
-    ))?;
-    let count_max = i64::try_from(count_max).unwrap_or(i64::MAX);
-    let rows = statement.query_map(params![now, count_max], |row| {
-        Ok((TokenHash(row.get(8)?), token_of(row)?))
-    })?;
-    Ok(rows.collect::<Result<_, _>>()?)
-}
-
-pub(super) fn find(
-    connection: &Connection,
-    hash: &TokenHash,
-) -> Result<Option<Token>, StorageError> {
-    let mut statement =
-        connection.prepare_cached(&format!("{} where hash = ?1", select(SCHEMA)))?;
-    Ok(statement.query_row([hash.0], token_of).optional()?)
-}
-
-pub(super) fn is_valid(
-    connection: &Connection,
-    token: i64,
-    now: i64,
-) -> Result<bool, StorageError> {
+fn is_valid_in(connection: &Connection, token: i64, now: i64) -> Result<bool, StorageError> {
     Ok(permit(connection, token, now, |_names| true)? == Permit::Granted)
 }
 
@@ -107,7 +151,7 @@ pub(super) fn is_valid(
 ///
 /// [`StorageError::TokenInvalid`]. Other errors.
 pub(super) fn check(connection: &Connection, token: i64, now: i64) -> Result<(), StorageError> {
-    match is_valid(connection, token, now)? {
+    match is_valid_in(connection, token, now)? {
         true => Ok(()),
         false => Err(StorageError::TokenInvalid),
     }
@@ -135,14 +179,6 @@ pub(super) fn permit(
         Some(names) if !matches(&names) => Permit::OtherName(names),
         _ => Permit::Granted,
     })
-}
-
-pub(super) fn revoke(connection: &Connection, name: &str, now: i64) -> Result<usize, StorageError> {
-    let count = connection.execute(
-        "update token set revoked_at = ?2 where name = ?1 and revoked_at is null",
-        params![name, now],
-    )?;
-    Ok(count)
 }
 
 /// Returns a query for the columns that [`token_of`] reads, from a database with this schema
@@ -179,7 +215,9 @@ fn token_of(row: &Row<'_>) -> rusqlite::Result<Token> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{backup, schema};
+    use tempfile::TempDir;
+
+    use super::super::backup;
     use super::*;
 
     fn new(rights: &str, names: Option<&str>) -> NewToken {
@@ -192,15 +230,16 @@ mod tests {
         }
     }
 
-    fn database() -> Connection {
-        let mut connection = Connection::open_in_memory().unwrap();
-        schema::migrate(&mut connection).unwrap();
-        connection
+    /// Returns a database whose clock always returns 1.
+    fn database() -> (TempDir, Sqlite) {
+        let dir = tempfile::tempdir().unwrap();
+        let database = Sqlite::with_clock(&dir.path().join("db.sqlite"), || 1).unwrap();
+        (dir, database)
     }
 
     #[test]
     fn tokens_are_read_as_they_were_added() {
-        let connection = database();
+        let (_dir, database) = database();
         for (number, (rights, names)) in [
             ("read,push", None),
             ("push", Some("mr-*")),
@@ -211,9 +250,9 @@ mod tests {
         {
             let hash = TokenHash([u8::try_from(number).unwrap(); 32]);
             let new = new(rights, names);
-            let id = add(&connection, &hash, &new, 1).unwrap();
-            let found = find(&connection, &hash).unwrap().unwrap();
-            assert_eq!(all(&connection, SCHEMA).unwrap()[0], found);
+            let id = add(&database, &hash, &new).unwrap();
+            let found = find(&database, &hash).unwrap().unwrap();
+            assert_eq!(all(&database).unwrap()[0], found);
             assert_eq!((found.id, found.rights), (id, new.rights));
             assert_eq!((found.cache, found.names), (new.cache, new.names));
         }
@@ -221,63 +260,58 @@ mod tests {
 
     #[test]
     fn a_restored_token_has_its_patterns() {
-        let connection = database();
+        let (_dir, database) = database();
         let hash = TokenHash([7; 32]);
-        add(&connection, &hash, &new("push", Some("mr-*")), 1).unwrap();
+        add(&database, &hash, &new("push", Some("mr-*"))).unwrap();
         let mut lines = Vec::new();
         let mut write = |line: &str| {
             lines.push(line.to_owned());
             Ok(())
         };
-        backup::dump(&connection, &mut write).unwrap();
-        let mut other = database();
-        let transaction = other.transaction().unwrap();
-        backup::restore(&transaction, &lines).unwrap();
-        transaction.commit().unwrap();
+        backup::dump(&database, &mut write).unwrap();
+        let (_other_dir, other) = self::database();
+        backup::restore(&other, &lines).unwrap();
         assert_eq!(
             find(&other, &hash).unwrap(),
-            find(&connection, &hash).unwrap()
+            find(&database, &hash).unwrap()
         );
     }
 
     #[test]
     fn a_server_of_schema_5_refuses_a_token_for_some_names() {
-        let connection = database();
+        let (_dir, database) = database();
         add(
-            &connection,
+            &database,
             &TokenHash([0; 32]),
             &new("read,push", Some("mr-*")),
-            1,
         )
         .unwrap();
-        let bits: i64 = connection
-            .query_row("select rights from token", [], |row| row.get(0))
-            .unwrap();
+        let bits = database.read(|connection| {
+            Ok(connection.query_row("select rights from token", [], |row| row.get(0))?)
+        });
+        let bits = bits.unwrap();
         assert_eq!(Rights::from_bits(bits).to_string(), "read");
-        let old = all(&connection, NAMES_SCHEMA - 1).unwrap();
+        let old = database.read(|connection| all_in(connection, NAMES_SCHEMA - 1));
+        let old = old.unwrap();
         assert_eq!(old[0].names, None);
     }
 
     #[test]
     fn permits() {
-        let connection = database();
-        let id = add(
-            &connection,
-            &TokenHash([0; 32]),
-            &new("push", Some("mr-*")),
-            1,
-        )
-        .unwrap();
+        let (_dir, database) = database();
+        let id = add(&database, &TokenHash([0; 32]), &new("push", Some("mr-*"))).unwrap();
         let permit = |id, now, name: &str| {
-            permit(&connection, id, now, |names| names.matches(name)).unwrap()
+            let matches = |names: &Glob| names.matches(name);
+            let permit = database.read(|connection| permit(connection, id, now, matches));
+            permit.unwrap()
         };
         assert_eq!(permit(id, 9, "mr-1"), Permit::Granted);
         assert_eq!(permit(id, 9, "main"), Permit::OtherName(Glob::new("mr-*")));
         assert_eq!(permit(id, 10, "mr-1"), Permit::Invalid);
         assert_eq!(permit(id + 1, 9, "mr-1"), Permit::Invalid);
-        let all = add(&connection, &TokenHash([1; 32]), &new("push", None), 1).unwrap();
+        let all = add(&database, &TokenHash([1; 32]), &new("push", None)).unwrap();
         assert_eq!(permit(all, 9, "main"), Permit::Granted);
-        revoke(&connection, "ci", 5).unwrap();
+        revoke(&database, "ci").unwrap();
         assert_eq!(permit(id, 9, "mr-1"), Permit::Invalid);
     }
 }

@@ -1,0 +1,234 @@
+//! Verified NARs and their files: finds and records them.
+
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension as _, ToSql, Transaction, params};
+
+use super::rows::{is_shown, is_usable, nar_columns, nar_of, signed, unsigned};
+use super::{CacheId, Client, NewNar, OWN_LEN, Sqlite, StoredNar, tokens, uses};
+use crate::error::StorageError;
+
+/// Returns the index of a NAR's zstd frames, or `None` if the NAR has no index.
+pub(crate) fn frames(database: &Sqlite, nar_id: i64) -> Result<Option<Vec<u8>>, StorageError> {
+    database.read(|connection| {
+        let mut statement = connection.prepare_cached("select frames from nar where id = ?1")?;
+        let frames = statement.query_row([nar_id], |row| row.get(0)).optional()?;
+        Ok(frames.flatten())
+    })
+}
+
+/// Replaces the index of a NAR's zstd frames. `None` removes it.
+pub(crate) fn set_frames(
+    database: &Sqlite,
+    nar_id: i64,
+    frames: Option<&[u8]>,
+) -> Result<(), StorageError> {
+    let connection = &*database.writer()?;
+    let update = "update nar set frames = ?2 where id = ?1";
+    connection.execute(update, params![nar_id, frames])?;
+    Ok(())
+}
+
+/// Returns the listing of a NAR, compressed with zstd. `None`: the NAR has no listing.
+pub(crate) fn listing(database: &Sqlite, nar_id: i64) -> Result<Option<Vec<u8>>, StorageError> {
+    database.read(|connection| {
+        let mut statement = connection.prepare_cached("select listing from nar where id = ?1")?;
+        let listing = statement.query_row([nar_id], |row| row.get(0)).optional()?;
+        Ok(listing.flatten())
+    })
+}
+
+/// Returns the NAR whose file has this hash, if the client may use it. Returns `None`
+/// otherwise, and if the NAR is lost. Revives the NAR and the paths of the cache that use it,
+/// if they are condemned.
+pub(crate) fn find(
+    database: &Sqlite,
+    cache: CacheId,
+    client: Client,
+    file_hash: &[u8; 32],
+) -> Result<Option<StoredNar>, StorageError> {
+    let file = |connection: &Connection| usable(connection, cache, client, file_hash);
+    let found = database.read(file)?;
+    let Some((nar, true)) = found else {
+        return Ok(found.map(|(nar, _)| nar));
+    };
+    database.write(|transaction| {
+        uses::revive_nar(transaction, nar.id, database.now())?;
+        uses::record_nar(transaction, cache, nar.id, database.now())?;
+        Ok(file(transaction)?.map(|(nar, _)| nar))
+    })
+}
+
+/// Returns the object key of the NAR file with this hash, and whether it is lost, or `None`
+/// if no such file is recorded. Revives the NAR if it is condemned.
+pub(crate) fn object_key(
+    database: &Sqlite,
+    file_hash: &[u8; 32],
+) -> Result<Option<(String, bool)>, StorageError> {
+    let find = |connection: &Connection| by_file(connection, file_hash);
+    let key = match database.read(find)? {
+        Some((id, 2, _)) => database.write(|transaction| {
+            uses::revive_nar(transaction, id, database.now())?;
+            find(transaction)
+        })?,
+        found => found,
+    };
+    Ok(key.map(|(_, state, key)| (key, state == 3)))
+}
+
+/// Records verified NARs that were uploaded with `token`, in one transaction. Some may already
+/// be recorded. Returns whether one of them was lost.
+///
+/// # Errors
+///
+/// [`StorageError::KeyInUse`] if the key of a NAR [is garbage](is_garbage);
+/// [`StorageError::TokenInvalid`]. Other errors. Nothing is recorded then.
+pub(crate) fn add(database: &Sqlite, token: i64, new: &[NewNar]) -> Result<bool, StorageError> {
+    database.write(|transaction| {
+        let mut new = new.iter();
+        new.try_fold(false, |were_lost, new| {
+            Ok(were_lost | add_one(transaction, token, new, database.now())?)
+        })
+    })
+}
+
+/// Records NARs of several tokens in one transaction, each with the id of its token. Waits at
+/// most `patience` for the database. Returns an outcome for each NAR: whether it was lost,
+/// [`StorageError::KeyInUse`] if its key [is garbage](is_garbage), or
+/// [`StorageError::TokenInvalid`].
+///
+/// # Errors
+///
+/// Any other [`StorageError`]. No NAR is recorded then.
+pub(crate) fn add_of_tokens(
+    database: &Sqlite,
+    new: &[&(i64, NewNar)],
+    patience: Duration,
+) -> Result<Vec<Result<bool, StorageError>>, StorageError> {
+    database.write_within(patience, |transaction| {
+        let outcomes = new.iter().map(|(token, new)| {
+            match add_one(transaction, *token, new, database.now()) {
+                // Found before the first statement that writes.
+                Err(error @ (StorageError::KeyInUse(_) | StorageError::TokenInvalid)) => {
+                    Ok(Err(error))
+                }
+                outcome => outcome.map(Ok),
+            }
+        });
+        outcomes.collect()
+    })
+}
+
+/// Returns whether a NAR was sent with this token.
+pub(crate) fn has_sent(database: &Sqlite, token: i64, nar: i64) -> Result<bool, StorageError> {
+    database.read(|connection| {
+        let mut statement = connection.prepare_cached(
+            "select exists (select 1 from sent \
+                 where token_id = ?1 and nar_id = ?2 and not is_held)",
+        )?;
+        Ok(statement.query_row([token, nar], |row| row.get(0))?)
+    })
+}
+
+/// Returns the total length of the files that were uploaded with `token` and that no path uses
+/// yet, in bytes. Each counts [`OWN_LEN`] more than it has.
+pub(crate) fn loose_bytes(database: &Sqlite, token: i64) -> Result<u64, StorageError> {
+    database.read(|connection| {
+        let mut statement = connection.prepare_cached(
+            "select coalesce(sum(file_size + ?2), 0) from sent join nar on nar.id = nar_id \
+             where token_id = ?1 and not exists (select 1 from path where path.nar_id = nar.id)",
+        )?;
+        unsigned(statement.query_row([token, signed(OWN_LEN)?], |row| row.get(0))?)
+    })
+}
+
+/// Returns the NAR whose file has this hash, if the client may use it. Also returns whether the
+/// NAR, or a path of the cache that uses it, is condemned.
+fn usable(
+    connection: &Connection,
+    cache: CacheId,
+    client: Client,
+    file_hash: &[u8; 32],
+) -> Result<Option<(StoredNar, bool)>, StorageError> {
+    let mut statement = connection.prepare_cached(concat!(
+        "select ",
+        nar_columns!(),
+        ", state = 2 or exists ( \
+             select 1 from path \
+             where nar_id = nar.id and cache_id = ?2 and condemned_at is not null) \
+         from nar where file_hash = ?1 and state <> 3 and ",
+        is_usable!()
+    ))?;
+    let parameters = params![file_hash, cache.0, client.token, client.is_reader];
+    let mut rows = statement.query(parameters)?;
+    let Some(row) = rows.next()? else {
+        return Ok(None);
+    };
+    Ok(Some((nar_of(row)?, row.get(7)?)))
+}
+
+/// Returns the row number, the state and the object key of the NAR whose file has this hash.
+fn by_file(
+    connection: &Connection,
+    file_hash: &[u8; 32],
+) -> Result<Option<(i64, i64, String)>, StorageError> {
+    let mut statement =
+        connection.prepare_cached("select id, state, object_key from nar where file_hash = ?1")?;
+    let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+    Ok(statement.query_row([file_hash], row).optional()?)
+}
+
+/// Records a NAR. Returns whether it was recorded as lost.
+fn add_one(
+    transaction: &Transaction<'_>,
+    token: i64,
+    new: &NewNar,
+    now: i64,
+) -> Result<bool, StorageError> {
+    tokens::check(transaction, token, now)?;
+    let nar = &new.nar;
+    if is_garbage_in(transaction, &nar.object_key)? {
+        return Err(StorageError::KeyInUse(nar.object_key.clone()));
+    }
+    let was_lost = transaction
+        .prepare_cached("select exists (select 1 from nar where file_hash = ?1 and state = 3)")?
+        .query_row([nar.file_hash], |row| row.get(0))?;
+    let run = |statement, parameters: &[&dyn ToSql]| {
+        transaction.prepare_cached(statement)?.execute(parameters)
+    };
+    run(
+        "insert into nar (nar_hash, nar_size, file_hash, file_size, compression, object_key, \
+         frames, listing, created_at, state_at) \
+         values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?9) \
+         on conflict (file_hash) do update set \
+             object_key = excluded.object_key, state = 1, state_at = excluded.state_at",
+        params![
+            nar.nar_hash.as_bytes(),
+            signed(nar.nar_size)?,
+            nar.file_hash,
+            signed(nar.file_size)?,
+            nar.compression.name(),
+            nar.object_key,
+            new.frames,
+            new.listing,
+            now
+        ],
+    )?;
+    run(
+        "insert or replace into sent select ?1, id, ?2, 0 from nar where file_hash = ?3",
+        params![token, now, nar.file_hash],
+    )?;
+    Ok(was_lost)
+}
+
+/// Returns whether a deletion of the object with this key may still be in progress. Then a new
+/// object must use another key.
+pub(crate) fn is_garbage(database: &Sqlite, object_key: &str) -> Result<bool, StorageError> {
+    database.read(|connection| is_garbage_in(connection, object_key))
+}
+
+fn is_garbage_in(connection: &Connection, key: &str) -> Result<bool, StorageError> {
+    let mut statement =
+        connection.prepare_cached("select exists (select 1 from garbage where object_key = ?1)")?;
+    Ok(statement.query_row([key], |row| row.get(0))?)
+}

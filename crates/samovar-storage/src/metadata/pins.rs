@@ -1,0 +1,396 @@
+//! Adds, lists and removes pins.
+//!
+//! A pin has generations. Their numbers ascend, also after a removal. A number can stand for two
+//! generations if the cache was deleted or the database was set back; they have other lineages.
+
+use std::collections::HashMap;
+
+use rusqlite::{Connection, OptionalExtension as _, Params, Row, Transaction, params};
+use samovar_nix::{Glob, HashPart};
+use samovar_protocol::names::{Lineage, PinName, PinText};
+
+use super::rows::{damaged, is_shown, path_of};
+use super::tokens::{self, Permit};
+use super::{CacheId, NewPin, PIN_COUNT_MAX, Pin, Pinned, Sqlite, Unpin, Unpinned, Version, uses};
+use crate::error::StorageError;
+
+/// Maximum number of removed pins of a cache whose newest generations are recorded by name. It
+/// limits what clients store that add pins and remove them, or let them expire.
+const REMOVED_COUNT_MAX: u32 = 10_000;
+
+const COLUMNS: &str = "select cache.name, pin.name, generation, hash_part, path.name, \
+                       pin.created_at, expires_at, token_name, host, message, lineage \
+                       from pin join cache on cache.id = pin.cache_id \
+                       join path on path.id = pin.path_id";
+
+/// Pins a path of a cache, and revives the path if it is condemned.
+///
+/// If the newest generation of the pin already has the path, only its expiry changes, and the
+/// condition of the request is ignored: the request is probably a repetition.
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn add(database: &Sqlite, new: &NewPin) -> Result<Pinned, StorageError> {
+    database.write(|transaction| {
+        let now = database.now();
+        let found: Option<(i64, i64, String)> = transaction
+            .query_row(
+                "select path.id, cache.id, path.name from path join cache on cache.id = cache_id \
+                 where cache.name = ?1 and deletion = 0 and hash_part = ?2",
+                params![new.cache, new.hash_part.as_bytes()],
+                |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+            )
+            .optional()?;
+        let Some((path, cache, path_name)) = found else {
+            return Ok(Pinned::NotFound);
+        };
+        let has_names = |names: &Glob| new.name.is_permitted(names) && names.matches(&path_name);
+        if let Some(token) = new.token {
+            match tokens::permit(transaction, token, now, has_names)? {
+                Permit::Granted => {}
+                Permit::Invalid => return Ok(Pinned::TokenInvalid),
+                Permit::OtherName(names) => return Ok(Pinned::OtherName(names)),
+            }
+        }
+        let name = new.name.as_str();
+        let newest = newest_of(transaction, cache, name, now)?;
+        let same = newest.filter(|(_, newest)| *newest == path);
+        let newest = newest.map(|(version, _)| version);
+        if same.is_none() && !new.condition.holds(newest) {
+            return Ok(Pinned::Changed(newest));
+        }
+        let version = match same {
+            Some((version, _)) => version,
+            None => next(transaction, cache, name)?,
+        };
+        if new.token.is_some() && same.is_none() && is_full(transaction, cache, new)? {
+            return Ok(Pinned::TooMany);
+        }
+        uses::record_path(transaction, path, now)?;
+        insert(transaction, new, (cache, path, version), now)?;
+        transaction.execute(
+            "delete from removed_pin where cache_id = ?1 and name = ?2",
+            params![cache, name],
+        )?;
+        if let Some(keep) = new.keep {
+            transaction.execute(
+                "delete from pin where cache_id = ?1 and name = ?2 and generation <= \
+                     (select generation from pin where cache_id = ?1 and name = ?2 \
+                      order by generation desc limit 1 offset ?3)",
+                params![cache, name, keep],
+            )?;
+        }
+        let query =
+            format!("{COLUMNS} where pin.cache_id = ?1 and pin.name = ?2 and generation = ?3");
+        let pin = select(
+            transaction,
+            &query,
+            params![cache, name, version.generation],
+        )?
+        .pop();
+        Ok(Pinned::Done(
+            pin.ok_or_else(|| damaged("the new pin is missing"))?,
+        ))
+    })
+}
+
+/// Returns all pins, sorted by cache and name, the newest generation first. Includes
+/// generations that have expired and are not removed yet.
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn all(database: &Sqlite) -> Result<Vec<Pin>, StorageError> {
+    database.read(|connection| {
+        let query = format!("{COLUMNS} order by cache.name, pin.name, generation desc");
+        select(connection, &query, [])
+    })
+}
+
+/// Returns generations of a pin that have not expired, newest first: those with a number less
+/// than `below`, at most `count_max`. A cache that is being deleted has none.
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn generations(
+    database: &Sqlite,
+    cache: CacheId,
+    name: &PinName,
+    below: i64,
+    count_max: u32,
+) -> Result<Vec<Pin>, StorageError> {
+    database.read(|connection| {
+        let query = format!(
+            "{COLUMNS} where pin.cache_id = ?1 and pin.name = ?2 and generation < ?3 \
+             and deletion = 0 and (expires_at is null or expires_at > ?4) \
+             order by generation desc limit ?5"
+        );
+        let parameters = params![cache.0, name.as_str(), below, database.now(), count_max];
+        select(connection, &query, parameters)
+    })
+}
+
+/// Returns the oldest generation of each lineage of a pin, newest first: of the generations
+/// that have not expired, up to the number `newest`, at most `count_max`.
+pub(crate) fn lineages(
+    database: &Sqlite,
+    cache: CacheId,
+    name: &PinName,
+    newest: i64,
+    count_max: u32,
+) -> Result<Vec<Version>, StorageError> {
+    database.read(|connection| {
+        let mut statement = connection.prepare_cached(
+            "select min(generation), lineage from pin where cache_id = ?1 and name = ?2 \
+             and generation <= ?3 and (expires_at is null or expires_at > ?4) \
+             group by lineage order by 1 desc limit ?5",
+        )?;
+        let parameters = params![cache.0, name.as_str(), newest, database.now(), count_max];
+        let versions = statement.query_map(parameters, |row| version_of(row, 0, 1))?;
+        Ok(versions.collect::<Result<_, _>>()?)
+    })
+}
+
+/// Returns the newest generation of each pin of a cache that has one that has not expired,
+/// sorted by name. A cache that is being deleted has none.
+pub(crate) fn newest(database: &Sqlite, cache: CacheId) -> Result<Vec<Pin>, StorageError> {
+    database.read(|connection| {
+        let query = format!(
+            "{COLUMNS} where pin.cache_id = ?1 and deletion = 0 \
+             and (expires_at is null or expires_at > ?2) and not exists \
+                 (select 1 from pin as newer where newer.cache_id = ?1 \
+                  and newer.name = pin.name and newer.generation > pin.generation \
+                  and (newer.expires_at is null or newer.expires_at > ?2)) \
+             order by pin.name"
+        );
+        select(connection, &query, params![cache.0, database.now()])
+    })
+}
+
+/// Returns the number of the newest generation of each pin of a cache, by name, at less cost
+/// than [`newest`].
+pub(crate) fn newest_generations(
+    database: &Sqlite,
+    cache: CacheId,
+) -> Result<HashMap<String, i64>, StorageError> {
+    database.read(|connection| {
+        let mut statement = connection.prepare_cached(concat!(
+            "select name, max(generation) from pin where cache_id = ?1 and ",
+            is_shown!("?1"),
+            " and (expires_at is null or expires_at > ?2) group by name"
+        ))?;
+        let rows = statement.query_map(params![cache.0, database.now()], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    })
+}
+
+/// Removes all generations of a pin. Returns their number.
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn remove(database: &Sqlite, cache: &str, name: &str) -> Result<usize, StorageError> {
+    let delete =
+        "delete from pin where name = ?2 and cache_id = (select id from cache where name = ?1)";
+    Ok(database.writer()?.execute(delete, params![cache, name])?)
+}
+
+/// Removes a pin, or one generation of it, for a client.
+pub(crate) fn unpin(database: &Sqlite, removal: &Unpin) -> Result<Unpinned, StorageError> {
+    database.write(|transaction| {
+        let now = database.now();
+        let is_permitted = |names: &Glob| removal.name.is_permitted(names);
+        match tokens::permit(transaction, removal.token, now, is_permitted)? {
+            Permit::Granted => {}
+            Permit::Invalid => return Ok(Unpinned::TokenInvalid),
+            Permit::OtherName(names) => return Ok(Unpinned::OtherName(names)),
+        }
+        let (cache, name) = (removal.cache.0, removal.name.as_str());
+        let newest = newest_of(transaction, cache, name, now)?;
+        let newest = newest.map(|(version, _)| version);
+        let exists: bool = transaction.query_row(
+            concat!(
+                "select ",
+                is_shown!("?1"),
+                " and exists (select 1 from pin where cache_id = ?1 and name = ?2 \
+                 and (?3 is null or generation = ?3))"
+            ),
+            params![cache, name, removal.generation],
+            |row| row.get(0),
+        )?;
+        if !exists {
+            return Ok(Unpinned::Done(0));
+        }
+        if !removal.condition.holds(newest) {
+            return Ok(Unpinned::Changed(newest));
+        }
+        let count = transaction.execute(
+            "delete from pin where cache_id = ?1 and name = ?2 and (?3 is null or generation = ?3)",
+            params![cache, name, removal.generation],
+        )?;
+        limit_removed(transaction, cache)?;
+        Ok(Unpinned::Done(count))
+    })
+}
+
+/// Removes the generations that have expired. Returns their number.
+pub(crate) fn remove_expired(database: &Sqlite) -> Result<usize, StorageError> {
+    let now = database.now();
+    database.write(|transaction| {
+        let delete = "delete from pin where expires_at <= ?1";
+        let count = transaction.execute(delete, [now])?;
+        let mut caches = transaction.prepare("select distinct cache_id from removed_pin")?;
+        let caches: Vec<i64> = caches
+            .query_map([], |row| row.get(0))?
+            .collect::<Result<_, _>>()?;
+        for cache in caches {
+            limit_removed(transaction, cache)?;
+        }
+        Ok(count)
+    })
+}
+
+/// Removes the expired generations of a pin. Returns its newest generation and the row number of
+/// that one's path, or `None` if no generation is left.
+fn newest_of(
+    transaction: &Transaction<'_>,
+    cache: i64,
+    name: &str,
+    now: i64,
+) -> Result<Option<(Version, i64)>, StorageError> {
+    transaction.execute(
+        "delete from pin where cache_id = ?1 and name = ?2 and expires_at <= ?3",
+        params![cache, name, now],
+    )?;
+    let newest = transaction.query_row(
+        "select generation, lineage, path_id from pin where cache_id = ?1 and name = ?2 \
+         order by generation desc limit 1",
+        params![cache, name],
+        |row| Ok((version_of(row, 0, 1)?, row.get(2)?)),
+    );
+    Ok(newest.optional()?)
+}
+
+/// Returns the next generation of a pin. It has the lineage of the one with the number before it;
+/// if that one does not exist, a new lineage. A pin without a recorded number begins after those
+/// that [`limit_removed`] has forgotten.
+fn next(transaction: &Transaction<'_>, cache: i64, name: &str) -> Result<Version, StorageError> {
+    Ok(transaction.query_row(
+        "select number, coalesce((select lineage from pin where cache_id = ?1 and name = ?2 \
+             and generation = number - 1), randomblob(16)) \
+         from (select coalesce(max(generation), \
+                 (select generation from removed_pin where cache_id = ?1 and name = ''), 0) + 1 \
+                 as number from \
+             (select generation from pin where cache_id = ?1 and name = ?2 \
+              union all select generation from removed_pin where cache_id = ?1 and name = ?2))",
+        params![cache, name],
+        |row| version_of(row, 0, 1),
+    )?)
+}
+
+/// Returns whether a new generation would exceed the limit of the cache for clients. Generations
+/// that it replaces do not count.
+fn is_full(transaction: &Transaction<'_>, cache: i64, new: &NewPin) -> Result<bool, StorageError> {
+    let (all, own): (i64, i64) = transaction.query_row(
+        "select count(*), coalesce(sum(name = ?2), 0) from pin where cache_id = ?1",
+        params![cache, new.name.as_str()],
+        |row| Ok((row.get(0)?, row.get(1)?)),
+    )?;
+    let replaced = new.keep.map_or(0, |keep| own - (i64::from(keep) - 1));
+    Ok(all - replaced.max(0) >= i64::from(PIN_COUNT_MAX))
+}
+
+/// Inserts a generation of a pin. If it exists, only its expiry changes.
+fn insert(
+    transaction: &Transaction<'_>,
+    new: &NewPin,
+    (cache, path, version): (i64, i64, Version),
+    now: i64,
+) -> Result<(), StorageError> {
+    transaction.execute(
+        "insert into pin (cache_id, name, generation, path_id, created_at, expires_at, \
+             token_name, host, message, lineage) \
+         values (?1, ?2, ?3, ?4, ?5, ?6, (select name from token where id = ?7), ?8, ?9, ?10) \
+         on conflict (cache_id, name, generation) do update set expires_at = excluded.expires_at",
+        params![
+            cache,
+            new.name.as_str(),
+            version.generation,
+            path,
+            now,
+            new.expires_at,
+            new.token,
+            new.host.as_ref().map(PinText::as_str),
+            new.message.as_ref().map(PinText::as_str),
+            version.lineage.as_bytes(),
+        ],
+    )?;
+    Ok(())
+}
+
+/// Forgets which of the pins that were removed first had which number, if too many were removed.
+/// The highest of these numbers stays recorded without a name: no number is assigned again.
+fn limit_removed(transaction: &Transaction<'_>, cache: i64) -> Result<(), StorageError> {
+    // Those of pins that have generations are limited by the number of pins.
+    const FORGOTTEN: &str = "from removed_pin where cache_id = ?1 and name in \
+         (select name from removed_pin where cache_id = ?1 and name <> '' \
+          and not exists (select 1 from pin \
+              where pin.cache_id = ?1 and pin.name = removed_pin.name) \
+          order by removed_at desc, name limit -1 offset ?2)";
+    let query = "select count(*) from removed_pin where cache_id = ?1 and name <> ''";
+    let count: u32 = transaction.query_row(query, [cache], |row| row.get(0))?;
+    if count <= REMOVED_COUNT_MAX {
+        return Ok(());
+    }
+    let record = format!(
+        "insert into removed_pin select ?1, '', max(generation), unixepoch() {FORGOTTEN} \
+         having count(*) > 0 on conflict do update set \
+         generation = max(generation, excluded.generation), removed_at = excluded.removed_at"
+    );
+    transaction.execute(&record, params![cache, REMOVED_COUNT_MAX])?;
+    let forget = format!("delete {FORGOTTEN}");
+    transaction.execute(&forget, params![cache, REMOVED_COUNT_MAX])?;
+    Ok(())
+}
+
+fn select(
+    connection: &Connection,
+    query: &str,
+    parameters: impl Params,
+) -> Result<Vec<Pin>, StorageError> {
+    let mut statement = connection.prepare_cached(query)?;
+    let mut rows = statement.query(parameters)?;
+    let mut pins = Vec::new();
+    while let Some(row) = rows.next()? {
+        pins.push(pin_of(row)?);
+    }
+    Ok(pins)
+}
+
+fn pin_of(row: &Row<'_>) -> Result<Pin, StorageError> {
+    let hash_part = HashPart::from_bytes(row.get(3)?);
+    Ok(Pin {
+        cache: row.get(0)?,
+        name: row.get(1)?,
+        generation: row.get(2)?,
+        path: path_of(hash_part, &row.get::<_, String>(4)?)?,
+        created_at: row.get(5)?,
+        expires_at: row.get(6)?,
+        token: row.get(7)?,
+        host: row.get(8)?,
+        message: row.get(9)?,
+        lineage: Lineage::from_bytes(row.get(10)?),
+    })
+}
+
+/// Returns the version in the columns with these indices: its generation and its lineage.
+fn version_of(row: &Row<'_>, generation: usize, lineage: usize) -> rusqlite::Result<Version> {
+    Ok(Version {
+        generation: row.get(generation)?,
+        lineage: Lineage::from_bytes(row.get(lineage)?),
+    })
+}

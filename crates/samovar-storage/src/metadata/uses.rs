@@ -1,0 +1,75 @@
+//! Records uses of paths and NARs, and revives those that are condemned.
+
+use std::collections::HashSet;
+
+use rusqlite::{Connection, params};
+
+use super::{CacheId, Sqlite};
+use crate::error::StorageError;
+
+/// Time that must have passed since the last recorded use of a path until another use is recorded,
+/// in seconds.
+pub const USE_INTERVAL: i64 = 600;
+
+/// Paths and NARs whose use is not recorded in the database yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Uses {
+    /// Row numbers of the used paths.
+    pub paths: HashSet<i64>,
+    /// Cache and row number of the used NARs. All paths of the cache with this NAR count as used.
+    pub nars: HashSet<(CacheId, i64)>,
+}
+
+/// Records that paths were used now, and revives those that are condemned.
+pub(crate) fn record(database: &Sqlite, uses: &Uses) -> Result<(), StorageError> {
+    // If a power cut undoes this, it also undoes later deletions.
+    database.write_lazily(|transaction| {
+        let now = database.now();
+        for id in &uses.paths {
+            record_path(transaction, *id, now)?;
+        }
+        for (cache, nar) in &uses.nars {
+            record_nar(transaction, *cache, *nar, now)?;
+        }
+        Ok(())
+    })
+}
+
+/// Records that a path was used, and revives it if it is condemned.
+pub(super) fn record_path(
+    connection: &Connection,
+    path: i64,
+    now: i64,
+) -> Result<(), StorageError> {
+    connection
+        .prepare_cached(
+            "update path set used_at = max(used_at, ?2), condemned_at = null \
+             where id = ?1 and (used_at <= ?3 or condemned_at is not null)",
+        )?
+        .execute(params![path, now, now - USE_INTERVAL])?;
+    Ok(())
+}
+
+/// Records a use of all paths of a cache that have this NAR, and revives those that are condemned.
+pub(super) fn record_nar(
+    connection: &Connection,
+    cache: CacheId,
+    nar: i64,
+    now: i64,
+) -> Result<(), StorageError> {
+    connection
+        .prepare_cached(
+            "update path set used_at = max(used_at, ?3), condemned_at = null \
+             where nar_id = ?1 and cache_id = ?2 and (used_at <= ?4 or condemned_at is not null)",
+        )?
+        .execute(params![nar, cache.0, now, now - USE_INTERVAL])?;
+    Ok(())
+}
+
+/// Revives a NAR that is condemned.
+pub(super) fn revive_nar(connection: &Connection, nar: i64, now: i64) -> Result<(), StorageError> {
+    connection
+        .prepare_cached("update nar set state = 1, state_at = ?2 where id = ?1 and state = 2")?
+        .execute(params![nar, now])?;
+    Ok(())
+}
