@@ -15,8 +15,8 @@ use samovar_protocol::names::PinName;
 use samovar_workspace::repository::is_repository;
 use samovar_workspace::{Entries, Entry, Kind, Walk};
 
+use super::conflicts::Conflict;
 use super::local::{changes, read, summary};
-use super::repositories::Conflict;
 use super::state::{Base, State, Workspace, shown_path};
 use crate::refs::{Generation, RefName};
 use crate::size::counted;

@@ -22,6 +22,7 @@ mod apply;
 mod auto;
 mod begun;
 mod command;
+mod conflicts;
 mod delete;
 mod fetch;
 mod file;

@@ -15,11 +15,12 @@ use samovar_workspace::{ReadError, Scanned, merge_with};
 
 use super::super::apply::Apply;
 use super::super::begun::{self, Begun};
+use super::super::conflicts::Report;
 use super::super::fetch::Place;
 use super::super::held;
 use super::super::local::{as_read_error, empty, read_error};
 use super::super::pull::conflicts;
-use super::super::repositories::{self, Report};
+use super::super::repositories;
 use super::changes::scan;
 use super::run::Run;
 use crate::http::printable;
