@@ -45,6 +45,7 @@ mod tests;
 
 pub use begun::advanced;
 use repositories::Rule;
+pub use repositories::work_tree;
 
 /// Length of the longest name of a file, in bytes.
 const NAME_MAX: usize = 255;

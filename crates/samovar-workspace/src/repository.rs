@@ -22,7 +22,7 @@ const NAMES: [&[u8]; 4] = [GIT, b".hg", b".jj", b".svn"];
 pub(crate) const GIT: &[u8] = b".git";
 
 /// Part of the name of a conflict copy, after that of the entry.
-pub(crate) const COPY: &[u8] = b".conflict-";
+pub const COPY: &[u8] = b".conflict-";
 
 /// Length of the longest file that a merge reads, in bytes. The index of a work tree with a million
 /// files is shorter.
@@ -111,6 +111,13 @@ fn has_marks(entries: &Entries, index: usize) -> bool {
             .filter_map(|child| entries.get(child))
     };
     is_directory && is_git(children().fold(0, |marks, child| marks | mark(child)))
+}
+
+/// Returns whether an entry is the conflict copy of a repository, whatever its name was.
+#[must_use]
+pub fn is_conflict_copy(entries: &Entries, index: usize) -> bool {
+    let entry = entries.get(index);
+    entry.is_some_and(|entry| is_copied(&entry.name)) && is_unit(entries, index)
 }
 
 /// Returns whether this is the name of the conflict copy of an entry.
@@ -205,7 +212,7 @@ impl Contents {
         }
     }
 
-    fn text(&self, entries: &Entries, index: usize) -> Option<&str> {
+    pub(crate) fn text(&self, entries: &Entries, index: usize) -> Option<&str> {
         let bytes = self.texts.get(&digest(entries.get(index)?)?)?;
         std::str::from_utf8(bytes).ok()
     }

@@ -85,6 +85,32 @@ pub(super) fn apply<'a>(
     trees.doubtful
 }
 
+/// Returns the path of the work tree whose file or symbolic link `.git` names this repository.
+#[must_use]
+pub fn work_tree(entries: &Entries, unit: usize, contents: &Contents) -> Option<Vec<u8>> {
+    let path = entries.path(unit);
+    let own_name = &*entries.get(unit)?.name;
+    let all = entries.list().iter().enumerate();
+    let mut links = all.filter(|(_, entry)| *entry.name == *GIT);
+    links.find_map(|(index, entry)| {
+        let link = match &entry.kind {
+            Kind::File { .. } => contents.text(entries, index)?.as_bytes(),
+            Kind::Symlink { target } => target,
+            Kind::Directory { .. } => return None,
+        };
+        let directory = entries.path(index);
+        let directory = directory.strip_suffix(GIT)?;
+        // Other names are those of additional work trees and submodules.
+        let mut names = link.trim_ascii_end().rsplit(|byte| *byte == b'/');
+        let last = names.find(|name| !name.is_empty())?;
+        let last = last.strip_prefix(b"gitdir: ").unwrap_or(last);
+        let is_its = last == own_name;
+        let found = is_its.then(|| links::named(link, directory, [(path.clone(), ())]));
+        let directory = directory.strip_suffix(b"/").unwrap_or(directory);
+        found.flatten().map(|()| directory.to_vec())
+    })
+}
+
 /// Returns for each node whether it is a git repository on any side.
 fn git_directories(nodes: &[Node<'_>]) -> Vec<bool> {
     let mut marks = vec![[0; 3]; nodes.len()];

@@ -1,9 +1,13 @@
 //! The report of the conflicts of a merge: what was kept, and how to join repositories.
 
+use std::ffi::OsStr;
+use std::fs;
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use samovar_workspace::repository::{Contents, Names, is_copy};
+use samovar_workspace::merge::work_tree;
+use samovar_workspace::repository::{COPY, Contents, Names, is_conflict_copy, is_copy};
 use samovar_workspace::{Entries, Kind, Root};
 
 use super::state::shown_path;
@@ -23,6 +27,23 @@ pub(super) struct Conflict {
     pub(super) theirs: usize,
     /// Path of the copy of theirs.
     pub(super) copy: Vec<u8>,
+}
+
+/// A repository of git that was kept.
+struct Repository {
+    path: Vec<u8>,
+    tree: WorkTree,
+}
+
+/// The work tree of a repository.
+#[derive(Debug, PartialEq, Eq)]
+enum WorkTree {
+    /// The directory that contains the repository.
+    Parent,
+    /// The directory with this path.
+    At(Vec<u8>),
+    /// It has none, or only additional ones.
+    None,
 }
 
 /// Prints the conflicts of a merge.
@@ -51,47 +72,76 @@ impl Report<'_> {
             self.host,
             shown_path(&conflict.copy)
         )?;
-        let is_repository = is_copy(name(&conflict.copy))
-            && is_directory(self.theirs, conflict.theirs)
-            && is_directory(self.ours, conflict.ours);
-        if !is_repository {
+        let directories = [(self.ours, conflict.ours), (self.theirs, conflict.theirs)];
+        if !directories
+            .iter()
+            .all(|(entries, index)| is_directory(entries, *index))
+        {
+            return Ok(());
+        }
+        let ours = Names::of_unit(self.ours, conflict.ours, self.contents);
+        let theirs = Names::of_unit(self.theirs, conflict.theirs, self.contents);
+        let has_other_name = !is_copy(name(&conflict.copy));
+        if has_other_name && theirs.is_empty() {
             return Ok(());
         }
         writeln!(
             out,
             "  The files that it tracks stay as they are, too. Both repositories are kept."
         )?;
-        if name(&kept) != b".git" {
+        if name(&kept) != b".git" && !has_other_name {
             return Ok(());
         }
+        let repository = Repository {
+            tree: self.work_tree(conflict.ours, &kept, root),
+            path: kept,
+        };
         // Without this file, git add --all would add the copy.
         let path = [&conflict.copy, &b"/.gitignore"[..]].concat();
         let created = Root::open(root).and_then(|root| root.create_file(&path, 0o644));
         created
             .and_then(|mut file| file.write_all(b"*\n"))
             .unwrap_or_default();
-        let ours = Names::of_unit(self.ours, conflict.ours, self.contents);
-        let theirs = Names::of_unit(self.theirs, conflict.theirs, self.contents);
         for names in &theirs {
             let same = ours.iter().find(|ours| ours.path == names.path);
             let none = Names::default();
-            report_names(same.unwrap_or(&none), names, &conflict.copy, out)?;
+            let ours = same.unwrap_or(&none);
+            report_names(&repository, ours, names, &conflict.copy, out)?;
         }
         let copy = quoted(&conflict.copy);
-        writeln!(
-            out,
-            "  It also has what is staged and stashed there: git --git-dir={copy} diff --cached; \
-             git --git-dir={copy} stash list\n  \
-             If you need nothing else of it: rm -rf {copy}"
-        )
+        if repository.tree != WorkTree::None {
+            writeln!(
+                out,
+                "  It also has what is staged and stashed there: git --git-dir={copy} diff \
+                 --cached; git --git-dir={copy} stash list"
+            )?;
+        }
+        writeln!(out, "  If you need nothing else of it: rm -rf {copy}")
+    }
+
+    /// Returns how the work tree of our repository is found. `root`: that of the workspace.
+    fn work_tree(&self, unit: usize, path: &[u8], root: &Path) -> WorkTree {
+        if name(path) == b".git" {
+            return WorkTree::Parent;
+        }
+        let config = root.join(OsStr::from_bytes(path)).join("config");
+        let config = fs::read_to_string(config).unwrap_or_default();
+        let mut lines = config.lines().map(|line| line.replace([' ', '\t'], ""));
+        if lines.any(|line| line.eq_ignore_ascii_case("bare=true")) {
+            return WorkTree::None;
+        }
+        let found = work_tree(self.ours, unit, self.contents);
+        found.map_or(WorkTree::None, WorkTree::At)
     }
 
     /// Prints the conflict copies of repositories that another machine has pushed.
     pub(super) fn copies(&self, out: &mut dyn Write) -> io::Result<()> {
-        for (index, entry) in self.theirs.list().iter().enumerate() {
-            let is_new = is_copy(&entry.name) && is_directory(self.theirs, index);
+        for index in 0..self.theirs.list().len() {
+            if !is_conflict_copy(self.theirs, index) {
+                continue;
+            }
             let path = self.theirs.path(index);
-            if is_new && self.ours.find(&path).is_none() {
+            if self.ours.find(&path).is_none() {
                 writeln!(
                     out,
                     "note: {} is a repository that was in conflict on {}: join it, or remove it",
@@ -115,35 +165,73 @@ fn name(path: &[u8]) -> &[u8] {
     path.get(start.map_or(0, |at| at + 1)..).unwrap_or_default()
 }
 
+impl Repository {
+    /// Returns the command `git` for this repository, or for the one at `part` in it, which is that
+    /// of a submodule if it is not empty. Also returns the path of the conflict copy for `fetch`.
+    fn git(&self, part: &[u8], copy: &[u8]) -> (String, String) {
+        let parent = copy
+            .get(..copy.len() - name(copy).len())
+            .unwrap_or_default();
+        let in_parent = match parent.strip_suffix(b"/") {
+            Some(parent) => format!("git -C {}", quoted(parent)),
+            None => "git".to_owned(),
+        };
+        match (&self.tree, part) {
+            (WorkTree::Parent, b"") => (in_parent, quoted(&[b"./", name(copy)].concat())),
+            (WorkTree::Parent, part) => (
+                format!(
+                    "{in_parent} --git-dir={}",
+                    quoted(&[b".git/", part].concat())
+                ),
+                quoted(&[b"./", name(copy), b"/", part].concat()),
+            ),
+            (tree, b"") => {
+                let tree = match tree {
+                    WorkTree::At(path) if path.is_empty() => " --work-tree=.".to_owned(),
+                    WorkTree::At(path) => format!(" --work-tree={}", quoted(path)),
+                    _ => String::new(),
+                };
+                let git = format!("git --git-dir={}{tree}", quoted(&self.path));
+                (git, quoted(&[b"./", copy].concat()))
+            }
+            (_, part) => (
+                format!(
+                    "git --git-dir={}",
+                    quoted(&[&self.path, &b"/"[..], part].concat())
+                ),
+                quoted(&[b"./", copy, b"/", part].concat()),
+            ),
+        }
+    }
+}
+
 /// Prints which commits two repositories have names for, and how to join them. `copy`: path of the
 /// unit that has theirs.
-fn report_names(ours: &Names, theirs: &Names, copy: &[u8], out: &mut dyn Write) -> io::Result<()> {
+fn report_names(
+    repository: &Repository,
+    ours: &Names,
+    theirs: &Names,
+    copy: &[u8],
+    out: &mut dyn Write,
+) -> io::Result<()> {
     if ours == theirs {
         return Ok(());
     }
     writeln!(out, "  here:  {}", summary(ours, theirs))?;
     writeln!(out, "  there: {}", summary(theirs, ours))?;
-    let parent = copy
-        .get(..copy.len() - name(copy).len())
-        .unwrap_or_default();
-    let git = match parent.strip_suffix(b"/") {
-        Some(parent) => format!("git -C {}", quoted(parent)),
-        None => "git".to_owned(),
-    };
-    let (git, source) = match &*theirs.path {
-        b"" => (git, quoted(&[b"./", name(copy)].concat())),
-        path => (
-            format!("{git} --git-dir={}", quoted(&[b".git/", path].concat())),
-            quoted(&[b"./", name(copy), b"/", path].concat()),
-        ),
-    };
+    let (git, source) = repository.git(&theirs.path, copy);
+    // A merge needs a work tree. Without one, the commits get branches of their own.
+    let has_tree = repository.tree != WorkTree::None;
     let space = namespace(name(copy), ours);
     let mut commands = vec![format!("{git} fetch {source} 'refs/*:refs/{space}/*'")];
     if !theirs.head.starts_with("refs/") {
         commands = vec![format!(
             "{git} fetch {source} 'refs/*:refs/{space}/*' HEAD:refs/{space}/HEAD"
         )];
-        commands.push(format!("{git} merge refs/{space}/HEAD"));
+        commands.push(match has_tree {
+            true => format!("{git} merge refs/{space}/HEAD"),
+            false => format!("{git} branch {space}/HEAD refs/{space}/HEAD"),
+        });
     }
     for (branch, commit) in &theirs.commits {
         let short = branch.strip_prefix("refs/heads/");
@@ -151,9 +239,11 @@ fn report_names(ours: &Names, theirs: &Names, copy: &[u8], out: &mut dyn Write) 
             continue;
         };
         let source = quoted(format!("refs/{space}/heads/{short}").as_bytes());
+        let other = quoted(format!("{space}/{short}").as_bytes());
         let short = quoted(short.as_bytes());
         commands.push(
             match ours.commits.contains_key(branch) || ours.head == *branch {
+                true if !has_tree => format!("{git} branch {other} {source}"),
                 true if ours.head == *branch => format!("{git} merge {source}"),
                 true => format!("{git} switch {short} && {git} merge {source}"),
                 false => format!("{git} branch {short} {source}"),
@@ -165,7 +255,17 @@ fn report_names(ours: &Names, theirs: &Names, copy: &[u8], out: &mut dyn Write) 
     if rest > 0 {
         commands.push(format!("{git} for-each-ref refs/{space}"));
     }
-    writeln!(out, "  To join them, run:\n    {}", commands.join("\n    "))
+    writeln!(out, "  To join them, run:\n    {}", commands.join("\n    "))?;
+    match commands
+        .iter()
+        .any(|command| !has_tree && command.contains(&format!(" branch {space}/")))
+    {
+        true => writeln!(
+            out,
+            "  Then merge the branches {space}/… in a work tree or clone of the repository."
+        ),
+        false => Ok(()),
+    }
 }
 
 /// Returns the names whose commits differ from those of another repository, beginning with `HEAD`.
@@ -200,8 +300,9 @@ fn summary(names: &Names, other: &Names) -> String {
 /// Returns the part of the names of fetched commits that says where they are from. `ours` has no
 /// names with it: git would not replace those of an earlier conflict.
 fn namespace(copy: &[u8], ours: &Names) -> String {
+    let start = copy.windows(COPY.len()).rposition(|part| part == COPY);
+    let copy = copy.get(start.unwrap_or_default()..).unwrap_or_default();
     let copy = String::from_utf8_lossy(copy);
-    let copy = copy.trim_start_matches(".git.");
     let plain = |char: char| match char.is_ascii_alphanumeric() {
         true => char,
         false => '-',
@@ -246,7 +347,12 @@ mod tests {
 
     fn report(ours: &Names, theirs: &Names) -> String {
         let mut out = Vec::new();
-        report_names(ours, theirs, b"a b/.git.conflict-h.x-2026", &mut out).unwrap();
+        let repository = Repository {
+            path: b"a b/.git".to_vec(),
+            tree: WorkTree::Parent,
+        };
+        let copy = b"a b/.git.conflict-h.x-2026";
+        report_names(&repository, ours, theirs, copy, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
