@@ -47,8 +47,8 @@ pub use narinfo::key_file::{KeyFileError, LoadedKey, load_key};
 pub use narinfo::signing::{Sign, Signing, Stored};
 pub use pages::{PagesConfig, admin};
 pub use reader::policy::{PolicyConfig, RootFault, Rule, faulty_roots, newest_readable};
+pub use route::is_own_segment;
 pub use route::path::normal_prefix;
-pub use route::{classify, is_own_segment};
 /// Keys for signing (secret), and for clients and policies to verify signatures (public).
 pub use samovar_nix::narinfo::NarCoding;
 pub use samovar_nix::{PublicKey, SecretKey};

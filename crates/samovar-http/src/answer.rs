@@ -7,8 +7,8 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::error::Error;
 use crate::head::Head;
 use crate::http::{Status, Version};
-use crate::observer::{End, Exchange, Incident, Observer};
-use crate::response::{Outcome, Reply, Response, Turn};
+use crate::observer::{End, Exchange, Incident, Observer, Tag};
+use crate::response::{Inline, Outcome, Reply, Response, Turn};
 use crate::service::Service;
 
 /// Message of a 503 response at a limit.
@@ -41,6 +41,7 @@ pub(crate) fn last<'a>(out: &'a mut Vec<u8>, is_head: bool, date: &'a Date) -> R
         keep: false,
         date: date.text(),
         lines: &[],
+        tag: Tag::default(),
     }
 }
 
@@ -65,17 +66,20 @@ pub(crate) fn answer_inline<S: Service>(
         ..reply
     };
     let inline = catch_unwind(AssertUnwindSafe(|| {
-        service.inline(local, turn, head, first).0
+        service.inline(local, turn, head, first)
     }));
     let observer = service.observer();
-    let outcome = inline.unwrap_or_else(|_panic| {
+    let Inline(outcome, tag) = inline.unwrap_or_else(|_panic| {
         observer.incident(&Incident::HandlerPanicked { head });
         out.truncate(out_len);
         let status = Status::INTERNAL_SERVER_ERROR;
         let instead = Reply { out, ..reply };
-        instead.refuse(service, status, status.reason())
+        Inline(
+            instead.refuse(service, status, status.reason()),
+            Tag::default(),
+        )
     });
-    report(observer, received, head, outcome);
+    report(observer, received, head, outcome, tag);
     outcome
 }
 
@@ -95,11 +99,12 @@ fn refuse_lapsed<S: Service>(
         ..reply
     };
     let outcome = reply.refuse(service, Status::FORBIDDEN, text);
-    report(service.observer(), received, head, outcome);
+    let tag = Tag::default();
+    report(service.observer(), received, head, outcome, tag);
     outcome
 }
 
-fn report(observer: &dyn Observer, received: Instant, head: Head<'_>, outcome: Outcome) {
+fn report(observer: &dyn Observer, received: Instant, head: Head<'_>, outcome: Outcome, tag: Tag) {
     if let Outcome::Sent(status, body_len) = outcome
         && observer.observes()
     {
@@ -109,6 +114,7 @@ fn report(observer: &dyn Observer, received: Instant, head: Head<'_>, outcome: O
             body_len,
             end: End::Complete,
             is_inline: true,
+            tag,
             duration: received.elapsed(),
         });
     }

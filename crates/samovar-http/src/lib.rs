@@ -119,7 +119,7 @@ pub use jobs::Unfinished;
 pub use limits::Limits;
 pub use net::listener::Listener;
 pub use net::wake::Waker;
-pub use observer::{End, Exchange, Incident, Observer};
+pub use observer::{End, Exchange, Incident, Observer, Tag};
 pub use request::{BodyReader, Extensions, Params, Request};
 pub use response::{
     Body, Inline, IntoResponse, Prepared, Reply, Responder, Response, SendError, Sender, Turn,

@@ -36,6 +36,12 @@ pub trait Observer: Send + Sync {
 
 impl Observer for () {}
 
+/// What a service has found out about a request, for its observer: see
+/// [`Reply::with_tag`](crate::Reply::with_tag). The engine carries the bytes and gives them no
+/// meaning. All bytes are zero if the service has set no tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tag(pub [u8; 24]);
+
 /// A request and its response.
 #[derive(Debug)]
 pub struct Exchange<'a> {
@@ -49,6 +55,8 @@ pub struct Exchange<'a> {
     pub end: End,
     /// Whether the response was sent by the I/O thread, without a worker.
     pub is_inline: bool,
+    /// The tag that the service has set; the default if the service was not asked.
+    pub tag: Tag,
     /// Time from the end of the request to the end of the response.
     pub duration: Duration,
 }

@@ -13,6 +13,7 @@ use crate::client::{Claimant, Peer};
 use crate::head::Head;
 use crate::lane::Lane;
 use crate::memory::{Budget, Held};
+use crate::observer::Tag;
 use crate::proto::head::HeadIndex;
 use crate::response::Place;
 use crate::tls::Session;
@@ -43,6 +44,8 @@ pub struct Request {
     pub(crate) lane: Lane,
     /// The client for whom a long computation is done, if the service has named it.
     pub(crate) claimant: Option<Claimant>,
+    /// What the service has found out about the request.
+    pub(crate) tag: Tag,
     /// Whether the handler runs on the I/O thread.
     pub(crate) is_inline: bool,
     /// Whether a handler has sent the request back to its I/O thread.
@@ -54,7 +57,11 @@ pub struct Request {
 impl Request {
     /// Creates an owned copy of a request head, to be handled in this place.
     pub(crate) fn of(head: Head<'_>, place: impl Into<Place>) -> Self {
-        let Place { lane, claimant } = place.into();
+        let Place {
+            lane,
+            claimant,
+            tag,
+        } = place.into();
         Self {
             raw: head.raw.into(),
             index: head.index.clone(),
@@ -67,6 +74,7 @@ impl Request {
             extensions: Extensions::default(),
             lane,
             claimant,
+            tag,
             is_inline: false,
             was_sent_back: false,
             matched: None,
@@ -92,9 +100,9 @@ impl Request {
         }
     }
 
-    /// Sets where the request is handled.
+    /// Sets where the request is handled, and its tag.
     pub(crate) fn place(&mut self, place: Place) {
-        (self.lane, self.claimant) = (place.lane, place.claimant);
+        (self.lane, self.claimant, self.tag) = (place.lane, place.claimant, place.tag);
     }
 
     /// Returns the complete body. Empty if the request has none, or if the body is

@@ -5,17 +5,14 @@
 //! A request counts for the cache with the longest prefix of its URL, also if that cache refuses
 //! it. Requests below no cache have counters of their own.
 //!
-//! Each thread has a copy of the table of prefixes, and renews it after a reload, so that a request
-//! writes to nothing that threads share. A removed cache leaves its counters to the next new one,
-//! which subtracts their present values. So their number is bounded by the greatest number of
-//! caches at a time, and no count of a thread with the previous table is lost.
+//! The site numbers its caches, and each request carries the number of its cache, so that threads
+//! find the counters without a lock. The number of a removed cache goes to a new one, with the
+//! counters, from which their present values are subtracted. So their number is bounded by the
+//! greatest number of caches at a time, and no count is lost. A response that ends after its cache
+//! was removed counts for the next cache of this number.
 
-use std::borrow::Cow;
-use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-
-use samovar_http::http::percent;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::class::{Class, MethodClass, Outcome, StatusClass};
 use crate::event::ServedCache;
@@ -38,44 +35,32 @@ pub(crate) struct Counted {
 /// The request counters of all caches.
 #[derive(Debug)]
 pub(crate) struct ByCache {
-    /// Number of the current table.
-    number: AtomicU64,
-    caches: Mutex<Caches>,
+    table: Table,
+    /// Counts requests below no cache.
+    elsewhere: Counters,
+    /// The caches by number.
+    slots: Mutex<Vec<Slot>>,
 }
 
-#[derive(Debug)]
-struct Caches {
-    table: Arc<Table>,
-    slots: Vec<Slot>,
-}
-
-/// Counters that belong to one cache at a time.
-#[derive(Debug)]
+/// The cache that has a number.
+#[derive(Debug, Default)]
 struct Slot {
-    counters: Arc<Counters>,
-    /// The cache that has these counters; `None` if it was removed.
+    /// `None` if the cache was removed.
     cache: Option<ServedCache>,
-    /// The counts of earlier caches.
+    /// The counts of earlier caches with this number.
     before: ByClass,
 }
 
-/// The counters for each URL prefix.
+/// Counters by number, in chunks of which each is twice as long as the one before it. A chunk never
+/// moves, so threads need no lock to use it.
 #[derive(Debug)]
 struct Table {
-    /// Unique in the process.
-    number: u64,
-    /// In descending order of length.
-    prefixes: Box<[Prefix]>,
-    /// Counts requests below no cache.
-    elsewhere: Arc<Counters>,
+    chunks: [OnceLock<Box<[OnceLock<Counters>]>>; CHUNK_COUNT],
+    shard_count: usize,
 }
 
-/// The URL prefix of a cache, and its counters.
-#[derive(Debug)]
-struct Prefix {
-    path: Box<[u8]>,
-    counters: Arc<Counters>,
-}
+/// Number of chunks for all numbers of 16 bits.
+const CHUNK_COUNT: usize = 17;
 
 /// The counters of one cache, in shards as those of [`Meter`](crate::meter::Meter).
 #[derive(Debug)]
@@ -117,95 +102,56 @@ pub(crate) struct CacheSums {
     pub(crate) caches: Vec<(ServedCache, ByClass)>,
 }
 
-fn decoded(path: &[u8]) -> Cow<'_, [u8]> {
-    percent::decode(path).unwrap_or(Cow::Borrowed(path))
-}
-
-thread_local! {
-    static TABLE: RefCell<Option<Arc<Table>>> = const { RefCell::new(None) };
-}
-
 impl ByCache {
     pub(crate) fn new(shard_count: usize) -> Self {
-        let elsewhere = Counters::new(shard_count);
-        let table = Table::new(Vec::new(), Arc::new(elsewhere));
         Self {
-            number: AtomicU64::new(table.number),
-            caches: Mutex::new(Caches {
-                table: Arc::new(table),
-                slots: Vec::new(),
-            }),
+            table: Table {
+                chunks: Default::default(),
+                shard_count,
+            },
+            elsewhere: Counters::new(shard_count),
+            slots: Mutex::default(),
         }
     }
 
     /// Counts requests for these caches from now on. A cache that had the same name keeps its
     /// counts.
     pub(crate) fn serve(&self, served: &[ServedCache]) {
-        let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
-        let Caches { table, slots } = &mut *caches;
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         for slot in slots.iter_mut() {
-            let is_named = |name: &str| served.iter().any(|cache| cache.name == name);
-            slot.cache.take_if(|cache| !is_named(&cache.name));
-        }
-        let mut prefixes = Vec::with_capacity(served.len());
-        for cache in served {
-            let is_same = |slot: &Slot| matches!(&slot.cache, Some(of) if of.name == cache.name);
-            let place = slots.iter().position(is_same).unwrap_or_else(|| {
-                let free = slots.iter().position(|slot| slot.cache.is_none());
-                free.unwrap_or_else(|| {
-                    slots.push(Slot {
-                        counters: Arc::new(Counters::new(table.elsewhere.0.len())),
-                        cache: None,
-                        before: ByClass::default(),
-                    });
-                    slots.len() - 1
-                })
-            });
-            let slot = &mut slots[place];
-            if slot.cache.replace(cache.clone()).is_none() {
-                slot.before = slot.counters.sums();
-            }
-            prefixes.push(Prefix {
-                path: decoded(cache.path_prefix.as_bytes()).into(),
-                counters: Arc::clone(&slot.counters),
-            });
-        }
-        *table = Arc::new(Table::new(prefixes, Arc::clone(&table.elsewhere)));
-        self.number.store(table.number, Ordering::Release);
-    }
-
-    /// Counts a response to a request for the URL path, in the shard of this number.
-    pub(crate) fn record(&self, shard: usize, path: &[u8], counted: Counted) {
-        let is_recorded = TABLE.try_with(|local| {
-            let mut local = local.borrow_mut();
-            let number = self.number.load(Ordering::Acquire);
-            let table = match &mut *local {
-                Some(table) if table.number == number => table,
-                other => other.insert(self.table()),
+            let is_same = |cache: &ServedCache| {
+                let mut same = served.iter().filter(|of| of.number == cache.number);
+                same.any(|of| of.name == cache.name)
             };
-            table.record(shard, path, counted);
-        });
-        // The thread ends, and has dropped its table.
-        if is_recorded.is_err() {
-            self.table().record(shard, path, counted);
+            slot.cache.take_if(|cache| !is_same(cache));
+        }
+        for cache in served {
+            let place = usize::from(cache.number);
+            if slots.len() <= place {
+                slots.resize_with(place + 1, Slot::default);
+            }
+            if slots[place].cache.replace(cache.clone()).is_none() {
+                slots[place].before = self.table.counters_of(cache.number).sums();
+            }
         }
     }
 
-    fn table(&self) -> Arc<Table> {
-        let caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(&caches.table)
+    /// Counts a response to a request for the cache of this number, in this shard.
+    pub(crate) fn record(&self, shard: usize, cache: Option<u16>, counted: Counted) {
+        let counters = cache.map_or(&self.elsewhere, |number| self.table.counters_of(number));
+        counters.0[shard].0[counted.class as usize].record(counted);
     }
 
     pub(crate) fn sums(&self) -> CacheSums {
-        let caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
-        let elsewhere = caches.table.elsewhere.sums();
+        let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let elsewhere = self.elsewhere.sums();
         let mut sums = CacheSums {
             all: elsewhere.clone(),
             elsewhere,
             caches: Vec::new(),
         };
-        for slot in &caches.slots {
-            let counts = slot.counters.sums();
+        for (number, slot) in (0..=u16::MAX).zip(&*slots) {
+            let counts = self.table.counters_of(number).sums();
             sums.all.combine(&counts, u64::wrapping_add);
             if let Some(cache) = &slot.cache {
                 let mut counts = counts;
@@ -219,32 +165,13 @@ impl ByCache {
 }
 
 impl Table {
-    fn new(mut prefixes: Vec<Prefix>, elsewhere: Arc<Counters>) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        prefixes.sort_by_key(|prefix| std::cmp::Reverse(prefix.path.len()));
-        Self {
-            number: NEXT.fetch_add(1, Ordering::Relaxed),
-            prefixes: prefixes.into(),
-            elsewhere,
-        }
-    }
-
-    fn record(&self, shard: usize, path: &[u8], counted: Counted) {
-        let counters = &self.counters_of(path).0[shard];
-        counters.0[counted.class as usize].record(counted);
-    }
-
-    fn counters_of(&self, path: &[u8]) -> &Counters {
-        let longest = self.prefixes.first();
-        let has_prefixes = longest.is_some_and(|longest| !longest.path.is_empty());
-        let decoded = has_prefixes.then(|| decoded(path));
-        let path = decoded.as_deref().unwrap_or(path);
-        let is_below = |prefix: &&Prefix| {
-            let rest = path.strip_prefix(&*prefix.path);
-            matches!(rest, Some([] | [b'/', ..]))
-        };
-        let found = self.prefixes.iter().find(is_below);
-        found.map_or(&self.elsewhere, |prefix| &prefix.counters)
+    fn counters_of(&self, number: u16) -> &Counters {
+        let place = usize::from(number) + 1;
+        let chunk = place.ilog2() as usize;
+        let start = 1 << chunk;
+        let chunk =
+            self.chunks[chunk].get_or_init(|| (0..start).map(|_| OnceLock::new()).collect());
+        chunk[place - start].get_or_init(|| Counters::new(self.shard_count))
     }
 }
 
@@ -333,14 +260,15 @@ impl ByClass {
 mod tests {
     use super::*;
 
-    fn cache(name: &str, path_prefix: &str) -> ServedCache {
+    fn cache(name: &str, number: u16) -> ServedCache {
         ServedCache {
             name: name.to_owned(),
-            path_prefix: path_prefix.to_owned(),
+            number,
+            path_prefix: String::new(),
         }
     }
 
-    fn ask(by_cache: &ByCache, path: &str) {
+    fn ask(by_cache: &ByCache, cache: Option<u16>) {
         let counted = Counted {
             class: Class::Narinfo,
             method: MethodClass::Get,
@@ -348,7 +276,7 @@ mod tests {
             outcome: Outcome::Complete,
             body_len: 10,
         };
-        by_cache.record(1, path.as_bytes(), counted);
+        by_cache.record(1, cache, counted);
     }
 
     /// Returns the number of requests of each cache, and below no cache.
@@ -366,40 +294,38 @@ mod tests {
     }
 
     #[test]
-    fn a_request_counts_for_the_cache_with_the_longest_prefix() {
+    fn a_request_counts_for_the_cache_of_its_number() {
         let by_cache = ByCache::new(2);
-        ask(&by_cache, "/a/x");
-        by_cache.serve(&[cache("a", "/a"), cache("a/b", "/a/b"), cache("c", "/c%20")]);
-        for path in [
-            "/a/x", "/a", "/ab", "/a/b/x", "/a/bx", "/c%20/x", "/%61/x", "/", "*", "",
-        ] {
-            ask(&by_cache, path);
+        ask(&by_cache, None);
+        by_cache.serve(&[cache("a", 0), cache("b", 1), cache("c", u16::MAX)]);
+        for number in [0, 0, 1, u16::MAX] {
+            ask(&by_cache, Some(number));
         }
-        let expected = [("a", 4), ("a/b", 1), ("c", 1)];
+        let expected = [("a", 2), ("b", 1), ("c", 1)];
         let expected = expected.map(|(name, count)| (name.to_owned(), count));
-        assert_eq!(counts(&by_cache), (expected.to_vec(), 5, 11));
+        assert_eq!(counts(&by_cache), (expected.to_vec(), 1, 5));
     }
 
     #[test]
     fn reloads_keep_counts_by_name_and_bound_their_number() {
         let by_cache = ByCache::new(2);
-        let ask = |path: &str, count: usize| (0..count).for_each(|_| ask(&by_cache, path));
-        by_cache.serve(&[cache("a", ""), cache("b", "/b")]);
-        ask("/x", 1);
-        ask("/b/x", 20);
-        // The URL of a cache changes, and another one is replaced.
-        by_cache.serve(&[cache("c", "/b"), cache("a", "/a")]);
-        ask("/a/x", 2);
-        ask("/b/x", 5);
-        ask("/x", 7);
+        let ask = |cache, count: usize| (0..count).for_each(|_| ask(&by_cache, cache));
+        by_cache.serve(&[cache("a", 0), cache("b", 1)]);
+        ask(Some(0), 1);
+        ask(Some(1), 20);
+        // A cache is replaced.
+        by_cache.serve(&[cache("c", 1), cache("a", 0)]);
+        ask(Some(0), 2);
+        ask(Some(1), 5);
+        ask(None, 7);
         let expected = vec![("a".to_owned(), 3), ("c".to_owned(), 5)];
         assert_eq!(counts(&by_cache), (expected, 7, 35));
         for number in 0..100 {
-            by_cache.serve(&[cache(&number.to_string(), "")]);
-            ask("/x", 1);
+            by_cache.serve(&[cache(&number.to_string(), 0)]);
+            ask(Some(0), 1);
         }
         assert_eq!(counts(&by_cache), (vec![("99".to_owned(), 1)], 7, 135));
-        assert_eq!(by_cache.caches.lock().unwrap().slots.len(), 2);
+        assert_eq!(by_cache.slots.lock().unwrap().len(), 2);
     }
 
     #[test]
@@ -417,12 +343,12 @@ mod tests {
                             outcome: Outcome::AbortedByClient,
                             body_len: 0,
                         };
-                        by_cache.record(shard, b"/x", counted);
+                        by_cache.record(shard, Some(0), counted);
                     }
                 });
             }
             for number in 0..100 {
-                by_cache.serve(&[cache(&number.to_string(), "")]);
+                by_cache.serve(&[cache(&number.to_string(), 0)]);
             }
         });
         let all = by_cache.sums().all;

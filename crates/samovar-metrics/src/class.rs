@@ -2,12 +2,6 @@
 
 use samovar_http::End;
 use samovar_http::http::{Method, Version};
-use samovar_nix::HashPart;
-
-/// Returns the class of a request and the hash part in its URL, given method, path and query. The
-/// cache provides this function, because it interprets URLs. It is called for each request, also on
-/// I/O threads.
-pub type Classify = fn(Method, &[u8], Option<&[u8]>) -> (Class, Option<HashPart>);
 
 /// The class of a request, by the form of its URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +44,20 @@ impl Class {
         "page",
         "upload",
         "other",
+    ];
+
+    pub(crate) const ALL: [Self; 11] = [
+        Self::CacheInfo,
+        Self::Narinfo,
+        Self::Nar,
+        Self::Listing,
+        Self::Log,
+        Self::Realisation,
+        Self::Narinfos,
+        Self::Closure,
+        Self::Page,
+        Self::Upload,
+        Self::Other,
     ];
 
     /// Returns the class's name in the metrics and in the access log.

@@ -28,6 +28,7 @@ mod overview;
 mod probe;
 mod process;
 mod registry;
+mod routed;
 mod sampled;
 mod sampler;
 mod sketch;
@@ -37,11 +38,12 @@ mod text;
 mod transfers;
 
 pub use admin::{admin, json, only_by_own_names};
-pub use class::{Class, Classify};
+pub use class::Class;
 pub use event::{Event, Observer, ServedCache, Unleased, Uploader};
 pub use event_count::EventCount;
 pub use probe::{Monitored, SiteStatus};
 pub use registry::{Metrics, MetricsConfig};
+pub use routed::Routed;
 pub use sampler::Sampler;
 pub use status::{
     CacheStatus, Latency, LoadStatus, Moment, ProcessStatus, Rates, RecentError, ScrubStatus,

@@ -19,7 +19,8 @@ use samovar_nix::HashPart;
 
 use crate::buckets::{self, BUCKET_COUNT, Histogram};
 use crate::by_cache::{ByCache, CacheSums, ClassCounts, Counted};
-use crate::class::{Class, Classify, MethodClass, Outcome, Protocol, StatusClass};
+use crate::class::{Class, MethodClass, Outcome, Protocol, StatusClass};
+use crate::routed::Routed;
 
 const CLASS_COUNT: usize = Class::NAMES.len();
 const PROTOCOL_COUNT: usize = Protocol::NAMES.len();
@@ -30,7 +31,6 @@ const RECORD_COUNT_MAX: usize = 2048;
 /// The request counters of all threads.
 #[derive(Debug)]
 pub(crate) struct Meter {
-    classify: Classify,
     pub(crate) by_cache: ByCache,
     shards: Box<[Shard]>,
 }
@@ -103,7 +103,7 @@ pub(crate) struct ClassSums {
 }
 
 impl Meter {
-    pub(crate) fn new(classify: Classify) -> Self {
+    pub(crate) fn new() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         // Enough for the I/O threads and most workers.
         let count = (4 * cores).next_power_of_two().clamp(8, 64);
@@ -113,7 +113,6 @@ impl Meter {
             requests: Mutex::new(RequestShard::new(number)),
         };
         Self {
-            classify,
             by_cache: ByCache::new(count),
             shards: (0..count).map(shard).collect(),
         }
@@ -123,7 +122,11 @@ impl Meter {
         let number = thread_number() & (self.shards.len() - 1);
         let shard = &self.shards[number];
         let head = exchange.head;
-        let (class, hash_part) = (self.classify)(head.method(), head.path(), head.query());
+        let Routed {
+            class,
+            cache,
+            hash_part,
+        } = Routed::of(exchange.tag);
         let status = StatusClass::of(exchange.status.code());
         let method = MethodClass::of(head.method());
         let counted = Counted {
@@ -133,7 +136,7 @@ impl Meter {
             outcome: Outcome::of(exchange.end),
             body_len: exchange.body_len,
         };
-        self.by_cache.record(number, head.path(), counted);
+        self.by_cache.record(number, cache, counted);
         shard.classes[class as usize].record(exchange, counted);
         let protocol = &shard.protocols[Protocol::of(head.version()) as usize];
         protocol[usize::from(head.is_secure())].fetch_add(1, Ordering::Relaxed);

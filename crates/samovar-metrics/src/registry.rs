@@ -9,7 +9,6 @@ use samovar_http::tls::TlsConfig;
 use samovar_http::{Exchange, Incident, Server, Service};
 use samovar_store::StoreError;
 
-use crate::class::Classify;
 use crate::event::{Event, Observer, ServedCache};
 use crate::meter::Meter;
 use crate::probe::{Monitored, Probe};
@@ -84,11 +83,11 @@ impl StoreErrors {
 
 impl Metrics {
     /// Creates metrics that pass all exchanges and events on to `inner`.
-    pub fn new(inner: Arc<dyn Observer>, classify: Classify) -> Self {
+    pub fn new(inner: Arc<dyn Observer>) -> Self {
         Self {
             config: OnceLock::new(),
             inner,
-            meter: Meter::new(classify),
+            meter: Meter::new(),
             transfers: Arc::default(),
             store_errors: StoreErrors::default(),
             probe: OnceLock::new(),

@@ -77,6 +77,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::route::Route;
     use crate::route::page::PageRoute;
 
     const H: &str = "zs83x50c7jbs0hj70ivx7ykckxh2zzl5";
@@ -106,8 +107,8 @@ mod tests {
             let url = Base::of(b"/").to_file(h(), &[&name], false);
             prop_assert!(url.bytes().all(|byte| byte.is_ascii_graphic()
                 && !b"\"'<>&?#:".contains(&byte)));
-            let route = PageRoute::of(&url.as_bytes()[1..]);
-            prop_assert_eq!(route, Some(PageRoute::Serve {
+            let route = Route::of(&url.as_bytes()[1..], None);
+            prop_assert_eq!(route, Route::Page(PageRoute::Serve {
                 hash_part: h(),
                 names: vec![name.clone()],
                 has_slash: false,
@@ -118,7 +119,6 @@ mod tests {
 
         #[test]
         fn no_bytes_panic(path in proptest::collection::vec(any::<u8>(), 0..100)) {
-            PageRoute::of(&path);
             parameter(Some(&path), "after");
         }
     }

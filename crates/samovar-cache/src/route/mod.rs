@@ -268,23 +268,6 @@ pub fn is_own_segment(segment: &str, has_pages: bool) -> bool {
     SEGMENTS.contains(&segment) || (has_pages && PAGES.contains(&segment))
 }
 
-/// Classifies a request for the metrics. Returns its class and the hash part in its URL. The prefix
-/// of the cache is not known here, so the longest suffix of the path that has a route decides.
-#[must_use]
-pub fn classify(method: Method, path: &[u8], query: Option<&[u8]>) -> (Class, Option<HashPart>) {
-    let mut unknown = None;
-    for (start, _) in path.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
-        let route = Route::of(&path[start..], query);
-        match route {
-            Route::Unknown(Class::Other) => {}
-            Route::Unknown(class) => drop(unknown.get_or_insert(class)),
-            route => return (route.class(method), route.hash_part()),
-        }
-    }
-    let class = unknown.unwrap_or(Class::Other);
-    (Route::Unknown(class).class(method), None)
-}
-
 /// Parses a hash part. nix-serve's pattern for hash parts is `[0-9a-z]+`: a name that matches it
 /// without being a hash part is [`Route::NoPath`], any other name is [`Route::Unknown`].
 fn of_hash_part(name: &[u8], class: Class, route: impl FnOnce(HashPart) -> Route) -> Route {

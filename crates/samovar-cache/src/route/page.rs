@@ -2,8 +2,6 @@
 
 use samovar_nix::{HashPart, StorePath};
 
-use super::path;
-
 /// The page that a URL's path names, without the prefix of its cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PageRoute {
@@ -39,12 +37,7 @@ pub(crate) enum PageRoute {
 }
 
 impl PageRoute {
-    /// Parses a percent-encoded path. `None`: the URL names no page.
-    pub(crate) fn of(path: &[u8]) -> Option<Self> {
-        Self::of_decoded(&path::decode(path)?)
-    }
-
-    /// Parses a path that is decoded.
+    /// Parses a path that is decoded. `None`: the URL names no page.
     pub(super) fn of_decoded(path: &[u8]) -> Option<Self> {
         match path {
             b"" => return Some(Self::Prefix),
@@ -100,6 +93,7 @@ fn serve(rest: &[u8]) -> Option<PageRoute> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::route::Route;
 
     const H: &str = "zs83x50c7jbs0hj70ivx7ykckxh2zzl5";
 
@@ -110,7 +104,11 @@ mod tests {
     #[track_caller]
     fn check(path: &str, expected: Option<PageRoute>) {
         let path = path.replace("{H}", H);
-        assert_eq!(PageRoute::of(path.as_bytes()), expected, "{path}");
+        let page = match Route::of(path.as_bytes(), None) {
+            Route::Page(page) => Some(page),
+            _ => None,
+        };
+        assert_eq!(page, expected, "{path}");
     }
 
     fn files(names: &[&str], has_slash: bool) -> PageRoute {

@@ -10,8 +10,8 @@ use std::time::Instant;
 use samovar_http::http::{Method, Status};
 use samovar_http::{Head, Inline, Prepared, Reply, Request, Response, Turn};
 use samovar_metrics::{Event, ServedCache};
-use samovar_nix::StorePath;
 use samovar_nix::narinfo::NarCoding;
+use samovar_nix::{HashPart, StorePath};
 use samovar_storage::StoredCache;
 use samovar_storage::metadata::StoredPath;
 
@@ -42,7 +42,9 @@ const PRIVATE_LINE: &[u8] = b"Cache-Control: private\r\n";
 #[derive(Debug)]
 pub(crate) struct Cache {
     shared: Arc<SharedStore>,
-    name: String,
+    pub(crate) name: String,
+    /// The cache's number in the metrics: see [`ServedCache::number`].
+    pub(crate) number: u16,
     pub(crate) path_prefix: Box<[u8]>,
     /// The prefix, decoded.
     prefix: Box<[u8]>,
@@ -62,6 +64,7 @@ impl Cache {
     pub(crate) fn new(
         shared: &Arc<SharedStore>,
         config: CacheConfig,
+        number: u16,
         memory: NarinfoMemory,
         before: Option<&Self>,
         is_only: bool,
@@ -104,6 +107,7 @@ impl Cache {
         Self {
             shared: Arc::clone(shared),
             name: config.name,
+            number,
             prefix: path::prefix(&config.path_prefix),
             path_prefix: config.path_prefix.into_bytes().into_boxed_slice(),
             narinfos,
@@ -129,6 +133,7 @@ impl Cache {
     pub(crate) fn served(&self) -> ServedCache {
         ServedCache {
             name: self.name.clone(),
+            number: self.number,
             path_prefix: String::from_utf8_lossy(&self.path_prefix).into_owned(),
         }
     }
@@ -187,29 +192,23 @@ impl Cache {
         })
     }
 
-    /// Returns the requested store path, if it is in memory. `path` lacks the cache's prefix.
-    pub(crate) fn name_of(&self, path: &[u8], query: Option<&[u8]>) -> Option<StorePath> {
-        let route = self.route(path, query);
-        if let Route::Log(path) = route {
-            return Some(path);
-        }
-        let hash_part = route.hash_part()?;
+    /// Returns the store path with this hash part, if it is in memory.
+    pub(crate) fn name_of(&self, hash_part: HashPart) -> Option<StorePath> {
         let name = self.narinfos.name_of(&hash_part);
         name.or_else(|| self.shared.names.peek(&hash_part))
     }
 
     /// Answers a request on an I/O thread, or dispatches it. If the cache is hidden from the
-    /// client, returns the unused reply. `path` lacks the cache's prefix.
+    /// client, returns the unused reply.
     pub(crate) fn inline<'r>(
         &self,
         fresh: &mut Fresh,
         turn: Turn,
         head: Head<'_>,
-        path: &[u8],
+        route: &Route,
         reply: Reply<'r>,
     ) -> Result<Inline, Reply<'r>> {
         let mut reply = reply;
-        let route = self.route(path, head.query());
         if let Some(access) = self.guard() {
             // A token of the storage counts as one client, if it was valid before. Forged tokens
             // count as their address.
@@ -226,7 +225,7 @@ impl Cache {
                     return Ok(reply.dispatch_slow());
                 }
                 Verdict::Refused(access::Refusal::Denied)
-                    if self.asks_for_token(access, head, &route) =>
+                    if self.asks_for_token(access, head, route) =>
                 {
                     return Ok(reply.dispatch_slow());
                 }
@@ -242,7 +241,7 @@ impl Cache {
                 reply = reply.with_lines(PRIVATE_LINE);
             }
         }
-        if self.uploads.is_some() && upload::needs_worker(head.method(), &route) {
+        if self.uploads.is_some() && upload::needs_worker(head.method(), route) {
             return Ok(reply.dispatch_slow());
         }
         Ok(self.inline_admitted(fresh, turn, head, route, reply))
@@ -255,12 +254,12 @@ impl Cache {
         fresh: &mut Fresh,
         turn: Turn,
         head: Head<'_>,
-        route: Route,
+        route: &Route,
         reply: Reply<'_>,
     ) -> Inline {
         let (shared, fixed) = (&*self.shared, &self.shared.fixed);
         if !matches!(head.method(), Method::Get | Method::Head) {
-            let is_bulk = head.method() == Method::Post && route == Route::Narinfos;
+            let is_bulk = head.method() == Method::Post && *route == Route::Narinfos;
             return match is_bulk {
                 true if self.uploads.is_some() => reply.dispatch_slow(),
                 true => reply.dispatch(),
@@ -268,24 +267,24 @@ impl Cache {
             };
         }
         let hash_part = match route {
-            Route::Narinfo(hash_part) => hash_part,
+            Route::Narinfo(hash_part) => *hash_part,
             Route::Nar {
                 hash_part, coding, ..
-            } if coding == NarCoding::Zstd || head.header("Range").is_none() => hash_part,
+            } if *coding == NarCoding::Zstd || head.header("Range").is_none() => *hash_part,
             Route::CacheInfo => return reply.prepared(&self.cache_info),
             Route::NoPath(_) => return reply.prepared(fixed.get(Fixed::NoPath)),
             // The URL is not part of the cache protocol, but may be that of a page.
             Route::Page(_) | Route::Upload(_) | Route::DebugInfo | Route::Unknown(_) => {
-                return match self.pages.is_some() && pages::is_answered(head, &route) {
+                return match self.pages.is_some() && pages::is_answered(head, route) {
                     true => reply.dispatch_slow(),
-                    false => reply.prepared(fixed.get(self.unknown(&route))),
+                    false => reply.prepared(fixed.get(self.unknown(route))),
                 };
             }
             Route::Narinfos => return reply.prepared(fixed.get(Fixed::OnlyPost)),
-            _ => return self.pass_on(&route, reply),
+            _ => return self.pass_on(route, reply),
         };
         let Some(snapshot) = fresh.snapshot(&*shared.store, turn) else {
-            return self.pass_on(&route, reply);
+            return self.pass_on(route, reply);
         };
         let policy = &self.reader().policy;
         let is_absent = match policy.is_open() {
@@ -295,34 +294,34 @@ impl Cache {
         if is_absent {
             let uploads = self.uploads.as_ref();
             return match uploads.is_some_and(|uploads| uploads.may_contain(hash_part)) {
-                true => self.pass_on(&route, reply),
+                true => self.pass_on(route, reply),
                 false => reply.prepared(fixed.get(Fixed::NoPath)),
             };
         }
         if let Route::Nar {
             nar_hash, coding, ..
-        } = &route
+        } = route
         {
             if *coding == NarCoding::Zstd {
                 let key = nar_hash.map(|nar_hash| (nar_hash, *coding));
                 let cache = shared.nar_cache.as_ref();
                 return match key.is_some_and(|key| cache.is_some_and(|cache| cache.has(&key))) {
-                    true => self.pass_on(&route, reply),
+                    true => self.pass_on(route, reply),
                     false => reply.dispatch_costly(),
                 };
             }
             // Other caches share the small-NAR cache, so the NAR is sent only if this cache has
             // found the path readable.
             if !policy.is_open() && self.narinfos.find(snapshot, &hash_part).is_none() {
-                return self.pass_on(&route, reply);
+                return self.pass_on(route, reply);
             }
             return match shared.small_nars.find(&hash_part) {
-                Some(nar) if nar.epoch != Some(snapshot.epoch) => self.pass_on(&route, reply),
+                Some(nar) if nar.epoch != Some(snapshot.epoch) => self.pass_on(route, reply),
                 Some(nar) if nar_hash.is_some_and(|nar_hash| nar_hash != nar.nar_hash) => {
                     reply.prepared(fixed.get(Fixed::WrongHash))
                 }
                 Some(nar) if may_go_inline(&nar.prepared) => reply.prepared(&nar.prepared),
-                _ => self.pass_on(&route, reply),
+                _ => self.pass_on(route, reply),
             };
         }
         match self.narinfos.find(snapshot, &hash_part) {
@@ -334,7 +333,7 @@ impl Cache {
             }
             // A marked path: its files may have to be checked.
             _ if shared.health.is_marked(&hash_part) => reply.dispatch_slow(),
-            _ => self.pass_on(&route, reply),
+            _ => self.pass_on(route, reply),
         }
     }
 

@@ -9,12 +9,14 @@ use std::sync::{Arc, RwLock, Weak};
 use std::time::Instant;
 
 use samovar_http::{Head, Peer};
-use samovar_metrics::Observer;
+use samovar_metrics::{Class, Observer, Routed};
+use samovar_nix::StorePath;
 
 use crate::access::Client;
 use crate::known::sharded::PathCache;
 use crate::known::shared_store::SharedStore;
 use crate::narinfo::narinfos::{NarinfoMemory, Narinfos};
+use crate::route::path;
 use crate::site::cache::Cache;
 use crate::site::config::CacheConfig;
 use crate::sync::unpoisoned;
@@ -37,16 +39,30 @@ impl Caches {
     ) -> Self {
         let share = NarinfoMemory::share(narinfo_memory_len, configs.len());
         let is_only = configs.len() == 1;
-        let cache = |config: CacheConfig| {
+        let numbers = Self::numbers(&configs, before);
+        let cache = |(config, number): (CacheConfig, u16)| {
             let before = before.and_then(|before| before.at(&config.path_prefix));
-            Cache::new(shared, config, share, before, is_only)
+            Cache::new(shared, config, number, share, before, is_only)
         };
-        let mut caches: Box<[Cache]> = configs.into_iter().map(cache).collect();
+        let mut caches: Box<[Cache]> = configs.into_iter().zip(numbers).map(cache).collect();
         caches.sort_by_key(|cache| std::cmp::Reverse(cache.path_prefix.len()));
         Self {
             have_pages: caches.iter().any(|cache| cache.pages.is_some()),
             caches,
         }
+    }
+
+    /// Numbers caches for the metrics. A cache keeps the number that one of its name had before;
+    /// another gets the smallest free one. So counts continue after a reload.
+    fn numbers(configs: &[CacheConfig], before: Option<&Self>) -> Vec<u16> {
+        let number = |config: &CacheConfig| {
+            let same = before?.iter().find(|cache| cache.name == config.name);
+            same.map(|cache| cache.number)
+        };
+        let kept: Vec<Option<u16>> = configs.iter().map(number).collect();
+        let mut free = (0..u16::MAX).filter(|number| !kept.contains(&Some(*number)));
+        let number = |kept: &Option<u16>| kept.or_else(|| free.next()).unwrap_or(u16::MAX);
+        kept.iter().map(number).collect()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -89,11 +105,14 @@ impl Caches {
             .find(|cache| *cache.path_prefix == *path_prefix.as_bytes())
     }
 
-    /// Returns the cache to which a URL path belongs, and the rest of the path below the cache's
-    /// prefix; `None` if the path belongs to no cache.
-    pub(crate) fn cache_of<'path>(&self, path: &'path [u8]) -> Option<(&Cache, &'path [u8])> {
-        self.iter()
-            .find_map(|cache| Some((cache, cache.below_prefix(path)?)))
+    /// Returns the cache to which a URL path belongs; `None` if there is none.
+    fn cache_of(&self, path: &[u8]) -> Option<&Cache> {
+        self.iter().find(|cache| cache.below_prefix(path).is_some())
+    }
+
+    /// Returns the cache with this [number](Cache::number).
+    fn numbered(&self, number: u16) -> Option<&Cache> {
+        self.iter().find(|cache| cache.number == number)
     }
 }
 
@@ -158,9 +177,13 @@ pub struct Clients(pub(crate) Weak<Current>);
 impl Clients {
     /// Returns the client of a request, with its name if it has one. `None` if no cache has this
     /// URL, or if the cache has no access rules and the request no token of the storage.
-    pub fn client(&self, head: Head<'_>) -> Option<Client> {
+    pub fn client(&self, head: Head<'_>, routed: Routed) -> Option<Client> {
         let caches = self.0.upgrade()?.get();
-        let (cache, _) = caches.cache_of(head.path())?;
+        let cache = match routed.cache {
+            Some(number) => caches.numbered(number)?,
+            // The engine has refused the request before a cache saw it.
+            None => caches.cache_of(head.path())?,
+        };
         let access = cache.access.as_ref();
         let client = access.map(|access| access.client(head, Instant::now()));
         let uploads = cache.uploads();
@@ -180,10 +203,18 @@ impl Clients {
     }
 
     /// Returns the full store path that a request names, if that path is in memory. Reads no disk.
-    pub fn store_path(&self, head: Head<'_>) -> Option<String> {
+    pub fn store_path(&self, head: Head<'_>, routed: Routed) -> Option<String> {
+        let hash_part = routed.hash_part?;
         let caches = self.0.upgrade()?.get();
-        let (cache, rest) = caches.cache_of(head.path())?;
-        let path = cache.name_of(rest, head.query())?;
+        let cache = caches.numbered(routed.cache?)?;
+        let path = match routed.class {
+            // The URL of a log has the whole name.
+            Class::Log => {
+                let name = head.path().rsplit(|byte| *byte == b'/').next()?;
+                StorePath::from_base_name(str::from_utf8(&path::decode(name)?).ok()?).ok()?
+            }
+            _ => cache.name_of(hash_part)?,
+        };
         Some(path.display(cache.reader().store().store_dir()).to_string())
     }
 }

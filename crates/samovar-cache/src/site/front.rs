@@ -21,6 +21,7 @@ use crate::access::Verdict;
 use crate::known::shared_store::SharedStore;
 use crate::pages;
 use crate::refusal::Fixed;
+use crate::route::Route;
 use crate::route::page::PageRoute;
 use crate::site::cache::Cache;
 use crate::site::current::Caches;
@@ -45,11 +46,12 @@ pub(crate) fn inline(
     shared: &SharedStore,
     caches: &Caches,
     head: Head<'_>,
+    route: &Route,
     reply: Reply<'_>,
 ) -> Inline {
     let is_page = matches!(
-        PageRoute::of(head.path()),
-        Some(PageRoute::Landing | PageRoute::Version | PageRoute::Asset(_))
+        route,
+        Route::Page(PageRoute::Landing | PageRoute::Version | PageRoute::Asset(_))
     );
     let is_read = matches!(head.method(), Method::Get | Method::Head);
     if !caches.have_pages() || !is_page || !is_read {
@@ -70,12 +72,12 @@ pub(crate) fn inline(
 /// Answers, on a worker, a request whose URL belongs to no cache.
 pub(crate) fn handle(shared: &SharedStore, caches: &Caches, request: &Request) -> Response {
     let head = request.head();
-    let page = match PageRoute::of(head.path()) {
+    let page = match Route::of(head.path(), head.query()) {
         // A single cache is not listed: it may be behind a proxy that forwards only its prefix.
-        Some(PageRoute::Landing) if caches.len() < 2 => None,
-        Some(PageRoute::Landing) => overview(caches, head),
-        Some(PageRoute::Version) => Some(shared.program.response()),
-        Some(PageRoute::Asset(name)) => pages::asset(&name),
+        Route::Page(PageRoute::Landing) if caches.len() < 2 => None,
+        Route::Page(PageRoute::Landing) => overview(caches, head),
+        Route::Page(PageRoute::Version) => Some(shared.program.response()),
+        Route::Page(PageRoute::Asset(name)) => pages::asset(&name),
         _ => None,
     };
     page.unwrap_or_else(|| Fixed::NotFound.response())

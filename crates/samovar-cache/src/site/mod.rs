@@ -32,7 +32,7 @@ use std::sync::{Arc, Mutex};
 
 use samovar_http::http::Method;
 use samovar_http::{Head, Inline, Intake, Reply, Request, Response, Service, Turn};
-use samovar_metrics::{Event, Observer};
+use samovar_metrics::{Event, Observer, Routed};
 use samovar_storage::Storage;
 use samovar_store::Store;
 
@@ -231,6 +231,23 @@ impl Service for Site {
         } = local;
         let caches = local_caches.now(&self.current);
         let fixed = &self.shared.fixed;
+        let below = |cache| Some((cache, Cache::below_prefix(cache, head.path())?));
+        let mut caches_below = caches.iter().filter_map(below);
+        let first = caches_below.next();
+        // Whatever happens to the request, it counts for the first cache with a prefix of its URL.
+        let route = match first {
+            Some((cache, path)) => cache.route(path, head.query()),
+            None => Route::of(head.path(), head.query()),
+        };
+        let mut reply = reply;
+        if self.shared.observer.observes() {
+            let routed = Routed {
+                class: route.class(head.method()),
+                cache: first.map(|(cache, _)| cache.number),
+                hash_part: route.hash_part(),
+            };
+            reply = reply.with_tag(routed.tag());
+        }
         if !matches!(head.method(), Method::Get | Method::Head) {
             if is_foreign(head) {
                 return reply.prepared(fixed.get(Fixed::ForeignOrigin));
@@ -242,24 +259,22 @@ impl Service for Site {
                 _ => {}
             }
         }
-        let mut reply = reply;
-        let mut is_hidden = false;
-        for cache in caches.iter() {
-            let Some(path) = cache.below_prefix(head.path()) else {
-                continue;
+        let Some((mut cache, _)) = first else {
+            return front::inline(&self.shared, caches, head, &route, reply);
+        };
+        let mut route = route;
+        loop {
+            if !head.was_sent_back() || !is_hidden_from(cache, head) {
+                match cache.inline(fresh, turn, head, &route, reply) {
+                    Ok(inline) => return inline,
+                    Err(unused) => reply = unused,
+                }
+            }
+            // The cache is hidden from the client.
+            let Some((next, path)) = caches_below.next() else {
+                return reply.prepared(fixed.get(front::unknown(head)));
             };
-            if head.was_sent_back() && is_hidden_from(cache, head) {
-                is_hidden = true;
-                continue;
-            }
-            match cache.inline(fresh, turn, head, path, reply) {
-                Ok(inline) => return inline,
-                Err(unused) => (reply, is_hidden) = (unused, true),
-            }
-        }
-        match is_hidden {
-            true => reply.prepared(fixed.get(front::unknown(head))),
-            false => front::inline(&self.shared, caches, head, reply),
+            (cache, route) = (next, next.route(path, head.query()));
         }
     }
 

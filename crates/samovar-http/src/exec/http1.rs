@@ -334,6 +334,7 @@ pub(crate) fn report<S: Service>(shared: &Shared<S>, conn: &mut Conn, end: End) 
         body_len: conn.sent_body_len(),
         end,
         is_inline: request.is_inline,
+        tag: request.tag,
         duration: conn.answer.started.elapsed(),
     });
 }

@@ -12,7 +12,7 @@ use crate::head::Head;
 use crate::http::Method;
 use crate::jobs::Job;
 use crate::limits::Limits;
-use crate::observer::{End, Incident};
+use crate::observer::{End, Incident, Tag};
 use crate::proto::Refusal;
 use crate::proto::conn::{Phase, Step};
 use crate::proto::head::Framing;
@@ -300,6 +300,7 @@ fn on_head<S: Service>(
         is_head: head.method() == Method::Head,
         date: cx.date.text(),
         lines: &[],
+        tag: Tag::default(),
     };
     let (local, turn) = (&mut cx.local, Turn(cx.turn));
     match answer_inline(&shared.service, local, turn, cx.now, head, reply) {
@@ -367,6 +368,7 @@ fn on_sent_back<S: Service>(cx: &mut Context<S>, conn: &mut Conn) -> Next {
         is_head: head.method() == Method::Head,
         date: cx.date.text(),
         lines: &[],
+        tag: Tag::default(),
     };
     let (local, turn) = (&mut cx.local, Turn(cx.turn));
     let request = match answer_inline(&shared.service, local, turn, cx.now, head, reply) {

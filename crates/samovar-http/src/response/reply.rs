@@ -5,6 +5,7 @@ use super::fields;
 use crate::client::Claimant;
 use crate::http::{Status, Version};
 use crate::lane::Lane;
+use crate::observer::Tag;
 use crate::proto::encode::{self, Delimiter};
 
 /// Number of a round of an I/O thread. In each round, the thread reads a batch of requests before
@@ -70,7 +71,7 @@ impl Prepared {
 /// one, so each request is either answered or dispatched, and never both.
 #[derive(Debug)]
 #[must_use]
-pub struct Inline(pub(crate) Outcome);
+pub struct Inline(pub(crate) Outcome, pub(crate) Tag);
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Outcome {
@@ -85,12 +86,16 @@ pub(crate) struct Place {
     pub(crate) lane: Lane,
     /// The client for whom a long computation is done, if the service has named it.
     pub(crate) claimant: Option<Claimant>,
+    pub(crate) tag: Tag,
 }
 
 impl From<Lane> for Place {
     fn from(lane: Lane) -> Self {
-        let claimant = None;
-        Self { lane, claimant }
+        Self {
+            lane,
+            claimant: None,
+            tag: Tag::default(),
+        }
     }
 }
 
@@ -104,6 +109,7 @@ pub struct Reply<'a> {
     pub(crate) date: &'a [u8],
     /// Further header lines, each with its line end.
     pub(crate) lines: &'static [u8],
+    pub(crate) tag: Tag,
 }
 
 impl Reply<'_> {
@@ -112,6 +118,13 @@ impl Reply<'_> {
     #[must_use]
     pub fn with_lines(mut self, lines: &'static [u8]) -> Self {
         self.lines = lines;
+        self
+    }
+
+    /// Sets the tag of the request. A later call replaces it.
+    #[must_use]
+    pub fn with_tag(mut self, tag: Tag) -> Self {
+        self.tag = tag;
         self
     }
 
@@ -128,7 +141,7 @@ impl Reply<'_> {
             prepared.body()
         };
         self.out.extend_from_slice(body);
-        Inline(Outcome::Sent(prepared.status, body.len() as u64))
+        Inline(Outcome::Sent(prepared.status, body.len() as u64), self.tag)
     }
 
     /// Sends a response whose body is in memory. The response is not compressed, because that would
@@ -163,12 +176,12 @@ impl Reply<'_> {
         encode::finish(self.out, self.version, self.keep, self.date);
         let body = if self.is_head || !has_body { &[] } else { body };
         self.out.extend_from_slice(body);
-        Inline(Outcome::Sent(status, body.len() as u64))
+        Inline(Outcome::Sent(status, body.len() as u64), self.tag)
     }
 
     /// Dispatches the request to a worker in the prompt lane.
     pub fn dispatch(self) -> Inline {
-        Inline(Outcome::Dispatch(Lane::Prompt.into()))
+        self.dispatch_to(Lane::Prompt, None)
     }
 
     /// Dispatches the request to a worker in the slow lane, for handlers or bodies that read files.
@@ -176,7 +189,7 @@ impl Reply<'_> {
     /// disk hangs and blocks all of them, requests [dispatched](Self::dispatch) to the prompt lane
     /// are still served.
     pub fn dispatch_slow(self) -> Inline {
-        Inline(Outcome::Dispatch(Lane::Slow.into()))
+        self.dispatch_to(Lane::Slow, None)
     }
 
     /// Dispatches the request to a worker in the costly lane, for handlers with long computations
@@ -184,7 +197,7 @@ impl Reply<'_> {
     /// [workers](crate::Builder::workers), which is half the number of cores by default. After the
     /// computation, a handler can move the request to another lane with [`Response::requeue`].
     pub fn dispatch_costly(self) -> Inline {
-        Inline(Outcome::Dispatch(Lane::Costly.into()))
+        self.dispatch_to(Lane::Costly, None)
     }
 
     /// Dispatches the request to a worker in the costly lane, for a computation that is of no use
@@ -196,9 +209,16 @@ impl Reply<'_> {
     /// The handler is not called if the client has closed the connection while it waited behind
     /// others.
     pub fn dispatch_costly_for(self, claimant: Claimant) -> Inline {
-        Inline(Outcome::Dispatch(Place {
-            lane: Lane::Costly,
-            claimant: Some(claimant),
-        }))
+        self.dispatch_to(Lane::Costly, Some(claimant))
+    }
+
+    fn dispatch_to(self, lane: Lane, claimant: Option<Claimant>) -> Inline {
+        let tag = self.tag;
+        let place = Place {
+            lane,
+            claimant,
+            tag,
+        };
+        Inline(Outcome::Dispatch(place), tag)
     }
 }

@@ -21,6 +21,8 @@ use std::io::{self, Write as _};
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
+use samovar_metrics::Routed;
+
 use super::error::{ErrorLog, trouble_text};
 use super::escape::escape;
 use super::json;
@@ -71,6 +73,8 @@ pub(crate) struct Request<'a> {
     pub(crate) target: &'a [u8],
     /// Protocol version, such as `HTTP/1.1`.
     pub(crate) version: &'static str,
+    /// The meaning of the target. Not in the combined format.
+    pub(crate) routed: Routed,
 }
 
 /// Maximum delay before a line is written, so that a busy server writes lines in batches.
@@ -214,6 +218,8 @@ fn append_word(value: &[u8], line: &mut Vec<u8>) {
 mod tests {
     use std::time::UNIX_EPOCH;
 
+    use samovar_http::Tag;
+
     use super::*;
     use crate::log::error::Level;
 
@@ -228,6 +234,7 @@ mod tests {
                 method: b"GET",
                 target: b"/nix-cache-info",
                 version: "HTTP/1.1",
+                routed: Routed::of(Tag::default()),
             }),
             status: 200,
             body_len: Some(52),
@@ -306,6 +313,7 @@ mod tests {
             method: hostile,
             target: hostile,
             version: "HTTP/1.1",
+            routed: Routed::of(Tag::default()),
         };
         let entry = Entry {
             user: Some(hostile),

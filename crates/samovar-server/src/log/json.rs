@@ -22,13 +22,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use samovar_cache::classify;
-use samovar_http::http::Method;
-use samovar_metrics::Class;
-use samovar_nix::HashPart;
 use serde::Serialize;
 
-use super::access::{Entry, Request};
+use super::access::Entry;
 use super::utc::rfc_3339;
 use crate::logins::masked;
 
@@ -59,7 +55,7 @@ pub(super) fn append_line(entry: &Entry<'_>, line: &mut Vec<u8>) {
     let target = request.map(|request| request.target);
     let shown = target.map(masked);
     let shown_referer = entry.referer.map(masked);
-    let (class, hash) = request.map(class_of).unzip();
+    let routed = request.map(|request| request.routed);
     let since_1970 = entry.time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let milliseconds = since_1970.subsec_millis();
     let object = Line {
@@ -70,9 +66,11 @@ pub(super) fn append_line(entry: &Entry<'_>, line: &mut Vec<u8>) {
         method: text(request.map(|request| request.method)),
         target: text(shown.as_deref()),
         version: request.map(|request| request.version),
-        route: class.map(Class::name),
+        route: routed.map(|routed| routed.class.name()),
         path: entry.path,
-        hash: hash.flatten().map(|hash| hash.to_string()),
+        hash: routed
+            .and_then(|routed| routed.hash_part)
+            .map(|hash_part| hash_part.to_string()),
         status: entry.status,
         bytes: entry.body_len,
         duration_us: u64::try_from(entry.duration.as_micros()).unwrap_or(u64::MAX),
@@ -83,16 +81,6 @@ pub(super) fn append_line(entry: &Entry<'_>, line: &mut Vec<u8>) {
     };
     serde_json::to_writer(&mut *line, &object).expect("a vector takes all bytes");
     line.push(b'\n');
-}
-
-/// Returns the class of a request, and the hash part in its target if it has one.
-fn class_of(request: Request<'_>) -> (Class, Option<HashPart>) {
-    let mut parts = request.target.splitn(2, |byte| *byte == b'?');
-    let method = match request.method {
-        b"PUT" => Method::Put,
-        _ => Method::Get,
-    };
-    classify(method, parts.next().unwrap_or_default(), parts.next())
 }
 
 /// Converts a client's bytes to text, with U+FFFD for invalid UTF-8; `None` if they are empty.
@@ -125,8 +113,11 @@ fn request_id(sent: Option<&[u8]>) -> Cow<'_, str> {
 mod tests {
     use std::time::Duration;
 
+    use samovar_metrics::{Class, Routed};
+    use samovar_nix::HashPart;
     use serde_json::Value;
 
+    use super::super::access::Request;
     use super::*;
 
     fn written(entry: &Entry<'_>) -> Value {
@@ -147,6 +138,11 @@ mod tests {
                 method: b"GET",
                 target: b"/p4pclmv1gyja5kzc26npqpia1qqxrf0l.narinfo?x",
                 version: "HTTP/1.1",
+                routed: Routed {
+                    class: Class::Narinfo,
+                    cache: Some(0),
+                    hash_part: HashPart::parse(b"p4pclmv1gyja5kzc26npqpia1qqxrf0l").ok(),
+                },
             }),
             status: 200,
             body_len: Some(52),

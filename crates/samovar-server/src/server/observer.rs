@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use samovar_cache::Clients;
 use samovar_cache::access::Client;
 use samovar_http::{End, Exchange, Head, Incident, Peer};
-use samovar_metrics::{Event, Metrics, Observer, RecentError, Unleased};
+use samovar_metrics::{Event, Metrics, Observer, RecentError, Routed, Unleased};
 use samovar_text::{counted, human};
 
 use super::counts::{Count, Counts};
@@ -200,11 +200,11 @@ impl samovar_http::Observer for Logs {
 
     fn exchanged(&self, exchange: &Exchange<'_>) {
         let Some(access) = &self.access else { return };
-        let head = exchange.head;
+        let (head, routed) = (exchange.head, Routed::of(exchange.tag));
         let clients = self.clients.get();
-        let client = clients.and_then(|clients| clients.client(head));
+        let client = clients.and_then(|clients| clients.client(head, routed));
         let path = clients.filter(|_| access.names_paths());
-        let path = path.and_then(|clients| clients.store_path(head));
+        let path = path.and_then(|clients| clients.store_path(head, routed));
         let user = client.as_ref().and_then(|client| client.name.as_deref());
         access.record(&Entry {
             client: self.address(head, client.as_ref()),
@@ -218,6 +218,7 @@ impl samovar_http::Observer for Logs {
                 method: head.method_name(),
                 target: head.target(),
                 version: head.version().as_str(),
+                routed,
             }),
             status: exchange.status.code(),
             body_len: Some(exchange.body_len),

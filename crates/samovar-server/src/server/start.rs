@@ -145,7 +145,7 @@ impl<'a> Prepared<'a> {
             let spread = listener.spread(cores());
             spread.context("cannot open a socket for each I/O thread")?;
         }
-        let metrics = || Metrics::new(Arc::clone(&self.logs) as _, samovar_cache::classify);
+        let metrics = || Metrics::new(Arc::clone(&self.logs) as _);
         let admin = Planned::bind(config, metrics, predecessor.is_some(), errors)?;
         if let Some(planned) = &admin {
             self.logs.count_with(&planned.metrics);

@@ -53,6 +53,7 @@ fn report(observer: &dyn Observer, report: &Report, end: End) {
         body_len: report.body_len,
         end,
         is_inline: false,
+        tag: report.request.tag,
         duration: report.started.elapsed(),
     });
 }

@@ -10,6 +10,7 @@ use crate::head::Head;
 use crate::jobs::LentSlot;
 use crate::net::key::Key;
 use crate::net::transport::Transport;
+use crate::observer::Tag;
 use crate::proto::head::HeadIndex;
 use crate::request::Request;
 use crate::response::Place;
@@ -43,6 +44,7 @@ fn computation(address: &str, comes_first: bool) -> Job {
         } else {
             claimant
         }),
+        tag: Tag::default(),
     };
     let index = HeadIndex::default();
     let head = Head::new(b"", &index, Peer::Unix(None), None);
