@@ -18,7 +18,7 @@
 //!   uploaded the file, or must be able to read it in the same cache.
 //! * **The collector deletes only paths that are not kept**: see [`gc`].
 //!
-//! [`objects`] separates these rules from the file system, and [`metadata`] from SQL.
+//! [`objects`] has the calls of the file system, and [`metadata`] the statements of SQL.
 
 #![forbid(unsafe_code)]
 

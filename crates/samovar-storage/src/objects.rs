@@ -1,4 +1,4 @@
-//! [`Objects`]: the interface to stored files. [`Directory`] stores them in a directory.
+//! [`Directory`]: the files of a storage, which are called objects.
 //!
 //! The key of an object is a relative path such as `nar/<hash>.nar.zst`. This crate makes keys from
 //! parsed values only, never from unchecked text of a client.
@@ -26,7 +26,8 @@ use crate::layout::{PART_PREFIX, TMP};
 use crate::regular::open_regular;
 use crate::reserve;
 
-use self::files::{FileGroup, NewFile, sync_names};
+use self::files::sync_names;
+pub(crate) use self::files::{NewObject, ObjectGroup};
 
 /// Maximum length of a file that a power cut leaves either empty or complete, in bytes. A longer
 /// file of the mirror is synced before it gets its name.
@@ -35,122 +36,9 @@ const PAGE_LEN: usize = 4096;
 /// File with the ID of the boot in which the storage was opened last.
 const BOOT_ID: &str = ".samovar/boot-id";
 
-/// Storage for files, which are identified by keys.
-pub trait Objects: std::fmt::Debug + Send + Sync {
-    /// Starts a new object, which is invisible until [`NewObject::publish`].
-    ///
-    /// # Errors
-    ///
-    /// [`StorageError::File`] if an operation on the file system fails.
-    fn create(&self) -> Result<Box<dyn NewObject>, StorageError>;
-
-    /// Opens an object for reading. Returns `None` if it does not exist.
-    ///
-    /// # Errors
-    ///
-    /// [`StorageError::File`] if an operation on the file system fails.
-    fn open(&self, key: &str) -> Result<Option<File>, StorageError>;
-
-    /// Returns the state of an object, or `None` if it does not exist.
-    ///
-    /// # Errors
-    ///
-    /// [`StorageError::File`] if an operation on the file system fails.
-    fn state(&self, key: &str) -> Result<Option<ObjectState>, StorageError>;
-
-    /// Removes an object. It is no error if the object does not exist.
-    ///
-    /// # Errors
-    ///
-    /// [`StorageError::File`] if an operation on the file system fails.
-    fn remove(&self, key: &str) -> Result<(), StorageError>;
-
-    /// Calls `visit` with the key of each object directly below a prefix. The prefix is empty or
-    /// ends in a slash.
-    ///
-    /// # Errors
-    ///
-    /// [`StorageError::File`] if the directory cannot be listed, and any error of `visit`.
-    fn list(
-        &self,
-        prefix: &str,
-        visit: &mut dyn FnMut(&str) -> Result<(), StorageError>,
-    ) -> Result<(), StorageError>;
-
-    /// Returns the keys of the directories whose keys begin with `prefix`, which is that of an
-    /// existing directory followed by the beginning of a name.
-    ///
-    /// # Errors
-    ///
-    /// [`StorageError::File`] if an operation on the file system fails.
-    fn directories(&self, prefix: &str) -> Result<Vec<String>, StorageError>;
-
-    /// Returns a text that identifies a directory, also after a reboot, or `None` if it does not
-    /// exist.
-    ///
-    /// # Errors
-    ///
-    /// [`StorageError::File`] if an operation on the file system fails.
-    fn identity(&self, key: &str) -> Result<Option<String>, StorageError>;
-
-    /// Removes a directory and its objects. Does nothing if it does not exist.
-    ///
-    /// # Errors
-    ///
-    /// [`StorageError::File`] if an operation on the file system fails.
-    fn remove_directory(&self, key: &str) -> Result<(), StorageError>;
-
-    /// Durably makes an existing file an object without copying it. The file must be on the same
-    /// file system. Replaces an existing object with that key.
-    ///
-    /// # Errors
-    ///
-    /// [`StorageError::File`] if an operation on the file system fails.
-    fn link(&self, file: &Path, key: &str) -> Result<(), StorageError>;
-
-    /// Makes [synced](NewObject::place_synced) objects durable.
-    ///
-    /// # Errors
-    ///
-    /// [`StorageError::File`] if an operation on the file system fails. Then none of the objects
-    /// may be used: see the module's documentation.
-    fn sync_names(&self, synced: &[&Placed]) -> Result<(), StorageError>;
-
-    /// Starts a group of objects that become durable together. Call it before the first object of
-    /// the group is created.
-    ///
-    /// # Errors
-    ///
-    /// [`StorageError::File`] if an operation on the file system fails.
-    fn start_group(&self) -> Result<Box<dyn ObjectGroup + '_>, StorageError>;
-
-    /// Removes unpublished objects, except the parts of pushes in this boot. Meanwhile no process
-    /// may write an object.
-    ///
-    /// # Errors
-    ///
-    /// [`StorageError::File`] if an operation on the file system fails.
-    fn remove_unfinished(&self) -> Result<(), StorageError>;
-
-    /// Returns the free space and size of the disk, or `None` if its limit is unknown.
-    ///
-    /// # Errors
-    ///
-    /// [`StorageError::File`] if an operation on the file system fails.
-    fn space(&self) -> Result<Option<Space>, StorageError>;
-
-    /// Writes a small object that can be rebuilt from the database. After a power cut it may be
-    /// missing or empty, but never contains a part of the bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`StorageError::File`] if an operation on the file system fails.
-    fn write_mirror(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError>;
-}
-
-/// Like [`Objects::list`], but the prefix may be that of a directory that does not exist.
+/// Like [`Directory::list`], but the prefix may be that of a directory that does not exist.
 pub(crate) fn list_if_any(
-    objects: &dyn Objects,
+    objects: &Directory,
     prefix: &str,
     visit: &mut dyn FnMut(&str) -> Result<(), StorageError>,
 ) -> Result<(), StorageError> {
@@ -188,46 +76,6 @@ pub struct ObjectState {
     pub modified_at: i64,
     /// Inode number of the file, and the nanoseconds of its modification time.
     version: (u64, i64),
-}
-
-/// An object that is being written. Dropping it before `publish` or `place` removes it.
-pub trait NewObject: Write + Send {
-    /// Makes the object visible under `key`. Replaces an existing object with that key. The object
-    /// becomes durable with [`ObjectGroup::sync`].
-    ///
-    /// `is_stored`: whether an object with this key and the same contents is durable. Then this
-    /// object becomes visible only when it is synced, which takes as long as for a new object: the
-    /// time must not tell a client that somebody else has stored the file.
-    ///
-    /// # Errors
-    ///
-    /// [`StorageError::File`] if an operation on the file system fails.
-    fn place(self: Box<Self>, key: &str, is_stored: bool) -> Result<Placed, StorageError>;
-
-    /// Like [`place`](Self::place), and waits until the contents are on the disk. The object
-    /// becomes durable with [`Objects::sync_names`].
-    ///
-    /// # Errors
-    ///
-    /// [`StorageError::File`] if an operation on the file system fails.
-    fn place_synced(self: Box<Self>, key: &str, is_stored: bool) -> Result<Placed, StorageError>;
-
-    /// Makes the object durable and visible under `key`. Replaces an existing object with that key.
-    ///
-    /// # Errors
-    ///
-    /// [`StorageError::File`] if an operation on the file system fails.
-    fn publish(self: Box<Self>, key: &str) -> Result<(), StorageError>;
-}
-
-/// Objects that become durable together, which is faster than one by one.
-pub trait ObjectGroup {
-    /// Makes [placed](NewObject::place) objects durable: after that, they survive a power cut.
-    ///
-    /// # Errors
-    ///
-    /// [`StorageError::File`] if an operation on the file system fails.
-    fn sync(self: Box<Self>, placed: &[&Placed]) -> Result<(), StorageError>;
 }
 
 /// An object that was placed, and that is not durable yet.
@@ -276,6 +124,204 @@ impl Directory {
         })
     }
 
+    /// Starts a new object, which is invisible until [`NewObject::publish`].
+    pub(crate) fn create(&self) -> Result<NewObject, StorageError> {
+        let file = reserve::check_room(&self.root)
+            .and_then(|()| self.temporary())
+            .map_err(|error| StorageError::file("cannot create a file in", TMP, error))?;
+        Ok(NewObject::new(file, self.root.clone()))
+    }
+
+    /// Opens an object for reading. Returns `None` if it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::File`] if an operation on the file system fails.
+    pub fn read(&self, key: &str) -> Result<Option<File>, StorageError> {
+        match open_regular(&self.root.join(key)) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(StorageError::file("cannot open", key, error)),
+        }
+    }
+
+    /// Returns the state of an object, or `None` if it does not exist.
+    pub(crate) fn state(&self, key: &str) -> Result<Option<ObjectState>, StorageError> {
+        match fs::metadata(self.root.join(key)) {
+            Ok(metadata) => Ok(Some(ObjectState {
+                len: metadata.len(),
+                modified_at: metadata.mtime(),
+                version: (metadata.ino(), metadata.mtime_nsec()),
+            })),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(StorageError::file("cannot read", key, error)),
+        }
+    }
+
+    /// Calls `visit` with the key of each object directly below a prefix. The prefix is empty or
+    /// ends in a slash.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::File`] if the directory cannot be listed, and any error of `visit`.
+    pub(crate) fn list(
+        &self,
+        prefix: &str,
+        visit: &mut dyn FnMut(&str) -> Result<(), StorageError>,
+    ) -> Result<(), StorageError> {
+        let failed = |error| StorageError::file("cannot list", prefix, error);
+        for entry in fs::read_dir(self.root.join(prefix)).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            // Keys are UTF-8, so files with other names are not objects.
+            if let Some(name) = entry.file_name().to_str()
+                && !entry.file_type().map_err(failed)?.is_dir()
+            {
+                visit(&format!("{prefix}{name}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the keys of the directories whose keys begin with `prefix`, which is that of an
+    /// existing directory followed by the beginning of a name.
+    pub(crate) fn directories(&self, prefix: &str) -> Result<Vec<String>, StorageError> {
+        let failed = |error| StorageError::file("cannot list", prefix, error);
+        let (parent, start) = prefix.rsplit_once('/').unwrap_or(("", prefix));
+        let mut keys = Vec::new();
+        for entry in fs::read_dir(self.root.join(parent)).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            if let Some(name) = entry.file_name().to_str()
+                && name.starts_with(start)
+                && entry.file_type().map_err(failed)?.is_dir()
+            {
+                keys.push(format!("{parent}/{name}"));
+            }
+        }
+        Ok(keys)
+    }
+
+    /// Returns a text that identifies a directory, also after a reboot, or `None` if it does not
+    /// exist.
+    pub(crate) fn identity(&self, key: &str) -> Result<Option<String>, StorageError> {
+        match identity(&self.root.join(key)) {
+            Ok(identity) => Ok(Some(identity)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(StorageError::file("cannot read", key, error)),
+        }
+    }
+
+    /// Removes a directory and its objects. Does nothing if it does not exist.
+    pub(crate) fn remove_directory(&self, key: &str) -> Result<(), StorageError> {
+        match fs::remove_dir_all(self.root.join(key)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(StorageError::file("cannot remove", key, error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes [synced](NewObject::place_synced) objects durable.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::File`] if an operation on the file system fails. Then none of the objects
+    /// may be used: see the module's documentation.
+    pub(crate) fn sync_names(&self, synced: &[&Placed]) -> Result<(), StorageError> {
+        sync_names(&self.root, synced)
+    }
+
+    /// Starts a group of objects that become durable together. Call it before the first object of
+    /// the group is created.
+    pub(crate) fn start_group(&self) -> Result<ObjectGroup<'_>, StorageError> {
+        let disk = File::open(&self.root)
+            .map_err(|error| StorageError::file("cannot open", ".", error))?;
+        Ok(ObjectGroup::new(&self.root, disk))
+    }
+
+    /// Durably makes an existing file an object without copying it. The file must be on the same
+    /// file system. Replaces an existing object with that key.
+    pub(crate) fn link(&self, file: &Path, key: &str) -> Result<(), StorageError> {
+        let failed = |error| StorageError::file("cannot link a file to", key, error);
+        open_regular(file)
+            .and_then(|file| file.sync_all())
+            .map_err(failed)?;
+        // Link to a temporary name, then rename: renaming replaces an existing file, linking does
+        // not.
+        let tmp = self.root.join(TMP);
+        let new = tempfile::Builder::new().make_in(tmp, |new| fs::hard_link(file, new));
+        let path = self.root.join(key);
+        let renamed = new.map_err(failed)?.persist(&path);
+        renamed.map_err(|error| failed(error.error))?;
+        sync_directory(path.parent().unwrap_or(&self.root)).map_err(failed)
+    }
+
+    /// Removes an object. It is no error if the object does not exist.
+    pub(crate) fn remove(&self, key: &str) -> Result<(), StorageError> {
+        match fs::remove_file(self.root.join(key)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(StorageError::file("cannot remove", key, error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes unpublished objects, except the parts of pushes in this boot. Meanwhile no process
+    /// may write an object.
+    pub(crate) fn remove_unfinished(&self) -> Result<(), StorageError> {
+        let failed = |error| StorageError::file("cannot clean", TMP, error);
+        // Parts are not synced, so a power cut may have damaged those of an earlier boot.
+        let boot_id = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let file = self.root.join(BOOT_ID);
+        let is_same_boot =
+            !boot_id.is_empty() && fs::read(&file).is_ok_and(|known| known == boot_id);
+        for entry in fs::read_dir(self.root.join(TMP)).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let key = format!("{TMP}/{}", entry.file_name().to_string_lossy());
+            // An older version stored parts as files without a directory.
+            match entry.file_type().map_err(failed)?.is_dir() {
+                true if is_same_boot && key.starts_with(PART_PREFIX) => {}
+                true => fs::remove_dir_all(entry.path()).map_err(failed)?,
+                false => fs::remove_file(entry.path()).map_err(failed)?,
+            }
+        }
+        if !is_same_boot {
+            // Not synced either: without it, the parts are removed again.
+            let written = fs::write(file, boot_id);
+            written.map_err(|error| StorageError::file("cannot write", BOOT_ID, error))?;
+        }
+        Ok(())
+    }
+
+    /// Returns the free space and size of the disk, or `None` if its limit is unknown.
+    pub(crate) fn space(&self) -> Result<Option<Space>, StorageError> {
+        let disk = rustix::fs::statvfs(&self.root);
+        let disk = disk.map_err(|error| StorageError::file("cannot read", ".", error.into()))?;
+        Ok(Some(Space {
+            free: disk.f_bavail.saturating_mul(disk.f_frsize),
+            total: disk.f_blocks.saturating_mul(disk.f_frsize),
+        }))
+    }
+
+    /// Writes a small object that can be rebuilt from the database. After a power cut it may be
+    /// missing or empty, but never contains a part of the bytes.
+    pub(crate) fn write_mirror(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError> {
+        let failed = |error| StorageError::file("cannot write", key, error);
+        reserve::check_room(&self.root).map_err(failed)?;
+        let mut file = self.temporary().map_err(failed)?;
+        file.write_all(bytes).map_err(failed)?;
+        if bytes.len() > PAGE_LEN {
+            file.as_file().sync_data().map_err(failed)?;
+        }
+        let path = self.root.join(key);
+        if key.contains('/')
+            && let Some(parent) = path.parent()
+        {
+            fs::create_dir_all(parent).map_err(failed)?;
+        }
+        file.persist(path).map_err(|error| failed(error.error))?;
+        Ok(())
+    }
+
     /// Creates a temporary file, which is removed when dropped unless it is renamed.
     fn temporary(&self) -> io::Result<NamedTempFile> {
         tempfile::Builder::new()
@@ -305,172 +351,6 @@ pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
 /// Makes the names in a directory durable.
 fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
-}
-
-impl Objects for Directory {
-    fn create(&self) -> Result<Box<dyn NewObject>, StorageError> {
-        let file = reserve::check_room(&self.root)
-            .and_then(|()| self.temporary())
-            .map_err(|error| StorageError::file("cannot create a file in", TMP, error))?;
-        Ok(Box::new(NewFile::new(file, self.root.clone())))
-    }
-
-    fn open(&self, key: &str) -> Result<Option<File>, StorageError> {
-        match open_regular(&self.root.join(key)) {
-            Ok(file) => Ok(Some(file)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(StorageError::file("cannot open", key, error)),
-        }
-    }
-
-    fn state(&self, key: &str) -> Result<Option<ObjectState>, StorageError> {
-        match fs::metadata(self.root.join(key)) {
-            Ok(metadata) => Ok(Some(ObjectState {
-                len: metadata.len(),
-                modified_at: metadata.mtime(),
-                version: (metadata.ino(), metadata.mtime_nsec()),
-            })),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(StorageError::file("cannot read", key, error)),
-        }
-    }
-
-    fn list(
-        &self,
-        prefix: &str,
-        visit: &mut dyn FnMut(&str) -> Result<(), StorageError>,
-    ) -> Result<(), StorageError> {
-        let failed = |error| StorageError::file("cannot list", prefix, error);
-        for entry in fs::read_dir(self.root.join(prefix)).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            // Keys are UTF-8, so files with other names are not objects.
-            if let Some(name) = entry.file_name().to_str()
-                && !entry.file_type().map_err(failed)?.is_dir()
-            {
-                visit(&format!("{prefix}{name}"))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn directories(&self, prefix: &str) -> Result<Vec<String>, StorageError> {
-        let failed = |error| StorageError::file("cannot list", prefix, error);
-        let (parent, start) = prefix.rsplit_once('/').unwrap_or(("", prefix));
-        let mut keys = Vec::new();
-        for entry in fs::read_dir(self.root.join(parent)).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            if let Some(name) = entry.file_name().to_str()
-                && name.starts_with(start)
-                && entry.file_type().map_err(failed)?.is_dir()
-            {
-                keys.push(format!("{parent}/{name}"));
-            }
-        }
-        Ok(keys)
-    }
-
-    fn identity(&self, key: &str) -> Result<Option<String>, StorageError> {
-        match identity(&self.root.join(key)) {
-            Ok(identity) => Ok(Some(identity)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(StorageError::file("cannot read", key, error)),
-        }
-    }
-
-    fn remove_directory(&self, key: &str) -> Result<(), StorageError> {
-        match fs::remove_dir_all(self.root.join(key)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(StorageError::file("cannot remove", key, error))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn sync_names(&self, synced: &[&Placed]) -> Result<(), StorageError> {
-        sync_names(&self.root, synced)
-    }
-
-    fn start_group(&self) -> Result<Box<dyn ObjectGroup + '_>, StorageError> {
-        let disk = File::open(&self.root)
-            .map_err(|error| StorageError::file("cannot open", ".", error))?;
-        Ok(Box::new(FileGroup::new(&self.root, disk)))
-    }
-
-    fn link(&self, file: &Path, key: &str) -> Result<(), StorageError> {
-        let failed = |error| StorageError::file("cannot link a file to", key, error);
-        open_regular(file)
-            .and_then(|file| file.sync_all())
-            .map_err(failed)?;
-        // Link to a temporary name, then rename: renaming replaces an existing file, linking does
-        // not.
-        let tmp = self.root.join(TMP);
-        let new = tempfile::Builder::new().make_in(tmp, |new| fs::hard_link(file, new));
-        let path = self.root.join(key);
-        let renamed = new.map_err(failed)?.persist(&path);
-        renamed.map_err(|error| failed(error.error))?;
-        sync_directory(path.parent().unwrap_or(&self.root)).map_err(failed)
-    }
-
-    fn remove(&self, key: &str) -> Result<(), StorageError> {
-        match fs::remove_file(self.root.join(key)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(StorageError::file("cannot remove", key, error))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn remove_unfinished(&self) -> Result<(), StorageError> {
-        let failed = |error| StorageError::file("cannot clean", TMP, error);
-        // Parts are not synced, so a power cut may have damaged those of an earlier boot.
-        let boot_id = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let file = self.root.join(BOOT_ID);
-        let is_same_boot =
-            !boot_id.is_empty() && fs::read(&file).is_ok_and(|known| known == boot_id);
-        for entry in fs::read_dir(self.root.join(TMP)).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            let key = format!("{TMP}/{}", entry.file_name().to_string_lossy());
-            // An older version stored parts as files without a directory.
-            match entry.file_type().map_err(failed)?.is_dir() {
-                true if is_same_boot && key.starts_with(PART_PREFIX) => {}
-                true => fs::remove_dir_all(entry.path()).map_err(failed)?,
-                false => fs::remove_file(entry.path()).map_err(failed)?,
-            }
-        }
-        if !is_same_boot {
-            // Not synced either: without it, the parts are removed again.
-            let written = fs::write(file, boot_id);
-            written.map_err(|error| StorageError::file("cannot write", BOOT_ID, error))?;
-        }
-        Ok(())
-    }
-
-    fn space(&self) -> Result<Option<Space>, StorageError> {
-        let disk = rustix::fs::statvfs(&self.root);
-        let disk = disk.map_err(|error| StorageError::file("cannot read", ".", error.into()))?;
-        Ok(Some(Space {
-            free: disk.f_bavail.saturating_mul(disk.f_frsize),
-            total: disk.f_blocks.saturating_mul(disk.f_frsize),
-        }))
-    }
-
-    fn write_mirror(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError> {
-        let failed = |error| StorageError::file("cannot write", key, error);
-        reserve::check_room(&self.root).map_err(failed)?;
-        let mut file = self.temporary().map_err(failed)?;
-        file.write_all(bytes).map_err(failed)?;
-        if bytes.len() > PAGE_LEN {
-            file.as_file().sync_data().map_err(failed)?;
-        }
-        let path = self.root.join(key);
-        if key.contains('/')
-            && let Some(parent) = path.parent()
-        {
-            fs::create_dir_all(parent).map_err(failed)?;
-        }
-        file.persist(path).map_err(|error| failed(error.error))?;
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::io::Read as _;
 
 use crate::error::StorageError;
 use crate::metadata::{ListedNar, Sqlite, check};
-use crate::objects::{Objects, list_if_any};
+use crate::objects::{Directory, list_if_any};
 
 /// Directory of NAR files.
 const NARS: &str = "nar";
@@ -38,7 +38,7 @@ const ROW_COUNT: u32 = 500;
 /// # Errors
 ///
 /// [`StorageError::NoFiles`]. Other errors.
-pub(crate) fn check_files(metadata: &Sqlite, objects: &dyn Objects) -> Result<(), StorageError> {
+pub(crate) fn check_files(metadata: &Sqlite, objects: &Directory) -> Result<(), StorageError> {
     let known = known_place(objects);
     let is_other = known.is_some() && known != objects.identity(NARS)?;
     if !is_other && has_files(objects)? {
@@ -56,7 +56,7 @@ pub(crate) fn check_files(metadata: &Sqlite, objects: &dyn Objects) -> Result<()
 }
 
 /// Records the identity of the directory of NAR files, if most of the files are there.
-pub(crate) fn record_place(metadata: &Sqlite, objects: &dyn Objects) -> Result<(), StorageError> {
+pub(crate) fn record_place(metadata: &Sqlite, objects: &Directory) -> Result<(), StorageError> {
     let Some(found) = objects.identity(NARS)? else {
         return Ok(());
     };
@@ -73,8 +73,8 @@ pub(crate) fn record_place(metadata: &Sqlite, objects: &dyn Objects) -> Result<(
 
 /// Returns the identity of the directory in which most of the files were found last. `None` if it
 /// was never recorded, or cannot be read.
-fn known_place(objects: &dyn Objects) -> Option<String> {
-    let file = objects.open(KEY).ok()??;
+fn known_place(objects: &Directory) -> Option<String> {
+    let file = objects.read(KEY).ok()??;
     let mut known = String::new();
     file.take(IDENTITY_LEN_MAX)
         .read_to_string(&mut known)
@@ -83,7 +83,7 @@ fn known_place(objects: &dyn Objects) -> Option<String> {
     (!known.is_empty()).then_some(known)
 }
 
-fn is_confirmed(objects: &dyn Objects) -> Result<bool, StorageError> {
+fn is_confirmed(objects: &Directory) -> Result<bool, StorageError> {
     Ok(objects.state(CONFIRMATION)?.is_some())
 }
 
@@ -95,7 +95,7 @@ fn listed(metadata: &Sqlite) -> Result<Vec<ListedNar>, StorageError> {
 }
 
 /// Returns whether at least half of these files exist.
-fn has_most(listed: &[ListedNar], objects: &dyn Objects) -> Result<bool, StorageError> {
+fn has_most(listed: &[ListedNar], objects: &Directory) -> Result<bool, StorageError> {
     let mut count = 0;
     for row in listed {
         let state = objects.state(&row.nar.object_key)?;
@@ -104,7 +104,7 @@ fn has_most(listed: &[ListedNar], objects: &dyn Objects) -> Result<bool, Storage
     Ok(2 * count >= listed.len())
 }
 
-fn has_files(objects: &dyn Objects) -> Result<bool, StorageError> {
+fn has_files(objects: &Directory) -> Result<bool, StorageError> {
     let mut is_found = false;
     let listed = list_if_any(objects, "nar/", &mut |_key| {
         is_found = true;

@@ -10,7 +10,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use samovar_nix::{HashPart, StoreDir, StorePath};
 use samovar_storage::cache_info;
 use samovar_storage::metadata::{CacheId, Sqlite, StoredPath, caches, check, paths};
-use samovar_storage::objects::{Directory, Objects as _};
+use samovar_storage::objects::Directory;
 use tempfile::NamedTempFile;
 
 use crate::outcome::{Failed, Outcome};
@@ -304,7 +304,7 @@ impl Export<'_> {
     /// Writes the NAR file of a path into the target directory, and checks its hash.
     fn nar(&self, stored: &StoredPath) -> anyhow::Result<()> {
         let key = &stored.nar.object_key;
-        let mut file = self.objects.open(key)?.context("the file is missing")?;
+        let mut file = self.objects.read(key)?.context("the file is missing")?;
         let to = self.to.join(key);
         let parent = to.parent().unwrap_or(self.to);
         fs::create_dir_all(parent)?;

@@ -21,7 +21,7 @@ use crate::error::StorageError;
 use crate::layout::narinfo_key;
 use crate::metadata::{DAY, ListedNar, ListedPath, Sqlite, caches, check, collect, nars, paths};
 use crate::mirror::Render;
-use crate::objects::{ObjectState, Objects};
+use crate::objects::{Directory, ObjectState};
 use crate::unmounted::check_files;
 use crate::verify::{Limits, Unlimited, VerifyError, verify};
 
@@ -70,7 +70,7 @@ pub struct Summary {
 /// A check of a storage.
 pub struct Fsck<'a> {
     metadata: &'a Sqlite,
-    objects: &'a dyn Objects,
+    objects: &'a Directory,
     options: Options,
     /// Renders narinfos. `None`: wrong narinfos are reported but not rewritten.
     render: Option<&'a Render<'a>>,
@@ -89,7 +89,7 @@ impl<'a> Fsck<'a> {
     /// wrong narinfos cannot be rewritten. `report` receives each finding.
     pub fn new(
         metadata: &'a Sqlite,
-        objects: &'a dyn Objects,
+        objects: &'a Directory,
         options: Options,
         render: Option<&'a Render<'a>>,
         report: &'a mut dyn FnMut(Finding),
@@ -252,7 +252,7 @@ impl<'a> Fsck<'a> {
         if !self.options.deep {
             return Ok(None);
         }
-        let Some(mut file) = self.objects.open(&nar.object_key)? else {
+        let Some(mut file) = self.objects.read(&nar.object_key)? else {
             return fault(Kind::Missing, "the file is missing".to_owned());
         };
         let name = FileName::new(nar.file_hash, nar.compression);
@@ -387,7 +387,7 @@ impl<'a> Fsck<'a> {
         let Some(stored) = paths::peek(self.metadata, path.cache, hash_part)? else {
             return Ok(None);
         };
-        let Some(file) = self.objects.open(&narinfo_key(hash_part))? else {
+        let Some(file) = self.objects.read(&narinfo_key(hash_part))? else {
             return Ok(Some("the narinfo is missing".to_owned()));
         };
         let mut text = Vec::new();

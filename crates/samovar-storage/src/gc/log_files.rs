@@ -3,13 +3,13 @@
 use crate::error::StorageError;
 use crate::layout::{LOGS, log_prefix};
 use crate::metadata::{CacheId, LogFile, Sqlite, caches, extras};
-use crate::objects::{Objects, list_if_any};
+use crate::objects::{Directory, list_if_any};
 
 /// Compares the build logs in the directory with their records, and corrects the records. Keeps
 /// those of files that were uploaded after `before`, which may be missing for a moment.
 pub(crate) fn compare(
     metadata: &Sqlite,
-    objects: &dyn Objects,
+    objects: &Directory,
     before: i64,
 ) -> Result<(), StorageError> {
     let mirrored = caches::mirrored(metadata)?.map(|cache| cache.id);
@@ -25,7 +25,7 @@ pub(crate) fn compare(
 
 /// Returns the build logs of a cache that the directory has.
 fn in_directory(
-    objects: &dyn Objects,
+    objects: &Directory,
     cache: CacheId,
     is_mirrored: bool,
 ) -> Result<Vec<LogFile>, StorageError> {

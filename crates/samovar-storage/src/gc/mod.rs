@@ -65,7 +65,7 @@ use samovar_text::{counted, human};
 
 use crate::error::StorageError;
 use crate::metadata::{self, CacheId, Extra, Graph, Sqlite, check, collect, pins, totals};
-use crate::objects::Objects;
+use crate::objects::Directory;
 use crate::unmounted::check_files;
 
 pub use extras::unused_extras;
@@ -146,7 +146,7 @@ impl fmt::Display for Summary {
 /// A run of the collector.
 pub struct Collector<'a> {
     metadata: &'a Sqlite,
-    objects: &'a dyn Objects,
+    objects: &'a Directory,
     rules: Rules,
     retentions: &'a Retentions,
     /// Called after each deletion of a path.
@@ -208,7 +208,7 @@ impl<'a> Collector<'a> {
     pub fn start(
         root: &Path,
         metadata: &'a Sqlite,
-        objects: &'a dyn Objects,
+        objects: &'a Directory,
         rules: Rules,
         retentions: &'a Retentions,
         deleted: &'a dyn Fn(CacheId, HashPart) -> Result<(), StorageError>,

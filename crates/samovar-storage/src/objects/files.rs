@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-use super::{NewObject, ObjectGroup, Placed, create_directory, sync_directory};
+use super::{Placed, create_directory, sync_directory};
 use crate::error::StorageError;
 use crate::layout::{PART_PREFIX, TMP};
 use crate::reserve;
@@ -36,9 +36,10 @@ const SYNCFS_TYPES: [i64; 6] = [
     0x0102_1994,
 ];
 
-/// A file in `.samovar/tmp/` that is not published yet.
+/// An object that is being written, as a file in `.samovar/tmp/`. Dropping it before `publish` or
+/// `place` removes it.
 #[derive(Debug)]
-pub(super) struct NewFile {
+pub(crate) struct NewObject {
     file: NamedTempFile,
     root: PathBuf,
     /// Number of bytes written.
@@ -47,7 +48,7 @@ pub(super) struct NewFile {
     writeback_len: u64,
 }
 
-impl NewFile {
+impl NewObject {
     pub(super) fn new(file: NamedTempFile, root: PathBuf) -> Self {
         Self {
             file,
@@ -102,7 +103,7 @@ impl NewFile {
     }
 }
 
-impl Write for NewFile {
+impl Write for NewObject {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let len = self.file.write(bytes)?;
         let checked_len = self.len / CHECK_LEN;
@@ -121,12 +122,20 @@ impl Write for NewFile {
     }
 }
 
-impl NewObject for NewFile {
-    fn place(self: Box<Self>, key: &str, is_stored: bool) -> Result<Placed, StorageError> {
+impl NewObject {
+    /// Makes the object visible under `key`. Replaces an existing object with that key. The object
+    /// becomes durable with [`ObjectGroup::sync`].
+    ///
+    /// `is_stored`: whether an object with this key and the same contents is durable. Then this
+    /// object becomes visible only when it is synced, which takes as long as for a new object: the
+    /// time must not tell a client that somebody else has stored the file.
+    pub(crate) fn place(self, key: &str, is_stored: bool) -> Result<Placed, StorageError> {
         Ok(self.named(key, is_stored)?.0)
     }
 
-    fn place_synced(self: Box<Self>, key: &str, is_stored: bool) -> Result<Placed, StorageError> {
+    /// Like [`place`](Self::place), and waits until the contents are on the disk. The object
+    /// becomes durable with [`super::Directory::sync_names`].
+    pub(crate) fn place_synced(self, key: &str, is_stored: bool) -> Result<Placed, StorageError> {
         let (placed, file) = self.named(key, is_stored)?;
         // A journaling file system that syncs the renamed file makes the name durable, too. Syncing
         // the directory then costs nothing.
@@ -135,7 +144,8 @@ impl NewObject for NewFile {
         Ok(placed)
     }
 
-    fn publish(self: Box<Self>, key: &str) -> Result<(), StorageError> {
+    /// Makes the object durable and visible under `key`. Replaces an existing object with that key.
+    pub(crate) fn publish(self, key: &str) -> Result<(), StorageError> {
         let root = self.root.clone();
         let placed = self.place_synced(key, false)?;
         sync_names(&root, &[&placed])
@@ -185,15 +195,15 @@ fn rename_pending(root: &Path, placed: &[&Placed]) -> Result<(), StorageError> {
     })
 }
 
-/// Files of a group.
+/// Objects that become durable together, which is faster than one by one.
 #[derive(Debug)]
-pub(super) struct FileGroup<'a> {
+pub(crate) struct ObjectGroup<'a> {
     root: &'a Path,
     /// The root directory. `syncfs` reports the write errors since this was opened.
     disk: File,
 }
 
-impl<'a> FileGroup<'a> {
+impl<'a> ObjectGroup<'a> {
     pub(super) fn new(root: &'a Path, disk: File) -> Self {
         Self { root, disk }
     }
@@ -227,8 +237,9 @@ fn sync_files(root: &Path, placed: &[&Placed]) -> Result<(), StorageError> {
     sync_names(root, placed)
 }
 
-impl ObjectGroup for FileGroup<'_> {
-    fn sync(self: Box<Self>, placed: &[&Placed]) -> Result<(), StorageError> {
+impl ObjectGroup<'_> {
+    /// Makes [placed](NewObject::place) objects durable: after that, they survive a power cut.
+    pub(crate) fn sync(self, placed: &[&Placed]) -> Result<(), StorageError> {
         if placed.len() < SYNCFS_COUNT_MIN || !self.has_syncfs() {
             return sync_files(self.root, placed);
         }

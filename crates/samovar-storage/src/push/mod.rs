@@ -290,7 +290,7 @@ impl Storage {
     fn parts(&self, push: &str) -> Result<Vec<PartKey>, StorageError> {
         let mut parts = Vec::new();
         let directory = format!("{}/", part_directory(push));
-        list_if_any(&*self.objects, &directory, &mut |key| {
+        list_if_any(&self.objects, &directory, &mut |key| {
             parts.extend(PartKey::parse(key));
             Ok(())
         })?;

@@ -27,7 +27,7 @@ const BATCH_LEN: usize = 1 << 20;
 
 /// NARs of a pack that were verified and are not recorded yet.
 struct Batch<'a> {
-    group: Box<dyn ObjectGroup + 'a>,
+    group: ObjectGroup<'a>,
     new: Vec<NewNar>,
     /// The files of the NARs.
     files: Vec<Placed>,

@@ -18,7 +18,7 @@ use sha2::{Digest as _, Sha256};
 use super::{Push, PushError};
 use crate::error::StorageError;
 use crate::layout::PART_PREFIX;
-use crate::objects::Objects;
+use crate::objects::Directory;
 use crate::receive::PutError;
 use crate::storage::counters::{Kind, Reason, Received};
 use crate::verify::Memory;
@@ -334,7 +334,7 @@ impl Push<'_> {
         }
         parts.truncate(count as usize);
         let mut file = JoinedParts {
-            objects: &*storage.objects,
+            objects: &storage.objects,
             parts: parts.into_iter(),
             current: None,
             failure: None,
@@ -412,7 +412,7 @@ fn receive(source: &mut dyn Read, out: &mut dyn io::Write) -> Result<[u8; 32], P
 
 /// Reads the contents of several parts one after the other.
 struct JoinedParts<'a> {
-    objects: &'a dyn Objects,
+    objects: &'a Directory,
     parts: std::vec::IntoIter<PartKey>,
     current: Option<std::fs::File>,
     /// The error of the storage, if one has ended the reading. It is not the client's fault.
@@ -434,7 +434,7 @@ impl Read for JoinedParts<'_> {
             let Some(part) = self.parts.next() else {
                 return Ok(0);
             };
-            let opened = self.objects.open(&part.to_string());
+            let opened = self.objects.read(&part.to_string());
             let opened = opened.and_then(|file| {
                 // The part is missing: meanwhile the push has ended.
                 let missing =

@@ -99,7 +99,7 @@ impl Storage {
     /// Returns whether a backup has a token, a pin or a path of another cache that the database
     /// lacks. Of a backup that is damaged, only the part before the damage counts.
     fn lacks_lines_of(&self, key: &str) -> Result<bool, StorageError> {
-        let Some(file) = self.objects.open(key)? else {
+        let Some(file) = self.objects.read(key)? else {
             return Ok(false);
         };
         let Ok(lines) = lines_of(file) else {
@@ -186,7 +186,7 @@ impl Storage {
     fn read_backup(&self, key: &str) -> Result<Vec<String>, StorageError> {
         let failed = |error| StorageError::file("cannot read", key, error);
         let missing = || failed(io::ErrorKind::NotFound.into());
-        let file = self.objects.open(key)?.ok_or_else(missing)?;
+        let file = self.objects.read(key)?.ok_or_else(missing)?;
         // An empty file decodes to no lines, but every backup has a frame.
         if file.metadata().map_err(failed)?.len() == 0 {
             return Err(failed(io::ErrorKind::UnexpectedEof.into()));

@@ -96,10 +96,10 @@ impl StoredCache {
     /// Any [`StorageError`].
     pub fn open_log(&self, path: &StorePath) -> Result<Option<File>, StorageError> {
         let objects = &self.storage.objects;
-        let mut opened = objects.open(&self.log_key(path))?;
+        let mut opened = objects.read(&self.log_key(path))?;
         let mirror = self.storage.mirror();
         if opened.is_none() && mirror.is_of(self.id) {
-            opened = objects.open(&mirrored_key(path))?;
+            opened = objects.read(&mirrored_key(path))?;
         }
         if opened.is_none() {
             self.storage.check_presence()?;
@@ -123,6 +123,6 @@ impl Storage {
     /// Records the build logs in the directory that are not recorded.
     pub(crate) fn compare_logs(&self) -> Result<(), StorageError> {
         let before = self.metadata.now() - self.rules.young;
-        log_files::compare(&self.metadata, &*self.objects, before)
+        log_files::compare(&self.metadata, &self.objects, before)
     }
 }

@@ -119,7 +119,7 @@ fn move_logs(storage: &Storage, from: &str, to: &str) -> Result<(), StorageError
         names.extend(key.strip_prefix(from).map(str::to_owned));
         Ok(())
     };
-    list_if_any(&*storage.objects, from, &mut visit)?;
+    list_if_any(&storage.objects, from, &mut visit)?;
     if names.is_empty() {
         return Ok(());
     }

@@ -38,7 +38,7 @@ use crate::metadata::{
     paths,
 };
 use crate::mirror;
-use crate::objects::{Directory, NewObject, Objects, Placed};
+use crate::objects::{Directory, NewObject, Placed};
 use crate::receive::Admission;
 use crate::receive::CommitQueue;
 use crate::receive::PutError;
@@ -78,7 +78,7 @@ pub(crate) struct NarOfToken {
 
 /// A new file that is counted.
 pub(crate) struct NewFile {
-    pub(crate) object: Box<dyn NewObject>,
+    pub(crate) object: NewObject,
     pub(crate) in_flight: InFlight,
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct NewFile {
 #[derive(Debug)]
 pub struct Storage {
     pub(crate) root: PathBuf,
-    pub(crate) objects: Box<dyn Objects>,
+    pub(crate) objects: Directory,
     pub(crate) metadata: Sqlite,
     pub(crate) store_dir: StoreDir,
     pub(crate) limits: Limits,
@@ -183,7 +183,7 @@ impl Storage {
         let lock = open_lock(root)?;
         let storage = Arc::new(Self {
             root: root.to_owned(),
-            objects: Box::new(directory),
+            objects: directory,
             metadata,
             store_dir: store_dir.clone(),
             limits: Limits::default(),
@@ -216,7 +216,7 @@ impl Storage {
                 // Ignore errors: without the reserve, uploads leave space.
                 storage.make_reserve().ok();
                 // Ignore errors: the files are looked for again.
-                record_place(&storage.metadata, &*storage.objects).ok();
+                record_place(&storage.metadata, &storage.objects).ok();
                 storage.load_index(lock)?;
             }
             Err(TryLockError::WouldBlock) => {
@@ -573,7 +573,7 @@ fn keep_others_out(lock: &File) {
 
 /// Compares the storage identifiers in the directory and in the database. If the directory has
 /// none, writes that of the database.
-fn check_store_id(root: &Path, objects: &dyn Objects, database: &str) -> Result<(), StorageError> {
+fn check_store_id(root: &Path, objects: &Directory, database: &str) -> Result<(), StorageError> {
     let path = root.join(STORE_ID);
     match fs::read_to_string(&path) {
         Ok(directory) if directory.trim() == database => Ok(()),

@@ -36,7 +36,7 @@ impl Storage {
     pub fn check_presence(&self) -> Result<(), StorageError> {
         self.check_directory()?;
         // The disk of the files may have been unmounted before the storage was opened.
-        check_files(&self.metadata, &*self.objects)
+        check_files(&self.metadata, &self.objects)
     }
 
     /// Checks what was committed. Nothing may be acknowledged before this check: it would be gone
@@ -101,7 +101,7 @@ impl Storage {
         };
         // A second attempt follows if an upload replaces the file meanwhile.
         for _ in 0..2 {
-            match self.objects.open(&nar.object_key)? {
+            match self.objects.read(&nar.object_key)? {
                 Some(file) if is_whole(&file)? => return Ok(Some(file)),
                 _ if self.is_whole(nar)? => {}
                 _ => return Ok(None),

@@ -276,7 +276,7 @@ impl Storage {
         let collector = Collector::start(
             &self.root,
             &self.metadata,
-            &*self.objects,
+            &self.objects,
             rules,
             &retentions,
             &deleted,
