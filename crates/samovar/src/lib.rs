@@ -6,7 +6,7 @@
 //! [`cli`] has the table of all commands, from which help, man pages and completions are made, too.
 //! [`run`] runs a command line. `Cache` is a client of a binary cache. It uses bulk queries
 //! (`docs/bulk-queries.md`) if the server supports them, else it requests single narinfos over many
-//! connections. [`Records`] parses the response to a bulk query, strictly.
+//! connections.
 //!
 //! # Out of scope
 //!
