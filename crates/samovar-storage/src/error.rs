@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use samovar_text::counted;
 
@@ -36,6 +37,9 @@ pub enum StorageError {
     /// Other writers of the database, in this process or in another, did not end in time.
     #[error("database is busy: another process writes to it for a long time")]
     Busy,
+    /// The disk has completed no flush for this time.
+    #[error("the disk has completed no flush for {} s: see the log of the kernel", .0.as_secs())]
+    DiskHangs(Duration),
     /// The database was written by a newer version of Samovar.
     #[error(
         "database has schema {found}, this version reads up to {supported}: run a newer Samovar"
@@ -181,6 +185,7 @@ impl StorageError {
             Self::Damaged(reason) => Self::Damaged(reason.clone()),
             Self::Database(reason) => Self::Database(reason.clone()),
             Self::Busy => Self::Busy,
+            Self::DiskHangs(time) => Self::DiskHangs(*time),
             other => Self::Database(other.to_string()),
         }
     }

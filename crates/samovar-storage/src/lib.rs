@@ -24,6 +24,7 @@
 
 pub mod check;
 mod error;
+mod flushes;
 pub mod gc;
 pub mod import;
 mod layout;

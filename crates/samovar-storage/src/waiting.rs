@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::error::StorageError;
+use crate::flushes::Flushes;
 
 /// Maximum time that a request waits for a slot, for memory and for the database together. It is
 /// below 60 s, the usual timeout of proxies.
@@ -85,6 +86,8 @@ pub struct Waits {
     patience: OnceLock<Duration>,
     /// Number of requests that wait with a lent slot.
     long_count: AtomicUsize,
+    /// Flushes of the database and of the files.
+    pub(crate) flushes: Flushes,
 }
 
 impl Waits {

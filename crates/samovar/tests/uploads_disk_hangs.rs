@@ -1,12 +1,15 @@
 //! While the disk with the uploaded files hangs, the server answers requests about its Nix store.
+//! If the disk completes no flush for long, uploads are refused at once, instead of waiting for it.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
 mod support_mount;
 mod support_uploads;
+mod support_volatile;
 
 use std::ffi::OsStr;
+use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
@@ -19,7 +22,8 @@ use fuser::{
 };
 use support::{sample, sample_store};
 use support_mount::can_mount;
-use support_uploads::{MadePath, Site};
+use support_uploads::{MadePath, Site, bearer};
+use support_volatile::VolatileDisk;
 use testkit::eventually;
 use testkit::nix::hash_part;
 
@@ -145,5 +149,94 @@ fn a_hanging_disk_of_uploads_does_not_stop_the_answers_about_the_store() {
         let mut start = [0; 12];
         client.read_exact(&mut start).expect(name);
         assert_eq!(&start, b"HTTP/1.1 200", "{name}");
+    }
+}
+
+/// Uploads that have begun wait as long as the disk hangs, and are acknowledged then.
+#[test]
+fn uploads_are_refused_while_the_disk_completes_no_flush() {
+    let dir = tempfile::tempdir().unwrap();
+    let storage = dir.path().join("storage");
+    fs::create_dir(&storage).unwrap();
+    let disk = VolatileDisk::new(1);
+    let Some(_mounted) = disk.mount(&storage) else {
+        return;
+    };
+    let site = Site::with_storage(dir, storage);
+    let server = site.start();
+    let token = site.token(&["--rights", "read,push,pin"]);
+    let path = MadePath::new("before");
+    server.publish(&token, &path);
+    disk.hang();
+    let _resumes = Resumes(&disk);
+    let send = |method: &str, target: &str, body: &[u8]| {
+        let mut client = TcpStream::connect(server.address).unwrap();
+        let head = format!(
+            "{method} {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{}Content-Length: \
+             {}\r\n\r\n",
+            bearer(&token),
+            body.len()
+        );
+        client.write_all(head.as_bytes()).unwrap();
+        client.write_all(body).unwrap();
+        client
+    };
+    let put = |path: &MadePath| send("PUT", &path.file_target(), &path.file);
+    let answer = |client: &mut TcpStream, patience: Duration| {
+        client.set_read_timeout(Some(patience)).unwrap();
+        let mut text = Vec::new();
+        let read = client.read_to_end(&mut text);
+        read.is_ok().then(|| String::from_utf8(text).unwrap())
+    };
+    let first = MadePath::new("first");
+    let mut waits = put(&first);
+    let mut held = Vec::new();
+    let (mut count, mut refused) = (0, String::new());
+    eventually("an upload is refused", || {
+        let mut client = put(&MadePath::new(&format!("probe-{count}")));
+        count += 1;
+        let found = answer(&mut client, Duration::from_secs(1));
+        held.push(client);
+        found.is_some_and(|text| {
+            refused = text;
+            true
+        })
+    });
+    let is_refused = |text: &str| {
+        text.starts_with("HTTP/1.1 503 ")
+            && text.contains("\r\nRetry-After: ")
+            && text.contains("the storage cannot be written at the moment")
+    };
+    assert!(is_refused(&refused), "{refused}");
+    let line = server.process.wait_for("the storage cannot be used");
+    assert!(line.contains("has completed no flush for 30 s"), "{line}");
+    // No request that would change something waits, and reads are answered.
+    for (method, target) in [
+        ("PUT", path.target()),
+        ("PUT", format!("/upload/log/{}", &path.store_path[11..])),
+        ("POST", "/upload/push/1".to_owned()),
+        ("DELETE", "/upload/pin/x".to_owned()),
+    ] {
+        let text = answer(&mut send(method, &target, b""), Duration::from_secs(20));
+        let text = text.expect(method);
+        assert!(is_refused(&text), "{method} {target}: {text}");
+    }
+    server.assert_serves(&path);
+    disk.resume();
+    let text = answer(&mut waits, Duration::from_secs(60)).unwrap();
+    assert!(text.starts_with("HTTP/1.1 200 "), "{text}");
+    eventually("uploads are accepted again", || {
+        let file = server.put(&token, &first.file_target(), &first.file);
+        file.status == 200
+    });
+    server.publish(&token, &MadePath::new("after"));
+}
+
+/// Resumes a disk when it is dropped, so that no process waits for it after a test that fails.
+struct Resumes<'a>(&'a VolatileDisk);
+
+impl Drop for Resumes<'_> {
+    fn drop(&mut self) {
+        self.0.resume();
     }
 }

@@ -278,7 +278,9 @@ impl Uploads {
                 // While it is unknown what a policy hides, clients must neither send again what is
                 // there, nor take a refusal for final.
                 let reader = &context.narinfos.reader;
+                let refused = self.refuse_change(context, head);
                 let response = reader.decided(|| match route {
+                    _ if let Some(refused) = refused => refused,
                     Route::Upload(UploadRoute::Push(push)) => self.push(context, request, *push),
                     Route::Upload(UploadRoute::Pins) => self.pins(context, request),
                     Route::Upload(UploadRoute::PinEvents) => self.pin_events(context, request),
@@ -302,6 +304,16 @@ impl Uploads {
                     .header("Allow", "GET, HEAD, PUT"),
             ),
         }
+    }
+
+    /// Returns the response to a request that changes something while the disk hangs.
+    fn refuse_change(&self, context: Context<'_>, head: Head<'_>) -> Option<Response> {
+        if matches!(head.method(), Method::Get | Method::Head) {
+            return None;
+        }
+        let error = self.stored.check_disk().err()?;
+        report(context, &error);
+        Some(failed(head, &PutError::Storage(error)))
     }
 
     fn put(

@@ -176,7 +176,10 @@ impl Sqlite {
             // A second attempt follows only if the first did not begin its transaction.
             let statements = statements.take().ok_or(StorageError::Busy)?;
             let outcome = statements(&transaction)?;
-            transaction.commit()?;
+            match flush {
+                Flush::AtCommit => self.waits.flushes.flush(|| transaction.commit())?,
+                Flush::Later => transaction.commit()?,
+            }
             self.check_file()?;
             Ok(outcome)
         })

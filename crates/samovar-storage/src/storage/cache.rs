@@ -217,6 +217,20 @@ impl StoredCache {
         self.storage.metadata.waits().start()
     }
 
+    /// Checks that the disk completes flushes: an upload would wait as long as it hangs. Counts a
+    /// refused request otherwise.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::DiskHangs`].
+    pub fn check_disk(&self) -> Result<(), StorageError> {
+        let checked = self.storage.metadata.waits().flushes.check();
+        if checked.is_err() {
+            self.storage.counters.refuse(Reason::StorageFailed);
+        }
+        checked
+    }
+
     /// Admits the upload of a NAR with this token. Waits at most `patience` if too many uploads are
     /// in progress, and later as long for the memory that this one needs.
     ///
@@ -303,7 +317,9 @@ impl StoredCache {
         let outcomes = waits.lend(|| {
             let NewFile { object, in_flight } = file;
             let group = Arc::new(vec![NarOfToken {
-                file: object.place_synced(&new.nar.object_key, new.is_stored)?,
+                file: waits
+                    .flushes
+                    .flush(|| object.place_synced(&new.nar.object_key, new.is_stored))?,
                 new: (token.id, new),
                 _in_flight: in_flight,
             }]);

@@ -424,7 +424,8 @@ impl Storage {
     ) -> Result<Vec<Vec<Result<(), StorageError>>>, StorageError> {
         let nars = batch.iter().copied().flatten();
         let files: Vec<&Placed> = nars.clone().map(|nar| &nar.file).collect();
-        self.objects.sync_names(&files)?;
+        let flushes = &self.metadata.waits().flushes;
+        flushes.flush(|| self.objects.sync_names(&files))?;
         let new: Vec<&(i64, NewNar)> = nars.map(|nar| &nar.new).collect();
         let outcomes = nars::add_of_tokens(&self.metadata, &new, patience)?;
         if outcomes.iter().any(|outcome| matches!(outcome, Ok(true))) {

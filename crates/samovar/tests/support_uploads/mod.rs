@@ -357,7 +357,7 @@ impl Running {
     }
 }
 
-fn bearer(token: &str) -> String {
+pub(crate) fn bearer(token: &str) -> String {
     match token {
         "" => String::new(),
         _ => format!("Authorization: Bearer {token}\r\n"),

@@ -15,6 +15,8 @@
     reason = "each test file uses a part of this"
 )]
 
+mod changes;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -27,6 +29,8 @@ use fuser::{
     ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyStatfs, ReplyWrite, Request, TimeOrNow,
     WriteFlags,
 };
+
+use changes::{Change, NameChange};
 
 /// Lifetime of attributes and names in the kernel's cache. Only the kernel changes them.
 const TTL: Duration = Duration::from_secs(3600);
@@ -70,6 +74,8 @@ struct State {
     after_cut: Option<BTreeMap<u64, Node>>,
     next_change: u64,
     random: u64,
+    /// Calls of `fsync` that are not answered, while the disk hangs.
+    held: Option<Vec<ReplyEmpty>>,
 }
 
 #[derive(Default, Clone)]
@@ -83,46 +89,6 @@ struct Node {
     names: BTreeMap<OsString, u64>,
     synced_names: BTreeMap<OsString, u64>,
     renames: Vec<NameChange>,
-}
-
-/// A change of a file since the last `fsync`.
-#[derive(Clone)]
-enum Change {
-    Write(usize, Vec<u8>),
-    Truncate(usize),
-}
-
-/// A change of a directory since the last `fsync`.
-#[derive(Clone)]
-struct NameChange {
-    id: u64,
-    name: OsString,
-    /// The new inode of the name. `None`: the name is removed.
-    inode: Option<u64>,
-    /// The other half of a rename: this change is kept only if that one is kept.
-    needs: Option<u64>,
-}
-
-impl Change {
-    fn apply(&self, data: &mut Vec<u8>) {
-        match self {
-            Self::Write(offset, bytes) => {
-                let end = offset + bytes.len();
-                data.resize(data.len().max(end), 0);
-                data[*offset..end].copy_from_slice(bytes);
-            }
-            Self::Truncate(len) => data.resize(*len, 0),
-        }
-    }
-}
-
-impl NameChange {
-    fn apply(&self, names: &mut BTreeMap<OsString, u64>) {
-        match self.inode {
-            Some(inode) => names.insert(self.name.clone(), inode),
-            None => names.remove(&self.name),
-        };
-    }
 }
 
 impl Node {
@@ -207,6 +173,17 @@ impl VolatileDisk {
         state.cut_at = Some((state.call_count + count, kept));
     }
 
+    /// Lets each `fsync` wait until the disk is resumed.
+    pub(crate) fn hang(&self) {
+        self.state().held = Some(Vec::new());
+    }
+
+    /// Answers each `fsync` that waits, and the later ones.
+    pub(crate) fn resume(&self) {
+        let held = self.state().held.take();
+        held.into_iter().flatten().for_each(ReplyEmpty::ok);
+    }
+
     /// Cuts the power now, unless it has already been cut.
     pub(crate) fn cut(&self, kept: Kept) {
         let mut state = self.state();
@@ -233,6 +210,13 @@ impl Drop for Mounted {
 }
 
 impl State {
+    fn answer_sync(&mut self, inode: INodeNo, reply: ReplyEmpty) {
+        match &mut self.held {
+            Some(held) => held.push(reply),
+            None => reply_empty(self.sync(inode), reply),
+        }
+    }
+
     /// Returns true with a probability of `percent`.
     fn is_kept(&mut self, percent: u64) -> bool {
         self.random ^= self.random << 13;
@@ -551,11 +535,11 @@ impl Filesystem for Disk {
     }
 
     fn fsync(&self, _: &Request, inode: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        reply_empty(self.state().sync(inode), reply);
+        self.state().answer_sync(inode, reply);
     }
 
     fn fsyncdir(&self, _: &Request, inode: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        reply_empty(self.state().sync(inode), reply);
+        self.state().answer_sync(inode, reply);
     }
 
     fn readdir(
