@@ -1,8 +1,6 @@
 //! A web page of another site whose name resolves to the server (DNS rebinding) cannot read metrics
 //! or status in an operator's browser. Monitoring systems may ask by any name for the metrics.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod support;
 
 use std::net::SocketAddr;

@@ -1,9 +1,6 @@
 //! A machine that was cloned from another one, with the home directory on one network file system,
 //! does not take its own older files for changes after the other one has pulled.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::print_stdout, reason = "a test says what it has not tested")]
-
 mod support;
 mod support_uploads;
 mod support_volatile;
