@@ -12,8 +12,8 @@ use nix_serve::cli::{CliError, Invocation, help, parse, refuse_variables, versio
 use nix_serve::environment;
 use samovar_server::config::Configuration;
 use samovar_server::daemon::{Role, launch};
-use samovar_server::logins::without_logins;
 use samovar_server::server::{self, Applied, Predecessor};
+use samovar_server::without_logins;
 
 fn main() -> ExitCode {
     match parse(std::env::args_os().skip(1), environment::of_process()) {

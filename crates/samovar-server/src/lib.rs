@@ -14,7 +14,8 @@ pub mod config;
 pub mod daemon;
 pub mod listener;
 mod log;
-pub mod logins;
 mod notify;
 pub mod server;
 mod signals;
+
+pub use samovar_text::without_logins;

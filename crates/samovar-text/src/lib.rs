@@ -1,6 +1,7 @@
-//! Numbers and sizes in texts for people: messages, logs and pages of server and client.
+//! Texts for people: messages, logs and pages of server and client.
 //!
-//! [`counted`] formats a number of things, [`human`] a number of bytes.
+//! [`counted`] formats a number of things, [`human`] a number of bytes. [`without_logins`] removes
+//! the logins of URLs.
 //!
 //! # Out of scope
 //!
@@ -8,7 +9,11 @@
 
 #![forbid(unsafe_code)]
 
+mod logins;
+
 use std::fmt::Display;
+
+pub use logins::{may_end_in_login, without_logins};
 
 /// Formats a number of things. `noun`: the singular.
 ///

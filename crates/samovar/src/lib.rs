@@ -67,7 +67,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-pub use samovar_server::logins::without_logins;
+pub use samovar_text::without_logins;
 
 use outcome::Failed;
 

@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 
-use samovar_server::logins::without_logins;
+use samovar_text::without_logins;
 
 /// Returns to the start of the line and erases it (ECMA-48, EL).
 pub(crate) const ERASE: &str = "\r\x1b[K";

@@ -6,7 +6,7 @@ use anyhow::{anyhow, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use percent_encoding::percent_decode_str;
-use samovar_server::logins::{may_end_in_login, without_logins};
+use samovar_text::{may_end_in_login, without_logins};
 
 use crate::outcome::Failed;
 
@@ -195,7 +195,7 @@ pub(crate) fn basic_of(user: &[u8], password: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use samovar_server::logins::without_logins;
+    use samovar_text::without_logins;
 
     use super::Remote;
 

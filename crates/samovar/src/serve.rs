@@ -13,8 +13,8 @@ use samovar_server::config::{
     ConfigError, Configuration, Kind, OptionSpec, Origin, Scope, Settings, VARIABLE_PREFIX, read,
     show,
 };
-use samovar_server::logins::without_logins;
 use samovar_server::server::{self, Applied, Predecessor};
+use samovar_text::without_logins;
 
 use crate::credential::{PIPE_VARIABLE, TOKEN_VARIABLE};
 use crate::credentials::PLAIN_VARIABLE;

@@ -9,10 +9,10 @@ use samovar_cache::{Signing, render_uploaded};
 use samovar_nix::StoreDir;
 use samovar_server::config::{CacheSettings, Configuration};
 use samovar_server::daemon::Identity;
-use samovar_server::logins::without_logins;
 use samovar_server::server;
 use samovar_storage::RootKind;
 use samovar_storage::metadata::StoredPath;
+use samovar_text::without_logins;
 use sha2::{Digest as _, Sha256};
 
 use crate::outcome::Failed;

@@ -24,12 +24,11 @@ use std::time::{Duration, SystemTime};
 use samovar_metrics::Routed;
 
 use super::error::{ErrorLog, trouble_text};
-use super::escape::escape;
+use super::escape::{escape, masked};
 use super::json;
 use super::line_writer::{LineWriter, Sink};
 use super::utc::utc;
 use crate::config::{LogForm, LogTarget};
-use crate::logins::masked;
 
 /// One request and its response, to be logged.
 #[derive(Debug, Clone, Copy)]

@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use samovar_metrics::RecentError;
+use samovar_text::without_logins;
 
 use super::escape::escape;
 use super::line_writer::{LineWriter, Sink, Trouble};
 use super::utc::rfc_3339;
-use crate::logins::without_logins;
 
 /// Severity of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

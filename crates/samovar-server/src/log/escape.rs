@@ -1,5 +1,20 @@
 //! Escapes untrusted bytes for log lines.
 
+use std::borrow::Cow;
+
+use samovar_text::without_logins;
+
+/// Returns the bytes of a client without the logins of URLs in them, for the access log. Copies
+/// only bytes that contain an `@`.
+pub(super) fn masked(bytes: &[u8]) -> Cow<'_, [u8]> {
+    match bytes.contains(&b'@') {
+        true => without_logins(&String::from_utf8_lossy(bytes))
+            .into_bytes()
+            .into(),
+        false => bytes.into(),
+    }
+}
+
 /// Appends `bytes` escaped, so that they can end neither a quoted field nor a line, and contain no
 /// terminal control sequence.
 ///

@@ -25,8 +25,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 
 use super::access::Entry;
+use super::escape::masked;
 use super::utc::rfc_3339;
-use crate::logins::masked;
 
 #[derive(Serialize)]
 struct Line<'a> {

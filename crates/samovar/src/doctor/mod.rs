@@ -15,7 +15,7 @@ use samovar_nix::PublicKey;
 use samovar_server::checkup::{ExaminedCache, Findings, Severity, examine};
 use samovar_server::config::{self, Configuration};
 use samovar_server::listener::{Host, ListenSpec};
-use samovar_server::logins::without_logins;
+use samovar_text::without_logins;
 
 use crate::arguments::{option, paths, switch};
 use crate::client_certificate;

@@ -1,9 +1,8 @@
 //! Removes logins from the URLs in texts, so that no output contains a password.
 
-use std::borrow::Cow;
-
 /// Returns whether `rest`, the URL after its host, may contain the end of a login: a login with a
 /// `/`, `?` or `#` that was not percent-encoded is split there.
+#[must_use]
 pub fn may_end_in_login(authority: &str, rest: &str) -> bool {
     let host = rest.rsplit_once('@').map(|(_, host)| host);
     // After the name of a ref, `@` and a number are a generation: no host has such a name.
@@ -42,17 +41,6 @@ pub fn without_logins(text: &str) -> String {
     }
     shown.push_str(rest);
     shown
-}
-
-/// Returns the bytes of a client without the logins of URLs in them, for the access log. Copies
-/// only bytes that contain an `@`.
-pub(crate) fn masked(bytes: &[u8]) -> Cow<'_, [u8]> {
-    match bytes.contains(&b'@') {
-        true => without_logins(&String::from_utf8_lossy(bytes))
-            .into_bytes()
-            .into(),
-        false => bytes.into(),
-    }
 }
 
 #[cfg(test)]
