@@ -8,10 +8,8 @@ use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use samovar_nix::Glob;
+use samovar_protocol::names::TOKEN_PREFIX;
 use sha2::{Digest as _, Sha256};
-
-/// Prefix of each token. Scanners of source code can recognise a leaked token by it.
-pub const PREFIX: &str = "smv1_";
 
 /// Returns the present time, in seconds since 1970, with which the expiry of tokens is compared.
 #[must_use]
@@ -30,7 +28,7 @@ impl TokenHash {
     /// Hashes the text of a token. Returns `None` if the text does not have the form of a token.
     #[must_use]
     pub fn of(text: &[u8]) -> Option<Self> {
-        text.starts_with(PREFIX.as_bytes())
+        text.starts_with(TOKEN_PREFIX.as_bytes())
             .then(|| Self(Sha256::digest(text).into()))
     }
 }

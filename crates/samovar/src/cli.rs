@@ -11,7 +11,7 @@ use clap::{ArgMatches, Command, value_parser};
 use clap_complete::Shell;
 
 use crate::arguments::required;
-use crate::outcome::{Failed, Outcome};
+use crate::outcome::{Failed, Outcome, reason};
 use crate::{
     caches, client_setup, command, convert, doctor, export, fsck, gc, hook, import, mount, pin,
     profile, pull, push, refs, secrets, serve, status, token, workspace,
@@ -39,7 +39,7 @@ pub(crate) enum FailureCode {
 
 impl FailureCode {
     pub(crate) fn code(self, matches: &ArgMatches, error: &anyhow::Error) -> ExitCode {
-        match (self, Failed::of(error)) {
+        match (self, reason(error)) {
             (_, Some(Failed::Usage)) => Failed::Usage.code(),
             (Self::OfReason(default), reason) => reason.unwrap_or(default).code(),
             (Self::Always(code), _) => ExitCode::from(code),

@@ -4,9 +4,8 @@
 //! stores, and diagnoses set-ups.
 //!
 //! [`cli`] has the table of all commands, from which help, man pages and completions are made, too.
-//! [`run`] runs a command line. `Cache` is a client of a binary cache. It uses bulk queries
-//! (`docs/bulk-queries.md`) if the server supports them, else it requests single narinfos over many
-//! connections.
+//! [`run`] runs a command line. The client side of binary
+//! caches is in `samovar-client`.
 //!
 //! # Out of scope
 //!
@@ -16,38 +15,29 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
-mod cache;
 mod caches;
 pub mod cli;
 mod client_certificate;
 mod client_setup;
 mod command;
 mod convert;
-mod credential;
 mod credentials;
 mod disk;
 mod doctor;
 mod export;
-mod fault;
 mod fsck;
 mod gc;
+mod hashing;
 mod hook;
-mod http;
 mod import;
 mod mount;
 mod mounts;
-mod netrc;
-mod notice;
 mod outcome;
-mod pace;
 mod pin;
-mod private;
 mod profile;
-mod progress;
 mod pull;
 mod push;
 mod refs;
-mod remote;
 mod roots;
 mod secrets;
 mod serve;
@@ -59,7 +49,6 @@ mod token;
 mod trust;
 mod usage;
 mod user_dirs;
-mod walk;
 mod workspace;
 
 use std::ffi::OsString;
@@ -67,6 +56,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
+use samovar_client::{cache, credential, http, netrc, notice, private, progress, remote, walk};
 pub use samovar_text::without_logins;
 
 use outcome::Failed;

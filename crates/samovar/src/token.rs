@@ -10,9 +10,10 @@ use anyhow::{Context as _, bail, ensure};
 use clap::{Arg, ArgMatches, Command, value_parser};
 use samovar_cache::access::new_token;
 use samovar_nix::Glob;
+use samovar_protocol::names::TOKEN_PREFIX;
 use samovar_server::config;
 use samovar_storage::metadata::{NewToken, Sqlite, caches, tokens};
-use samovar_storage::token::{PREFIX, Rights, Token, TokenHash, now};
+use samovar_storage::token::{Rights, Token, TokenHash, now};
 use samovar_storage::{RootKind, open_database};
 use time::OffsetDateTime;
 
@@ -179,7 +180,7 @@ fn create(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyho
     let rights = matches.get_one::<Rights>("rights").copied();
     let lifetime: Option<&i64> = matches.get_one("expires");
     let (random, _line) = new_token(name)?;
-    let token = format!("{PREFIX}{random}");
+    let token = format!("{TOKEN_PREFIX}{random}");
     let hash = TokenHash::of(token.as_bytes()).context("a token has its prefix")?;
     let new = NewToken {
         name: name.clone(),

@@ -1,36 +1,9 @@
-//! The directories of the user, from environment variables.
-//!
-//! # Source
-//!
-//! XDG Base Directory Specification 0.8.
+//! The directories of the user.
 
-use std::fs::DirBuilder;
-use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
+pub(crate) use samovar_client::user_dirs::{cache, config, create_private, state, variable};
 use samovar_workspace::STATE_DIRECTORY;
-
-/// Returns the path in an environment variable. `None`: the variable is unset or empty.
-pub(crate) fn variable(name: &str) -> Option<PathBuf> {
-    let value = std::env::var_os(name).filter(|value| !value.is_empty());
-    value.map(PathBuf::from)
-}
-
-/// Returns the directory for configuration. `None`: the user has no home directory.
-pub(crate) fn config() -> Option<PathBuf> {
-    variable("XDG_CONFIG_HOME").or_else(|| in_home(".config"))
-}
-
-/// Returns the directory for data that can be made again. `None`: the user has no home directory.
-pub(crate) fn cache() -> Option<PathBuf> {
-    variable("XDG_CACHE_HOME").or_else(|| in_home(".cache"))
-}
-
-/// Returns the directory for the state of programs. `None`: the user has no home directory.
-pub(crate) fn state() -> Option<PathBuf> {
-    variable("XDG_STATE_HOME").or_else(|| in_home(".local/state"))
-}
 
 /// Returns the directory with the states of workspaces. `None`: the user has no home directory.
 pub(crate) fn workspaces() -> Option<PathBuf> {
@@ -41,17 +14,4 @@ pub(crate) fn workspaces() -> Option<PathBuf> {
 pub(crate) fn is_workspaces(path: &Path) -> bool {
     let own = workspaces().and_then(|own| own.canonicalize().ok());
     own.is_some_and(|own| own == path)
-}
-
-/// Creates a directory that only the user can read, with its parents, unless it exists.
-///
-/// # Errors
-///
-/// Those of `mkdir(2)`.
-pub(crate) fn create_private(path: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path)
-}
-
-fn in_home(name: &str) -> Option<PathBuf> {
-    Some(variable("HOME")?.join(name))
 }

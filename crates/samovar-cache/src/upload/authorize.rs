@@ -2,7 +2,8 @@
 
 use samovar_http::http::Status;
 use samovar_http::{Head, Response};
-use samovar_storage::token::{PREFIX, Rights, Token, now};
+use samovar_protocol::names::TOKEN_PREFIX;
+use samovar_storage::token::{Rights, Token, now};
 
 use super::{Context, Uploads, refused, unavailable};
 use crate::access::credentials::Credentials;
@@ -97,8 +98,8 @@ impl Uploads {
             Some(Ok(Err(denied))) => unauthorized(&denied.to_string()),
             Some(Err(error)) => return Err(unavailable(context, &error)),
             None if Credentials::of(head.headers()).is_some() => unauthorized(&format!(
-                "the password is not a token of the storage, which begins with {PREFIX}: ask the \
-                 operator of the cache for one, who makes it with `samovar token create`"
+                "the password is not a token of the storage, which begins with {TOKEN_PREFIX}: ask \
+                 the operator of the cache for one, who makes it with `samovar token create`"
             )),
             None => unauthorized(&format!(
                 "{} needs a token as the password for this host in netrc: ask the operator of the \
@@ -114,7 +115,7 @@ impl Uploads {
 /// Calls `look_up` with the text of the request's token. Returns `None` if the request has no
 /// token.
 pub(super) fn with_token<T>(head: Head<'_>, look_up: impl FnOnce(&[u8]) -> T) -> Option<T> {
-    let is_token = |text: &[u8]| text.starts_with(PREFIX.as_bytes());
+    let is_token = |text: &[u8]| text.starts_with(TOKEN_PREFIX.as_bytes());
     match Credentials::of(head.headers())? {
         Credentials::Bearer(text) if is_token(text) => Some(look_up(text)),
         Credentials::Basic(basic) if is_token(basic.password()) => Some(look_up(basic.password())),

@@ -10,3 +10,6 @@ pub use pin_name::{
     PinText, PinTextError,
 };
 pub use push_id::PushId;
+
+/// Prefix of each token. Scanners of source code can recognise a leaked token by it.
+pub const TOKEN_PREFIX: &str = "smv1_";

@@ -27,7 +27,7 @@ use crate::credentials::{check_encrypted, warn_if_open};
 use crate::http::{Http, Patience};
 use crate::netrc::{login, netrc_of_nix};
 use crate::notice::notice;
-use crate::outcome::{Failed, Outcome};
+use crate::outcome::{Failed, Outcome, reason};
 use crate::private::Private;
 use crate::push::may_push;
 use crate::remote::{Remote, basic_of};
@@ -456,7 +456,7 @@ fn checked_token(http: &Http) -> anyhow::Result<&'static str> {
     match may_push {
         Ok(Some(true)) => return Ok("the cache accepts the token, which may push"),
         Ok(Some(false)) => return Ok("the cache accepts the token, which may not push"),
-        Err(error) if Failed::of(&error) != Some(Failed::Refused) => return Err(error),
+        Err(error) if reason(&error) != Some(Failed::Refused) => return Err(error),
         Ok(None) | Err(_) => {}
     }
     // The server has no tokens for uploads, or this is none of them. It may be a token for reading:

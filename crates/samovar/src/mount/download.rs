@@ -169,6 +169,7 @@ impl Indexer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::outcome::reason;
 
     #[test]
     fn entries_of_a_nar_are_those_that_make_it() {
@@ -227,7 +228,7 @@ mod tests {
             error.to_string().contains("does not match its hash"),
             "{error}"
         );
-        assert_eq!(Failed::of(&error), Some(Failed::Refused));
+        assert_eq!(reason(&error), Some(Failed::Refused));
         // A valid hash, but not a NAR.
         let other = NarHash::from_bytes(Sha256::digest(b"x").into());
         let error = read(b"x", 1, &other).unwrap_err();

@@ -162,6 +162,7 @@ pub(super) fn read_manifest(path: &Path) -> anyhow::Result<Manifest> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::outcome::reason;
 
     const MANIFEST: &str = "zs83x50c7jbs0hj70ivx7ykckxh2zzl5-app.manifest";
 
@@ -194,6 +195,6 @@ mod tests {
             (MANIFEST, path)
         );
         let error = Resolved::of_path("/nix/store/app").unwrap_err();
-        assert_eq!(Failed::of(&error), Some(Failed::Usage));
+        assert_eq!(reason(&error), Some(Failed::Usage));
     }
 }

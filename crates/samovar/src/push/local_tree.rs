@@ -9,7 +9,7 @@ use samovar_workspace::pack::{self, Packer, Rescan, default_threads};
 use samovar_workspace::{Entries, Files, ReadError, Scanned};
 
 use super::snapshot::Tree;
-use crate::progress::Progress;
+use crate::hashing;
 
 /// A scanned directory, whose files all have digests.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl LocalTree {
         is_quiet: bool,
         rescan: Rescan<'_>,
     ) -> Result<Self, ReadError> {
-        let progress = Progress::of_hashing(&scanned, needs_nar_hash, is_quiet);
+        let progress = hashing::progress(&scanned, needs_nar_hash, is_quiet);
         let report = |len| progress.add(len, 0);
         let threads = default_threads();
         let nar_hash = pack::hash_steady(&mut scanned, needs_nar_hash, threads, &report, rescan);
@@ -62,7 +62,7 @@ impl Tree for LocalTree {
             return Ok(nar_hash);
         }
         let mut scanned = Scanned::clone(&self.scanned);
-        let progress = Progress::of_hashing(&scanned, true, self.is_quiet);
+        let progress = hashing::progress(&scanned, true, self.is_quiet);
         let report = |len| progress.add(len, 0);
         let nar_hash = pack::hash(&mut scanned, true, default_threads(), &report);
         progress.end();
@@ -116,7 +116,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::outcome::Failed;
+    use crate::outcome::{Failed, reason};
 
     #[test]
     fn a_file_that_changes_while_it_is_sent_is_a_refusal() {
@@ -131,6 +131,6 @@ mod tests {
         let error = io::copy(&mut file, &mut io::sink()).unwrap_err();
         let error = read_error(error);
         assert!(error.is::<ReadError>(), "{error:#}");
-        assert_eq!(Failed::of(&error), Some(Failed::Refused));
+        assert_eq!(reason(&error), Some(Failed::Refused));
     }
 }

@@ -51,7 +51,7 @@ use crate::credential::hide_token;
 use crate::credentials::Sources;
 use crate::http::{Http, Patience};
 use crate::notice::notice;
-use crate::outcome::{Failed, Outcome};
+use crate::outcome::{Failed, Outcome, reason};
 use crate::progress::Progress;
 use crate::roots::{self, Root};
 use closure::{Paths, Selection};
@@ -280,8 +280,7 @@ impl Pusher {
                 // Repeating a push that the cache refuses would not help, so only a push that never
                 // gives up does that: the operator may renew the token.
                 Err(error)
-                    if Failed::of(&error) == Some(Failed::Refused)
-                        && attempt_count_max < u32::MAX =>
+                    if reason(&error) == Some(Failed::Refused) && attempt_count_max < u32::MAX =>
                 {
                     return Err(error);
                 }
@@ -428,7 +427,7 @@ impl Pusher {
             Err(error) => Err(error),
         };
         match opened {
-            Err(error) if Failed::of(&error) == Some(Failed::Refused) => Err(error),
+            Err(error) if reason(&error) == Some(Failed::Refused) => Err(error),
             _ => Ok(()),
         }
     }

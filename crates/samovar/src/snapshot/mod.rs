@@ -23,7 +23,7 @@ use sha2::{Digest as _, Sha256};
 use crate::cache::{Cache, INFO_PATH};
 use crate::credentials::Sources;
 use crate::http::{Http, Patience};
-use crate::outcome::Failed;
+use crate::outcome::{Failed, reason};
 use crate::refs::{PathOrRef, Refs};
 use crate::remote::Remote;
 use crate::trust::Trust;
@@ -351,7 +351,7 @@ impl Snapshots {
             match NarStream::start(self.cache.http(), url, range, Arc::clone(received)) {
                 Ok(stream) => rest = Some(stream),
                 Err(error) => {
-                    let is_cut_off = Failed::of(&error) == Some(Failed::Unavailable);
+                    let is_cut_off = reason(&error) == Some(Failed::Unavailable);
                     return (Err(error), is_cut_off);
                 }
             }

@@ -19,7 +19,7 @@ use super::push::{Options, Pushed, conflict, push};
 use super::state::{Base, STATE, Workspace, is_workspace};
 use crate::credentials::Sources;
 use crate::notice::notice;
-use crate::outcome::{Failed, TreeChanges};
+use crate::outcome::{Failed, TreeChanges, reason};
 use crate::size::human;
 
 /// Minimum time between two scans.
@@ -222,7 +222,7 @@ impl Auto<'_> {
         }
         let pushed = self.try_push(workspace, out);
         pushed.map_err(|error| {
-            let failed = Failed::of(&error).unwrap_or(Failed::Unavailable);
+            let failed = reason(&error).unwrap_or(Failed::Unavailable);
             failed.because(anyhow!("there are unpushed changes: {error:#}"))
         })
     }

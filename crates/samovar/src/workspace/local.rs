@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 
 use super::overlay;
 use super::state::Workspace;
+use crate::hashing;
 use crate::outcome::{Failed, TreeChanges};
-use crate::progress::Progress;
 use crate::push::LocalTree;
 
 /// Options of a scan that leaves out what the user may not read.
@@ -97,7 +97,7 @@ fn try_read(workspace: &Workspace, is_quiet: bool, options: Options) -> anyhow::
         return try_read(workspace, is_quiet, options);
     }
     if missing_count > 0 {
-        let progress = Progress::of_hashing(&scanned, false, is_quiet);
+        let progress = hashing::progress(&scanned, false, is_quiet);
         let report = |len| progress.add(len, 0);
         let hashed = hash(&mut scanned, false, default_threads(), &report);
         progress.end();

@@ -58,7 +58,7 @@ use command::OVERLAY;
 pub(crate) use command::command;
 
 use crate::credentials::Sources;
-use crate::outcome::Failed;
+use crate::outcome::{Failed, reason};
 use crate::push::KEEP;
 use crate::refs::RefName;
 use crate::remote::Remote;
@@ -115,7 +115,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<E
 /// Changes the reason of a refusal, because exit code 1 of `status` and `diff` means that there are
 /// unpushed changes.
 fn not_refused(error: anyhow::Error) -> anyhow::Error {
-    match Failed::of(&error) {
+    match reason(&error) {
         Some(Failed::Refused) => Failed::Unavailable.because(anyhow!("{error:#}")),
         _ => error,
     }

@@ -12,7 +12,7 @@ use super::local::read;
 use super::overlay;
 use super::state::Workspace;
 use crate::credentials::Sources;
-use crate::outcome::Failed;
+use crate::outcome::{Failed, reason};
 use crate::size::counted;
 
 /// Removes what killed processes have left, and restores damaged files of the state. Changes none
@@ -39,7 +39,7 @@ pub(super) fn repair(
     if let (Some(base), Err(error)) = (workspace.state.base.clone(), workspace.base()) {
         let snapshots = workspace.snapshots(sources)?;
         let snapshot = snapshots.manifest(&base.manifest).map_err(|download| {
-            Failed::of(&download)
+            reason(&download)
                 .unwrap_or(Failed::Unavailable)
                 .because(anyhow!(
                     "{error:#}; it cannot be downloaded either ({download:#}): if the server has \

@@ -23,11 +23,11 @@ use super::super::pull::conflicts;
 use super::super::repositories;
 use super::changes::scan;
 use super::run::Run;
+use crate::hashing;
 use crate::http::printable;
 use crate::mount::DIRECTORY_MODE;
 use crate::notice::notice;
 use crate::outcome::Failed;
-use crate::progress::Progress;
 use crate::refs::{Generation, Log, RefName};
 use crate::size::counted;
 use crate::snapshot::{Downloaded, Snapshots};
@@ -104,7 +104,7 @@ impl Run {
     ) -> anyhow::Result<usize> {
         let mut ours = self.scan(Options::WRITING).map_err(read_error)?;
         self.check_view()?;
-        let progress = Progress::of_hashing(&ours, false, false);
+        let progress = hashing::progress(&ours, false, false);
         let report = |len| progress.add(len, 0);
         let hashed = hash(&mut ours, false, default_threads(), &report);
         progress.end();

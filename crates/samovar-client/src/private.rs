@@ -2,7 +2,7 @@
 
 /// The cache denies access to this client.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Private {
+pub enum Private {
     /// The cache answered 401 or 403 to a request without a login, perhaps with a client
     /// certificate.
     #[error("{0}: the cache is private, and the request had no login")]

@@ -1,5 +1,6 @@
 //! Reads logins from netrc files, and finds the netrc file that Nix uses.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use samovar_store::Conf;
@@ -9,7 +10,7 @@ use crate::user_dirs;
 
 /// Returns the value of Nix's setting `netrc-file`, from the environment and the files that Nix
 /// reads.
-pub(crate) fn netrc_of_nix() -> PathBuf {
+pub fn netrc_of_nix() -> PathBuf {
     let conf_dir = user_dirs::variable("NIX_CONF_DIR").unwrap_or_else(|| PathBuf::from("/etc/nix"));
     let mut of_environment = Conf::default();
     let text = std::env::var("NIX_CONFIG").unwrap_or_default();
@@ -25,14 +26,21 @@ pub(crate) fn netrc_of_nix() -> PathBuf {
 }
 
 /// A user name and a password.
-pub(crate) struct Login {
+pub struct Login {
     user: String,
-    pub(crate) password: String,
+    /// The password.
+    pub password: String,
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Login").finish_non_exhaustive()
+    }
 }
 
 impl Login {
     /// Returns the value of the `Authorization` header for this login.
-    pub(crate) fn authorization(&self) -> String {
+    pub fn authorization(&self) -> String {
         basic_of(self.user.as_bytes(), self.password.as_bytes())
     }
 }
@@ -43,7 +51,7 @@ impl Login {
 ///
 /// The format of GNU inetutils, as libcurl reads it: words separated by white space, in double
 /// quotes if necessary; the first matching entry counts.
-pub(crate) fn login(text: &str, host: &str) -> Option<Login> {
+pub fn login(text: &str, host: &str) -> Option<Login> {
     let mut words = Words(text);
     let mut is_match = false;
     let (mut user, mut password) = (String::new(), None);

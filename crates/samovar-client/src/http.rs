@@ -18,16 +18,17 @@ use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 use ureq::{Agent, Body, RequestBuilder, SendBody};
 
 use crate::credential::TOKEN_VARIABLE;
+use crate::failed::Failed;
 use crate::fault::{Fault, is_timeout};
 use crate::netrc::netrc_of_nix;
 use crate::notice::notice;
-use crate::outcome::Failed;
 use crate::pace::{Pace, Paced};
+pub use crate::patience::Patience;
 use crate::progress::Progress;
 use crate::remote::Remote;
 
 /// Maximum number of parallel requests for single narinfos, the same as Nix's.
-pub(crate) const AT_ONCE_MAX: usize = 25;
+pub const AT_ONCE_MAX: usize = 25;
 
 /// Maximum wait for the response to a request with a body, and for each read of the response. The
 /// server may have to store, assemble or publish what it received.
@@ -44,7 +45,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 const EXPECT_LEN_MIN: u64 = 1 << 20;
 
 /// What to do about a server that cannot be reached at the moment.
-pub(crate) const CHECK_SERVER: &str = "check the URL, the network and the server";
+pub const CHECK_SERVER: &str = "check the URL, the network and the server";
 
 /// Maximum number of characters of a server's text in a message.
 const SHOWN_LEN_MAX: usize = 500;
@@ -52,58 +53,10 @@ const SHOWN_LEN_MAX: usize = 500;
 /// Maximum number of bytes read from the body of an error response.
 const REFUSAL_LEN_MAX: u64 = 64 << 10;
 
-/// Number of attempts and maximum pause for requests that fail temporarily.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Patience {
-    attempt_count_max: u32,
-    /// Maximum number of requests without a body to which the server does not respond in time. It
-    /// limits the wait for a server that accepts connections and is silent.
-    silence_count_max: u32,
-    /// Minimum speed of downloads.
-    pace: Pace,
-    /// Longest pause between two attempts, also if `Retry-After` requests a longer one.
-    pause_max: Duration,
-    /// Total time of the attempts, for the notice that is printed after the first failure. `None`:
-    /// no notice is printed.
-    notice: Option<&'static str>,
-}
-
-impl Patience {
-    /// For queries, while a user waits: the client's own pauses add up to at most four seconds.
-    pub(crate) const QUERY: Self = Self {
-        attempt_count_max: 5,
-        silence_count_max: 2,
-        pace: Pace::DOWNLOAD,
-        pause_max: Duration::from_secs(10),
-        notice: None,
-    };
-
-    /// For a command that reports a failed attempt to the user, and gives up soon.
-    pub(crate) const SETUP: Self = Self {
-        notice: Some("a few seconds"),
-        ..Self::QUERY
-    };
-
-    /// For uploads, which survive the restart of a server: the client's own pauses add up to at
-    /// most a minute.
-    pub(crate) const UPLOAD: Self = Self {
-        attempt_count_max: 9,
-        silence_count_max: 4,
-        pace: Pace::DOWNLOAD,
-        pause_max: Duration::from_secs(60),
-        notice: Some("a minute"),
-    };
-
-    /// Sets the minimum speed of downloads.
-    #[cfg(test)]
-    pub(crate) fn with_pace(self, pace: Pace) -> Self {
-        Self { pace, ..self }
-    }
-}
-
 /// The body of a PUT or POST request.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Payload<'a> {
+pub enum Payload<'a> {
+    /// These bytes.
     Bytes(&'a [u8]),
     /// The whole file, from its first byte.
     File(&'a File),
@@ -130,7 +83,7 @@ impl<'a> Payload<'a> {
 
 /// An HTTP client for the URLs of one server.
 #[derive(Debug, Clone)]
-pub(crate) struct Http {
+pub struct Http {
     agent: Agent,
     remote: Remote,
     patience: Patience,
@@ -168,13 +121,22 @@ impl Resolver for OtherHost {
 }
 
 impl Http {
-    pub(crate) fn new(remote: Remote, patience: Patience) -> anyhow::Result<Self> {
+    /// Returns a client that sends no certificate.
+    ///
+    /// # Errors
+    ///
+    /// The trusted certificates of this machine cannot be read.
+    pub fn new(remote: Remote, patience: Patience) -> anyhow::Result<Self> {
         Self::with(remote, patience, None, None)
     }
 
     /// Returns a client that sends this certificate to a server that asks for one. `origin`: the
     /// URL of the host and port to connect to, instead of those of `remote` and of a proxy.
-    pub(crate) fn with(
+    ///
+    /// # Errors
+    ///
+    /// The trusted certificates of this machine cannot be read, or `origin` is not a URL.
+    pub fn with(
         remote: Remote,
         patience: Patience,
         certificate: Option<ClientCert>,
@@ -220,7 +182,7 @@ impl Http {
 
     /// Returns a client for another URL of the same server. It shares the login, the connections
     /// and the request count.
-    pub(crate) fn at(&self, url: String) -> Self {
+    pub fn at(&self, url: String) -> Self {
         Self {
             remote: self.remote.at(url),
             ..self.clone()
@@ -228,7 +190,7 @@ impl Http {
     }
 
     /// Returns a client for the same URL that sends no login.
-    pub(crate) fn without_login(&self) -> Self {
+    pub fn without_login(&self) -> Self {
         Self {
             remote: self.remote.without_login(),
             ..self.clone()
@@ -236,7 +198,7 @@ impl Http {
     }
 
     /// Returns a client for the same URL that sends each request once, and prints no notice.
-    pub(crate) fn once(&self) -> Self {
+    pub fn once(&self) -> Self {
         Self {
             patience: Patience {
                 attempt_count_max: 1,
@@ -248,14 +210,14 @@ impl Http {
     }
 
     /// Returns a client for the same URL that sends a header field with each request.
-    pub(crate) fn with_header(&self, name: &'static str, value: String) -> Self {
+    pub fn with_header(&self, name: &'static str, value: String) -> Self {
         let mut other = self.clone();
         other.headers.push((name, value));
         other
     }
 
     /// Returns a client for the same URL that shows the progress of request bodies, or does not.
-    pub(crate) fn showing_progress(&self, shows_progress: bool) -> Self {
+    pub fn showing_progress(&self, shows_progress: bool) -> Self {
         Self {
             shows_progress,
             ..self.clone()
@@ -263,27 +225,31 @@ impl Http {
     }
 
     /// Returns the number of requests sent so far, including retries.
-    pub(crate) fn request_count(&self) -> u64 {
+    pub fn request_count(&self) -> u64 {
         self.request_count.load(Ordering::Relaxed)
     }
 
     /// Returns the server's URL and login.
-    pub(crate) fn remote(&self) -> &Remote {
+    pub fn remote(&self) -> &Remote {
         &self.remote
     }
 
     /// Returns the minimum speed of downloads.
-    pub(crate) fn pace(&self) -> Pace {
+    pub fn pace(&self) -> Pace {
         self.patience.pace
     }
 
     /// Returns the URL of `path` on the server, without a login.
-    pub(crate) fn url(&self, path: &str) -> String {
+    pub fn url(&self, path: &str) -> String {
         format!("{}{path}", self.remote)
     }
 
     /// Sends GET for `path`, which begins with a slash.
-    pub(crate) fn get(&self, path: &str) -> anyhow::Result<Response<Body>> {
+    ///
+    /// # Errors
+    ///
+    /// [`Failed::Unavailable`] if there is no response. Responses of any status are no errors.
+    pub fn get(&self, path: &str) -> anyhow::Result<Response<Body>> {
         self.without_body(|url| self.agent.get(url), path)
     }
 
@@ -293,11 +259,7 @@ impl Http {
     /// # Errors
     ///
     /// The error says in a fragment why there is no response.
-    pub(crate) fn get_part(
-        &self,
-        path: &str,
-        range: Option<&str>,
-    ) -> Result<Response<Body>, String> {
+    pub fn get_part(&self, path: &str, range: Option<&str>) -> Result<Response<Body>, String> {
         let request = self.agent.get(self.url(path));
         let request = match range {
             Some(range) => request.header("Range", range),
@@ -309,23 +271,39 @@ impl Http {
     }
 
     /// Sends HEAD for `path`, which begins with a slash.
-    pub(crate) fn head(&self, path: &str) -> anyhow::Result<Response<Body>> {
+    ///
+    /// # Errors
+    ///
+    /// [`Failed::Unavailable`] if there is no response. Responses of any status are no errors.
+    pub fn head(&self, path: &str) -> anyhow::Result<Response<Body>> {
         self.without_body(|url| self.agent.head(url), path)
     }
 
     /// Sends DELETE for `path`, which begins with a slash.
-    pub(crate) fn delete(&self, path: &str) -> anyhow::Result<Response<Body>> {
+    ///
+    /// # Errors
+    ///
+    /// [`Failed::Unavailable`] if there is no response. Responses of any status are no errors.
+    pub fn delete(&self, path: &str) -> anyhow::Result<Response<Body>> {
         self.without_body(|url| self.agent.delete(url), path)
     }
 
     /// Sends POST for `path`, which begins with a slash.
-    pub(crate) fn post(&self, path: &str, body: &[u8]) -> anyhow::Result<Response<Body>> {
+    ///
+    /// # Errors
+    ///
+    /// [`Failed::Unavailable`] if there is no response. Responses of any status are no errors.
+    pub fn post(&self, path: &str, body: &[u8]) -> anyhow::Result<Response<Body>> {
         let request = |url: &str| self.agent.post(url).header("Content-Type", "text/plain");
         self.with_body(request, path, Payload::Bytes(body))
     }
 
     /// Sends PUT for `path`, which begins with a slash.
-    pub(crate) fn put(
+    ///
+    /// # Errors
+    ///
+    /// [`Failed::Unavailable`] if there is no response. Responses of any status are no errors.
+    pub fn put(
         &self,
         path: &str,
         content_type: &str,
@@ -441,7 +419,7 @@ impl Http {
 
     /// Describes an error response in one line: its status, the first line of its body, and for 401
     /// and 403 the source of the login.
-    pub(crate) fn refusal(&self, response: Response<Body>) -> String {
+    pub fn refusal(&self, response: Response<Body>) -> String {
         let status = response.status();
         let login = match (status.as_u16(), self.remote.login_source()) {
             (401, None) => {
@@ -467,7 +445,7 @@ impl Http {
 
     /// Returns the error of a command whose request got this error response. `what`: the refused
     /// operation.
-    pub(crate) fn refused(&self, what: impl Display, response: Response<Body>) -> anyhow::Error {
+    pub fn refused(&self, what: impl Display, response: Response<Body>) -> anyhow::Error {
         let status = response.status();
         let failed = match status.is_server_error() || is_passing(status.as_u16()) {
             true => Failed::Unavailable,
@@ -498,7 +476,7 @@ impl Http {
 }
 
 /// Returns the first line of an error response, if it is plain text.
-pub(crate) fn first_line(response: Response<Body>) -> Option<String> {
+pub fn first_line(response: Response<Body>) -> Option<String> {
     let is_text = response
         .headers()
         .get("Content-Type")
@@ -512,13 +490,17 @@ pub(crate) fn first_line(response: Response<Body>) -> Option<String> {
 
 /// Shortens a text of a server, and replaces control characters, which could change the display of
 /// a terminal.
-pub(crate) fn printable(text: &str) -> String {
+pub fn printable(text: &str) -> String {
     let printable = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     text.chars().take(SHOWN_LEN_MAX).map(printable).collect()
 }
 
 /// Reads a body of at most `len_max` bytes.
-pub(crate) fn read_body(response: Response<Body>, len_max: u64) -> anyhow::Result<Vec<u8>> {
+///
+/// # Errors
+///
+/// The body cannot be read, or is longer.
+pub fn read_body(response: Response<Body>, len_max: u64) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let reader = response.into_body().into_reader();
     let len = reader
@@ -536,13 +518,13 @@ fn is_passing(status: u16) -> bool {
 }
 
 /// Returns the length of the body that the head of a response states.
-pub(crate) fn content_length(response: &Response<Body>) -> Option<u64> {
+pub fn content_length(response: &Response<Body>) -> Option<u64> {
     let value = response.headers().get("Content-Length")?;
     value.to_str().ok()?.parse().ok()
 }
 
 /// Returns the first position and the length of the file in a `Content-Range` header.
-pub(crate) fn content_range(response: &Response<Body>) -> Option<(u64, u64)> {
+pub fn content_range(response: &Response<Body>) -> Option<(u64, u64)> {
     let value = response.headers().get("Content-Range")?.to_str().ok()?;
     let (positions, total) = value.strip_prefix("bytes ")?.split_once('/')?;
     let (first, _) = positions.split_once('-')?;

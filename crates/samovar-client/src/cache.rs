@@ -11,8 +11,8 @@ use samovar_protocol::bulk::{CONTENT_TYPE, NARINFO_LEN_MAX, Record, Records};
 use ureq::Body;
 use ureq::http::Response;
 
+use crate::failed::Failed;
 use crate::http::{Http, Patience, first_line, read_body};
-use crate::outcome::Failed;
 use crate::private::Private;
 use crate::remote::Remote;
 use crate::walk::{self, Found};
@@ -20,14 +20,15 @@ use crate::walk::{self, Found};
 /// Maximum number of paths in one bulk query. Servers accept ten times as many.
 const ASK_COUNT: usize = 10_000;
 
-pub(crate) const INFO_PATH: &str = "/nix-cache-info";
+/// URL path of the document that describes a cache.
+pub const INFO_PATH: &str = "/nix-cache-info";
 const NARINFOS_PATH: &str = "/narinfos";
 
 const CACHE_INFO_LEN_MAX: u64 = 64 << 10;
 
 /// A client of a binary cache.
 #[derive(Debug)]
-pub(crate) struct Cache {
+pub struct Cache {
     http: Http,
     store_dir: StoreDir,
     /// Whether the server supports bulk queries; unset until the first query.
@@ -36,19 +37,31 @@ pub(crate) struct Cache {
 
 impl Cache {
     /// Opens the cache at `url`: requests its `nix-cache-info`.
-    pub(crate) fn open(url: &str) -> anyhow::Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// The URL is invalid, the server cannot be reached or refuses, or it is no binary cache.
+    pub fn open(url: &str) -> anyhow::Result<Self> {
         Self::over(Http::new(Remote::of_folder(url)?, Patience::QUERY)?)
     }
 
     /// Opens the cache that `http` reaches: requests its `nix-cache-info`.
-    pub(crate) fn over(http: Http) -> anyhow::Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// The server cannot be reached or refuses, or it is no binary cache.
+    pub fn over(http: Http) -> anyhow::Result<Self> {
         let response = http.get(INFO_PATH)?;
         Self::with_info(http, response)
     }
 
     /// Opens the cache that `http` reaches. `response`: the response to a request for
     /// `nix-cache-info`.
-    pub(crate) fn with_info(http: Http, response: Response<Body>) -> anyhow::Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// The server refuses, or it is no binary cache.
+    pub fn with_info(http: Http, response: Response<Body>) -> anyhow::Result<Self> {
         let url = http.remote();
         let info_url = http.url(INFO_PATH);
         let status = response.status();
@@ -90,7 +103,7 @@ impl Cache {
     }
 
     /// Opens a cache whose store directory is already known, without a request.
-    pub(crate) fn with_store_dir(http: Http, store_dir: StoreDir) -> Self {
+    pub fn with_store_dir(http: Http, store_dir: StoreDir) -> Self {
         Self {
             http,
             store_dir,
@@ -99,23 +112,27 @@ impl Cache {
     }
 
     /// Returns the HTTP client for the cache's URL.
-    pub(crate) fn http(&self) -> &Http {
+    pub fn http(&self) -> &Http {
         &self.http
     }
 
     /// Returns the URL of the cache, without a login.
-    pub(crate) fn url(&self) -> &str {
+    pub fn url(&self) -> &str {
         self.http.remote().url()
     }
 
     /// Returns the store directory of the cache's paths, such as `/nix/store`.
-    pub(crate) fn store_dir(&self) -> &StoreDir {
+    pub fn store_dir(&self) -> &StoreDir {
         &self.store_dir
     }
 
     /// Requests the narinfos of these paths. Returns them in the same order, with `None` for each
     /// path that the cache does not have.
-    pub(crate) fn narinfos(&self, hash_parts: &[HashPart]) -> anyhow::Result<Vec<Option<NarInfo>>> {
+    ///
+    /// # Errors
+    ///
+    /// The server cannot be reached, or its answer is invalid.
+    pub fn narinfos(&self, hash_parts: &[HashPart]) -> anyhow::Result<Vec<Option<NarInfo>>> {
         let mut narinfos = Vec::with_capacity(hash_parts.len());
         for some in hash_parts.chunks(ASK_COUNT) {
             match self.many(some)? {
@@ -127,7 +144,11 @@ impl Cache {
     }
 
     /// Requests the narinfos of these paths' closures.
-    pub(crate) fn closure(&self, roots: &[HashPart]) -> anyhow::Result<Found> {
+    ///
+    /// # Errors
+    ///
+    /// The server cannot be reached, or its answer is invalid.
+    pub fn closure(&self, roots: &[HashPart]) -> anyhow::Result<Found> {
         let mut found = Found::default();
         let mut seen = HashSet::new();
         let mut left = Vec::new();
@@ -161,7 +182,11 @@ impl Cache {
     }
 
     /// Requests the narinfo of one path. Returns `None` if the cache does not have the path.
-    pub(crate) fn one(&self, hash_part: HashPart) -> anyhow::Result<Option<NarInfo>> {
+    ///
+    /// # Errors
+    ///
+    /// The server cannot be reached, or its answer is invalid.
+    pub fn one(&self, hash_part: HashPart) -> anyhow::Result<Option<NarInfo>> {
         let path = format!("/{hash_part}.narinfo");
         let url = self.http.url(&path);
         let response = self.http.get(&path)?;

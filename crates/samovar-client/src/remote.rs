@@ -8,16 +8,16 @@ use base64::engine::general_purpose::STANDARD;
 use percent_encoding::percent_decode_str;
 use samovar_text::{may_end_in_login, without_logins};
 
-use crate::outcome::Failed;
+use crate::failed::Failed;
 
 /// Environment variable with the URL of the cache, for arguments without one.
-pub(crate) const URL_VARIABLE: &str = "SAMOVAR_CACHE";
+pub const URL_VARIABLE: &str = "SAMOVAR_CACHE";
 
 /// A URL from the command line. A login in it, as in `https://user:password@host/`, becomes an
 /// `Authorization` header and is never part of the text. So code that prints the URL, or a URL
 /// below it, cannot print the password.
 #[derive(Clone)]
-pub(crate) struct Remote {
+pub struct Remote {
     /// The URL without login and without a trailing slash.
     url: String,
     login: Option<RemoteLogin>,
@@ -36,7 +36,7 @@ impl Remote {
     ///
     /// [`Failed::Usage`] if `text` is not a URL that begins with `http://` or `https://`, or may
     /// have a `/`, `?` or `#` in its login.
-    pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
+    pub fn parse(text: &str) -> anyhow::Result<Self> {
         Self::try_parse(text).map_err(|error| Failed::Usage.because(error))
     }
 
@@ -75,7 +75,7 @@ impl Remote {
     /// # Errors
     ///
     /// If `text` is not a URL for [`parse`](Self::parse), or has a query or a fragment.
-    pub(crate) fn of_folder(text: &str) -> anyhow::Result<Self> {
+    pub fn of_folder(text: &str) -> anyhow::Result<Self> {
         let remote = Self::parse(text)?;
         let url = remote.url();
         let problem = match url.find(['?', '#']) {
@@ -94,7 +94,7 @@ impl Remote {
     /// # Errors
     ///
     /// As [`of_folder`](Self::of_folder).
-    pub(crate) fn of_cache(text: &str) -> anyhow::Result<Self> {
+    pub fn of_cache(text: &str) -> anyhow::Result<Self> {
         let remote = Self::of_folder(text)?;
         let url = remote.url();
         let url = url.strip_suffix("/upload").unwrap_or(url).to_owned();
@@ -102,22 +102,22 @@ impl Remote {
     }
 
     /// Returns the URL without login and without a trailing slash.
-    pub(crate) fn url(&self) -> &str {
+    pub fn url(&self) -> &str {
         &self.url
     }
 
     /// Returns the value of the `Authorization` header, if there is a login.
-    pub(crate) fn authorization(&self) -> Option<&str> {
+    pub fn authorization(&self) -> Option<&str> {
         self.login.as_ref().map(|login| &*login.authorization)
     }
 
     /// Returns the description of the login's source, such as `the token in SAMOVAR_TOKEN`.
-    pub(crate) fn login_source(&self) -> Option<&str> {
+    pub fn login_source(&self) -> Option<&str> {
         self.login.as_ref().map(|login| &*login.source)
     }
 
     /// Replaces the value of the `Authorization` header. `source`: description of its source.
-    pub(crate) fn authorize(&mut self, authorization: String, source: String) {
+    pub fn authorize(&mut self, authorization: String, source: String) {
         self.login = Some(RemoteLogin {
             authorization,
             source,
@@ -125,7 +125,7 @@ impl Remote {
     }
 
     /// Returns the URL without a login.
-    pub(crate) fn without_login(&self) -> Self {
+    pub fn without_login(&self) -> Self {
         Self {
             url: self.url.clone(),
             login: None,
@@ -133,7 +133,7 @@ impl Remote {
     }
 
     /// Returns this login for another URL of the same host.
-    pub(crate) fn at(&self, url: String) -> Self {
+    pub fn at(&self, url: String) -> Self {
         Self {
             url,
             login: self.login.clone(),
@@ -141,7 +141,7 @@ impl Remote {
     }
 
     /// Returns the host of the URL without the port. An IPv6 address has no brackets.
-    pub(crate) fn host(&self) -> &str {
+    pub fn host(&self) -> &str {
         let (_, rest) = self.url.split_once("://").unwrap_or_default();
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
         match authority.strip_prefix('[') {
@@ -150,12 +150,14 @@ impl Remote {
         }
     }
 
-    pub(crate) fn is_secure(&self) -> bool {
+    /// Returns whether the URL begins with `https://`.
+    #[must_use]
+    pub fn is_secure(&self) -> bool {
         self.url.starts_with("https://")
     }
 
     /// Returns the scheme, the host and the port of the URL.
-    pub(crate) fn origin(&self) -> &str {
+    pub fn origin(&self) -> &str {
         let start = self.url.find("://").map_or(0, |at| at + 3);
         let rest = self.url.get(start..).unwrap_or_default();
         let len = rest.find(['/', '?', '#']).unwrap_or(rest.len());
@@ -163,7 +165,7 @@ impl Remote {
     }
 
     /// Returns the origin of the URL with another scheme.
-    pub(crate) fn origin_with(&self, scheme: &str) -> String {
+    pub fn origin_with(&self, scheme: &str) -> String {
         let (_, authority) = self.origin().split_once("://").unwrap_or_default();
         format!("{scheme}://{authority}")
     }
@@ -189,7 +191,7 @@ fn basic(login: &str) -> String {
 }
 
 /// Returns the `Authorization` value for a user name and a password (RFC 7617, Basic).
-pub(crate) fn basic_of(user: &[u8], password: &[u8]) -> String {
+pub fn basic_of(user: &[u8], password: &[u8]) -> String {
     format!("Basic {}", STANDARD.encode([user, b":", password].concat()))
 }
 

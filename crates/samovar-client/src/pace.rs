@@ -5,22 +5,22 @@ use std::time::{Duration, Instant};
 
 use crate::fault::{Fault, is_timeout};
 use crate::remote::Remote;
-use crate::size::human;
+use samovar_text::human;
 
 /// The slowest download that is not given up.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Pace {
+pub struct Pace {
     /// Maximum wait for a connection, for the head of the response, and for each read of its body.
-    pub(crate) silence: Duration,
+    pub silence: Duration,
     /// Number of bytes of a body that must arrive within `window`.
-    pub(crate) len_min: u64,
+    pub len_min: u64,
     /// Maximum time of waiting for `len_min` bytes.
-    pub(crate) window: Duration,
+    pub window: Duration,
 }
 
 impl Pace {
     /// 1 KiB per second: a sixth of the speed of a modem.
-    pub(crate) const DOWNLOAD: Self = Self {
+    pub const DOWNLOAD: Self = Self {
         silence: Duration::from_secs(15),
         len_min: 30 << 10,
         window: Duration::from_secs(30),
@@ -29,7 +29,8 @@ impl Pace {
 
 /// The body of a response that must arrive at the minimum speed of a [`Pace`]. Only the time of
 /// waiting for the server counts, not that of its reader.
-pub(crate) struct Paced<R> {
+#[derive(Debug)]
+pub struct Paced<R> {
     inner: R,
     pace: Pace,
     remote: Remote,
@@ -40,7 +41,8 @@ pub(crate) struct Paced<R> {
 }
 
 impl<R> Paced<R> {
-    pub(crate) fn new(inner: R, pace: Pace, remote: Remote) -> Self {
+    /// Returns a body that must keep this pace. `remote`: for messages.
+    pub fn new(inner: R, pace: Pace, remote: Remote) -> Self {
         Self {
             inner,
             pace,

@@ -10,20 +10,20 @@ use std::sync::OnceLock;
 use anyhow::{Context as _, anyhow, ensure};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
-use samovar_storage::token::PREFIX;
+use samovar_protocol::names::TOKEN_PREFIX;
 
 /// Environment variable that may contain a token.
-pub(crate) const TOKEN_VARIABLE: &str = "SAMOVAR_TOKEN";
+pub const TOKEN_VARIABLE: &str = "SAMOVAR_TOKEN";
 
 /// Environment variable with the number of a pipe that has the token, in a process that
 /// [`move_token`] or [`pass_token`] has started.
-pub(crate) const PIPE_VARIABLE: &str = "SAMOVAR_TOKEN_PIPE";
+pub const PIPE_VARIABLE: &str = "SAMOVAR_TOKEN_PIPE";
 
 /// Maximum length of a token that a pipe takes, in bytes.
 const TOKEN_LEN_MAX: usize = 4096;
 
 /// Returns the content of [`TOKEN_VARIABLE`], unless it is empty.
-pub(crate) fn token_variable() -> Option<String> {
+pub fn token_variable() -> Option<String> {
     static HIDDEN: OnceLock<Option<String>> = OnceLock::new();
     let hidden = HIDDEN.get_or_init(|| {
         let number: u32 = std::env::var(PIPE_VARIABLE).ok()?.parse().ok()?;
@@ -44,7 +44,7 @@ pub(crate) fn token_variable() -> Option<String> {
 /// # Errors
 ///
 /// As [`move_token`] and [`seal`].
-pub(crate) fn hide_token() -> anyhow::Result<()> {
+pub fn hide_token() -> anyhow::Result<()> {
     move_token()?;
     seal()
 }
@@ -56,7 +56,7 @@ pub(crate) fn hide_token() -> anyhow::Result<()> {
 /// # Errors
 ///
 /// The process cannot be replaced.
-pub(crate) fn move_token() -> anyhow::Result<()> {
+pub fn move_token() -> anyhow::Result<()> {
     let Some(token) = std::env::var_os(TOKEN_VARIABLE).filter(|token| !token.is_empty()) else {
         return Ok(());
     };
@@ -74,14 +74,14 @@ pub(crate) fn move_token() -> anyhow::Result<()> {
 /// # Errors
 ///
 /// The system refuses it.
-pub(crate) fn seal() -> anyhow::Result<()> {
+pub fn seal() -> anyhow::Result<()> {
     token_variable();
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .context("cannot hide the memory of the process")
 }
 
 /// Returns whether this process gets a token by a pipe.
-pub(crate) fn is_passed() -> bool {
+pub fn is_passed() -> bool {
     std::env::var_os(PIPE_VARIABLE).is_some()
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn is_passed() -> bool {
 /// # Errors
 ///
 /// There is no pipe, or the token is too long.
-pub(crate) fn pass_token(command: &mut Command) -> anyhow::Result<Option<PipeReader>> {
+pub fn pass_token(command: &mut Command) -> anyhow::Result<Option<PipeReader>> {
     without_token(command);
     let token = token_variable();
     token.map(|token| pass(command, &token)).transpose()
@@ -114,7 +114,7 @@ fn pass(command: &mut Command, token: &str) -> anyhow::Result<PipeReader> {
 
 /// Removes the token from the environment of a program that does not need it, such as a build with
 /// scripts of others. To hide it also in the environment of this process, [`hide_token`] first.
-pub(crate) fn without_token(command: &mut Command) -> &mut Command {
+pub fn without_token(command: &mut Command) -> &mut Command {
     command.env_remove(TOKEN_VARIABLE).env_remove(PIPE_VARIABLE)
 }
 
@@ -124,12 +124,12 @@ pub(crate) fn without_token(command: &mut Command) -> &mut Command {
 ///
 /// The line is empty, or has a character that no bearer token has (RFC 6750, 2.1). Most files that
 /// are given by mistake have one: keys have a colon, and netrc files have spaces.
-pub(crate) fn token_in<'a>(text: &'a str, source: &str) -> anyhow::Result<&'a str> {
+pub fn token_in<'a>(text: &'a str, source: &str) -> anyhow::Result<&'a str> {
     let token = text.lines().next().unwrap_or_default().trim();
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
     ensure!(
         !token.is_empty() && token.bytes().all(is_allowed),
-        "{source} has no token in its first line: a token of Samovar begins with {PREFIX}"
+        "{source} has no token in its first line: a token of Samovar begins with {TOKEN_PREFIX}"
     );
     Ok(token)
 }

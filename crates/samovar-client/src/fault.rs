@@ -9,16 +9,16 @@ use crate::remote::Remote;
 
 /// The reason why a request got no response.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Fault {
+pub struct Fault {
     /// A fragment such as "connection refused". A permanent fault also states the remedy.
-    pub(crate) reason: String,
+    pub reason: String,
     /// Whether the same request may succeed later, without a change of the URL or of the server's
     /// settings.
-    pub(crate) is_temporary: bool,
+    pub is_temporary: bool,
 }
 
 /// Returns whether the server was silent for too long.
-pub(crate) fn is_timeout(error: &Error) -> bool {
+pub fn is_timeout(error: &Error) -> bool {
     match error {
         Error::Timeout(_) => true,
         Error::Io(error) => error.kind() == ErrorKind::TimedOut,
@@ -28,7 +28,7 @@ pub(crate) fn is_timeout(error: &Error) -> bool {
 
 impl Fault {
     /// Describes the failure of a request to `remote`.
-    pub(crate) fn of(error: &Error, remote: &Remote) -> Self {
+    pub fn of(error: &Error, remote: &Remote) -> Self {
         match error {
             Error::Timeout(_) => Self::temporary("no answer in time"),
             Error::ConnectionFailed => Self::temporary("the connection failed"),

@@ -6,10 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use samovar_workspace::{Kind, Scanned};
+use samovar_text::human;
 
 use crate::notice::{ERASE, notice};
-use crate::size::human;
 
 /// Time between two progress lines if standard error is not a terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(30);
@@ -19,7 +18,7 @@ const UPDATE_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The progress of a transfer or of hashing, in bytes before compression.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub struct Progress {
     /// Whether standard error is a terminal.
     is_terminal: bool,
     is_hidden: bool,
@@ -36,7 +35,7 @@ pub(crate) struct Progress {
 impl Progress {
     /// Starts the display. `verb`: past participle for the line, such as `pushed`. `len`: total
     /// length in bytes.
-    pub(crate) fn start(verb: &'static str, len: u64) -> Self {
+    pub fn start(verb: &'static str, len: u64) -> Self {
         let now = Instant::now();
         Self {
             is_terminal: io::stderr().is_terminal(),
@@ -51,7 +50,7 @@ impl Progress {
     }
 
     /// Counts without a display.
-    pub(crate) fn hidden() -> Self {
+    pub fn hidden() -> Self {
         Self {
             is_terminal: false,
             is_hidden: true,
@@ -59,25 +58,9 @@ impl Progress {
         }
     }
 
-    /// Starts the display for the hashing of files without a digest, or of the whole NAR.
-    pub(crate) fn of_hashing(scanned: &Scanned, needs_nar_hash: bool, is_quiet: bool) -> Self {
-        let size = |index| match scanned.entries.get(index).map(|entry| &entry.kind) {
-            Some(Kind::File { size, .. }) => *size,
-            _ => 0,
-        };
-        match (is_quiet, needs_nar_hash) {
-            (true, _) => Self::hidden(),
-            (false, true) => Self::start("hashed", scanned.entries.nar_size()),
-            (false, false) => {
-                let sizes = scanned.files_without_digest().map(size);
-                Self::start("hashed", sizes.sum())
-            }
-        }
-    }
-
     /// Adds `len` bytes. `sent_len`: compressed bytes that were sent for them, or 0 if the server
     /// already had them.
-    pub(crate) fn add(&self, len: u64, sent_len: u64) {
+    pub fn add(&self, len: u64, sent_len: u64) {
         let done_len = self.done_len.fetch_add(len, Ordering::Relaxed) + len;
         self.sent_len.fetch_add(sent_len, Ordering::Relaxed);
         let interval = match self.is_terminal {
@@ -100,7 +83,7 @@ impl Progress {
     }
 
     /// Returns a reader that adds the bytes that are read from it.
-    pub(crate) fn counted<R: Read>(&self, reader: R) -> impl Read {
+    pub fn counted<R: Read>(&self, reader: R) -> impl Read {
         Counted {
             reader,
             progress: self,
@@ -108,12 +91,12 @@ impl Progress {
     }
 
     /// Returns the number of compressed bytes sent so far.
-    pub(crate) fn sent_len(&self) -> u64 {
+    pub fn sent_len(&self) -> u64 {
         self.sent_len.load(Ordering::Relaxed)
     }
 
     /// Erases the progress line, on a terminal.
-    pub(crate) fn end(&self) {
+    pub fn end(&self) {
         if self.is_terminal {
             write!(io::stderr(), "{ERASE}").ok();
         }

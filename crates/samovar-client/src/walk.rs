@@ -12,15 +12,19 @@ type Answer = anyhow::Result<Option<NarInfo>>;
 
 /// The narinfos in some closures, and the paths that the cache lacks.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub struct Found {
     /// Narinfos in topological order: each path comes after its references.
-    pub(crate) narinfos: Vec<NarInfo>,
+    pub narinfos: Vec<NarInfo>,
     /// Paths that the cache does not have.
-    pub(crate) missing: Vec<HashPart>,
+    pub missing: Vec<HashPart>,
 }
 
 /// Requests the narinfos of these paths. Returns them in order, with `None` for absent paths.
-pub(crate) fn each(
+///
+/// # Errors
+///
+/// The first error of `ask`.
+pub fn each(
     hash_parts: &[HashPart],
     ask: impl Fn(HashPart) -> Answer + Sync,
 ) -> anyhow::Result<Vec<Option<NarInfo>>> {
@@ -33,7 +37,11 @@ pub(crate) fn each(
 
 /// Requests the closures of `roots`. Excludes the paths in `known`, and the paths that only these
 /// refer to. Returns each path after its references.
-pub(crate) fn closure(
+///
+/// # Errors
+///
+/// The first error of `ask`.
+pub fn closure(
     roots: &[HashPart],
     known: &HashSet<HashPart>,
     ask: impl Fn(HashPart) -> Answer + Sync,
