@@ -231,6 +231,20 @@ fn narinfos_in_the_directory_are_rewritten_with_signatures() {
 }
 
 #[test]
+fn a_narinfo_that_cannot_be_read_does_not_end_the_check() {
+    let site = Site::new();
+    let server = site.start();
+    let path = MadePath::new("path");
+    server.publish(&site.token(&[]), &path);
+    let narinfo = site.storage().join(&path.target()[1..]);
+    fs::remove_file(&narinfo).unwrap();
+    // Not even root can read a directory as a file.
+    fs::create_dir(&narinfo).unwrap();
+    let line = finds(&site, &[], "narinfo", &path.target()[1..]);
+    assert!(line.contains("cannot be read"), "{line}");
+}
+
+#[test]
 fn orphans_are_deleted_and_their_names_are_not_used_again() {
     let site = Site::new();
     let server = site.start();

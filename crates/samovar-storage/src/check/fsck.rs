@@ -387,8 +387,11 @@ impl<'a> Fsck<'a> {
         let Some(stored) = paths::peek(self.metadata, path.cache, hash_part)? else {
             return Ok(None);
         };
-        let Some(file) = self.objects.read(&narinfo_key(hash_part))? else {
-            return Ok(Some("the narinfo is missing".to_owned()));
+        let file = match self.objects.read(&narinfo_key(hash_part)) {
+            Ok(Some(file)) => file,
+            Ok(None) => return Ok(Some("the narinfo is missing".to_owned())),
+            // A file that cannot be read must not end the check.
+            Err(error) => return Ok(Some(format!("the narinfo cannot be read, {error}"))),
         };
         let mut text = Vec::new();
         if let Err(error) = file.take(NARINFO_LEN_MAX as u64).read_to_end(&mut text) {
