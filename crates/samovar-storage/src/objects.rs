@@ -119,9 +119,7 @@ impl Directory {
             sync_directory(&root.join(dir))
                 .map_err(|error| StorageError::file("cannot sync", dir, error))?;
         }
-        Ok(Self {
-            root: root.to_owned(),
-        })
+        Ok(Self::existing(root))
     }
 
     /// Starts a new object, which is invisible until [`NewObject::publish`].
@@ -320,6 +318,13 @@ impl Directory {
         }
         file.persist(path).map_err(|error| failed(error.error))?;
         Ok(())
+    }
+
+    /// Returns a directory that exists, to read its objects.
+    pub(crate) fn existing(root: &Path) -> Self {
+        Self {
+            root: root.to_owned(),
+        }
     }
 
     /// Creates a temporary file, which is removed when dropped unless it is renamed.

@@ -179,10 +179,13 @@ fn what_is_lost_left_over_or_from_the_future_is_found() {
     let site = Site::new();
     let server = site.start();
     let token = site.token(&[]);
-    let [lost, missing, unmirrored] = ["lost", "missing", "unmirrored"].map(MadePath::new);
-    for path in [&lost, &missing, &unmirrored] {
+    let names = ["lost", "missing", "unmirrored", "changed"];
+    let [lost, missing, unmirrored, changed] = names.map(MadePath::new);
+    for path in [&lost, &missing, &unmirrored, &changed] {
         server.publish(&token, path);
     }
+    let of_other = fs::read(site.storage().join(&lost.target()[1..])).expect("is mirrored");
+    fs::write(site.storage().join(&changed.target()[1..]), of_other).expect("writes");
     // The directory has no narinfos of lost paths.
     for path in [&lost, &unmirrored] {
         fs::remove_file(site.storage().join(&path.target()[1..])).expect("is mirrored");
@@ -206,8 +209,8 @@ fn what_is_lost_left_over_or_from_the_future_is_found() {
     assert_finds(
         &findings,
         "warning",
-        "1 of the newest 1000 narinfos",
-        "reload or start the server, which writes them",
+        "2 of the newest 1000 narinfos",
+        "reload or start the server, which writes missing ones",
     );
     assert_finds(
         &findings,
@@ -240,6 +243,23 @@ fn a_damaged_or_newer_database_is_an_error() {
         &damaged,
         "error",
         "database is damaged",
+        "samovar import --rebuild",
+    );
+}
+
+/// As `samovar fsck` finds it.
+#[test]
+fn a_row_that_needs_a_missing_row_is_damage() {
+    let site = Site::new();
+    let server = site.start();
+    server.publish(&site.token(&[]), &MadePath::new("path"));
+    drop(server);
+    assert!(!doctor(&site).contains("error"));
+    site.sql("pragma foreign_keys = off; update path set nar_id = 999");
+    assert_finds(
+        &doctor(&site),
+        "error",
+        "needs a missing row of nar",
         "samovar import --rebuild",
     );
 }

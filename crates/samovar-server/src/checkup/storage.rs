@@ -1,10 +1,11 @@
 //! Checks of the storage for uploads.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
 use rustix::fs::{StatFs, statfs, statvfs};
 use samovar_nix::StorePath;
+use samovar_storage::check::fsck::Kind;
 use samovar_storage::metadata::CacheSummary;
 use samovar_storage::token::{Token, now};
 use samovar_storage::{Foreign, Inspection, RootKind, StorageError, has_room, inspect, is_full};
@@ -275,23 +276,37 @@ fn files(found: &Inspection, findings: &mut Findings) {
             "push these paths again; samovar fsck names all of them",
         );
     }
-    if !found.missing.is_empty() {
+    let of = |is_of: fn(Kind) -> bool| found.faults.iter().filter(move |fault| is_of(fault.kind));
+    let missing: BTreeSet<&str> = of(|kind| matches!(kind, Kind::Missing | Kind::Damaged))
+        .flat_map(|fault| fault.paths.iter().map(|(_, path)| &**path))
+        .collect();
+    if !missing.is_empty() {
         findings.error(
             SUBJECT,
             format!(
                 "the file of {} is missing or has a wrong length{}",
-                counted(found.missing.len(), "path"),
-                named(&found.missing)
+                counted(missing.len(), "path"),
+                named(&Vec::from_iter(missing))
             ),
             "mount the disk of nar/ if it is not mounted; otherwise push these paths again",
         );
     }
-    match found.missing_narinfo_count {
+    if let Some(first) = of(|kind| kind == Kind::Unreadable).next() {
+        let reason = first.reason.split("; ").next().unwrap_or_default();
+        findings.error(
+            SUBJECT,
+            format!("a file cannot be examined: {reason}"),
+            "let the server's user read all files of the storage",
+        );
+    }
+    match of(|kind| kind == Kind::Narinfo).count() {
+        0 if !found.is_mirror_checked => {}
         0 => findings.ok(SUBJECT, "the directory has the narinfos of the first cache"),
         count => findings.warning(
             SUBJECT,
-            format!("the directory lacks {count} of the newest 1000 narinfos"),
-            "reload or start the server, which writes them",
+            format!("{count} of the newest 1000 narinfos are missing in the directory or wrong"),
+            "reload or start the server, which writes missing ones; samovar fsck --repair rewrites \
+             wrong ones",
         ),
     }
     if found.left_over_count > 0 {
@@ -308,13 +323,13 @@ fn files(found: &Inspection, findings: &mut Findings) {
 }
 
 /// Returns the beginning of a list of names, as a part of a sentence.
-fn named(names: &[String]) -> String {
+fn named(names: &[impl AsRef<str>]) -> String {
     let mut shown = names
         .iter()
         .take(NAMED_COUNT_MAX)
         .fold(String::new(), |mut shown, name| {
             shown += if shown.is_empty() { ": " } else { ", " };
-            shown + name
+            shown + name.as_ref()
         });
     if names.len() > NAMED_COUNT_MAX {
         shown += ", …";

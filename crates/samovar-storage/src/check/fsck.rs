@@ -132,6 +132,25 @@ impl<'a> Fsck<'a> {
         Ok(self.summary)
     }
 
+    /// Checks only the files of the newest `count_max` paths whose NARs are not recorded as lost,
+    /// and with `checks_mirror`, as many narinfos of the mirrored cache. Without it, works with
+    /// databases of schema 2.
+    pub(super) fn run_on_newest(
+        mut self,
+        count_max: u32,
+        checks_mirror: bool,
+    ) -> Result<(), StorageError> {
+        for nar in check::newest_nars(self.metadata, count_max)? {
+            self.check_nar(nar)?;
+        }
+        let mirrored = caches::mirrored(self.metadata)?.filter(|_| checks_mirror);
+        let Some(mirrored) = mirrored else {
+            return Ok(());
+        };
+        let paths = check::newest_paths(self.metadata, mirrored.id, count_max)?;
+        self.check_mirror(paths, &mirrored.store_dir)
+    }
+
     fn check_database(&mut self) -> Result<(), StorageError> {
         for fault in check::faults(self.metadata, self.options.deep, FAULT_COUNT_MAX)? {
             self.find_damage(&fault);

@@ -5,15 +5,16 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
-use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _};
+use rusqlite::Connection;
 use samovar_nix::{HashPart, StorePath};
 
+use super::fsck::{Finding, Fsck, Options};
 use crate::error::StorageError;
-use crate::layout::{DATABASE, LOCK, PART_PREFIX, STORE_ID, TMP, narinfo_key};
-use crate::metadata::{CacheSummary, SCHEMA, caches, tokens};
+use crate::layout::{DATABASE, LOCK, PART_PREFIX, STORE_ID, TMP};
+use crate::metadata::{CacheSummary, SCHEMA, Sqlite, caches, check, tokens};
+use crate::objects::Directory;
 use crate::root;
 use crate::token::{Token, now};
 
@@ -22,6 +23,9 @@ const WALK_TIME: Duration = Duration::from_secs(10);
 
 /// Maximum time for checking the integrity of the database. The check is then interrupted.
 const CHECK_TIME: Duration = Duration::from_secs(10);
+
+/// Maximum number of faults of the database that are counted.
+const FAULT_COUNT_MAX: u32 = 10;
 
 /// Number of the newest paths whose files in the directory are checked.
 const CHECKED_COUNT_MAX: u32 = 1000;
@@ -37,7 +41,7 @@ const LEFT_OVER_AGE: Duration = Duration::from_secs(86_400);
 pub struct Inspection {
     /// Schema version of the database.
     pub schema: i64,
-    /// Damage that SQLite has found in the database. Empty: none was found.
+    /// Damage of the database, also of the references between rows. Empty: none was found.
     pub damage: Vec<String>,
     /// Whether the whole database was checked. The check of a large one ends after ten seconds.
     pub is_check_complete: bool,
@@ -55,11 +59,11 @@ pub struct Inspection {
     pub lost_count: u64,
     /// Names of paths whose NAR is recorded as lost, at most ten.
     pub lost: Vec<String>,
-    /// Names of paths whose NAR file is missing or has a wrong length although it is not recorded
-    /// as lost: those among the newest 1000 paths.
-    pub missing: Vec<String>,
-    /// Number of the newest 1000 paths whose narinfo is missing in the directory.
-    pub missing_narinfo_count: usize,
+    /// The faults of the files of the newest 1000 paths, and of the newest 1000 narinfos of the
+    /// mirrored cache.
+    pub faults: Vec<Finding>,
+    /// Whether the narinfos were checked. They are not if the database has an older schema.
+    pub is_mirror_checked: bool,
     /// Number of unfinished files older than a day.
     pub left_over_count: usize,
     /// Total length of these unfinished files, in bytes.
@@ -98,48 +102,53 @@ pub fn inspect(root: &Path) -> Result<Option<Inspection>, StorageError> {
         Ok(false) => return Ok(None),
         Err(error) => return Err(StorageError::file("cannot read", DATABASE, error)),
     }
-    let connection = Connection::open_with_flags(&path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-    connection.busy_timeout(CHECK_TIME)?;
-    connection.pragma_update(None, "query_only", true)?;
-    let schema = connection.query_row("pragma user_version", [], |row| row.get(0))?;
+    let (database, schema) = Sqlite::open_to_inspect(&path)?;
     let mut found = Inspection {
         schema,
+        is_check_complete: true,
         ..Inspection::default()
     };
-    if schema > SCHEMA {
-        return Err(StorageError::SchemaTooNew {
-            found: schema,
-            supported: SCHEMA,
-        });
-    }
-    (found.damage, found.is_check_complete) = check(&connection)?;
     (found.left_over_count, found.left_over_bytes) = left_over(root)?;
     found.foreign = foreign(root)?;
     found.user = user(root);
-    if schema < 1 || !found.damage.is_empty() {
+    // Of an empty file, the server makes a database.
+    if schema < 1 {
         return Ok(Some(found));
     }
-    found.tokens = tokens::all_in(&connection, schema)?;
+    (found.damage, found.is_check_complete) =
+        check::faults_within(&database, CHECK_TIME, FAULT_COUNT_MAX)?;
+    if !found.damage.is_empty() {
+        return Ok(Some(found));
+    }
+    found.has_own_database = has_own_database(root, &database.store_id()?)?;
+    database.read(|connection| read_rows(connection, &mut found))?;
+    if schema >= 2 {
+        let objects = Directory::existing(root);
+        let mut report = |fault| found.faults.push(fault);
+        let fsck = Fsck::new(&database, &objects, Options::default(), None, &mut report);
+        let checks_mirror = schema == SCHEMA;
+        fsck.run_on_newest(CHECKED_COUNT_MAX, checks_mirror)?;
+        found.is_mirror_checked = checks_mirror;
+    }
+    Ok(Some(found))
+}
+
+/// Reads what the rows of the database state.
+fn read_rows(connection: &Connection, found: &mut Inspection) -> Result<(), StorageError> {
+    found.tokens = tokens::all_in(connection, found.schema)?;
     found.newest_at =
         connection.query_row("select max(registered_at) from path", [], |row| row.get(0))?;
-    if schema >= 2 {
+    if found.schema >= 2 {
         let lost = "select count(*) from nar where state = 3";
         let count: u32 = connection.query_row(lost, [], |row| row.get(0))?;
         found.lost_count = count.into();
-        found.lost = lost_names(&connection)?;
-        found.missing = missing_files(root, &connection)?;
+        found.lost = lost_names(connection)?;
+        found.newest = newest(connection)?;
     }
-    if schema == SCHEMA {
-        found.caches = caches::all_in(&connection, now())?;
+    if found.schema == SCHEMA {
+        found.caches = caches::all_in(connection, now())?;
     }
-    found.has_own_database = has_own_database(root, &connection)?;
-    if schema >= 2 {
-        found.newest = newest(&connection)?;
-    }
-    if let Some(cache) = mirrored_cache(&connection)? {
-        found.missing_narinfo_count = missing_narinfos(root, &connection, cache)?;
-    }
-    Ok(Some(found))
+    Ok(())
 }
 
 /// Returns the process that holds the lock of the storage, without taking the lock: a server that
@@ -160,61 +169,12 @@ fn user(root: &Path) -> Option<u32> {
     is_held.then_some(stated)
 }
 
-/// Checks the integrity of the database for a limited time. Returns the damage found, and whether
-/// the check was complete.
-fn check(connection: &Connection) -> Result<(Vec<String>, bool), StorageError> {
-    let interrupt = connection.get_interrupt_handle();
-    let (done, is_done) = mpsc::channel::<()>();
-    let timer = std::thread::spawn(move || {
-        if is_done.recv_timeout(CHECK_TIME) == Err(RecvTimeoutError::Timeout) {
-            interrupt.interrupt();
-        }
-    });
-    let lines = connection
-        .prepare("pragma quick_check(10)")
-        .and_then(|mut statement| {
-            let lines = statement.query_map([], |row| row.get::<_, String>(0))?;
-            lines.collect::<Result<Vec<_>, _>>()
-        });
-    drop(done);
-    // Ignore the result: the timer cannot panic. Wait for its thread, which must not interrupt a
-    // later query.
-    timer.join().ok();
-    match lines {
-        Ok(lines) => Ok((
-            lines.into_iter().filter(|line| line != "ok").collect(),
-            true,
-        )),
-        Err(error) if error.sqlite_error_code() == Some(ErrorCode::OperationInterrupted) => {
-            Ok((Vec::new(), false))
-        }
-        Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt) => {
-            Ok((vec![error.to_string()], true))
-        }
-        Err(error) => Err(error.into()),
-    }
-}
-
-fn has_own_database(root: &Path, connection: &Connection) -> Result<bool, StorageError> {
-    let query = "select value from meta where key = 'store-id'";
-    let in_database: String = connection.query_row(query, [], |row| row.get(0))?;
+fn has_own_database(root: &Path, in_database: &str) -> Result<bool, StorageError> {
     match fs::read_to_string(root.join(STORE_ID)) {
         Ok(in_directory) => Ok(in_directory.trim() == in_database),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
         Err(error) => Err(StorageError::file("cannot read", STORE_ID, error)),
     }
-}
-
-/// Returns the row number of the first cache of the server, whose narinfos are in the directory.
-fn mirrored_cache(connection: &Connection) -> Result<Option<i64>, StorageError> {
-    let mirrored: Option<String> = connection
-        .query_row(
-            "select value from meta where key = 'mirrored-cache'",
-            [],
-            |row| row.get(0),
-        )
-        .optional()?;
-    Ok(mirrored.and_then(|id| id.parse().ok()))
 }
 
 fn newest(connection: &Connection) -> Result<HashMap<String, StorePath>, StorageError> {
@@ -248,50 +208,6 @@ fn lost_names(connection: &Connection) -> Result<Vec<String>, StorageError> {
         Ok(format!("{hash_part}-{}", row.get::<_, String>(1)?))
     })?;
     Ok(names.collect::<Result<_, _>>()?)
-}
-
-/// Returns the names of the newest paths whose file is missing or has a wrong length although it is
-/// not recorded as lost.
-fn missing_files(root: &Path, connection: &Connection) -> Result<Vec<String>, StorageError> {
-    let mut statement = connection.prepare(
-        "select hash_part, name, object_key, file_size from path join nar on nar.id = nar_id \
-         where state <> 3 order by path.id desc limit ?1",
-    )?;
-    let mut rows = statement.query([CHECKED_COUNT_MAX])?;
-    let mut names = Vec::new();
-    while let Some(row) = rows.next()? {
-        let is_whole = match fs::metadata(root.join(row.get::<_, String>(2)?)) {
-            Ok(file) => i64::try_from(file.len()).is_ok_and(|len| row.get(3) == Ok(len)),
-            // A file that cannot be examined need not be missing.
-            Err(error) => error.kind() != io::ErrorKind::NotFound,
-        };
-        if !is_whole {
-            let hash_part = HashPart::from_bytes(row.get(0)?);
-            names.push(format!("{hash_part}-{}", row.get::<_, String>(1)?));
-        }
-    }
-    Ok(names)
-}
-
-/// Counts the newest paths of a cache whose narinfo is missing in the directory.
-fn missing_narinfos(
-    root: &Path,
-    connection: &Connection,
-    cache: i64,
-) -> Result<usize, StorageError> {
-    let mut statement = connection.prepare(
-        "select hash_part from path join nar on nar.id = nar_id \
-             where cache_id = ?1 and state <> 3 order by path.id desc limit ?2",
-    )?;
-    let hash_parts = statement.query_map([cache, CHECKED_COUNT_MAX.into()], |row| {
-        Ok(HashPart::from_bytes(row.get(0)?))
-    })?;
-    let mut count = 0;
-    for hash_part in hash_parts {
-        let file = fs::metadata(root.join(narinfo_key(hash_part?)));
-        count += usize::from(!file.is_ok_and(|file| file.len() > 0));
-    }
-    Ok(count)
 }
 
 /// Finds files that the owner of the storage cannot use, for a limited time. Uploaded files of

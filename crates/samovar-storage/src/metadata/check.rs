@@ -1,6 +1,10 @@
 //! Lists all rows, and checks and repairs them for `samovar fsck`, `import` and `export`.
 
-use rusqlite::{Connection, params};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, params};
 use samovar_nix::{HashPart, StorePath};
 
 use super::rows::{damaged, nar_columns, nar_of, path_of};
@@ -53,20 +57,11 @@ pub(crate) fn nars_after(
     count_max: u32,
 ) -> Result<Vec<ListedNar>, StorageError> {
     database.read(|connection| {
-        let mut statement = connection.prepare_cached(concat!(
-            "select ",
-            nar_columns!(),
-            ", state = 3 from nar where id > ?1 order by id limit ?2"
-        ))?;
-        let mut rows = statement.query(params![id, count_max])?;
-        let mut nars = Vec::new();
-        while let Some(row) = rows.next()? {
-            nars.push(ListedNar {
-                nar: nar_of(row)?,
-                is_lost: row.get(7)?,
-            });
-        }
-        Ok(nars)
+        nars(
+            connection,
+            "id > ?1 order by id limit ?2",
+            &[id, count_max.into()],
+        )
     })
 }
 
@@ -84,6 +79,29 @@ pub fn paths_after(
     database.read(|connection| {
         let condition = "path.id > ?1 order by path.id limit ?2";
         paths(connection, condition, &[id, count_max.into()])
+    })
+}
+
+/// Returns the NARs of the newest `count_max` paths, without those that are lost. Needs schema 2.
+pub(crate) fn newest_nars(
+    database: &Sqlite,
+    count_max: u32,
+) -> Result<Vec<ListedNar>, StorageError> {
+    let condition = "state <> 3 and id in \
+                     (select nar_id from path order by id desc limit ?1) order by id";
+    database.read(|connection| nars(connection, condition, &[count_max.into()]))
+}
+
+/// Returns the newest `count_max` paths of a cache, without those whose NAR is lost. Needs
+/// schema 2.
+pub(crate) fn newest_paths(
+    database: &Sqlite,
+    cache: CacheId,
+    count_max: u32,
+) -> Result<Vec<ListedPath>, StorageError> {
+    database.read(|connection| {
+        let condition = "cache_id = ?1 and state <> 3 order by path.id desc limit ?2";
+        paths(connection, condition, &[cache.0, count_max.into()])
     })
 }
 
@@ -194,37 +212,63 @@ pub(crate) fn faults(
     deep: bool,
     count_max: u32,
 ) -> Result<Vec<String>, StorageError> {
+    database.read(|connection| Ok(faults_in(connection, deep, count_max)?))
+}
+
+/// Like [`faults`] without `deep`, for at most this time. Also returns whether the check was
+/// complete.
+pub(crate) fn faults_within(
+    database: &Sqlite,
+    time_max: Duration,
+    count_max: u32,
+) -> Result<(Vec<String>, bool), StorageError> {
     database.read(|connection| {
-        let check = if deep { "integrity" } else { "quick" };
-        let mut statement = connection.prepare(&format!("pragma {check}_check({count_max})"))?;
-        let rows = statement.query_map([], |row| row.get(0))?;
-        let mut faults: Vec<String> = rows.collect::<Result<_, _>>()?;
-        faults.retain(|fault| fault != "ok");
-        let queries = [
-            // Without the table `reference`, whose rows have no number.
-            // Rows of some other tables have no number, either.
-            "select coalesce('row ' || rowid, 'a row') || ' of the table ' || \"table\" \
-             || ' needs a missing row of ' || parent from pragma_foreign_key_check \
-             where \"table\" <> 'reference' limit ?1",
-            "select coalesce(path.name, 'a missing path') || ' (row ' || referrer || \
-             ') refers to row ' || reference || ', which is missing or of another cache' \
-             from reference left join path on path.id = referrer \
-             left join path as target on target.id = reference \
-             where path.cache_id is null or target.cache_id is not path.cache_id limit ?1",
-        ];
-        for query in queries {
-            let mut statement = connection.prepare(query)?;
-            let rows = statement.query_map([count_max], |row| row.get(0))?;
-            for fault in rows {
-                faults.push(fault?);
+        let interrupt = connection.get_interrupt_handle();
+        let (done, is_done) = mpsc::channel::<()>();
+        let timer = thread::spawn(move || {
+            if is_done.recv_timeout(time_max) == Err(RecvTimeoutError::Timeout) {
+                interrupt.interrupt();
             }
+        });
+        let found = faults_in(connection, false, count_max);
+        drop(done);
+        // Ignore the result: the timer cannot panic. Wait for its thread, which must not interrupt
+        // a later query.
+        timer.join().ok();
+        match found {
+            Ok(faults) => Ok((faults, true)),
+            Err(error) if error.sqlite_error_code() == Some(ErrorCode::OperationInterrupted) => {
+                Ok((Vec::new(), false))
+            }
+            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt) => {
+                Ok((vec![error.to_string()], true))
+            }
+            Err(error) => Err(error.into()),
         }
-        Ok(faults)
     })
 }
 
 fn paths_of_nar_in(connection: &Connection, nar_id: i64) -> Result<Vec<ListedPath>, StorageError> {
     paths(connection, "nar_id = ?1 order by path.id", &[nar_id])
+}
+
+fn nars(
+    connection: &Connection,
+    condition: &str,
+    parameters: &[i64],
+) -> Result<Vec<ListedNar>, StorageError> {
+    let columns = nar_columns!();
+    let query = format!("select {columns}, state = 3 from nar where {condition}");
+    let mut statement = connection.prepare_cached(&query)?;
+    let mut rows = statement.query(rusqlite::params_from_iter(parameters))?;
+    let mut nars = Vec::new();
+    while let Some(row) = rows.next()? {
+        nars.push(ListedNar {
+            nar: nar_of(row)?,
+            is_lost: row.get(7)?,
+        });
+    }
+    Ok(nars)
 }
 
 fn paths(
@@ -272,4 +316,32 @@ fn wrong_in(connection: &Connection) -> Result<Vec<String>, StorageError> {
     let mut statement = connection.prepare(&query)?;
     let rows = statement.query_map([], |row| row.get(0))?;
     Ok(rows.collect::<Result<_, _>>()?)
+}
+
+fn faults_in(connection: &Connection, deep: bool, count_max: u32) -> rusqlite::Result<Vec<String>> {
+    let check = if deep { "integrity" } else { "quick" };
+    let mut statement = connection.prepare(&format!("pragma {check}_check({count_max})"))?;
+    let rows = statement.query_map([], |row| row.get(0))?;
+    let mut faults: Vec<String> = rows.collect::<Result<_, _>>()?;
+    faults.retain(|fault| fault != "ok");
+    let queries = [
+        // Without the table `reference`, whose rows have no number.
+        // Rows of some other tables have no number, either.
+        "select coalesce('row ' || rowid, 'a row') || ' of the table ' || \"table\" \
+         || ' needs a missing row of ' || parent from pragma_foreign_key_check \
+         where \"table\" <> 'reference' limit ?1",
+        "select coalesce(path.name, 'a missing path') || ' (row ' || referrer || \
+         ') refers to row ' || reference || ', which is missing or of another cache' \
+         from reference left join path on path.id = referrer \
+         left join path as target on target.id = reference \
+         where path.cache_id is null or target.cache_id is not path.cache_id limit ?1",
+    ];
+    for query in queries {
+        let mut statement = connection.prepare(query)?;
+        let rows = statement.query_map([count_max], |row| row.get(0))?;
+        for fault in rows {
+            faults.push(fault?);
+        }
+    }
+    Ok(faults)
 }

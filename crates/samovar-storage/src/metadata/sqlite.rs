@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, Transaction, TransactionBehavior};
+use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 
 use super::writer::{Taken, Writer};
 use super::{Clock, lineage, schema};
@@ -29,16 +29,28 @@ const IDLE_COUNT_MAX: usize = 8;
 /// writes them several times.
 const WRITER_CACHE_KIB: i64 = 32 << 10;
 
+/// Maximum time that a diagnosis waits for a lock of the database.
+const READ_PATIENCE: Duration = Duration::from_secs(10);
+
 /// The metadata of a storage in an SQLite database file.
 #[derive(Debug)]
 pub struct Sqlite {
     path: PathBuf,
+    access: Access,
     /// Device and inode number of the database when it was opened.
     file: (u64, u64),
     writer: Writer,
     idle: Mutex<Vec<Connection>>,
     clock: Clock,
     waits: Waits,
+}
+
+/// What the connections may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Change,
+    /// Read a database that exists.
+    Read,
 }
 
 /// The time at which a transaction is flushed to the disk.
@@ -67,7 +79,7 @@ impl Sqlite {
     /// [`StorageError::Database`], or [`StorageError::SchemaTooNew`] if a newer version wrote the
     /// database.
     pub fn with_clock(path: &Path, clock: Clock) -> Result<Self, StorageError> {
-        let mut writer = connect(path)?;
+        let mut writer = connect(path, Access::Change)?;
         if writer.is_readonly("main")? {
             let reason = "the user of this program may not write to it";
             return Err(StorageError::Database(reason.to_owned()));
@@ -75,8 +87,41 @@ impl Sqlite {
         writer.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
         schema::migrate(&mut writer)?;
         lineage::notice_restored(&mut writer, path)?;
+        Self::new(path, Access::Change, writer, clock)
+    }
+
+    /// Opens a database of this or an older schema for diagnosis, and changes nothing. Only
+    /// functions that read may be called, and for an older schema only those that work with it.
+    /// Also returns the schema version.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::Database`], or [`StorageError::SchemaTooNew`] if a newer version wrote the
+    /// database.
+    pub(crate) fn open_to_inspect(path: &Path) -> Result<(Self, i64), StorageError> {
+        let connection = connect(path, Access::Read)?;
+        let found = connection.query_row("pragma user_version", [], |row| row.get(0))?;
+        if found > schema::SCHEMA {
+            return Err(StorageError::SchemaTooNew {
+                found,
+                supported: schema::SCHEMA,
+            });
+        }
+        Ok((
+            Self::new(path, Access::Read, connection, token::now)?,
+            found,
+        ))
+    }
+
+    fn new(
+        path: &Path,
+        access: Access,
+        writer: Connection,
+        clock: Clock,
+    ) -> Result<Self, StorageError> {
         Ok(Self {
             path: path.to_owned(),
+            access,
             file: file(path).map_err(|error| {
                 StorageError::file("cannot read", path.to_string_lossy(), error)
             })?,
@@ -186,7 +231,7 @@ impl Sqlite {
     }
 
     /// Runs a query on one of the pool's connections.
-    pub(super) fn read<T>(
+    pub(crate) fn read<T>(
         &self,
         query: impl FnOnce(&Connection) -> Result<T, StorageError>,
     ) -> Result<T, StorageError> {
@@ -195,7 +240,7 @@ impl Sqlite {
         let pooled = idle().pop();
         let connection = match pooled {
             Some(connection) => connection,
-            None => connect(&self.path)?,
+            None => connect(&self.path, self.access)?,
         };
         let outcome = query(&connection);
         let mut idle = idle();
@@ -211,8 +256,16 @@ fn file(path: &Path) -> std::io::Result<(u64, u64)> {
     Ok((file.dev(), file.ino()))
 }
 
-fn connect(path: &Path) -> Result<Connection, StorageError> {
-    let connection = Connection::open(path)?;
+fn connect(path: &Path, access: Access) -> Result<Connection, StorageError> {
+    let connection = match access {
+        Access::Change => Connection::open(path)?,
+        Access::Read => Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?,
+    };
+    if access == Access::Read {
+        connection.busy_timeout(READ_PATIENCE)?;
+        connection.pragma_update(None, "query_only", true)?;
+        return Ok(connection);
+    }
     connection.busy_timeout(PATIENCE)?;
     // Without this, SQLite compiles a statement that might use a partial index again for each new
     // value of its parameters, which takes longer than to run it.
