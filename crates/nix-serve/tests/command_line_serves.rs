@@ -380,7 +380,7 @@ fn what_is_not_known_is_a_warning_and_no_obstacle() {
         (&["--min-servers", "3"], "has no effect"),
         (
             &["--net_server-log_level", "4"],
-            "there is no Net::Server underneath",
+            "Samovar does not use Perl's Net::Server",
         ),
         (
             &["--access-lgo", "x"],

@@ -100,7 +100,7 @@ pub enum Event<'a> {
     RootsFailed(&'a dyn fmt::Display),
     /// The roots of policies can be followed again.
     RootsRecovered,
-    /// The roots of a deny rule lead elsewhere, so that it denies fewer paths than before.
+    /// The roots of a deny rule lead to other paths, so that it denies fewer than before.
     DenialsEnded(&'a dyn fmt::Display),
     /// Progress of a background verification of the store.
     ScrubProgress(&'a dyn fmt::Display),

@@ -87,14 +87,14 @@ pub enum StorageError {
     Rebuilding,
     /// There are backups, but none of them can be read. Contains the reason for each.
     #[error(
-        "no daily backup can be read ({0}): restore one from a copy, or, to go on without tokens, \
-         pins and the paths of other caches, move .samovar/backup away"
+        "no daily backup can be read ({0}): restore one from a copy; or move .samovar/backup away, \
+         which loses all tokens and pins, and the paths of all caches but the mirrored one"
     )]
     NoBackup(String),
     /// The backup of this day has data that the database lacks. It was kept under this key.
     #[error(
         "the backup of today has tokens, pins or paths that the database does not have; it was \
-         kept as {0}. If the database lost them, restore the right database"
+         kept as {0}. If the database has lost them, restore it from this backup"
     )]
     BackupKept(String),
     /// The directory is a binary cache that is not a storage.

@@ -247,8 +247,8 @@ fn announce(freed: &Freed, out: &mut dyn Write) -> io::Result<()> {
         0 => writeln!(out, "no files are freed: other caches use them"),
         count => writeln!(
             out,
-            "the collector frees {} ({}, used by no other cache) within 3 hours, files of the last \
-             day a day after their upload",
+            "the collector frees {} ({} that no other cache uses) within 3 hours, but keeps each \
+             file for a day after its upload",
             human(freed.file_bytes),
             counted(count, "file")
         ),

@@ -28,7 +28,7 @@ const VARIABLE: &str = "OUT_PATHS";
 
 pub(crate) fn command() -> Command {
     Command::new("hook")
-        .about("Stores the paths of a build for a later push; for Nix's post-build-hook")
+        .about("Records the paths of a build for a later push; for Nix's post-build-hook")
         .after_help(
             "Reads the paths from the variable OUT_PATHS, which Nix sets. post-build-hook in \
              nix.conf names a program without arguments, so write a script: exec samovar hook \

@@ -157,7 +157,10 @@ fn a_nar_is_served_while_one_of_its_paths_may_be_read() {
     scene.waits_for(&scene.other, 404);
     assert_eq!(scene.server.get(&scene.other.file_target()).status, 404);
     scene.assert_all(&scene.app, 200);
-    scene.server.process.wait_for("lead elsewhere: 2 paths");
+    scene
+        .server
+        .process
+        .wait_for("now lead to other paths, so 2 paths");
 }
 
 /// Whoever has asked for a NAR, and found that the cache has it, has not sent it.

@@ -197,7 +197,7 @@ impl Draft {
         if RULES.contains(&name) || name == "reverse_lookups" && value.starts_with("double") {
             return Err(CliError::AccessRule(option));
         }
-        self.no_effect(&option, "there is no Net::Server underneath");
+        self.no_effect(&option, "Samovar does not use Perl's Net::Server");
         Ok(())
     }
 

@@ -376,8 +376,8 @@ impl Narinfos {
         Ok(())
     }
 
-    /// Renders narinfos in the background, and caches them only if no other narinfo is evicted for
-    /// that. `infos` must not be older than `snapshot`.
+    /// Renders narinfos before they are requested. Caches each only if this evicts no other one.
+    /// `infos` must not be older than `snapshot`.
     pub(crate) fn offer(&self, infos: &[PathInfo], snapshot: &Snapshot) {
         for info in infos {
             let hash_part = info.path.hash_part();

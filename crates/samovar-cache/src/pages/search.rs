@@ -392,7 +392,7 @@ impl View<'_> {
                 @let text = self.asked.trim();
                 @if count == 0 {
                     "No path in this cache has “" (text) "” in its name, or a hash that starts "
-                    "with it. If these are several words, each of them must match."
+                    "with it. If you enter several words, each of them must match."
                 } @else if has_more {
                     "The " (Count(count as u64)) " best matches for “" (text) "”, of "
                     @match total {

@@ -153,9 +153,9 @@ impl Inbox {
     /// Moves all messages into `messages`.
     pub(crate) fn drain(&self, messages: &mut Vec<Message>) {
         if let Some(mail) = &mut *self.mail.locked() {
-            // A sender adds its message first and wakes the thread afterwards, so the thread may
-            // have taken the message before the wake-up arrives. Set the flag in any case, so that
-            // the wake-up is reset: a wake-up that stays set would end every future wait.
+            // A sender adds its message before it wakes the thread, so the message may be taken
+            // before the wake-up arrives. `is_woken` makes `take` clear the wake-up in any case:
+            // one that stays would end every future wait.
             mail.is_woken = true;
             self.take(mail, messages);
         }

@@ -49,7 +49,8 @@ pub enum PutError {
     Twice(&'static str),
     /// The text of a line with this name is malformed.
     #[error(
-        "the line {0} of the body must have 1 to {PIN_TEXT_LEN_MAX} bytes of UTF-8, percent-encoded"
+        "the text of the line {0} must have 1 to {PIN_TEXT_LEN_MAX} bytes of UTF-8 before \
+         percent-encoding"
     )]
     Text(&'static str),
 }

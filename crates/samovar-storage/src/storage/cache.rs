@@ -563,7 +563,7 @@ impl StoredCache {
     }
 }
 
-/// Returns a reader of a listing, which is compressed with zstd.
+/// Returns a reader that decompresses a listing, which is stored with zstd.
 ///
 /// # Errors
 ///

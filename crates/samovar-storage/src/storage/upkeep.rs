@@ -72,13 +72,12 @@ impl Storage {
             .unwrap_or_else(PoisonError::into_inner) = retentions;
     }
 
-    /// Starts the threads that make a backup at the start and every day, write uses every few
-    /// seconds, and run the collector every hour, or soon after an upload was refused because of
-    /// the quota. They end after the storage is dropped. `report`
-    /// receives each outcome of the collector, and each error with the task that failed, such as
-    /// `delete expired pushes`. `repair` writes the files that the mirror lacks. It is called at
-    /// the start, after [`check_mirror`](Self::check_mirror), and after a file could not be
-    /// written.
+    /// Starts the threads that make a backup at the start and every day, record the uses of paths
+    /// every few seconds, and run the collector every hour and soon after an upload was refused
+    /// because of the quota. They end after the storage is dropped. `report` receives each outcome
+    /// of the collector, and each error with its task, such as `delete expired pushes`. `repair`
+    /// writes the files that the mirror lacks; it is called at the start, after
+    /// [`check_mirror`](Self::check_mirror), and after a file could not be written.
     ///
     /// # Errors
     ///

@@ -126,22 +126,22 @@ const REMOTE_FILE_SYSTEMS: [u32; 7] = [
 ];
 
 impl TokenSource {
-    /// Creates the source of a database in WAL mode; a connection must be open and have read.
+    /// Creates the token source of a database in WAL mode; a connection must be open and have read.
     pub(crate) fn wal_index(path: &Path) -> io::Result<Self> {
         let file = SharedFile::open(path)?;
         let lockable = rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok();
         Ok(Self::new(Kind::WalIndex { file, lockable }))
     }
 
-    /// Creates the source of a database in a rollback mode.
+    /// Creates the token source of a database in a rollback mode.
     pub(crate) fn change_counter(path: &Path) -> io::Result<Self> {
         Ok(Self::new(Kind::ChangeCounter {
             file: SharedFile::open(path)?,
         }))
     }
 
-    /// Creates the source of a database in WAL mode whose WAL is missing or empty, and whose file
-    /// is read without it.
+    /// Creates the token source of a database in WAL mode that is read without its WAL, which is
+    /// missing or empty.
     pub(crate) fn unused_wal(path: &Path) -> io::Result<Self> {
         Ok(Self::new(Kind::UnusedWal {
             file: SharedFile::open(path)?,

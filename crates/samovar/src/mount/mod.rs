@@ -366,8 +366,8 @@ impl<'a> Snapshot<'a> {
         })
     }
 
-    /// Opens the files of the snapshot on this machine, and the file on the server from which they
-    /// are completed. There is none if they are complete, or with `--offline`.
+    /// Opens the snapshot's files on this machine, and the NAR on the server from which missing
+    /// files are read. The NAR is `None` if no files are missing, or with `--offline`.
     fn open(&self) -> anyhow::Result<(Arc<Local>, Option<Origin>)> {
         if !self.resolved.is_snapshot() {
             return Ok((Arc::new(self.open_whole()?), None));

@@ -35,7 +35,7 @@ pub(crate) fn command() -> Command {
         .about("Shows the status of a server; for a live view run it under watch")
         .arg(json())
         .arg(hook::spool().help(
-            "Show the backlog of this spool of samovar hook; without URL, no server is queried",
+            "Show the builds in this spool of samovar hook; a server is queried only with URL",
         ))
         .arg(Arg::new("url").value_name("URL").help(format!(
             "The server's admin listener [default: {URL_DEFAULT}]"

@@ -468,7 +468,7 @@ pub(super) fn remove(dir: &Path, root: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns the ID in the mark of a directory.
+/// Returns the workspace ID in the extended attribute [`MARK`] of a directory.
 fn mark(directory: &Path) -> Option<String> {
     let mut value = [0; ID_LEN + 1];
     let len = getxattr(directory, MARK, &mut value).ok()?;

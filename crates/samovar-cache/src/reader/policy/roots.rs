@@ -520,7 +520,8 @@ impl Source<'_> {
     }
 }
 
-/// The message that paths are no longer denied, because the roots of a deny rule lead elsewhere.
+/// The message that paths are no longer denied, because the roots of a deny rule lead to
+/// other paths now.
 #[derive(Debug)]
 struct DenialsEnded {
     roots: Vec<PathBuf>,
@@ -532,8 +533,9 @@ impl std::fmt::Display for DenialsEnded {
         let Self { roots, count } = self;
         write!(
             f,
-            "the roots {roots:?} in policy.deny lead elsewhere: {count} paths that they denied are \
-             not denied by them any more; to hide those too, add their roots to policy.deny"
+            "the roots {roots:?} in policy.deny now lead to other paths, so {count} paths are no \
+             longer denied by them; to deny these as well, add roots that lead to them to \
+             policy.deny"
         )
     }
 }

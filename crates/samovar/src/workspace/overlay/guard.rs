@@ -192,7 +192,7 @@ pub(crate) fn start_view(
     if is_offline {
         command.arg("--offline");
     }
-    // The process must not keep the directory of the user, which may be on a mount, in use.
+    // The current directory of the user may be on a mount, which the process must not keep busy.
     command.current_dir("/");
     let _permission = Permission::mount()?;
     let status = command.status().context("cannot start a process")?;

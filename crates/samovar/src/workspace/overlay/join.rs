@@ -180,7 +180,7 @@ impl Run {
             self.joined = Some(merged);
         }
         let stored = self.layers.set_origin(&self.origin.text());
-        stored.context("the merged changes are kept, but not as merged ones")?;
+        stored.context("the files are merged, but their new base cannot be recorded")?;
         begun::end(self.layers.dir());
         Ok(())
     }

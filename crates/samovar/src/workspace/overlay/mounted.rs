@@ -225,7 +225,7 @@ pub(in super::super) fn mount(workspace: &Workspace, sources: &Sources) -> anyho
     ensure!(
         !layers.is_mounted()?,
         Failed::Refused.because(anyhow!(
-            "the changes of {root:?} are mounted on another directory: unmount that one first"
+            "the overlay of {root:?} is mounted on another directory: unmount it there first"
         ))
     );
     if let Some(lower) = &overlay.lower {

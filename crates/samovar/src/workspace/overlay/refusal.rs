@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use crate::outcome::Failed;
 
 /// The alternative that needs no kernel feature.
-const ALTERNATIVE: &str = "or use samovar ws open, which works without";
+const ALTERNATIVE: &str = "or use samovar ws open, which works without overlays";
 
 /// The step at which the kernel refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
