@@ -5,9 +5,9 @@
 //!
 //! # Durability
 //!
-//! When [`NewObject::publish`] returns, the object survives a power cut: the file is written to
+//! When `NewObject::publish` returns, the object survives a power cut: the file is written to
 //! `.samovar/tmp/`, renamed to its key, and synced, as is the key's directory. The files of an
-//! [`ObjectGroup`] are synced together. A file that is not synced yet never replaces another one.
+//! `ObjectGroup` are synced together. A file that is not synced yet never replaces another one.
 //! After an error of `fsync`, the call is never repeated for the same file: the kernel may have
 //! dropped the pages that it failed to write, and a second call would succeed without them.
 

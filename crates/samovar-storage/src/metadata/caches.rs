@@ -1,6 +1,6 @@
 //! The caches of a storage: lists, creates and deletes them.
 //!
-//! A cache is deleted in two stages. [`delete`] hides its paths in one transaction. [`purge`] then
+//! A cache is deleted in two stages. [`delete`] hides its paths in one transaction. `purge` then
 //! deletes their rows, a few at a time, so that uploads into other caches do not wait. NARs that no
 //! other cache uses are left to the collector.
 
@@ -439,12 +439,12 @@ mod tests {
     /// Deletes the rows of a hidden cache one by one. Returns the removed keys, sorted.
     fn purge_all(database: &Sqlite) -> Vec<String> {
         let mut keys = Vec::new();
-        while let Some(cache) = to_purge(&database).unwrap() {
+        while let Some(cache) = to_purge(database).unwrap() {
             let mut remove = |key: &str| {
                 keys.push(key.to_owned());
                 Ok(())
             };
-            purge(&database, cache, 1, &mut remove).unwrap();
+            purge(database, cache, 1, &mut remove).unwrap();
         }
         keys.sort();
         keys

@@ -308,13 +308,11 @@ impl Storage {
         index.is_shared = is_shared || outcome.is_err();
     }
 
-    /// Returns the caches of the storage with their totals: see [`Caches::caches`].
+    /// Returns the caches of the storage with their totals: see [`caches::all`].
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
-    ///
-    /// [`Caches::caches`]: crate::metadata::Caches::caches
     pub fn caches(&self) -> Result<Vec<CacheSummary>, StorageError> {
         caches::all(&self.metadata)
     }
