@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::head::Head;
 use crate::http::{Status, Version};
 use crate::observer::{End, Exchange, Incident, Observer, Tag};
-use crate::response::{Inline, Outcome, Reply, Response, Turn};
+use crate::response::{Outcome, Reply, Response, Turn};
 use crate::service::Service;
 
 /// Message of a 503 response at a limit.
@@ -41,12 +41,13 @@ pub(crate) fn last<'a>(out: &'a mut Vec<u8>, is_head: bool, date: &'a Date) -> R
         keep: false,
         date: date.text(),
         lines: &[],
-        tag: Tag::default(),
+        tag: None,
     }
 }
 
 /// Lets the service respond on the I/O thread, and reports the response to the observer. If the
-/// service panics, the client gets 500. `received` is the time at which the request arrived.
+/// service panics, the client gets 500. `received` is the time at which the request arrived. Sets
+/// the tag of the request.
 #[inline]
 pub(crate) fn answer_inline<S: Service>(
     service: &S,
@@ -55,6 +56,7 @@ pub(crate) fn answer_inline<S: Service>(
     received: Instant,
     head: Head<'_>,
     reply: Reply<'_>,
+    tag: &mut Tag,
 ) -> Outcome {
     if head.session.is_some_and(|session| session.has_lapsed()) {
         return refuse_lapsed(service, received, head, reply);
@@ -63,21 +65,23 @@ pub(crate) fn answer_inline<S: Service>(
     let out = &mut *reply.out;
     let first = Reply {
         out: &mut *out,
+        tag: Some(&mut *tag),
         ..reply
     };
     let inline = catch_unwind(AssertUnwindSafe(|| {
-        service.inline(local, turn, head, first)
+        service.inline(local, turn, head, first).0
     }));
     let observer = service.observer();
-    let Inline(outcome, tag) = inline.unwrap_or_else(|_panic| {
+    let outcome = inline.unwrap_or_else(|_panic| {
         observer.incident(&Incident::HandlerPanicked { head });
         out.truncate(out_len);
         let status = Status::INTERNAL_SERVER_ERROR;
-        let instead = Reply { out, ..reply };
-        Inline(
-            instead.refuse(service, status, status.reason()),
-            Tag::default(),
-        )
+        let instead = Reply {
+            out,
+            tag: None,
+            ..reply
+        };
+        instead.refuse(service, status, status.reason())
     });
     report(observer, received, head, outcome, tag);
     outcome
@@ -99,12 +103,11 @@ fn refuse_lapsed<S: Service>(
         ..reply
     };
     let outcome = reply.refuse(service, Status::FORBIDDEN, text);
-    let tag = Tag::default();
-    report(service.observer(), received, head, outcome, tag);
+    report(service.observer(), received, head, outcome, &Tag::default());
     outcome
 }
 
-fn report(observer: &dyn Observer, received: Instant, head: Head<'_>, outcome: Outcome, tag: Tag) {
+fn report(observer: &dyn Observer, received: Instant, head: Head<'_>, outcome: Outcome, tag: &Tag) {
     if let Outcome::Sent(status, body_len) = outcome
         && observer.observes()
     {
@@ -114,7 +117,7 @@ fn report(observer: &dyn Observer, received: Instant, head: Head<'_>, outcome: O
             body_len,
             end: End::Complete,
             is_inline: true,
-            tag,
+            tag: *tag,
             duration: received.elapsed(),
         });
     }

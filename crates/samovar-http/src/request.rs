@@ -56,12 +56,8 @@ pub struct Request {
 
 impl Request {
     /// Creates an owned copy of a request head, to be handled in this place.
-    pub(crate) fn of(head: Head<'_>, place: impl Into<Place>) -> Self {
-        let Place {
-            lane,
-            claimant,
-            tag,
-        } = place.into();
+    pub(crate) fn of(head: Head<'_>, place: impl Into<Place>, tag: Tag) -> Self {
+        let Place { lane, claimant } = place.into();
         Self {
             raw: head.raw.into(),
             index: head.index.clone(),
@@ -101,8 +97,8 @@ impl Request {
     }
 
     /// Sets where the request is handled, and its tag.
-    pub(crate) fn place(&mut self, place: Place) {
-        (self.lane, self.claimant, self.tag) = (place.lane, place.claimant, place.tag);
+    pub(crate) fn place(&mut self, place: Place, tag: Tag) {
+        (self.lane, self.claimant, self.tag) = (place.lane, place.claimant, tag);
     }
 
     /// Returns the complete body. Empty if the request has none, or if the body is

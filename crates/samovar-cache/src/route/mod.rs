@@ -169,28 +169,37 @@ impl Route {
     /// Returns the route of a path that is still percent-encoded, without the prefix it is mounted
     /// under.
     pub(crate) fn of(path: &[u8], query: Option<&[u8]>) -> Self {
+        Self::parse(path, query, true)
+    }
+
+    /// As [`of`](Self::of). Without uploads, no route is a [`File`](Self::File).
+    pub(crate) fn parse(path: &[u8], query: Option<&[u8]>, has_uploads: bool) -> Self {
         let Some(decoded) = path::decode(path) else {
             let upload = UploadRoute::of_undecodable(path);
             return upload.map_or(Self::Unknown(Class::Other), Self::Upload);
         };
-        if let Some(rest) = decoded.strip_prefix(b"/upload/") {
-            return Self::Upload(UploadRoute::of_decoded(rest, query));
-        }
         let route = match decoded.strip_prefix(b"/") {
-            Some(path) => own(path, query),
+            Some(path) => own(path, query, has_uploads),
             None => Self::Unknown(Class::Other),
         };
-        match route {
-            Self::Unknown(class) => {
-                PageRoute::of_decoded(&decoded).map_or(Self::Unknown(class), Self::Page)
-            }
-            route => route,
+        if let Self::Unknown(class) = route {
+            return Self::rare(&decoded, query, class);
         }
+        route
+    }
+
+    /// Parses a decoded path that is neither that of a store path nor of a file.
+    #[cold]
+    fn rare(path: &[u8], query: Option<&[u8]>, class: Class) -> Self {
+        if let Some(rest) = path.strip_prefix(b"/upload/") {
+            return Self::Upload(UploadRoute::of_decoded(rest, query));
+        }
+        PageRoute::of_decoded(path).map_or(Self::Unknown(class), Self::Page)
     }
 }
 
 /// Parses a decoded path without its first slash. The most frequent forms come first.
-fn own(path: &[u8], query: Option<&[u8]>) -> Route {
+fn own(path: &[u8], query: Option<&[u8]>, has_uploads: bool) -> Route {
     let text = |name| std::str::from_utf8(name).ok();
     if let Some(name) = path.strip_suffix(b".narinfo") {
         return of_hash_part(name, Class::Narinfo, Route::Narinfo);
@@ -198,6 +207,7 @@ fn own(path: &[u8], query: Option<&[u8]>) -> Route {
     if let Some(file) = path.strip_prefix(b"nar/") {
         return match file.get(HASH_PART_LEN) {
             Some(b'-') => nar(file, query),
+            _ if !has_uploads => nar(file, query),
             _ => match FileName::parse(file) {
                 Some(name) => Route::File(name, Box::new(nar(file, query))),
                 None => nar(file, query),

@@ -50,7 +50,7 @@ impl UploadRoute {
         }
         match path {
             b"pin-events" => Self::PinEvents,
-            _ => Self::Of(Box::new(own(path, query))),
+            _ => Self::Of(Box::new(own(path, query, true))),
         }
     }
 

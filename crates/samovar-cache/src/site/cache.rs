@@ -152,10 +152,7 @@ impl Cache {
 
     /// Returns the route of a path without the cache's prefix.
     pub(crate) fn route(&self, path: &[u8], query: Option<&[u8]>) -> Route {
-        match Route::of(path, query) {
-            Route::File(_, of_store) if self.uploads.is_none() => *of_store,
-            route => route,
-        }
+        Route::parse(path, query, self.uploads.is_some())
     }
 
     pub(crate) fn reader(&self) -> &Reader {

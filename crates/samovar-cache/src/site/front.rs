@@ -42,6 +42,7 @@ pub(crate) fn unknown(head: Head<'_>) -> Fixed {
 }
 
 /// Answers, on an I/O thread, a request whose URL belongs to no cache.
+#[cold]
 pub(crate) fn inline(
     shared: &SharedStore,
     caches: &Caches,

@@ -100,6 +100,8 @@ pub struct Site {
     pub(crate) background: Mutex<Background>,
     pub(crate) narinfo_memory_len: usize,
     storage: Option<Arc<Storage>>,
+    /// Whether the observer wants to know of each request.
+    is_observed: bool,
 }
 
 /// The state of one I/O thread: its copies of the caches and the catalog.
@@ -125,6 +127,7 @@ impl Site {
             trust: config.trust,
             program: config.program,
         };
+        let is_observed = observer.observes();
         let shared = Arc::new(SharedStore::new(store, settings, observer));
         let caches = Caches::build(&shared, config.caches, narinfo_memory_len, None);
         shared.health.watch(caches.path_caches().collect());
@@ -136,6 +139,7 @@ impl Site {
             background: Mutex::new(background),
             narinfo_memory_len,
             storage: config.storage,
+            is_observed,
         }
     }
 
@@ -235,12 +239,12 @@ impl Service for Site {
         let mut caches_below = caches.iter().filter_map(below);
         let first = caches_below.next();
         // Whatever happens to the request, it counts for the first cache with a prefix of its URL.
-        let route = match first {
+        let mut route = match first {
             Some((cache, path)) => cache.route(path, head.query()),
             None => Route::of(head.path(), head.query()),
         };
         let mut reply = reply;
-        if self.shared.observer.observes() {
+        if self.is_observed {
             let routed = Routed {
                 class: route.class(head.method()),
                 cache: first.map(|(cache, _)| cache.number),
@@ -262,7 +266,6 @@ impl Service for Site {
         let Some((mut cache, _)) = first else {
             return front::inline(&self.shared, caches, head, &route, reply);
         };
-        let mut route = route;
         loop {
             if !head.was_sent_back() || !is_hidden_from(cache, head) {
                 match cache.inline(fresh, turn, head, &route, reply) {

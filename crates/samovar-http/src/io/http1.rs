@@ -300,17 +300,19 @@ fn on_head<S: Service>(
         is_head: head.method() == Method::Head,
         date: cx.date.text(),
         lines: &[],
-        tag: Tag::default(),
+        tag: None,
     };
     let (local, turn) = (&mut cx.local, Turn(cx.turn));
-    match answer_inline(&shared.service, local, turn, cx.now, head, reply) {
+    let mut tag = Tag::default();
+    let outcome = answer_inline(&shared.service, local, turn, cx.now, head, reply, &mut tag);
+    match outcome {
         Outcome::Sent(..) => {
             conn.needs_linger |= conn.proto.has_body();
             answered(conn, keep, is_draining);
             None
         }
         Outcome::Dispatch(place) => {
-            let request = Box::new(Request::of(head, place));
+            let request = Box::new(Request::of(head, place, tag));
             await_body(cx, conn, request, has_more_input)
         }
     }
@@ -368,17 +370,19 @@ fn on_sent_back<S: Service>(cx: &mut Context<S>, conn: &mut Conn) -> Next {
         is_head: head.method() == Method::Head,
         date: cx.date.text(),
         lines: &[],
-        tag: Tag::default(),
+        tag: None,
     };
     let (local, turn) = (&mut cx.local, Turn(cx.turn));
-    let request = match answer_inline(&shared.service, local, turn, cx.now, head, reply) {
+    let mut tag = Tag::default();
+    let outcome = answer_inline(&shared.service, local, turn, cx.now, head, reply, &mut tag);
+    let request = match outcome {
         Outcome::Sent(..) => {
             conn.needs_linger |= conn.proto.has_body();
             answered(conn, keep, is_draining);
             None
         }
         Outcome::Dispatch(place) => {
-            request.place(place);
+            request.place(place, tag);
             let has_more_input = !conn.input.is_empty();
             await_body(cx, conn, request, has_more_input)
         }

@@ -71,7 +71,7 @@ impl Prepared {
 /// one, so each request is either answered or dispatched, and never both.
 #[derive(Debug)]
 #[must_use]
-pub struct Inline(pub(crate) Outcome, pub(crate) Tag);
+pub struct Inline(pub(crate) Outcome);
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Outcome {
@@ -86,16 +86,12 @@ pub(crate) struct Place {
     pub(crate) lane: Lane,
     /// The client for whom a long computation is done, if the service has named it.
     pub(crate) claimant: Option<Claimant>,
-    pub(crate) tag: Tag,
 }
 
 impl From<Lane> for Place {
     fn from(lane: Lane) -> Self {
-        Self {
-            lane,
-            claimant: None,
-            tag: Tag::default(),
-        }
+        let claimant = None;
+        Self { lane, claimant }
     }
 }
 
@@ -109,7 +105,8 @@ pub struct Reply<'a> {
     pub(crate) date: &'a [u8],
     /// Further header lines, each with its line end.
     pub(crate) lines: &'static [u8],
-    pub(crate) tag: Tag,
+    /// The tag of the request; `None` if nobody asks for it.
+    pub(crate) tag: Option<&'a mut Tag>,
 }
 
 impl Reply<'_> {
@@ -124,7 +121,9 @@ impl Reply<'_> {
     /// Sets the tag of the request. A later call replaces it.
     #[must_use]
     pub fn with_tag(mut self, tag: Tag) -> Self {
-        self.tag = tag;
+        if let Some(place) = &mut self.tag {
+            **place = tag;
+        }
         self
     }
 
@@ -141,7 +140,7 @@ impl Reply<'_> {
             prepared.body()
         };
         self.out.extend_from_slice(body);
-        Inline(Outcome::Sent(prepared.status, body.len() as u64), self.tag)
+        Inline(Outcome::Sent(prepared.status, body.len() as u64))
     }
 
     /// Sends a response whose body is in memory. The response is not compressed, because that would
@@ -176,12 +175,12 @@ impl Reply<'_> {
         encode::finish(self.out, self.version, self.keep, self.date);
         let body = if self.is_head || !has_body { &[] } else { body };
         self.out.extend_from_slice(body);
-        Inline(Outcome::Sent(status, body.len() as u64), self.tag)
+        Inline(Outcome::Sent(status, body.len() as u64))
     }
 
     /// Dispatches the request to a worker in the prompt lane.
     pub fn dispatch(self) -> Inline {
-        self.dispatch_to(Lane::Prompt, None)
+        Inline(Outcome::Dispatch(Lane::Prompt.into()))
     }
 
     /// Dispatches the request to a worker in the slow lane, for handlers or bodies that read files.
@@ -189,7 +188,7 @@ impl Reply<'_> {
     /// disk hangs and blocks all of them, requests [dispatched](Self::dispatch) to the prompt lane
     /// are still served.
     pub fn dispatch_slow(self) -> Inline {
-        self.dispatch_to(Lane::Slow, None)
+        Inline(Outcome::Dispatch(Lane::Slow.into()))
     }
 
     /// Dispatches the request to a worker in the costly lane, for handlers with long computations
@@ -197,7 +196,7 @@ impl Reply<'_> {
     /// [workers](crate::Builder::workers), which is half the number of cores by default. After the
     /// computation, a handler can move the request to another lane with [`Response::requeue`].
     pub fn dispatch_costly(self) -> Inline {
-        self.dispatch_to(Lane::Costly, None)
+        Inline(Outcome::Dispatch(Lane::Costly.into()))
     }
 
     /// Dispatches the request to a worker in the costly lane, for a computation that is of no use
@@ -209,16 +208,9 @@ impl Reply<'_> {
     /// The handler is not called if the client has closed the connection while it waited behind
     /// others.
     pub fn dispatch_costly_for(self, claimant: Claimant) -> Inline {
-        self.dispatch_to(Lane::Costly, Some(claimant))
-    }
-
-    fn dispatch_to(self, lane: Lane, claimant: Option<Claimant>) -> Inline {
-        let tag = self.tag;
-        let place = Place {
-            lane,
-            claimant,
-            tag,
-        };
-        Inline(Outcome::Dispatch(place), tag)
+        Inline(Outcome::Dispatch(Place {
+            lane: Lane::Costly,
+            claimant: Some(claimant),
+        }))
     }
 }

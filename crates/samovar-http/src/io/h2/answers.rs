@@ -16,7 +16,7 @@ use crate::http::{Status, Version};
 use crate::io::context::Context;
 use crate::jobs::Job;
 use crate::lane::Lane;
-use crate::observer::{Incident, Tag};
+use crate::observer::Incident;
 use crate::proto::Refusal;
 use crate::request::Request;
 use crate::response::{Outcome, Reply};
@@ -32,7 +32,7 @@ pub(super) fn reply_into<'a>(scratch: &'a mut Vec<u8>, is_head: bool, date: &'a 
         keep: true,
         date: date.text(),
         lines: &[],
-        tag: Tag::default(),
+        tag: None,
     }
 }
 

@@ -15,7 +15,7 @@ use crate::head::Head;
 use crate::http::{Method, Status};
 use crate::io::context::Context;
 use crate::jobs::Job;
-use crate::observer::Incident;
+use crate::observer::{Incident, Tag};
 use crate::proto::Refusal;
 use crate::proto::head::Framing;
 use crate::request::Request;
@@ -36,10 +36,12 @@ pub(super) fn on_request<S: Service>(
     let reply = reply_into(&mut cx.scratch, is_head, &cx.date);
     let service = &cx.shared.service;
     let (local, turn) = (&mut cx.local, Turn(cx.turn));
-    match answer_inline(service, local, turn, cx.now, head, reply) {
+    let mut tag = Tag::default();
+    let outcome = answer_inline(service, local, turn, cx.now, head, reply, &mut tag);
+    match outcome {
         Outcome::Sent(status, _) => send_inline(cx, conn, stream, status),
         Outcome::Dispatch(place) => {
-            let request = Box::new(Request::of(head, place));
+            let request = Box::new(Request::of(head, place, tag));
             match is_end {
                 true => dispatch(cx, conn, stream, request, None, false),
                 false => receive_body(cx, conn, stream, request, None),
@@ -78,10 +80,12 @@ pub(super) fn on_sent_back<S: Service>(
     let reply = reply_into(&mut cx.scratch, is_head, &cx.date);
     let service = &cx.shared.service;
     let (local, turn) = (&mut cx.local, Turn(cx.turn));
-    match answer_inline(service, local, turn, cx.now, head, reply) {
+    let mut tag = Tag::default();
+    let outcome = answer_inline(service, local, turn, cx.now, head, reply, &mut tag);
+    match outcome {
         Outcome::Sent(status, _) => send_inline(cx, conn, stream, status),
         Outcome::Dispatch(place) => {
-            request.place(place);
+            request.place(place, tag);
             match inflow {
                 // The request has no body, or was received completely before.
                 None => dispatch(cx, conn, stream, request, None, false),

@@ -31,7 +31,7 @@ fn conn() -> Box<Conn> {
 fn request(lane: Lane) -> Job {
     let index = HeadIndex::default();
     let head = Head::new(b"", &index, Peer::Unix(None), None);
-    Job::Handle(conn(), Box::new(Request::of(head, lane)))
+    Job::Handle(conn(), Box::new(Request::of(head, lane, Tag::default())))
 }
 
 /// A request for a computation for the client with this address.
@@ -44,11 +44,10 @@ fn computation(address: &str, comes_first: bool) -> Job {
         } else {
             claimant
         }),
-        tag: Tag::default(),
     };
     let index = HeadIndex::default();
     let head = Head::new(b"", &index, Peer::Unix(None), None);
-    Job::Handle(conn(), Box::new(Request::of(head, place)))
+    Job::Handle(conn(), Box::new(Request::of(head, place, Tag::default())))
 }
 
 fn letter(job: &Job) -> char {
