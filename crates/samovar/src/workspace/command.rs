@@ -209,7 +209,7 @@ fn repair() -> Command {
         "Removes temporary files of killed processes. Downloads the manifest of the last push or \
          pull if it is damaged. In overlay mode, mounts the files if they are not mounted, after a \
          reboot for example, or if the process that serves them has ended. Takes over a state on a \
-         network file system that another machine has used last. Never changes the user's files.",
+         network file system that another machine has changed. Never changes the user's files.",
     )
 }
 

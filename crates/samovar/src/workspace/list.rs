@@ -84,7 +84,7 @@ fn describe(row: &mut Row, workspace: &Workspace) -> anyhow::Result<()> {
     let synced = workspace.state.base.as_ref();
     row.age = synced.map(|base| age(base.synced_at));
     row.is_mounted = overlay::is_mounted(workspace);
-    workspace.check_machine()?;
+    workspace.check_based()?;
     row.state = summary(&local_changes(workspace, true)?);
     Ok(())
 }

@@ -20,6 +20,7 @@
 mod adopt;
 mod apply;
 mod auto;
+mod based;
 mod begun;
 mod command;
 mod conflicts;
@@ -29,7 +30,6 @@ mod file;
 mod held;
 mod list;
 mod local;
-mod machine;
 mod mode;
 mod modes;
 mod old;
@@ -128,7 +128,7 @@ fn run_in(
     out: &mut dyn Write,
 ) -> anyhow::Result<ExitCode> {
     if command != "repair" {
-        workspace.check_machine()?;
+        workspace.check_based()?;
     }
     if command == "diff" {
         return status::diff(workspace, out);

@@ -69,7 +69,7 @@ pub(super) fn open(
     }
     check_place(options, &root)?;
     if options.is_overlay {
-        overlay::check_machine()?;
+        overlay::check_based()?;
     }
     let snapshots = Snapshots::open(options.name.remote.clone(), sources, &options.keys)?;
     if !options.is_public {
@@ -251,7 +251,7 @@ fn reopen(
     out: &mut dyn Write,
 ) -> anyhow::Result<ExitCode> {
     let root = &workspace.root.clone();
-    workspace.check_machine()?;
+    workspace.check_based()?;
     check_complete(&workspace)?;
     let state = &workspace.state;
     let generation = options.name.generation;

@@ -18,10 +18,7 @@
 //! machine <ID of the machine>
 //! marked <yes or no>
 //! mount <source of the overlay that is mounted on it, or ->
-//! used <boot, ID and host name of the machine that has used it last>
 //! ```
-//!
-//! Earlier versions do not write the last line.
 //!
 //! # Identity
 //!
@@ -44,10 +41,13 @@ use anyhow::{Context as _, anyhow, ensure};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
 use rustix::fs::{AtFlags, CWD, Dir, StatxFlags, XattrFlags, getxattr, setxattr, statx};
 
-use super::machine::{self, Machine, boot};
+use samovar_workspace::boot_id;
+
+use super::based;
 use super::mode::field;
 use crate::mounts::mounts;
 use crate::outcome::Failed;
+use crate::push::host;
 use crate::user_dirs::{self, create_private};
 
 /// Extended attribute with the ID of the workspace.
@@ -78,8 +78,6 @@ pub(super) struct Registered {
     is_marked: bool,
     /// Source of the overlay of the workspace. `None`: it has none.
     mount: Option<String>,
-    /// The machine that has used the workspace last. `None`: unknown.
-    used: Option<Machine>,
 }
 
 /// What identifies a directory.
@@ -148,7 +146,7 @@ impl Registered {
             return false;
         }
         let (is_device, is_path) = (self.device == found.device, self.path == root);
-        let is_machine = self.machine == machine::id();
+        let is_machine = self.machine == machine();
         if self.is_marked && found.mark.as_deref() == Some(self.id()) {
             return is_device || is_path || !self.is_in_its_place();
         }
@@ -172,25 +170,13 @@ impl Registered {
         self.inode == found.inode && found.mark.as_deref() == Some(self.id()) && is_same_birth
     }
 
-    /// Checks that the files are those that the state describes.
-    ///
-    /// # Errors
-    ///
-    /// [`Machine::check`].
-    pub(super) fn check_machine(&self, root: &Path) -> anyhow::Result<()> {
-        let used = self.used.as_ref();
-        used.map_or(Ok(()), |used| used.check(root, &self.dir))
-    }
-
     fn text(&self) -> String {
-        let used = self.used.as_ref();
-        let used = used.map_or_else(String::new, |used| format!("used {}\n", used.text()));
         let born = self
             .born
             .map(|(seconds, nanoseconds)| format!("{seconds}.{nanoseconds}"));
         format!(
             "{MAGIC}path {}\ninode {}\ndevice {}\nborn {}\nboot {}\nmachine {}\nmarked {}\nmount \
-             {}\n{used}",
+             {}\n",
             encoded(&self.path),
             self.inode,
             self.device,
@@ -211,11 +197,7 @@ impl Registered {
         let (boot, rest) = field(rest, "boot ")?;
         let (machine, rest) = field(rest, "machine ")?;
         let (marked, rest) = field(rest, "marked ")?;
-        let (mount, rest) = field(rest, "mount ")?;
-        let used = match rest {
-            "" => None,
-            rest => Some(Machine::parse(field(rest, "used ")?.0)?),
-        };
+        let (mount, _) = field(rest, "mount ")?;
         let born = match born.split_once('.') {
             Some((seconds, nanoseconds)) => Some((seconds.parse()?, nanoseconds.parse()?)),
             None => None,
@@ -230,7 +212,6 @@ impl Registered {
             machine: machine.to_owned(),
             is_marked: marked == "yes",
             mount: (mount != "-").then(|| mount.to_owned()),
-            used,
         })
     }
 
@@ -393,10 +374,9 @@ pub(super) fn create(root: &Path, mount: Option<&str>) -> anyhow::Result<Registe
             device: identity.device,
             born: identity.born,
             boot: boot(),
-            machine: machine::id(),
+            machine: machine(),
             is_marked: false,
             mount: mount.map(str::to_owned),
-            used: Some(Machine::here()),
         };
         new.is_marked = set_mark(&new, root);
         new.write()?;
@@ -430,7 +410,6 @@ pub(super) fn update(one: &Registered, root: &Path, mount: Option<&str>) -> io::
     let mut new = Registered {
         path: root.to_owned(),
         mount: mount.map(str::to_owned),
-        used: Some(Machine::here()),
         ..one.clone()
     };
     let is_hidden = mount.is_some() && mounted_on(root).as_deref() == mount;
@@ -442,7 +421,7 @@ pub(super) fn update(one: &Registered, root: &Path, mount: Option<&str>) -> io::
         let identity = identity_of_own(root, mount)?;
         (new.inode, new.device, new.born) = (identity.inode, identity.device, identity.born);
         new.is_marked &= !is_hidden;
-        (new.boot, new.machine) = (boot(), machine::id());
+        (new.boot, new.machine) = (boot(), machine());
     }
     match new == *one {
         true => Ok(()),
@@ -460,6 +439,7 @@ pub(super) fn remove(dir: &Path, root: &Path) -> io::Result<()> {
     if id.is_some() && mark(root).as_deref() == id {
         // Without a state directory, the mark means nothing.
         rustix::fs::removexattr(root, MARK).ok();
+        based::unmark(root);
     }
     // Without its identity, what a killed process leaves is not found.
     match fs::remove_file(dir.join(DIRECTORY)) {
@@ -490,6 +470,21 @@ fn random_id() -> String {
     id
 }
 
+fn boot() -> String {
+    String::from_utf8_lossy(&boot_id())
+        .trim_end_matches('\0')
+        .to_owned()
+}
+
+/// Returns what identifies this machine among those that share the home directory.
+fn machine() -> String {
+    let id = fs::read_to_string("/etc/machine-id").unwrap_or_default();
+    match id.trim() {
+        "" => encoded(Path::new(&host())),
+        id => encoded(Path::new(id)),
+    }
+}
+
 /// Encodes a path for one line of text.
 pub(super) fn encoded(path: &Path) -> String {
     percent_encode(path.as_os_str().as_bytes(), ENCODED).to_string()
@@ -515,10 +510,9 @@ mod tests {
             device: 3,
             born: Some((1_700_000_000, 5)),
             boot: boot(),
-            machine: machine::id(),
+            machine: machine(),
             is_marked: true,
             mount: None,
-            used: Some(Machine::here()),
         }
     }
 
@@ -531,7 +525,7 @@ mod tests {
             assert_eq!(parsed, one);
             let cut = text.strip_suffix('\n').unwrap();
             assert!(Registered::parse(one.dir.clone(), cut).is_err());
-            (one.born, one.is_marked, one.used) = (None, false, None);
+            (one.born, one.is_marked) = (None, false);
             one.mount = Some("samovar:app-x".to_owned());
         }
     }

@@ -27,9 +27,13 @@ pub(super) fn repair(
     sources: &Sources,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    if workspace.check_machine().is_err() {
-        workspace.register();
-        writeln!(out, "{:?} is used by this machine now", workspace.root)?;
+    if workspace.check_based().is_err() {
+        workspace.mark_based();
+        writeln!(
+            out,
+            "the files of {:?} belong to this state now",
+            workspace.root
+        )?;
     }
     if overlay::mount(workspace, sources)? {
         writeln!(out, "mounted {:?} again", workspace.root)?;

@@ -54,6 +54,7 @@ use samovar_storage::token::now;
 use samovar_workspace::{CLOCK, Manifest, file_nar};
 use sha2::{Digest as _, Sha256};
 
+use super::based;
 use super::begun;
 use super::fetch::Place;
 use super::file::{TEMPORARY, replace_file};
@@ -288,17 +289,32 @@ impl Workspace {
         })
     }
 
-    /// Checks that the files are those that the state describes: see [`Registered`].
+    /// Checks that the files are those that the state describes.
     ///
     /// # Errors
     ///
-    /// Another machine has used the state.
-    pub(super) fn check_machine(&self) -> anyhow::Result<()> {
-        let newest = Registered::read(self.registered.dir.clone());
-        newest.map_or(Ok(()), |newest| newest.check_machine(&self.root))
+    /// [`based::check`].
+    pub(super) fn check_based(&self) -> anyhow::Result<()> {
+        let (files, dir) = (self.files(), &self.registered.dir);
+        based::check(files, &self.root, dir, self.version())
     }
 
-    /// Stores where the workspace is, and that this machine uses it, if that has changed.
+    /// Marks the files as those that the state describes.
+    pub(super) fn mark_based(&self) {
+        based::mark(self.files(), self.version(), self.version());
+    }
+
+    fn version(&self) -> Option<Version> {
+        self.state.base.as_ref().map(|base| base.version)
+    }
+
+    /// Returns the directory on the disk of the files: in overlay mode, that of the layers.
+    fn files(&self) -> &Path {
+        self.overlay()
+            .map_or(&*self.root, |overlay| &overlay.layers)
+    }
+
+    /// Stores where the workspace is, if that has changed.
     pub(super) fn register(&mut self) {
         let mount = self.state.mode.layers().map(mount_source);
         // Ignore errors: it is found by its identity next time, too.
@@ -409,8 +425,8 @@ impl Workspace {
             Failed::Refused.because(anyhow!("{:?} was closed meanwhile", self.root))
         );
         if self.path(STATE).exists() {
-            self.check_machine()?;
             *self = Self::of(&self.root, self.registered.clone())?;
+            self.check_based()?;
             self.register();
             old::finish(&self.root);
         }
@@ -420,6 +436,8 @@ impl Workspace {
 
     /// Replaces the state. Base files to which it does not refer are removed.
     pub(super) fn set_state(&mut self, state: State) -> anyhow::Result<()> {
+        let version = state.base.as_ref().map(|base| base.version);
+        based::mark(self.files(), self.version(), version);
         self.write(STATE, state.text().as_bytes())?;
         if state.base != self.state.base {
             begun::end(&self.registered.dir);

@@ -40,7 +40,7 @@ use crate::snapshot::Downloaded;
 /// # Errors
 ///
 /// The reason why not, and the alternatives.
-pub(in super::super) fn check_machine() -> anyhow::Result<()> {
+pub(in super::super) fn check_based() -> anyhow::Result<()> {
     ensure!(
         may_mount(),
         Failed::Refused.because(anyhow!(
@@ -133,7 +133,7 @@ pub(in super::super) fn restore_removed(root: &Path) -> anyhow::Result<Option<Wo
     let Some(mut removed) = find_removed(root) else {
         return Ok(None);
     };
-    removed.check_machine()?;
+    removed.check_based()?;
     fs::create_dir_all(root).with_context(|| format!("cannot create {root:?}"))?;
     removed.register();
     notice(&format!(
@@ -212,7 +212,7 @@ pub(in super::super) fn mount(workspace: &Workspace, sources: &Sources) -> anyho
         }
         unmount_idle(workspace, &layers)?;
     }
-    check_machine()?;
+    check_based()?;
     if workspace.is_mounted() {
         unmount_lazily(root);
     }
