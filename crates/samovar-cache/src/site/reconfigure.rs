@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use samovar_storage::StorageError;
+
 use crate::access::{Access, AccessConfig, AccessError};
 use crate::site::Site;
 use crate::site::background::BackgroundError;
@@ -12,25 +14,43 @@ use crate::sync::Locked;
 /// The reason why the caches were not replaced.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub struct ReconfigureError(BackgroundError);
+pub struct ReconfigureError(Reason);
+
+#[derive(Debug, thiserror::Error)]
+enum Reason {
+    #[error(transparent)]
+    Background(#[from] BackgroundError),
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+}
 
 impl Site {
     /// Replaces all caches, starting with the next request. The new ones are prepared first, which
     /// may take some seconds, but no request waits for that. Everything known about the store is
-    /// kept, and so are the narinfos of caches whose settings are unchanged.
+    /// kept, and so are the narinfos of caches whose settings are unchanged. `change_storage` is
+    /// called last, when nothing else can fail.
     ///
     /// # Errors
     ///
-    /// If the roots of a new policy cannot be followed, or a thread cannot be started. Nothing
-    /// changes then.
-    pub fn reconfigure(&self, configs: Vec<CacheConfig>) -> Result<(), ReconfigureError> {
+    /// If the roots of a new policy cannot be followed, a thread cannot be started, or
+    /// `change_storage` fails. Nothing changes then.
+    pub fn reconfigure(
+        &self,
+        configs: Vec<CacheConfig>,
+        change_storage: impl FnOnce() -> Result<(), StorageError>,
+    ) -> Result<(), ReconfigureError> {
         let mut background = self.background.locked();
         let before = self.caches();
         let len = self.narinfo_memory_len;
         let caches = Arc::new(Caches::build(&self.shared, configs, len, Some(&before)));
         let health = &self.shared.health;
         health.watch(before.path_caches().chain(caches.path_caches()).collect());
-        let prepared = match background.prepare(&before, &caches) {
+        let prepared = background.prepare(&before, &caches).map_err(Reason::from);
+        let changed = prepared.and_then(|prepared| {
+            change_storage()?;
+            Ok(prepared)
+        });
+        let prepared = match changed {
             Ok(prepared) => prepared,
             Err(error) => {
                 health.watch(before.path_caches().collect());

@@ -25,8 +25,9 @@ fn a_reload_does_not_reset_the_counter_of_evictions() {
         path_prefix: path_prefix.to_owned(),
         ..CacheConfig::default()
     };
-    site.reconfigure(vec![cache(""), cache("/two")]).unwrap();
+    let two = vec![cache(""), cache("/two")];
+    site.reconfigure(two, || Ok(())).unwrap();
     assert_eq!(evictions(), before);
-    site.reconfigure(vec![cache("")]).unwrap();
+    site.reconfigure(vec![cache("")], || Ok(())).unwrap();
     assert_eq!(evictions(), before);
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use anyhow::bail;
 use samovar_cache::access::{Access, AccessConfig, AccessError, CertificateConfig};
 use samovar_cache::{CacheConfig, PagesConfig, RootFault, Signing, Site, faulty_roots, load_key};
-use samovar_storage::Storage;
 use samovar_storage::metadata::CacheSummary;
+use samovar_storage::{Storage, StorageError};
 use samovar_store::Store;
 use samovar_text::counted;
 
@@ -34,21 +34,6 @@ pub(super) fn replace(
     started: &Configuration,
     config: &Configuration,
 ) -> anyhow::Result<Vec<String>> {
-    let former = site.storage().map(|storage| storage.mirrored());
-    let replaced = try_replace(site, started, config);
-    if replaced.is_err()
-        && let (Some(storage), Some(former)) = (site.storage(), former)
-    {
-        storage.mirror_again(former);
-    }
-    replaced
-}
-
-fn try_replace(
-    site: &Site,
-    started: &Configuration,
-    config: &Configuration,
-) -> anyhow::Result<Vec<String>> {
     let asks_for_certificates =
         |cache: &CacheSettings| cache.access.certificates != CertificateConfig::default();
     if authorities(started) != authorities(config)
@@ -67,7 +52,9 @@ fn try_replace(
         warnings.extend(upload_warnings(&config.caches, storage)?);
     }
     let had_root = site.has_prefix("");
-    site.reconfigure(caches)?;
+    // Nothing refuses the configuration after the directory has changed.
+    let mirror = mirror_first(&caches);
+    site.reconfigure(caches, mirror)?;
     if let Some(storage) = site.storage() {
         set_retentions(&config.caches, storage);
         // The directory may have become the mirror of another cache.
@@ -189,18 +176,25 @@ pub fn unserved(
     stored.into_iter().filter(is_unserved).map(describe)
 }
 
-/// Enables uploads into `storage` for the caches. The storage mirrors the narinfos of the first
-/// cache.
+/// Enables uploads into `storage` for the caches.
 pub(super) fn add_uploads(
     caches: &mut [CacheConfig],
     settings: &[CacheSettings],
     storage: &Arc<Storage>,
 ) -> anyhow::Result<()> {
-    for (index, (cache, settings)) in caches.iter_mut().zip(settings).enumerate() {
-        let stored = storage.cache(settings.storage_name(), index == 0)?;
+    for (cache, settings) in caches.iter_mut().zip(settings) {
+        let stored = storage.cache(settings.storage_name(), false)?;
         cache.uploads = Some(stored.with_quota(settings.quota));
     }
     Ok(())
+}
+
+/// Returns the function that lets the storage mirror the first cache, which changes the directory.
+pub(super) fn mirror_first(
+    caches: &[CacheConfig],
+) -> impl FnOnce() -> Result<(), StorageError> + use<> {
+    let first = caches.first().and_then(|cache| cache.uploads.clone());
+    move || first.map_or(Ok(()), |first| first.become_mirrored())
 }
 
 /// Sets how long the storage keeps what the caches have.

@@ -258,6 +258,8 @@ impl<'a> Bound<'a> {
                  again, and none can be resumed; set nar-cache.directory",
             );
         }
+        // A start that fails earlier leaves the directory as it was.
+        caches::mirror_first(&caches)()?;
         let site_config = SiteConfig {
             caches,
             storage,

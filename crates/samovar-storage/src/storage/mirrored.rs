@@ -27,10 +27,6 @@ pub(crate) struct Mirror {
 }
 
 impl Mirror {
-    pub(super) fn cache(&self) -> Option<CacheId> {
-        self.cache
-    }
-
     /// Returns whether this cache is the mirrored one.
     pub(crate) fn is_of(&self, cache: CacheId) -> bool {
         self.cache == Some(cache)
@@ -49,29 +45,6 @@ impl Mirror {
     pub(super) fn make_due(&mut self) {
         self.is_due = true;
     }
-
-    /// Lets the background thread make this cache the mirrored one again. The directory may have
-    /// files of another one.
-    pub(super) fn go_back(&mut self, former: Option<CacheId>) {
-        self.cache = former;
-        // The process of an upgrade ends its pause.
-        self.is_due |= !self.is_paused;
-        self.is_paused = true;
-    }
-}
-
-/// Makes a cache the mirrored one. If that fails, the former one stays it.
-pub(crate) fn set(storage: &Storage, cache: CacheId) -> Result<(), StorageError> {
-    let mut mirror = storage.mirror_mut();
-    let changed = change(storage, cache);
-    if changed.is_ok() {
-        mirror.cache = Some(cache);
-    } else {
-        let former = mirror.cache;
-        mirror.go_back(former);
-        storage.check_mirror();
-    }
-    changed
 }
 
 /// Makes the mirrored cache of this process that of the directory again, if that is due.
@@ -135,6 +108,25 @@ fn move_logs(storage: &Storage, from: &str, to: &str) -> Result<(), StorageError
 }
 
 impl StoredCache {
+    /// Makes this cache the mirrored one, instead of the present one.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`]. The present one stays it; the background thread completes its files.
+    pub fn become_mirrored(&self) -> Result<(), StorageError> {
+        let mut mirror = self.storage.mirror_mut();
+        let changed = change(&self.storage, self.id);
+        if changed.is_ok() {
+            mirror.cache = Some(self.id);
+        } else {
+            // The directory may have files of both. The process of an upgrade ends its pause.
+            mirror.is_due |= !mirror.is_paused;
+            mirror.is_paused = true;
+            self.storage.check_mirror();
+        }
+        changed
+    }
+
     /// Writes the narinfos that the directory lacks because an earlier process was killed after
     /// publishing them, or because they could not be written. Does nothing if the cache is not
     /// mirrored.

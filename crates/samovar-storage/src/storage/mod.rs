@@ -271,16 +271,17 @@ impl Storage {
         is_mirrored: bool,
     ) -> Result<StoredCache, StorageError> {
         let id = caches::add(&self.metadata, name, self.store_dir.as_str())?;
-        if is_mirrored {
-            mirrored::set(self, id)?;
-        }
-        Ok(StoredCache {
+        let cache = StoredCache {
             storage: Arc::clone(self),
             id,
             name: name.to_owned(),
             quota: None,
             hides: None,
-        })
+        };
+        if is_mirrored {
+            cache.become_mirrored()?;
+        }
+        Ok(cache)
     }
 
     /// Lets the background thread write the files that the mirror lacks.
@@ -373,18 +374,6 @@ impl Storage {
     /// Lets the background thread write these files again: the other process has ended.
     pub fn resume_mirror(&self) {
         self.mirror_mut().make_due();
-        self.check_mirror();
-    }
-
-    /// Returns the mirrored cache, for [`mirror_again`](Self::mirror_again).
-    #[must_use]
-    pub fn mirrored(&self) -> Option<CacheId> {
-        self.mirror().cache()
-    }
-
-    /// Makes a former cache the mirrored one again: another one took its place in vain.
-    pub fn mirror_again(&self, former: Option<CacheId>) {
-        self.mirror_mut().go_back(former);
         self.check_mirror();
     }
 
