@@ -16,7 +16,7 @@ use std::process::Command;
 
 use support_git::Git;
 use support_mount::{can_mount, unmount};
-use support_workspaces::{Home, assert_has, exits, tree, write};
+use support_workspaces::{Home, assert_has, exits, kill_at_each_step, tree, write};
 use testkit::process::{finish, output};
 
 /// A repository that is pushed from one machine, and mounted on another one.
@@ -165,4 +165,45 @@ fn changes_that_a_killed_closing_keeps_are_named() {
         let named = named.map(|dir| PathBuf::from(dir).join("upper/mine"));
         assert!(named.is_some_and(|file| file.exists()), "{count}: {text}");
     }
+}
+
+/// The discarded changes are removed, too.
+#[test]
+fn a_deletion_that_was_killed_at_any_step_is_finished_by_the_next_close() {
+    let Some(mounted) = Mounted::new() else {
+        return;
+    };
+    mounted.home.run(&mounted.one.dir, &["close"]);
+    kill_at_each_step(&mounted.home, &mounted.directory, &["--discard"], || {
+        let mut open = mounted.command(&["open", "--mode", "overlay", "app"]);
+        output(open.arg(&mounted.directory));
+        write(&mounted.directory, "new/file", "changed");
+    });
+}
+
+/// What was interrupted is not mounted again.
+#[test]
+fn a_workspace_that_is_being_removed_is_refused_until_it_is_closed() {
+    let Some(mounted) = Mounted::new() else {
+        return;
+    };
+    write(&mounted.directory, "new", "changed");
+    // The state is renamed first, when the workspace is registered, and then the layers.
+    let close = ["close", "--discard", "--delete"];
+    if mounted.kill(&close, "rename", 2).is_none() {
+        return;
+    }
+    for words in [&["status"][..], &["push"], &["repair"]] {
+        let text = mounted.exits(words, if words == ["status"] { 3 } else { 1 });
+        assert_has(
+            &text,
+            "was interrupted while it removed the files: run it again",
+        );
+    }
+    let text = output(&mut mounted.command(&["list"]));
+    assert_has(&text, "was interrupted");
+    let mut open = mounted.command(&["open", "--mode", "overlay", "app"]);
+    assert_has(&exits(open.arg(&mounted.directory), 1), "was interrupted");
+    mounted.exits(&close, 0);
+    assert!(!mounted.directory.exists());
 }

@@ -6,14 +6,15 @@ mod support;
 mod support_uploads;
 mod support_workspaces;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Stdio;
 
-use support_workspaces::{Home, assert_has, read, tree, write};
-use testkit::process::{Process, finish};
+use support_workspaces::{Home, assert_has, kill_at_each_step, read, tree, write};
+use testkit::process::Process;
 
 fn fill(directory: &Path, count: u32) {
     for number in 0..count {
@@ -62,44 +63,16 @@ fn a_deletion_that_was_killed_is_finished_by_the_next_close() {
     }
 }
 
-/// The process is killed at its first, second … system call that removes a file, up to that of the
-/// last file of the state. Among them are those between the removals of the directory and of the
-/// state.
 #[test]
 fn a_deletion_that_was_killed_at_any_step_is_finished_by_the_next_close() {
     let home = Home::new();
-    for count in 1.. {
-        assert!(count < 100, "a small workspace is deleted in fewer steps");
+    kill_at_each_step(&home, &home.dir("one"), &[], || {
         let one = home.open("app", "one");
-        write(&one, "d/file", "1");
-        home.push(&one);
-        let mut command = support::bare("strace");
-        command.args(["-f", "-o", "/dev/null", "-e", "trace=unlink,unlinkat,rmdir"]);
-        command.arg(format!(
-            "--inject=unlink,unlinkat,rmdir:signal=SIGKILL:when={count}"
-        ));
-        command.arg(env!("CARGO_BIN_EXE_samovar"));
-        command.args(["workspace", "close", "--delete", "--dir"]);
-        command.arg(&one).env("SAMOVAR_CACHE", home.server.url());
-        command.env("SAMOVAR_TOKEN", &home.token);
-        command.env("XDG_STATE_HOME", home.dir("state"));
-        let Ok(killed) = command.output() else {
-            println!("not tested: there is no strace");
-            return;
-        };
-        let close = ["close", "--delete", "--dir", one.to_str().unwrap()];
-        let again = finish(&mut home.command(&close));
-        let text = String::from_utf8_lossy(&again.stderr).into_owned();
-        assert!(!one.exists(), "{count}: {text}");
-        assert_eq!(home.run(home.site.dir(), &["list"]), "", "{count}: {text}");
-        if killed.status.success() {
-            assert!(count > 4);
-            return;
+        if !one.join("d").exists() {
+            write(&one, "d/file", "1");
+            home.push(&one);
         }
-        // Only the files of a state without a directory may be left.
-        let is_known = text.is_empty() || text.contains("No such file");
-        assert!(is_known, "{count}: {text}");
-    }
+    });
 }
 
 #[test]
@@ -119,6 +92,24 @@ fn a_deletion_that_was_killed_can_be_taken_back() {
     assert_has(&home.run(&one, &["push"]), "nothing to push");
     home.run(&one, &["close", "--delete"]);
     assert!(!one.exists());
+}
+
+/// The directory is gone, but its state is not.
+#[test]
+fn a_directory_whose_deletion_was_killed_can_be_opened_again() {
+    let home = Home::new();
+    let one = home.open("app", "one");
+    write(&one, "a", "a");
+    home.push(&one);
+    // As a kill leaves it.
+    write(&home.state(&one), "closing", "");
+    fs::remove_dir_all(&one).unwrap();
+    home.open("app", "one");
+    home.assert_clean(&one);
+    let states = fs::read_dir(home.dir("state/samovar/.samovar")).unwrap();
+    let is_state = |name: &OsStr| name != "lock";
+    let states = states.filter(|state| is_state(&state.as_ref().unwrap().file_name()));
+    assert_eq!(states.count(), 1);
 }
 
 #[test]

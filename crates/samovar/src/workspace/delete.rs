@@ -6,6 +6,9 @@
 //! state directory. If the process is killed, the next `close` goes on: it deletes what is in the
 //! index and unchanged since. Until then, other commands would take the missing files for removals,
 //! so they are refused. The state is removed last, after the directory.
+//!
+//! In overlay mode, the files are not deleted one by one. The file [`CLOSING`] is created after the
+//! overlay was unmounted, then its layers are removed, then the directory and the state.
 
 use std::fs;
 use std::io;
@@ -33,12 +36,30 @@ pub(super) fn is_closing(workspace: &Workspace) -> bool {
     workspace.path(CLOSING).exists()
 }
 
-/// Refuses a workspace of which a `close --delete` that was killed has deleted files.
+/// Lets the next `close` go on from here if this process is killed.
+///
+/// # Errors
+///
+/// The file cannot be written.
+pub(super) fn mark_closing(workspace: &Workspace) -> anyhow::Result<()> {
+    let marked = fs::File::create(workspace.path(CLOSING)).and_then(|file| file.sync_all());
+    marked.with_context(|| format!("cannot write the state of {:?}", workspace.root))
+}
+
+/// Refuses a workspace of which a `close` that was killed has deleted files.
 ///
 /// # Errors
 ///
 /// Files were deleted.
 pub(super) fn check_complete(workspace: &Workspace) -> anyhow::Result<()> {
+    ensure!(
+        workspace.overlay().is_none() || !is_closing(workspace),
+        Failed::Refused.because(anyhow!(
+            "samovar workspace close of {:?} was interrupted while it removed the files: run it \
+             again",
+            workspace.root
+        ))
+    );
     ensure!(
         !is_closing(workspace),
         Failed::Refused.because(anyhow!(
@@ -58,9 +79,9 @@ pub(super) fn check_complete(workspace: &Workspace) -> anyhow::Result<()> {
 ///
 /// An entry cannot be deleted, or the state cannot be written.
 pub(super) fn delete(workspace: &Workspace, scanned: &Scanned) -> anyhow::Result<Kept> {
-    let marked = Index::of(scanned).write(&workspace.path(""));
-    let marked = marked.and_then(|()| fs::File::create(workspace.path(CLOSING))?.sync_all());
-    marked.with_context(|| format!("cannot write the state of {:?}", workspace.root))?;
+    let written = Index::of(scanned).write(&workspace.path(""));
+    written.with_context(|| format!("cannot write the state of {:?}", workspace.root))?;
+    mark_closing(workspace)?;
     delete_entries(workspace, scanned, |_| true)
 }
 

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use super::delete::check_complete;
 use super::local::{local_changes, summary};
 use super::state::{STATE, State, Workspace};
 use super::{age, old, overlay, registry};
@@ -97,6 +98,10 @@ fn describe_removed(row: &mut Row) {
         }
         return;
     };
+    if let Err(error) = check_complete(&removed) {
+        row.state = format!("{error:#}");
+        return;
+    }
     let State { url, name, .. } = &removed.state;
     row.title = removed.title();
     row.age = removed.state.base.as_ref().map(|base| age(base.synced_at));

@@ -58,6 +58,7 @@ pub(super) fn open(
     out: &mut dyn Write,
 ) -> anyhow::Result<ExitCode> {
     let root = absolute(options.directory)?;
+    close_deleted(&root, out)?;
     let is_set_aside = options.adopts && old::is_unproved(&root);
     if !is_set_aside && let Some(workspace) = Workspace::at(&root)? {
         return reopen(options, workspace, sources, out);

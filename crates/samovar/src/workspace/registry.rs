@@ -58,6 +58,9 @@ const ID_LEN: usize = 32;
 /// Name of the file with the identity of the directory.
 const DIRECTORY: &str = "directory";
 
+/// Prefix of the names of state directories that are being removed.
+const REMOVED: &str = ".removed-";
+
 const MAGIC: &str = "samovar-directory 1\n";
 
 const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
@@ -234,15 +237,22 @@ fn process_id() -> u32 {
     std::process::id()
 }
 
-/// Returns all registered workspaces.
+/// Returns all registered workspaces. Removes what commands have left that were killed while they
+/// removed a state.
 pub(super) fn list() -> Vec<Registered> {
     let entries = user_dirs::workspaces().and_then(|states| fs::read_dir(states).ok());
-    let dirs = entries.into_iter().flatten().flatten();
-    let dirs = dirs.filter(|entry| is_id(entry.file_name().as_bytes()));
-    // A directory without identity is that of a command that was killed while it created it.
-    let mut all: Vec<_> = dirs
-        .filter_map(|entry| Registered::read(entry.path()).ok())
-        .collect();
+    let mut all = Vec::new();
+    for entry in entries.into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if name.as_bytes().starts_with(REMOVED.as_bytes()) {
+            // If this fails, the next command tries again.
+            fs::remove_dir_all(entry.path()).ok();
+        } else if is_id(name.as_bytes()) {
+            // A directory without identity is that of a command that was killed while it created
+            // it.
+            all.extend(Registered::read(entry.path()).ok());
+        }
+    }
     all.sort_by(|one, other| one.path.cmp(&other.path));
     all
 }
@@ -441,11 +451,12 @@ pub(super) fn remove(dir: &Path, root: &Path) -> io::Result<()> {
         rustix::fs::removexattr(root, MARK).ok();
         based::unmark(root);
     }
-    // Without its identity, what a killed process leaves is not found.
-    match fs::remove_file(dir.join(DIRECTORY)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => fs::remove_dir_all(dir),
-    }
+    let removed = dir.with_file_name(format!("{REMOVED}{}", id.unwrap_or_default()));
+    fs::rename(dir, &removed)?;
+    // The next command removes the rest. On a network file system, there is one as long as a file
+    // is open.
+    fs::remove_dir_all(&removed).ok();
+    Ok(())
 }
 
 /// Returns the workspace ID in the extended attribute [`MARK`] of a directory.
@@ -497,95 +508,4 @@ pub(super) fn decoded(text: &str) -> PathBuf {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const ID: &str = "0123456789abcdef0123456789abcdef";
-
-    fn registered() -> Registered {
-        Registered {
-            dir: Path::new("/state").join(ID),
-            path: PathBuf::from(OsString::from_vec(b"/a\n%41\xff".to_vec())),
-            inode: 7,
-            device: 3,
-            born: Some((1_700_000_000, 5)),
-            boot: boot(),
-            machine: machine(),
-            is_marked: true,
-            mount: None,
-        }
-    }
-
-    #[test]
-    fn what_identifies_a_directory_is_parsed_as_it_was_written() {
-        let mut one = registered();
-        for _ in 0..2 {
-            let text = one.text();
-            let parsed = Registered::parse(one.dir.clone(), &text).unwrap();
-            assert_eq!(parsed, one);
-            let cut = text.strip_suffix('\n').unwrap();
-            assert!(Registered::parse(one.dir.clone(), cut).is_err());
-            (one.born, one.is_marked) = (None, false);
-            one.mount = Some("samovar:app-x".to_owned());
-        }
-    }
-
-    #[test]
-    fn a_directory_is_found_again_and_no_other_one() {
-        let one = registered();
-        let identity = Identity {
-            inode: one.inode,
-            device: one.device,
-            born: one.born,
-            mark: Some(ID.to_owned()),
-        };
-        let elsewhere = Path::new("/b");
-        assert!(one.is_of(elsewhere, &identity));
-        // The device has another number since it was mounted again.
-        let mut other = identity.clone();
-        other.device = 4;
-        assert!(one.is_of(&one.path, &other) && one.is_of(elsewhere, &other));
-        // Copies, and new directories with the inode of a removed one.
-        for change in [
-            |one: &mut Identity| one.inode = 8,
-            |one: &mut Identity| one.born = Some((1_700_000_000, 6)),
-        ] {
-            let mut other = identity.clone();
-            change(&mut other);
-            assert!(!one.is_of(&one.path, &other), "{other:?}");
-        }
-        // A program has removed the attribute.
-        let bare = Identity {
-            mark: None,
-            ..identity.clone()
-        };
-        assert!(one.is_of(elsewhere, &bare));
-        let unborn = Identity {
-            born: None,
-            ..bare.clone()
-        };
-        assert!(!one.is_of(&one.path, &unborn));
-        // Without attributes and times of birth, the path decides.
-        let plain = Registered {
-            born: None,
-            is_marked: false,
-            ..one.clone()
-        };
-        assert!(plain.is_of(&plain.path, &unborn) && !plain.is_of(elsewhere, &unborn));
-        let other_device = Identity {
-            device: 4,
-            ..unborn.clone()
-        };
-        assert!(!plain.is_of(&plain.path, &other_device));
-        let rebooted = Registered {
-            boot: "other".to_owned(),
-            ..plain.clone()
-        };
-        assert!(rebooted.is_of(&plain.path, &other_device));
-        let on_another_machine = Registered {
-            machine: "other".to_owned(),
-            ..plain
-        };
-        assert!(!on_another_machine.is_of(&on_another_machine.path, &unborn));
-    }
-}
+mod tests;

@@ -10,6 +10,7 @@
 //! | `index` | digests of the files, with the metadata at the time of hashing |
 //! | `lock` | locked by the command that changes the workspace; contains its PID |
 //! | `pull-…` | text of the manifest of a generation that a pull has [begun](super::begun) to merge |
+//! | `closing` | exists while `close` [deletes](super::delete) the files |
 //! | `repositories` | fingerprints of the indexes of git in the base |
 //!
 //! Files that a pull has received, but not yet moved to their places, are in the root of the

@@ -1,5 +1,9 @@
 //! A private cache, and workstations with workspaces of its refs.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it has not tested"
+)]
 #![allow(
     dead_code,
     clippy::allow_attributes,
@@ -15,7 +19,7 @@ use std::process::Command;
 
 use testkit::process::{finish, output};
 
-use crate::support::samovar;
+use crate::support::{bare, samovar};
 use crate::support_uploads::{Running, Site};
 
 /// A private cache, and a token with all rights.
@@ -144,6 +148,51 @@ pub(crate) fn exits(command: &mut Command, code: i32) -> String {
     let text = String::from_utf8_lossy(&[found.stdout, found.stderr].concat()).into_owned();
     assert_eq!(found.status.code(), Some(code), "{text}");
     text
+}
+
+/// Kills `close --delete` of a new workspace at its first, second … use of each system call that
+/// removes or renames a file, the last one included. After the next `close`, and a `list`, nothing
+/// is left. `opens`: opens the workspace again, and changes it.
+pub(crate) fn kill_at_each_step(home: &Home, root: &Path, options: &[&str], opens: impl Fn()) {
+    let mut killed_count = 0;
+    for call in ["unlink", "unlinkat", "rmdir", "rename"] {
+        for count in 1.. {
+            assert!(count < 100, "a small workspace is deleted in fewer steps");
+            opens();
+            let close = [&["close", "--delete"], options].concat();
+            let mut close = home.command(&close);
+            close.arg("--dir").arg(root);
+            let mut command = bare("strace");
+            command.args(["-f", "-o", "/dev/null", "-e", &format!("trace={call}")]);
+            command.arg(format!("--inject={call}:signal=SIGKILL:when={count}"));
+            command.arg(close.get_program()).args(close.get_args());
+            for (name, value) in close.get_envs() {
+                command.env(name, value.unwrap_or_default());
+            }
+            let Ok(killed) = command.output() else {
+                println!("not tested: there is no strace");
+                return;
+            };
+            let again = finish(&mut close);
+            let text = String::from_utf8_lossy(&again.stderr).into_owned();
+            let step = format!("{call} {count}: {text}");
+            assert!(!root.exists(), "{step}");
+            assert_eq!(home.run(home.site.dir(), &["list"]), "", "{step}");
+            let states = fs::read_dir(home.dir("state/samovar/.samovar")).unwrap();
+            let names: Vec<_> = states.map(|state| state.unwrap().file_name()).collect();
+            assert_eq!(names, ["lock"], "{step}");
+            let layers = fs::read_dir(home.dir("state/samovar/overlays"));
+            assert_eq!(layers.into_iter().flatten().count(), 0, "{step}");
+            if killed.status.success() {
+                break;
+            }
+            killed_count += 1;
+            // Only the files of a state without a directory may be left.
+            let is_known = text.is_empty() || text.contains("No such file");
+            assert!(is_known, "{step}");
+        }
+    }
+    assert!(killed_count > 6, "{killed_count}");
 }
 
 /// Asserts that a text contains another one.

@@ -299,6 +299,23 @@ impl Layers {
         fs::remove_dir_all(&removed.dir).with_context(|| format!("cannot remove {:?}", removed.dir))
     }
 
+    /// Removes the directories of the overlay in `dir` with all changes, also if a process was
+    /// killed meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// As [`remove`](Self::remove), or the directory of all overlays does not exist.
+    pub(crate) fn remove_rest(dir: &Path) -> anyhow::Result<()> {
+        let parent = dir.parent().unwrap_or(dir);
+        let parents = File::open(parent).and_then(|parents| parents.lock().map(|()| parents));
+        let _parents = parents.with_context(|| format!("cannot lock {parent:?}"))?;
+        remove_leftovers(parent);
+        match dir.exists() {
+            true => Self::open(dir)?.0.remove(),
+            false => Ok(()),
+        }
+    }
+
     /// Lets the user remove the directories: overlayfs leaves one without permissions.
     pub(crate) fn settle(&self) {
         settle(&self.dir);

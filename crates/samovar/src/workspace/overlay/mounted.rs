@@ -11,7 +11,7 @@ use samovar_nix::StoreDir;
 use samovar_workspace::scan::Options;
 use samovar_workspace::{Entries, Scanned};
 
-use super::super::delete::check_reserved;
+use super::super::delete::{check_complete, check_reserved, is_closing, mark_closing};
 use super::super::local::{empty, local_changes};
 use super::super::mode::{Lower, Mode, Overlay};
 use super::super::on_server::check_stored;
@@ -134,6 +134,7 @@ pub(in super::super) fn restore_removed(root: &Path) -> anyhow::Result<Option<Wo
         return Ok(None);
     };
     removed.check_based()?;
+    check_complete(&removed)?;
     fs::create_dir_all(root).with_context(|| format!("cannot create {root:?}"))?;
     removed.register();
     notice(&format!(
@@ -177,8 +178,9 @@ fn check_served(workspace: &Workspace, overlay: &Overlay) -> anyhow::Result<()> 
     )))
 }
 
-/// Checks that the directory with the layers exists.
+/// Checks that the directory with the layers exists, and that no `close` was removing it.
 fn check_disk(workspace: &Workspace, overlay: &Overlay) -> anyhow::Result<()> {
+    check_complete(workspace)?;
     let (layers, root) = (&overlay.layers, &workspace.root);
     ensure!(
         layers.exists(),
@@ -348,6 +350,10 @@ pub(in super::super) fn close(
 ) -> anyhow::Result<()> {
     let lock = workspace.lock()?;
     let root = workspace.root.clone();
+    if is_closing(workspace) {
+        Layers::remove_rest(&overlay.layers)?;
+        return end(workspace, deletes, out);
+    }
     let upper = || read_upper(&overlay.upper()).context("cannot read the changes");
     let before = upper()?;
     let is_stored = || match check_layers(workspace, overlay, sources) {
@@ -393,15 +399,20 @@ pub(in super::super) fn close(
         ));
         return keep(workspace, overlay, &mut layers, out);
     }
+    mark_closing(workspace)?;
+    layers.remove()?;
+    end(workspace, deletes, out)
+}
+
+/// Closes a workspace whose layers are removed.
+fn end(workspace: &Workspace, deletes: bool, out: &mut dyn Write) -> anyhow::Result<()> {
+    let (root, title) = (&workspace.root, workspace.title());
     if deletes {
         workspace.remove()?;
-        layers.remove()?;
         writeln!(out, "closed and deleted {root:?}")?;
         return Ok(());
     }
     workspace.remove_state()?;
-    layers.remove()?;
-    let title = workspace.title();
     writeln!(
         out,
         "closed {root:?}, which is empty now; its files are those of {title}"
@@ -451,8 +462,9 @@ pub(in super::super) fn remove(workspace: &Workspace) -> anyhow::Result<()> {
     if let Some(overlay) = workspace.overlay() {
         let (layers, _) = Layers::open(&overlay.layers)?;
         unmount_idle(workspace, &layers)?;
-        workspace.remove_state()?;
+        mark_closing(workspace)?;
         layers.remove()?;
+        workspace.remove_state()?;
     }
     Ok(())
 }
