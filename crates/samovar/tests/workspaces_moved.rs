@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::Command;
 
 use rustix::fs::{XattrFlags, getxattr, setxattr};
-use support_workspaces::{Home, assert_has, read, tree, write};
+use support_workspaces::{Home, assert_has, exits, read, tree, write};
 use testkit::process::output;
 
 /// Extended attribute of the directory of a workspace.
@@ -427,4 +427,17 @@ fn tokens_are_not_sent_unencrypted_to_other_machines() {
     }
     assert_has(&output(&mut list("a,0.0.0.0")), "app");
     assert!(one.exists());
+}
+
+#[test]
+fn states_that_cannot_be_read_are_not_taken_for_no_workspaces() {
+    let home = Home::new();
+    exits(&mut home.command(&["list"]), 0);
+    let states = home.dir("state/samovar/.samovar");
+    fs::create_dir_all(states.parent().unwrap()).unwrap();
+    fs::write(&states, "").unwrap();
+    for words in [&["list"][..], &["list", "--json"]] {
+        let text = exits(&mut home.command(words), 3);
+        assert_has(&text, "cannot read");
+    }
 }

@@ -1,15 +1,31 @@
 //! `samovar workspace list`.
 
-use std::io::Write;
+use std::fs;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+
+use anyhow::anyhow;
 
 use super::delete::check_complete;
 use super::local::{local_changes, summary};
 use super::state::{STATE, State, Workspace};
 use super::{age, old, overlay, registry};
+use crate::outcome::Failed;
+use crate::user_dirs;
 
 /// Lists the workspaces of the user.
+///
+/// # Errors
+///
+/// The directory of their states cannot be read.
 pub(super) fn list(is_json: bool, out: &mut dyn Write) -> anyhow::Result<()> {
+    if let Some(states) = user_dirs::workspaces()
+        && let Err(error) = fs::read_dir(&states)
+        && error.kind() != ErrorKind::NotFound
+    {
+        let error = anyhow!(error).context(format!("cannot read {states:?}"));
+        return Err(Failed::Unavailable.because(error));
+    }
     let registered = registry::list().into_iter().filter_map(|one| {
         let is_workspace = one.dir.join(STATE).exists();
         is_workspace.then_some(one.path)
