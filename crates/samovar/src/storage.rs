@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, ensure};
@@ -48,9 +49,16 @@ pub(crate) fn make_for_user(
         _ => false,
     };
     if is_its {
-        fs::create_dir_all(directory)
-            .and_then(|()| identity.take_all(directory))
-            .with_context(failed)?;
+        fs::create_dir_all(directory).with_context(failed)?;
+        let owner = fs::metadata(directory).with_context(failed)?.uid();
+        ensure!(
+            owner == 0 || identity.is_user(owner),
+            Failed::Refused.because(anyhow!(
+                "{directory:?} belongs to the user {owner}, and the server runs as {identity}: \
+                 give all files in it to that user with chown -R"
+            ))
+        );
+        identity.take_all(directory).with_context(failed)?;
     }
     Ok(())
 }

@@ -155,6 +155,13 @@ fn root_makes_a_new_storage_for_the_user_of_the_server() {
         fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).unwrap();
     }
     site.start().assert_serves(&path);
+    // One of a third user is refused.
+    let site = Site::new();
+    site.configure_empty("user = \"65534\"\ngroup = \"65534\"\n");
+    fs::create_dir(site.storage()).unwrap();
+    std::os::unix::fs::chown(site.storage(), Some(1234), Some(1234)).unwrap();
+    let refused = fails(&mut command(&site, "token create --name first"));
+    assert!(refused.contains("belongs to the user 1234"), "{refused}");
     // A directory that has other files stays that of root.
     let site = Site::new();
     site.configure_empty("user = \"65534\"\ngroup = \"65534\"\n");

@@ -87,6 +87,13 @@ impl Identity {
         }
     }
 
+    /// Returns whether this is the user with this ID, or any user may be meant.
+    #[must_use]
+    pub fn is_user(&self, uid: u32) -> bool {
+        let user = self.user.as_ref();
+        user.is_none_or(|user| user.uid.as_raw() == uid)
+    }
+
     /// Gives a directory of root, and what root owns in it, to this user and group. Does nothing if
     /// the process is not root, or if the directory belongs to another user. A file that has
     /// further names stays that of root, because it is also a file of another directory.
