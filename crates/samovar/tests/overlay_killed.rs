@@ -16,7 +16,7 @@ use std::process::Command;
 
 use support_git::Git;
 use support_mount::{can_mount, unmount};
-use support_workspaces::{Home, assert_has, exits, kill_at_each_step, tree, write};
+use support_workspaces::{Home, assert_has, exits, kill_at, kill_at_each_step, tree, write};
 use testkit::process::{finish, output};
 
 /// A repository that is pushed from one machine, and mounted on another one.
@@ -206,4 +206,29 @@ fn a_workspace_that_is_being_removed_is_refused_until_it_is_closed() {
     assert_has(&exits(open.arg(&mounted.directory), 1), "was interrupted");
     mounted.exits(&close, 0);
     assert!(!mounted.directory.exists());
+}
+
+/// An `open` is killed while it writes the state. The next one makes a complete workspace, and
+/// nothing is left of the first one.
+#[test]
+fn an_overlay_whose_opening_was_killed_is_opened_by_the_next_command() {
+    for (call, count) in [("rename", 2), ("rename", 3), ("fsync", 3)] {
+        let Some(mounted) = Mounted::new() else {
+            return;
+        };
+        mounted.exits(&["close", "--delete"], 0);
+        let mut open = mounted.command(&["open", "--mode", "overlay", "app"]);
+        open.arg(&mounted.directory);
+        let Some(killed) = kill_at(&open, call, count) else {
+            return;
+        };
+        assert!(!killed.status.success(), "{call} {count}");
+        assert_has(&output(&mut open), "mounted app@1");
+        write(&mounted.directory, "new", "mine");
+        assert_has(&mounted.exits(&["push"], 0), "app@2");
+        mounted.exits(&["close", "--delete"], 0);
+        assert!(!mounted.directory.exists());
+        let layers = fs::read_dir(mounted.home.dir("state/samovar/overlays")).unwrap();
+        assert_eq!(layers.count(), 0, "{call} {count}");
+    }
 }

@@ -69,6 +69,7 @@ pub(super) fn open(
         return reopen(options, workspace, sources, out);
     }
     check_place(options, &root)?;
+    overlay::remove_begun(&root)?;
     if options.is_overlay {
         overlay::check_based()?;
     }

@@ -80,7 +80,7 @@ pub(super) struct Registered {
     machine: String,
     is_marked: bool,
     /// Source of the overlay of the workspace. `None`: it has none.
-    mount: Option<String>,
+    pub(super) mount: Option<String>,
 }
 
 /// What identifies a directory.
@@ -368,7 +368,12 @@ pub(super) fn create(root: &Path, mount: Option<&str>) -> anyhow::Result<Registe
         // Two commands that open the same directory get the same state.
         let lock = File::create(states.join("lock"))?;
         lock.lock()?;
-        if let Some(found) = find(root) {
+        if let Some(mut found) = find(root) {
+            // That of a killed command may have been for another overlay.
+            if found.mount.as_deref() != mount {
+                found.mount = mount.map(str::to_owned);
+                found.write()?;
+            }
             return Ok(found);
         }
         let identity = identity_of_own(root, mount)?;

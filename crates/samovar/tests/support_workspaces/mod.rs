@@ -15,7 +15,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 use testkit::process::{finish, output};
 
@@ -150,6 +150,23 @@ pub(crate) fn exits(command: &mut Command, code: i32) -> String {
     text
 }
 
+/// Runs a command that is killed when it makes this system call for the nth time. Returns `None`,
+/// after printing the reason, if this machine cannot do that.
+pub(crate) fn kill_at(command: &Command, call: &str, count: u32) -> Option<Output> {
+    let mut killed = bare("strace");
+    killed.args(["-f", "-o", "/dev/null", "-e", &format!("trace={call}")]);
+    killed.arg(format!("--inject={call}:signal=SIGKILL:when={count}"));
+    killed.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        killed.env(name, value.unwrap_or_default());
+    }
+    let killed = killed.output();
+    if killed.is_err() {
+        println!("not tested: there is no strace");
+    }
+    killed.ok()
+}
+
 /// Kills `close --delete` of a new workspace at its first, second … use of each system call that
 /// removes or renames a file, the last one included. After the next `close`, and a `list`, nothing
 /// is left. `opens`: opens the workspace again, and changes it.
@@ -162,15 +179,7 @@ pub(crate) fn kill_at_each_step(home: &Home, root: &Path, options: &[&str], open
             let close = [&["close", "--delete"], options].concat();
             let mut close = home.command(&close);
             close.arg("--dir").arg(root);
-            let mut command = bare("strace");
-            command.args(["-f", "-o", "/dev/null", "-e", &format!("trace={call}")]);
-            command.arg(format!("--inject={call}:signal=SIGKILL:when={count}"));
-            command.arg(close.get_program()).args(close.get_args());
-            for (name, value) in close.get_envs() {
-                command.env(name, value.unwrap_or_default());
-            }
-            let Ok(killed) = command.output() else {
-                println!("not tested: there is no strace");
+            let Some(killed) = kill_at(&close, call, count) else {
                 return;
             };
             let again = finish(&mut close);

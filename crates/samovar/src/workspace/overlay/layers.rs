@@ -36,6 +36,8 @@ const WORK: &str = "work";
 const PROBE: &str = "probe";
 /// Name of the file that describes the snapshot below the changes.
 const ORIGIN: &str = "origin";
+/// Prefix of the sources of mounts.
+const SOURCE: &str = "samovar:";
 /// Prefix of the names of directories that are being removed.
 const REMOVED: &str = ".removed-";
 /// Name of a file that exists while the snapshot is served without the server.
@@ -356,7 +358,12 @@ pub(crate) fn upper(dir: &Path) -> PathBuf {
 /// Returns the source of the mount of the layers in this directory.
 pub(crate) fn mount_source(dir: &Path) -> String {
     let name = dir.file_name().unwrap_or_default();
-    format!("samovar:{}", name.to_string_lossy())
+    format!("{SOURCE}{}", name.to_string_lossy())
+}
+
+/// Returns the directory, below `parent`, of the layers whose mount has this source.
+pub(crate) fn of_source(parent: &Path, source: &str) -> Option<PathBuf> {
+    Some(parent.join(source.strip_prefix(SOURCE)?))
 }
 
 /// Returns the directory of the workspace that an earlier version mounted last, in the directory of

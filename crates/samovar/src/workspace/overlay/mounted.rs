@@ -16,11 +16,11 @@ use super::super::local::{empty, local_changes};
 use super::super::mode::{Lower, Mode, Overlay};
 use super::super::on_server::check_stored;
 use super::super::open::{has_files, unpushed};
-use super::super::state::{State, Workspace};
+use super::super::state::{STATE, State, Workspace};
 use super::super::{begun, old, registry, repositories};
 use super::changes::{self, read_upper, reserved};
 use super::guard::start_view;
-use super::layers::{LOWER, Layers, OVERLAYS, state_dir, unmount_lazily};
+use super::layers::{LOWER, Layers, OVERLAYS, of_source, state_dir, unmount_lazily};
 use super::namespace::{Namespace, may_mount};
 use super::origin::Origin;
 use super::refusal::check_fuse;
@@ -49,6 +49,35 @@ pub(in super::super) fn check_based() -> anyhow::Result<()> {
         ))
     );
     check_fuse()
+}
+
+/// Removes the layers that a killed `open` has left of a workspace in the directory `root`, which
+/// is none yet.
+///
+/// # Errors
+///
+/// Another command makes it one, or the layers cannot be removed.
+pub(in super::super) fn remove_begun(root: &Path) -> anyhow::Result<()> {
+    let begun = registry::find(root).filter(|begun| !begun.dir.join(STATE).exists());
+    let Some(begun) = begun else {
+        return Ok(());
+    };
+    let Some(source) = &begun.mount else {
+        return Ok(());
+    };
+    let Some(dir) = of_source(&state_dir()?.join(OVERLAYS), source).filter(|dir| dir.exists())
+    else {
+        return Ok(());
+    };
+    let (layers, _) = Layers::open(&dir)?;
+    // Changes are never removed.
+    let is_unused = fs::read_dir(layers.upper())?.next().is_none() && !layers.is_mounted()?;
+    // The other command was faster than this one.
+    let is_complete = begun.dir.join(STATE).exists();
+    match is_unused && !is_complete {
+        true => layers.remove(),
+        false => Ok(()),
+    }
 }
 
 /// Makes the directory `root` a workspace with the snapshot `base` as its lower layer, without
