@@ -256,9 +256,10 @@ pub(crate) fn realisation(name: &str) -> Option<RealisationId> {
 /// cache with such a prefix would hide them. `has_pages`: the cache has a web interface.
 #[must_use]
 pub fn is_own_segment(segment: &str, has_pages: bool) -> bool {
-    const SEGMENTS: [&str; 8] = [
+    const SEGMENTS: [&str; 9] = [
         "build-trace-v2",
         "closure",
+        "debuginfo",
         "log",
         "nar",
         "narinfos",

@@ -63,7 +63,7 @@ fn first_segments_of_urls_are_those_of_a_cache() {
             "{url}"
         );
     }
-    assert!(is_own_segment("upload", false));
+    assert!(is_own_segment("upload", false) && is_own_segment("debuginfo", false));
     assert!(!is_own_segment("", true) && !is_own_segment("team-a", true));
 }
 
