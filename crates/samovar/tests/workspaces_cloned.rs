@@ -2,7 +2,6 @@
 //! does not take its own older files for changes after the other one has pushed.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::print_stdout, reason = "a test says what it has not tested")]
 
 mod support;
 mod support_uploads;
