@@ -166,6 +166,6 @@ fn metrics_show_the_progress_of_a_scrub() {
     assert!(read > 1e6 && read <= 2.0 * all, "{read} of {all}");
     assert!(samples["samovar_catalog_load_seconds"] > 0.0);
     assert_eq!(samples["samovar_store_daemon_fallback"], 0.0);
-    // There are two lanes for blocking work, one for computation, and one for TLS handshakes.
-    assert_eq!(samples["samovar_workers_max"], 4.0 + 4.0 + 1.0 + 1.0);
+    // There are three lanes for blocking work, one for computation, and one for TLS handshakes.
+    assert_eq!(samples["samovar_workers_max"], 4.0 + 4.0 + 4.0 + 1.0 + 1.0);
 }

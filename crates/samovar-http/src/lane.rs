@@ -9,6 +9,8 @@ pub(crate) enum Lane {
     Prompt,
     /// The lane for jobs that may wait for disk I/O, however long it takes.
     Slow,
+    /// The lane for jobs that write to a disk. A disk that cannot be written may well be readable.
+    Writing,
     /// The lane for long computations. It has few slots, so that processor time remains for the
     /// other lanes.
     Costly,
@@ -23,6 +25,7 @@ impl Lane {
         match self {
             Self::Prompt | Self::Handshake => Self::Prompt,
             Self::Slow | Self::Costly => Self::Slow,
+            Self::Writing => Self::Writing,
         }
     }
 }

@@ -249,6 +249,11 @@ impl Response {
         Self::requeue_in(Lane::Slow)
     }
 
+    /// Requeues the request in the [writing lane](crate::Reply::dispatch_writing).
+    pub fn requeue_writing() -> Self {
+        Self::requeue_in(Lane::Writing)
+    }
+
     /// Sends the request back to its I/O thread, which calls [`Service::inline`] again, and then
     /// [`Service::intake`] and [`Service::handle`], with a head that
     /// [was sent back](crate::Head::was_sent_back). Nothing was sent to the client yet, and of a

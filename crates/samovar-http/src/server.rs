@@ -232,8 +232,8 @@ pub struct Load {
     pub accepted_count: u64,
     /// Number of TLS handshakes in progress.
     pub handshake_count: usize,
-    /// Number of worker slots in the prompt lane, and in the [slow](crate::Reply::dispatch_slow)
-    /// lane.
+    /// Number of worker slots in the prompt lane. The [slow](crate::Reply::dispatch_slow) and the
+    /// [writing](crate::Reply::dispatch_writing) lane have as many.
     pub worker_count: usize,
     /// Number of worker slots in all lanes, including the [costly](crate::Reply::dispatch_costly)
     /// one and that of TLS handshakes.

@@ -87,6 +87,7 @@ impl Service for Store {
             b"/memory" => reply.prepared(&Prepared::new(Status::OK, &[], b"memory")),
             b"/prompt" | b"/hang" => reply.dispatch(),
             b"/costly" | b"/again" => reply.dispatch_costly(),
+            b"/write" => reply.dispatch_writing(),
             _ => reply.dispatch_slow(),
         }
     }
@@ -94,6 +95,7 @@ impl Service for Store {
     fn handle(&self, request: &mut Request) -> Response {
         match request.head().path() {
             b"/prompt" => Response::text(Status::OK, "prompt"),
+            b"/cached" => Response::text(Status::OK, "cached"),
             b"/costly" if request.extensions().get::<Computed>().is_none() => {
                 self.0.read();
                 request.extensions_mut().insert(Computed);
@@ -156,6 +158,28 @@ fn requests_in_other_lanes_are_served_while_all_slow_requests_hang() {
             b"slow"
         };
         assert!(answer.body == expected, "download {number}");
+    }
+}
+
+#[test]
+fn requests_that_read_a_disk_are_served_while_all_that_write_hang() {
+    let disk = Arc::new(Disk::default());
+    let (server, addr) = serve(Store(Arc::clone(&disk)), |builder| builder.workers(WORKERS));
+    let recovery = Recovery(&disk);
+    let mut uploads: Vec<_> = (0..8).map(|_| Reader::new(connect(addr))).collect();
+    for client in &mut uploads {
+        client.send("GET /write HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    eventually("all places are taken", || {
+        let load = server.load();
+        load.running_count == WORKERS && load.queued_count == 8 - WORKERS
+    });
+    let mut client = Reader::new(connect(addr));
+    client.send("GET /cached HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.next(false).unwrap().body, b"cached");
+    drop(recovery);
+    for client in &mut uploads {
+        assert_eq!(client.next(false).unwrap().body, b"slow");
     }
 }
 

@@ -37,9 +37,9 @@ pub enum StorageError {
     /// Other writers of the database, in this process or in another, did not end in time.
     #[error("database is busy: another process writes to it for a long time")]
     Busy,
-    /// The disk has completed no flush for this time.
-    #[error("the disk has completed no flush for {} s: see the log of the kernel", .0.as_secs())]
-    DiskHangs(Duration),
+    /// The disk has completed no operation of this kind for this time.
+    #[error("the disk has completed no {} for {} s: see the log of the kernel", .0, .1.as_secs())]
+    DiskHangs(&'static str, Duration),
     /// The database was written by a newer version of Samovar.
     #[error(
         "database has schema {found}, this version reads up to {supported}: run a newer Samovar"
@@ -185,7 +185,7 @@ impl StorageError {
             Self::Damaged(reason) => Self::Damaged(reason.clone()),
             Self::Database(reason) => Self::Database(reason.clone()),
             Self::Busy => Self::Busy,
-            Self::DiskHangs(time) => Self::DiskHangs(*time),
+            Self::DiskHangs(kind, time) => Self::DiskHangs(kind, *time),
             other => Self::Database(other.to_string()),
         }
     }

@@ -23,8 +23,8 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
+mod disk;
 mod error;
-mod flushes;
 pub mod gc;
 pub mod import;
 mod layout;

@@ -17,10 +17,12 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use tempfile::NamedTempFile;
 
+use crate::disk::Disk;
 use crate::error::StorageError;
 use crate::layout::{PART_PREFIX, TMP};
 use crate::regular::open_regular;
@@ -100,6 +102,8 @@ impl Drop for Placed {
 #[derive(Debug)]
 pub struct Directory {
     root: PathBuf,
+    /// Notices if the disk of the directory hangs.
+    disk: Arc<Disk>,
 }
 
 impl Directory {
@@ -125,9 +129,9 @@ impl Directory {
     /// Starts a new object, which is invisible until [`NewObject::publish`].
     pub(crate) fn create(&self) -> Result<NewObject, StorageError> {
         let file = reserve::check_room(&self.root)
-            .and_then(|()| self.temporary())
+            .and_then(|()| self.disk.write(|| self.temporary()))
             .map_err(|error| StorageError::file("cannot create a file in", TMP, error))?;
-        Ok(NewObject::new(file, self.root.clone()))
+        Ok(NewObject::new(file, self.root.clone(), &self.disk))
     }
 
     /// Opens an object for reading. Returns `None` if it does not exist.
@@ -225,7 +229,7 @@ impl Directory {
     /// [`StorageError::File`] if an operation on the file system fails. Then none of the objects
     /// may be used: see the module's documentation.
     pub(crate) fn sync_names(&self, synced: &[&Placed]) -> Result<(), StorageError> {
-        sync_names(&self.root, synced)
+        self.disk.flush(|| sync_names(&self.root, synced))
     }
 
     /// Starts a group of objects that become durable together. Call it before the first object of
@@ -233,7 +237,7 @@ impl Directory {
     pub(crate) fn start_group(&self) -> Result<ObjectGroup<'_>, StorageError> {
         let disk = File::open(&self.root)
             .map_err(|error| StorageError::file("cannot open", ".", error))?;
-        Ok(ObjectGroup::new(&self.root, disk))
+        Ok(ObjectGroup::new(&self.root, disk, &self.disk))
     }
 
     /// Durably makes an existing file an object without copying it. The file must be on the same
@@ -303,6 +307,10 @@ impl Directory {
     /// Writes a small object that can be rebuilt from the database. After a power cut it may be
     /// missing or empty, but never contains a part of the bytes.
     pub(crate) fn write_mirror(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError> {
+        self.disk.write(|| self.write_rebuildable(key, bytes))
+    }
+
+    fn write_rebuildable(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError> {
         let failed = |error| StorageError::file("cannot write", key, error);
         reserve::check_room(&self.root).map_err(failed)?;
         let mut file = self.temporary().map_err(failed)?;
@@ -324,7 +332,15 @@ impl Directory {
     pub(crate) fn existing(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
+            disk: Arc::default(),
         }
+    }
+
+    /// Sets what notices if the disk of the directory hangs.
+    #[must_use]
+    pub(crate) fn on(mut self, disk: &Arc<Disk>) -> Self {
+        self.disk = Arc::clone(disk);
+        self
     }
 
     /// Creates a temporary file, which is removed when dropped unless it is renamed.

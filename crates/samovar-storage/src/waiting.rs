@@ -10,12 +10,12 @@
 //! All waits of one request together take at most its patience: see [`Patience`].
 
 use std::cell::Cell;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use crate::disk::Disk;
 use crate::error::StorageError;
-use crate::flushes::Flushes;
 
 /// Maximum time that a request waits for a slot, for memory and for the database together. It is
 /// below 60 s, the usual timeout of proxies.
@@ -86,8 +86,8 @@ pub struct Waits {
     patience: OnceLock<Duration>,
     /// Number of requests that wait with a lent slot.
     long_count: AtomicUsize,
-    /// Flushes of the database and of the files.
-    pub(crate) flushes: Flushes,
+    /// The disk of the database and of the files.
+    pub(crate) disk: Arc<Disk>,
 }
 
 impl Waits {

@@ -1,5 +1,6 @@
 //! While the disk with the uploaded files hangs, the server answers requests about its Nix store.
-//! If the disk completes no flush for long, uploads are refused at once, instead of waiting for it.
+//! If the disk completes nothing for long, uploads are refused at once, instead of waiting for it,
+//! and uploaded paths are still served.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -152,9 +153,19 @@ fn a_hanging_disk_of_uploads_does_not_stop_the_answers_about_the_store() {
     }
 }
 
-/// Uploads that have begun wait as long as the disk hangs, and are acknowledged then.
 #[test]
 fn uploads_are_refused_while_the_disk_completes_no_flush() {
+    uploads_are_refused_while(VolatileDisk::hang, "flush");
+}
+
+#[test]
+fn uploads_are_refused_while_the_disk_is_frozen() {
+    uploads_are_refused_while(VolatileDisk::freeze, "write");
+}
+
+/// Uploads that have begun wait as long as the disk hangs, and are acknowledged then. Meanwhile,
+/// uploaded paths are served, however many uploads wait.
+fn uploads_are_refused_while(hang: fn(&VolatileDisk), operation: &str) {
     let dir = tempfile::tempdir().unwrap();
     let storage = dir.path().join("storage");
     fs::create_dir(&storage).unwrap();
@@ -163,11 +174,13 @@ fn uploads_are_refused_while_the_disk_completes_no_flush() {
         return;
     };
     let site = Site::with_storage(dir, storage);
+    site.configure_empty("workers = 4\n");
     let server = site.start();
     let token = site.token(&["--rights", "read,push,pin"]);
     let path = MadePath::new("before");
     server.publish(&token, &path);
-    disk.hang();
+    server.assert_serves(&path);
+    hang(&disk);
     let _resumes = Resumes(&disk);
     let send = |method: &str, target: &str, body: &[u8]| {
         let mut client = TcpStream::connect(server.address).unwrap();
@@ -188,10 +201,20 @@ fn uploads_are_refused_while_the_disk_completes_no_flush() {
         let read = client.read_to_end(&mut text);
         read.is_ok().then(|| String::from_utf8(text).unwrap())
     };
-    let first = MadePath::new("first");
-    let mut waits = put(&first);
+    let first: Vec<MadePath> = (0..40)
+        .map(|n| MadePath::new(&format!("first-{n}")))
+        .collect();
+    let mut waits: Vec<TcpStream> = first.iter().map(put).collect();
     let mut held = Vec::new();
     let (mut count, mut refused) = (0, String::new());
+    eventually("uploads wait for the disk", || disk.is_waited_for());
+    let read = |target: &str| {
+        let text = answer(&mut send("GET", target, b""), Duration::from_secs(20));
+        let text = text.expect(target);
+        assert!(text.starts_with("HTTP/1.1 200 "), "{target}: {text}");
+    };
+    read(&path.target());
+    read(&path.file_target());
     eventually("an upload is refused", || {
         let mut client = put(&MadePath::new(&format!("probe-{count}")));
         count += 1;
@@ -209,7 +232,8 @@ fn uploads_are_refused_while_the_disk_completes_no_flush() {
     };
     assert!(is_refused(&refused), "{refused}");
     let line = server.process.wait_for("the storage cannot be used");
-    assert!(line.contains("has completed no flush for 30 s"), "{line}");
+    let cause = format!("has completed no {operation} for 30 s");
+    assert!(line.contains(&cause), "{line}");
     // No request that would change something waits, and reads are answered.
     for (method, target) in [
         ("PUT", path.target()),
@@ -221,12 +245,15 @@ fn uploads_are_refused_while_the_disk_completes_no_flush() {
         let text = text.expect(method);
         assert!(is_refused(&text), "{method} {target}: {text}");
     }
-    server.assert_serves(&path);
+    read(&path.target());
+    read(&path.file_target());
     disk.resume();
-    let text = answer(&mut waits, Duration::from_secs(60)).unwrap();
-    assert!(text.starts_with("HTTP/1.1 200 "), "{text}");
+    for client in &mut waits {
+        let text = answer(client, Duration::from_secs(60)).unwrap();
+        assert!(text.starts_with("HTTP/1.1 200 "), "{text}");
+    }
     eventually("uploads are accepted again", || {
-        let file = server.put(&token, &first.file_target(), &first.file);
+        let file = server.put(&token, &first[0].file_target(), &first[0].file);
         file.status == 200
     });
     server.publish(&token, &MadePath::new("after"));

@@ -219,7 +219,7 @@ impl Cache {
                 Verdict::Refused(access::Refusal::Denied)
                     if self.uploads.is_some() && upload::has_token(head) =>
                 {
-                    return Ok(reply.dispatch_slow());
+                    return Ok(self.dispatch_upload(head, route, reply));
                 }
                 Verdict::Refused(access::Refusal::Denied)
                     if self.asks_for_token(access, head, route) =>
@@ -239,9 +239,23 @@ impl Cache {
             }
         }
         if self.uploads.is_some() && upload::needs_worker(head.method(), route) {
-            return Ok(reply.dispatch_slow());
+            return Ok(self.dispatch_upload(head, route, reply));
         }
         Ok(self.inline_admitted(fresh, turn, head, route, reply))
+    }
+
+    /// Dispatches a request that may be about uploads.
+    fn dispatch_upload(&self, head: Head<'_>, route: &Route, reply: Reply<'_>) -> Inline {
+        match self.may_write(head, route) {
+            true => reply.dispatch_writing(),
+            false => reply.dispatch_slow(),
+        }
+    }
+
+    /// Returns whether a request may wait until the disk of the uploads is written.
+    fn may_write(&self, head: Head<'_>, route: &Route) -> bool {
+        let uploads = self.uploads.as_ref();
+        uploads.is_some_and(|uploads| uploads.writes(head.method(), route))
     }
 
     // Long: one case per route. Splitting it would hide which routes are answered on the I/O
@@ -512,6 +526,7 @@ impl Cache {
             Verdict::Granted => {
                 observer.event(&Event::PasswordVerified);
                 Some(match upload::reads_files(self.uploads.as_ref(), route) {
+                    _ if self.may_write(head, route) => Response::requeue_writing(),
                     true => Response::requeue_slow(),
                     false => Response::requeue(),
                 })

@@ -7,7 +7,7 @@ use samovar_protocol::names::FileName;
 use samovar_storage::metadata::{Client, StoredPath};
 use samovar_storage::token::now;
 
-use super::{Context, Uploads, render, unavailable, with_token};
+use super::{Context, Uploads, needs_token, render, unavailable, with_token};
 use crate::answer::build_log;
 use crate::answer::nar::Part;
 use crate::narinfo::rendered;
@@ -27,6 +27,13 @@ pub(crate) fn reads_files(uploads: Option<&Uploads>, route: &Route) -> bool {
 }
 
 impl Uploads {
+    /// Returns whether a request may wait until the disk is written, because it changes something.
+    /// While the disk hangs, such a request is refused and does not wait. Never blocks on a disk.
+    pub(crate) fn writes(&self, method: Method, route: &Route) -> bool {
+        let is_change = !matches!(method, Method::Get | Method::Head) && needs_token(method, route);
+        is_change && !self.stored.disk_hangs()
+    }
+
     /// Answers a GET or HEAD from uploaded paths, after the live Nix store had nothing with this
     /// URL. Returns `None` if nothing is uploaded there, either: then the store's answer says why
     /// there is none.

@@ -2,14 +2,15 @@
 //!
 //! # Theory of operation
 //!
-//! There are four [lanes](Lane), each with its own queue and worker slots. The slots limit the
+//! There are five [lanes](Lane), each with its own queue and worker slots. The slots limit the
 //! number of threads that run jobs of the lane at the same time. The service chooses the lane of a
 //! request, and all work for that request runs there. So if a disk hangs and blocks every job of
-//! the slow lane, the prompt lane still has all its slots. The costly lane has few slots, because
-//! its jobs keep processors busy, and there clients take turns (`turns.rs`), because one may ask
-//! for many computations. TLS handshakes have a lane of their own, so handlers that block never
-//! delay a new connection. Threads belong to no lane: their number is limited to the slots of all
-//! lanes, and a new thread is started when a job finds a free slot but no free thread.
+//! the slow lane, the prompt lane still has all its slots; and if it blocks every job of the
+//! writing lane, the slow lane still reads what it can. The costly lane has few slots, because its
+//! jobs keep processors busy, and there clients take turns (`turns.rs`), because one may ask for
+//! many computations. TLS handshakes have a lane of their own, so handlers that block never delay a
+//! new connection. Threads belong to no lane: their number is limited to the slots of all lanes,
+//! and a new thread is started when a job finds a free slot but no free thread.
 //!
 //! A handler that reads a body as it arrives may have to wait for its client. Meanwhile it lends
 //! its slot to other jobs; if work is queued and no thread is free, another thread is started. So
@@ -47,7 +48,7 @@ pub(crate) struct Queue {
     start: OnceLock<Start>,
     /// Maximum number of queued requests in each lane.
     len_max: usize,
-    /// Number of worker slots in the prompt lane, and the same number in the slow lane.
+    /// Number of worker slots in the prompt lane. The slow and the writing lane have as many.
     pub(crate) slots_max: usize,
     /// Number of worker slots in all lanes together.
     pub(crate) threads_max: usize,
@@ -60,7 +61,7 @@ pub(crate) struct Queue {
 #[derive(Debug, Default)]
 struct State {
     /// The lanes, indexed by [`Lane`].
-    lanes: [LaneState; 4],
+    lanes: [LaneState; 5],
     is_closed: bool,
     /// Number of worker threads.
     thread_count: usize,
@@ -179,7 +180,7 @@ impl Queue {
     pub(crate) fn new(len_max: usize, slots_max: usize, waiting_max: usize) -> Self {
         let costly_max = costly_slots(slots_max);
         let handshake_max = handshake_slots(slots_max);
-        let lanes = [slots_max, slots_max, costly_max, handshake_max];
+        let lanes = [slots_max, slots_max, slots_max, costly_max, handshake_max];
         let mut state = State {
             lanes: lanes.map(LaneState::new),
             ..State::default()

@@ -47,13 +47,15 @@
 //!
 //! # What if a disk hangs?
 //!
-//! All workers that read from the disk hang. So there are two lanes for blocking work, each with as
-//! many slots as there are workers. A request that is dispatched with
+//! All workers that read from the disk hang. So there are three lanes for blocking work, each with
+//! as many slots as there are workers. A request that is dispatched with
 //! [`Reply::dispatch_slow`](crate::Reply::dispatch_slow) runs in the slow lane, including its
 //! response body. If all requests that read from a disk use the slow lane, all other requests are
-//! served while the disk hangs. The requests in the slow lane wait. The server does not disconnect
-//! their clients, and completes the requests when the disk works again. Workers also close the
-//! files of HTTP/1.1 responses, because some file systems block on close.
+//! served while the disk hangs. Requests that write to a disk use a third lane:
+//! [`Reply::dispatch_writing`](crate::Reply::dispatch_writing). If a disk cannot be written, the
+//! slow lane still reads what is in memory. The requests in the lane that hangs wait. The server
+//! does not disconnect their clients, and completes the requests when the disk works again. Workers
+//! also close the files of HTTP/1.1 responses, because some file systems block on close.
 //!
 //! # What if a handler hangs while the server stops?
 //!
@@ -78,15 +80,16 @@
 //!
 //! # What about long computations?
 //!
-//! A third lane is for work that takes the processor for milliseconds, such as hashing a password
+//! Another lane is for work that takes the processor for milliseconds, such as hashing a password
 //! ([`Reply::dispatch_costly`](crate::Reply::dispatch_costly)). It has one slot per sixteen
 //! workers. There the networks of clients take turns, so that one client's computations do not hold
 //! up another's; [`Reply::dispatch_costly_for`](crate::Reply::dispatch_costly_for) names the client
 //! behind a proxy, and whether it comes before others. After the computation,
 //! [`Response::requeue`](crate::Response::requeue) moves the request to the prompt lane, and
-//! `requeue_slow` to the slow lane, for the rest of its work. If the result is that another part of
-//! the application is responsible, [`Response::send_back`](crate::Response::send_back) lets the I/O
-//! thread decide again, as if no worker had had the request.
+//! `requeue_slow` and `requeue_writing` to those lanes, for the rest of its work. If the result is
+//! that another part of the application is responsible,
+//! [`Response::send_back`](crate::Response::send_back) lets the I/O thread decide again, as if no
+//! worker had had the request.
 //!
 //! # What if something panics?
 //!

@@ -191,6 +191,14 @@ impl Reply<'_> {
         Inline(Outcome::Dispatch(Lane::Slow.into()))
     }
 
+    /// Dispatches the request to a worker in the writing lane, for handlers that write to a disk.
+    /// That lane has [`Builder::workers`](crate::Builder::workers) worker slots of its own. If a
+    /// disk cannot be written and blocks all of them, requests in the other lanes are still served,
+    /// including those that [read](Self::dispatch_slow) from the disk.
+    pub fn dispatch_writing(self) -> Inline {
+        Inline(Outcome::Dispatch(Lane::Writing.into()))
+    }
+
     /// Dispatches the request to a worker in the costly lane, for handlers with long computations
     /// such as hashing a password. Few of them run at the same time: one per sixteen
     /// [workers](crate::Builder::workers), which is half the number of cores by default. After the

@@ -222,8 +222,8 @@ impl Sqlite {
             let statements = statements.take().ok_or(StorageError::Busy)?;
             let outcome = statements(&transaction)?;
             match flush {
-                Flush::AtCommit => self.waits.flushes.flush(|| transaction.commit())?,
-                Flush::Later => transaction.commit()?,
+                Flush::AtCommit => self.waits.disk.flush(|| transaction.commit())?,
+                Flush::Later => self.waits.disk.write(|| transaction.commit())?,
             }
             self.check_file()?;
             Ok(outcome)
@@ -240,7 +240,8 @@ impl Sqlite {
         let pooled = idle().pop();
         let connection = match pooled {
             Some(connection) => connection,
-            None => connect(&self.path, self.access)?,
+            // SQLite creates missing files, for which a frozen file system lets it wait.
+            None => self.waits.disk.write(|| connect(&self.path, self.access))?,
         };
         let outcome = query(&connection);
         let mut idle = idle();

@@ -4,10 +4,12 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tempfile::NamedTempFile;
 
 use super::{Placed, create_directory, sync_directory};
+use crate::disk::Disk;
 use crate::error::StorageError;
 use crate::layout::{PART_PREFIX, TMP};
 use crate::reserve;
@@ -42,6 +44,7 @@ const SYNCFS_TYPES: [i64; 6] = [
 pub(crate) struct NewObject {
     file: NamedTempFile,
     root: PathBuf,
+    disk: Arc<Disk>,
     /// Number of bytes written.
     len: u64,
     /// Number of bytes of which the kernel was told to start writing them to the disk.
@@ -49,10 +52,11 @@ pub(crate) struct NewObject {
 }
 
 impl NewObject {
-    pub(super) fn new(file: NamedTempFile, root: PathBuf) -> Self {
+    pub(super) fn new(file: NamedTempFile, root: PathBuf, disk: &Arc<Disk>) -> Self {
         Self {
             file,
             root,
+            disk: Arc::clone(disk),
             len: 0,
             writeback_len: 0,
         }
@@ -70,6 +74,11 @@ impl NewObject {
 
     /// Gives the file its name; see [`NewObject::place`]. Also returns the open file.
     fn named(self, key: &str, is_stored: bool) -> Result<(Placed, File), StorageError> {
+        let disk = Arc::clone(&self.disk);
+        disk.write(|| self.rename(key, is_stored))
+    }
+
+    fn rename(self, key: &str, is_stored: bool) -> Result<(Placed, File), StorageError> {
         let failed = |error| StorageError::file("cannot write", key, error);
         let path = self.root.join(key);
         match path.parent() {
@@ -105,7 +114,7 @@ impl NewObject {
 
 impl Write for NewObject {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let len = self.file.write(bytes)?;
+        let len = self.disk.write(|| self.file.write(bytes))?;
         let checked_len = self.len / CHECK_LEN;
         self.len += len as u64;
         if self.len / CHECK_LEN > checked_len {
@@ -136,29 +145,30 @@ impl NewObject {
     /// Like [`place`](Self::place), and waits until the contents are on the disk. The object
     /// becomes durable with [`super::Directory::sync_names`].
     pub(crate) fn place_synced(self, key: &str, is_stored: bool) -> Result<Placed, StorageError> {
+        let disk = Arc::clone(&self.disk);
         let (placed, file) = self.named(key, is_stored)?;
         // A journaling file system that syncs the renamed file makes the name durable, too. Syncing
         // the directory then costs nothing.
-        file.sync_all()
+        disk.flush(|| file.sync_all())
             .map_err(|error| StorageError::file("cannot sync", key, error))?;
         Ok(placed)
     }
 
     /// Makes the object durable and visible under `key`. Replaces an existing object with that key.
     pub(crate) fn publish(self, key: &str) -> Result<(), StorageError> {
-        let root = self.root.clone();
+        let (root, disk) = (self.root.clone(), Arc::clone(&self.disk));
         let placed = self.place_synced(key, false)?;
-        sync_names(&root, &[&placed])
+        disk.flush(|| sync_names(&root, &[&placed]))
     }
 }
 
-fn sync_file(root: &Path, placed: &Placed) -> Result<(), StorageError> {
+fn sync_file(root: &Path, disk: &Disk, placed: &Placed) -> Result<(), StorageError> {
     let Placed { key, pending } = placed;
     let synced = match pending {
         Some(pending) => File::open(pending),
         None => File::open(root.join(key)),
     };
-    let synced = synced.and_then(|file| file.sync_all());
+    let synced = synced.and_then(|file| disk.flush(|| file.sync_all()));
     synced.map_err(|error| StorageError::file("cannot sync", key, error))
 }
 
@@ -200,26 +210,28 @@ fn rename_pending(root: &Path, placed: &[&Placed]) -> Result<(), StorageError> {
 pub(crate) struct ObjectGroup<'a> {
     root: &'a Path,
     /// The root directory. `syncfs` reports the write errors since this was opened.
-    disk: File,
+    opened: File,
+    /// Notices a disk that hangs.
+    disk: &'a Disk,
 }
 
 impl<'a> ObjectGroup<'a> {
-    pub(super) fn new(root: &'a Path, disk: File) -> Self {
-        Self { root, disk }
+    pub(super) fn new(root: &'a Path, opened: File, disk: &'a Disk) -> Self {
+        Self { root, opened, disk }
     }
 
     /// Whether `syncfs` makes all files durable. On other file systems, such as FUSE, it may only
     /// pass them on.
     fn has_syncfs(&self) -> bool {
-        let disk = rustix::fs::fstatfs(&self.disk);
+        let disk = rustix::fs::fstatfs(&self.opened);
         disk.is_ok_and(|disk| SYNCFS_TYPES.contains(&disk.f_type))
     }
 }
 
 /// Syncs files, and then their directories, by several threads: file systems sync many files in
 /// about the time of one.
-fn sync_files(root: &Path, placed: &[&Placed]) -> Result<(), StorageError> {
-    let sync = |placed: &&Placed| sync_file(root, placed);
+fn sync_files(root: &Path, disk: &Disk, placed: &[&Placed]) -> Result<(), StorageError> {
+    let sync = |placed: &&Placed| sync_file(root, disk, placed);
     let len = placed.len().div_ceil(SYNC_THREAD_COUNT).max(1);
     let (own, others) = placed.split_at(len.min(placed.len()));
     std::thread::scope(|scope| {
@@ -234,16 +246,17 @@ fn sync_files(root: &Path, placed: &[&Placed]) -> Result<(), StorageError> {
             .map(|thread| thread.join().unwrap_or_else(panicked));
         own.and(outcomes.try_for_each(|outcome| outcome))
     })?;
-    sync_names(root, placed)
+    disk.flush(|| sync_names(root, placed))
 }
 
 impl ObjectGroup<'_> {
     /// Makes [placed](NewObject::place) objects durable: after that, they survive a power cut.
     pub(crate) fn sync(self, placed: &[&Placed]) -> Result<(), StorageError> {
         if placed.len() < SYNCFS_COUNT_MIN || !self.has_syncfs() {
-            return sync_files(self.root, placed);
+            return sync_files(self.root, self.disk, placed);
         }
-        rustix::fs::syncfs(&self.disk)
+        // Not counted: it writes all files of the file system, which may take a slow disk long.
+        rustix::fs::syncfs(&self.opened)
             .map_err(|error| StorageError::file("cannot sync", ".", error.into()))?;
         rename_pending(self.root, placed)
     }

@@ -217,14 +217,20 @@ impl StoredCache {
         self.storage.metadata.waits().start()
     }
 
-    /// Checks that the disk completes flushes: an upload would wait as long as it hangs. Counts a
-    /// refused request otherwise.
+    /// Whether the disk hangs: see [`check_disk`](Self::check_disk). Never blocks on a disk.
+    #[must_use]
+    pub fn disk_hangs(&self) -> bool {
+        self.storage.metadata.waits().disk.check().is_err()
+    }
+
+    /// Checks that the disk completes writes and flushes: an upload would wait as long as it hangs.
+    /// Counts a refused request otherwise.
     ///
     /// # Errors
     ///
     /// [`StorageError::DiskHangs`].
     pub fn check_disk(&self) -> Result<(), StorageError> {
-        let checked = self.storage.metadata.waits().flushes.check();
+        let checked = self.storage.metadata.waits().disk.check();
         if checked.is_err() {
             self.storage.counters.refuse(Reason::StorageFailed);
         }
@@ -317,9 +323,7 @@ impl StoredCache {
         let outcomes = waits.lend(|| {
             let NewFile { object, in_flight } = file;
             let group = Arc::new(vec![NarOfToken {
-                file: waits
-                    .flushes
-                    .flush(|| object.place_synced(&new.nar.object_key, new.is_stored))?,
+                file: object.place_synced(&new.nar.object_key, new.is_stored)?,
                 new: (token.id, new),
                 _in_flight: in_flight,
             }]);

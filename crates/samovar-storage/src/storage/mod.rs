@@ -183,7 +183,7 @@ impl Storage {
         let lock = open_lock(root)?;
         let storage = Arc::new(Self {
             root: root.to_owned(),
-            objects: directory,
+            objects: directory.on(&metadata.waits().disk),
             metadata,
             store_dir: store_dir.clone(),
             limits: Limits::default(),
@@ -411,8 +411,7 @@ impl Storage {
     ) -> Result<Vec<Vec<Result<(), StorageError>>>, StorageError> {
         let nars = batch.iter().copied().flatten();
         let files: Vec<&Placed> = nars.clone().map(|nar| &nar.file).collect();
-        let flushes = &self.metadata.waits().flushes;
-        flushes.flush(|| self.objects.sync_names(&files))?;
+        self.objects.sync_names(&files)?;
         let new: Vec<&(i64, NewNar)> = nars.map(|nar| &nar.new).collect();
         let outcomes = nars::add_of_tokens(&self.metadata, &new, patience)?;
         if outcomes.iter().any(|outcome| matches!(outcome, Ok(true))) {

@@ -16,6 +16,7 @@
 )]
 
 mod changes;
+mod held;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -25,12 +26,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{
     BackgroundSession, BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem,
-    FopenFlags, Generation, INodeNo, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyStatfs, ReplyWrite, Request, TimeOrNow,
+    Generation, INodeNo, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyStatfs, ReplyWrite, Request, TimeOrNow,
     WriteFlags,
 };
 
 use changes::{Change, NameChange};
+use held::NewFile;
 
 /// Lifetime of attributes and names in the kernel's cache. Only the kernel changes them.
 const TTL: Duration = Duration::from_secs(3600);
@@ -76,6 +78,8 @@ struct State {
     random: u64,
     /// Calls of `fsync` that are not answered, while the disk hangs.
     held: Option<Vec<ReplyEmpty>>,
+    /// Files that are not created, while the disk is frozen.
+    held_files: Option<Vec<NewFile>>,
 }
 
 #[derive(Default, Clone)]
@@ -173,17 +177,6 @@ impl VolatileDisk {
         state.cut_at = Some((state.call_count + count, kept));
     }
 
-    /// Lets each `fsync` wait until the disk is resumed.
-    pub(crate) fn hang(&self) {
-        self.state().held = Some(Vec::new());
-    }
-
-    /// Answers each `fsync` that waits, and the later ones.
-    pub(crate) fn resume(&self) {
-        let held = self.state().held.take();
-        held.into_iter().flatten().for_each(ReplyEmpty::ok);
-    }
-
     /// Cuts the power now, unless it has already been cut.
     pub(crate) fn cut(&self, kept: Kept) {
         let mut state = self.state();
@@ -210,13 +203,6 @@ impl Drop for Mounted {
 }
 
 impl State {
-    fn answer_sync(&mut self, inode: INodeNo, reply: ReplyEmpty) {
-        match &mut self.held {
-            Some(held) => held.push(reply),
-            None => reply_empty(self.sync(inode), reply),
-        }
-    }
-
     /// Returns true with a probability of `percent`.
     fn is_kept(&mut self, percent: u64) -> bool {
         self.random ^= self.random << 13;
@@ -459,13 +445,12 @@ impl Filesystem for Disk {
         _: i32,
         reply: ReplyCreate,
     ) {
-        match self.state().create(parent, name, mode & !umask, false) {
-            Ok(attributes) => {
-                let flags = FopenFlags::empty();
-                reply.created(&TTL, &attributes, Generation(0), FileHandle(0), flags);
-            }
-            Err(error) => reply.error(error),
-        }
+        self.state().create_file(NewFile {
+            parent,
+            name: name.to_owned(),
+            mode: mode & !umask,
+            reply,
+        });
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
