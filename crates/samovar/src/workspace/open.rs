@@ -71,7 +71,7 @@ pub(super) fn open(
     check_place(options, &root)?;
     overlay::remove_begun(&root)?;
     if options.is_overlay {
-        overlay::check_based()?;
+        overlay::check_machine()?;
     }
     let snapshots = Snapshots::open(options.name.remote.clone(), sources, &options.keys)?;
     if !options.is_public {

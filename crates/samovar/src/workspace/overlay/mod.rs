@@ -17,6 +17,6 @@ mod users;
 
 pub(super) use guard::{command as guard_command, run as run_guard};
 pub(super) use layers::{OVERLAYS, last_directory, mount_source, state_dir, upper};
-pub(super) use mounted::{check_based, close, create, find_removed, is_mounted, mount, remove};
+pub(super) use mounted::{check_machine, close, create, find_removed, is_mounted, mount, remove};
 pub(super) use mounted::{remove_begun, restore_removed, scan};
 pub(super) use run::{command, run};

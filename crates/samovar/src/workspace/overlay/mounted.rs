@@ -40,7 +40,7 @@ use crate::snapshot::Downloaded;
 /// # Errors
 ///
 /// The reason why not, and the alternatives.
-pub(in super::super) fn check_based() -> anyhow::Result<()> {
+pub(in super::super) fn check_machine() -> anyhow::Result<()> {
     ensure!(
         may_mount(),
         Failed::Refused.because(anyhow!(
@@ -243,7 +243,7 @@ pub(in super::super) fn mount(workspace: &Workspace, sources: &Sources) -> anyho
         }
         unmount_idle(workspace, &layers)?;
     }
-    check_based()?;
+    check_machine()?;
     if workspace.is_mounted() {
         unmount_lazily(root);
     }
