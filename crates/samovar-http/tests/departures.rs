@@ -286,7 +286,9 @@ fn vanished_clients_are_detected_while_their_responses_wait() {
         })
         .collect();
     eventually("all closed", || fixture.server.connection_count() == 0);
-    assert!(clients.iter().all(|(_, waiting)| waiting.is_gone()));
+    eventually("all gone", || {
+        clients.iter().all(|(_, waiting)| waiting.is_gone())
+    });
     for _ in &clients {
         assert_eq!(fixture.ends.recv().unwrap(), End::Left);
     }

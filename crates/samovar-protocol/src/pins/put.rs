@@ -49,8 +49,8 @@ pub enum PutError {
     Twice(&'static str),
     /// The text of a line with this name is malformed.
     #[error(
-        "the text of the line {0} must have 1 to {PIN_TEXT_LEN_MAX} bytes of UTF-8 before \
-         percent-encoding"
+        "the text of the line {0} must be percent-encoded, and have 1 to {PIN_TEXT_LEN_MAX} bytes \
+         of UTF-8 before that"
     )]
     Text(&'static str),
 }

@@ -98,6 +98,8 @@ config() {
 # Starts a server in the place of the one that runs, and waits until it serves.
 serve() {
     stop
+    # The output of the server before must not be taken for that of this one.
+    : >/tmp/server
     eval "$1" </dev/null >/tmp/server 2>&1 &
     server=$!
     until grep -q ': serving ' /tmp/server; do
