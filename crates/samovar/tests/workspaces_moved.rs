@@ -72,6 +72,14 @@ fn a_moved_workspace_is_found_and_a_copy_is_none() {
     let moved = home.dir("below/moved");
     fs::create_dir(home.dir("below")).unwrap();
     fs::rename(&one, &moved).unwrap();
+    // Any command in it tells where it is, also if another one takes its place.
+    home.exits(&moved, &["status"], 0);
+    let listed = output(&mut home.command(&["list"]));
+    assert_has(&listed, "below/moved  app@1");
+    home.open("other", "one");
+    let listed = output(&mut home.command(&["list"]));
+    assert_eq!(listed.lines().count(), 2, "{listed}");
+    home.run(&one, &["close", "--delete"]);
     write(&moved, "b", "b");
     assert_eq!(home.push(&moved), 2);
     let listed = output(&mut home.command(&["list"]));

@@ -130,6 +130,8 @@ fn run_in(
     if command != "repair" {
         workspace.check_based()?;
     }
+    // `list` names the directory to which it was moved.
+    workspace.register();
     if command == "diff" {
         return status::diff(workspace, out);
     }
