@@ -130,8 +130,7 @@ fn run_in(
     if command != "repair" {
         workspace.check_based()?;
     }
-    // `list` names the directory to which it was moved.
-    workspace.register();
+    workspace.register_moved();
     if command == "diff" {
         return status::diff(workspace, out);
     }

@@ -315,6 +315,14 @@ impl Workspace {
             .map_or(&*self.root, |overlay| &overlay.layers)
     }
 
+    /// Stores where the workspace is, if it was moved, so that `list` names its new place.
+    /// Otherwise, a command that only reads changes nothing.
+    pub(super) fn register_moved(&mut self) {
+        if self.registered.path != self.root {
+            self.register();
+        }
+    }
+
     /// Stores where the workspace is, if that has changed.
     pub(super) fn register(&mut self) {
         let mount = self.state.mode.layers().map(mount_source);
