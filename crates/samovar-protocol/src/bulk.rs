@@ -34,7 +34,7 @@ pub const NARINFO_LEN_MAX: u64 = 16 << 20;
 
 const LINE_LEN_MAX: u64 = 128;
 
-/// Writes the lines of an answer, each with its LF. The writer appends each narinfo itself.
+/// Makes the lines of an answer, each with its LF. The caller appends each narinfo to its line.
 #[derive(Debug, Default)]
 pub struct Writer {
     /// Numbers of found, absent and failed records so far.
