@@ -9,16 +9,20 @@
 //!
 //! * [`delta`]: operations that build a new NAR from the NAR of a base.
 //! * [`mod@diff`]: the differences between two trees.
+//! * [`disk`]: whether a file system suits a use.
 //! * [`entries`]: the entries of a tree in the order of a NAR, with the offsets of the contents.
 //! * [`files`]: opens and reads the files of a scanned tree.
 //! * [`git_index`]: the index of a git repository.
 //! * [`index`]: the digests of unchanged files.
 //! * [`manifest`]: the text format of manifests.
 //! * [`mod@merge`]: three-way merges of trees.
+//! * [`modes`]: modes of directories that a merge changes for a while.
+//! * [`mounts`]: the mounted file systems.
 //! * [`pack`]: from a directory to digests and to a NAR, with several threads.
 //! * [`repository`]: repositories of version control systems in a tree.
 //! * [`root`]: operations on the files below a directory, safe against symbolic links.
 //! * [`scan`]: the entries of a directory.
+//! * [`unchanged`]: whether a file is as it was scanned.
 //! * [`unpack`]: from a NAR to files.
 //! * [`walk`]: walks over several trees at once.
 //!
@@ -31,19 +35,23 @@
 mod carry;
 pub mod delta;
 pub mod diff;
+pub mod disk;
 pub mod entries;
 pub mod files;
 pub mod git_index;
 pub mod index;
 pub mod manifest;
 pub mod merge;
+pub mod modes;
 mod mount_points;
+pub mod mounts;
 pub mod pack;
 mod pipe;
 mod read_error;
 pub mod repository;
 pub mod root;
 pub mod scan;
+pub mod unchanged;
 pub mod unpack;
 pub mod walk;
 

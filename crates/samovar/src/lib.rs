@@ -22,7 +22,6 @@ mod client_setup;
 mod command;
 mod convert;
 mod credentials;
-mod disk;
 mod doctor;
 mod export;
 mod fsck;
@@ -31,7 +30,6 @@ mod hashing;
 mod hook;
 mod import;
 mod mount;
-mod mounts;
 mod outcome;
 mod pin;
 mod profile;
@@ -58,6 +56,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use samovar_client::{cache, credential, http, netrc, notice, private, progress, remote, walk};
 pub use samovar_text::without_logins;
+use samovar_workspace::{disk, mounts};
 
 use outcome::Failed;
 

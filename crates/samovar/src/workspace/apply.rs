@@ -19,13 +19,12 @@ use rustix::fs::{CWD, FileType, RenameFlags};
 use rustix::io::Errno;
 use samovar_workspace::merge::{Action, ActionKind};
 use samovar_workspace::root::Attributes;
-use samovar_workspace::{Entry, Kind, Manifest, Mtime, Root, Scanned};
+use samovar_workspace::unchanged::{Links, is_as_scanned};
+use samovar_workspace::{Entry, Kind, Manifest, Mtime, Root, Scanned, modes};
 
 use super::fetch::{Place, Staged, file};
 use super::held::Held;
-use super::modes;
 use super::state::shown_path;
-use super::unchanged::{Links, is_as_scanned};
 use crate::notice::notice;
 use crate::outcome::Failed;
 use crate::size::counted;

@@ -31,7 +31,6 @@ mod held;
 mod list;
 mod local;
 mod mode;
-mod modes;
 mod old;
 mod on_server;
 mod open;
@@ -44,7 +43,6 @@ mod repositories;
 mod restore;
 mod state;
 mod status;
-mod unchanged;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -52,7 +52,7 @@ use rustix::fs::OFlags;
 use samovar_nix::{NarHash, PublicKey, StorePath};
 use samovar_protocol::names::PinName;
 use samovar_storage::token::now;
-use samovar_workspace::{CLOCK, Manifest, file_nar};
+use samovar_workspace::{CLOCK, Manifest, file_nar, modes};
 use sha2::{Digest as _, Sha256};
 
 use super::based;
@@ -60,7 +60,6 @@ use super::begun;
 use super::fetch::Place;
 use super::file::{TEMPORARY, replace_file};
 use super::mode::{Mode, Overlay, field};
-use super::modes;
 use super::old;
 use super::overlay::mount_source;
 use super::registry::{self, Registered};

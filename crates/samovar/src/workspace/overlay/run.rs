@@ -24,10 +24,10 @@ use std::time::Instant;
 
 use anyhow::{Context as _, anyhow, ensure};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use samovar_workspace::modes;
 use samovar_workspace::scan::Options;
 
 use super::super::local::{changes, empty, read_error, summary};
-use super::super::modes;
 use super::changes::reserved_in;
 use super::first;
 use super::guard::{Guard, View};

@@ -1,7 +1,7 @@
 //! Modes of directories that a command changes for a while.
 //!
 //! A read-only directory is writable while entries of it are replaced, and a new directory gets its
-//! mode after its entries. Until then, the file [`MODES`] in the state directory lists both. So the
+//! mode after its entries. Until then, the file `modes` in the state directory lists both. So the
 //! next command sets the modes that a killed one has left: they would look like changes of the
 //! user.
 
@@ -12,17 +12,17 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
+use crate::merge::{Action, ActionKind};
+use crate::root::Attributes;
+use crate::{Entries, Kind, Root};
 use rustix::fs::FileType;
-use samovar_workspace::merge::{Action, ActionKind};
-use samovar_workspace::root::Attributes;
-use samovar_workspace::{Entries, Kind, Root};
 
 /// Name of the file. It has a line for each directory, which ends with a zero byte: `old` or `new`,
 /// the mode in octal digits, and the path.
 const MODES: &str = "modes";
 
 /// Mode of a directory in which entries are replaced, if its own does not permit it.
-pub(super) const WRITABLE: u16 = 0o700;
+pub const WRITABLE: u16 = 0o700;
 
 /// Write and search permission of the owner.
 const OWNER: u16 = 0o300;
@@ -33,7 +33,7 @@ const OWNER: u16 = 0o300;
 /// # Errors
 ///
 /// The file cannot be written.
-pub(super) fn remember(
+pub fn remember(
     state: &Path,
     ours: &Entries,
     theirs: &Entries,
@@ -69,13 +69,13 @@ pub(super) fn remember(
 }
 
 /// Forgets the modes: all directories have theirs.
-pub(super) fn forget(state: &Path) {
+pub fn forget(state: &Path) {
     fs::remove_file(state.join(MODES)).unwrap_or_default();
 }
 
 /// Sets the modes of the directories that a killed command has left writable. Those that somebody
 /// has changed since stay as they are.
-pub(super) fn complete(root: &Path, state: &Path) {
+pub fn complete(root: &Path, state: &Path) {
     let Ok(text) = fs::read(state.join(MODES)) else {
         return;
     };

@@ -4,18 +4,18 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read as _};
 
+use crate::{FileState, Kind, Mtime, Root, Scanned};
 use rustix::fs::Stat;
-use samovar_workspace::{FileState, Kind, Mtime, Root, Scanned};
 use sha2::{Digest as _, Sha256};
 
 /// Files of which this command has removed or replaced a link, by device and inode: their other
 /// links have another ctime since.
 #[derive(Debug, Default)]
-pub(super) struct Links(HashSet<(u64, u64)>);
+pub struct Links(HashSet<(u64, u64)>);
 
 impl Links {
     /// Notes that one of the links of a file is about to be removed, if it has others.
-    pub(super) fn change(&mut self, found: &Stat) {
+    pub fn change(&mut self, found: &Stat) {
         if found.st_nlink > 1 {
             self.0.insert((found.st_dev, found.st_ino));
         }
@@ -30,12 +30,7 @@ impl Links {
 /// Reads the contents of a file that
 /// may have other ones with the same metadata: a program has changed it right before the scan, or
 /// the file system gives files that are mapped no new times.
-pub(super) fn is_as_scanned(
-    root: &Root,
-    scanned: &Scanned,
-    index: usize,
-    links: &mut Links,
-) -> bool {
+pub fn is_as_scanned(root: &Root, scanned: &Scanned, index: usize, links: &mut Links) -> bool {
     let path = scanned.entries.path(index);
     let (Some(expected), Some(entry)) = (scanned.states.get(index), scanned.entries.get(index))
     else {

@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 
 /// A mounted file system.
 #[derive(Debug)]
-pub(crate) struct Mount {
+pub struct Mount {
     /// Number of the mount, unique among all mount namespaces.
-    pub(crate) id: u64,
+    pub id: u64,
     /// Numbers of the device, as `0:40`.
-    pub(crate) device: String,
+    pub device: String,
     /// Absolute path of the directory on which it is mounted.
-    pub(crate) point: PathBuf,
+    pub point: PathBuf,
     /// Name of the device, or what the program that mounted it gave instead.
-    pub(crate) source: OsString,
+    pub source: OsString,
 }
 
 /// Returns the mounts that this process sees. Later ones hide earlier ones on the same directory.
@@ -24,7 +24,7 @@ pub(crate) struct Mount {
 /// # Errors
 ///
 /// `/proc` is not mounted.
-pub(crate) fn mounts() -> io::Result<Vec<Mount>> {
+pub fn mounts() -> io::Result<Vec<Mount>> {
     mounts_of(Path::new("/proc/self"))
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn mounts() -> io::Result<Vec<Mount>> {
 /// # Errors
 ///
 /// The process has ended, or this one may not examine it.
-pub(crate) fn mounts_of(process: &Path) -> io::Result<Vec<Mount>> {
+pub fn mounts_of(process: &Path) -> io::Result<Vec<Mount>> {
     Ok(parse(&fs::read(process.join("mountinfo"))?))
 }
 

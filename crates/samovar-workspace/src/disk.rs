@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// A use of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Use {
+pub enum Use {
     /// Files of mounted snapshots: needs holes and locks, at the speed of a local disk.
     MountCache,
     /// Changes of an overlay: needs what overlayfs demands of its upper directory.
@@ -49,12 +49,12 @@ const UNSUITABLE: [(u32, &str, &[Use]); 16] = [
 /// # Errors
 ///
 /// Those of `statfs(2)`.
-pub(crate) fn unsuitable(path: &Path, wanted: Use) -> io::Result<Option<&'static str>> {
+pub fn unsuitable(path: &Path, wanted: Use) -> io::Result<Option<&'static str>> {
     Ok(unsuitable_type(type_of(path)?, wanted))
 }
 
 /// Returns whether the file system at `path` is a FUSE file system whose process answers.
-pub(crate) fn is_served_by_fuse(path: &Path) -> bool {
+pub fn is_served_by_fuse(path: &Path) -> bool {
     type_of(path).is_ok_and(|kind| kind == FUSE)
 }
 
