@@ -5,8 +5,8 @@
 use std::io::{self, Read};
 
 use samovar_nix::nixbase32;
-use samovar_storage::verify::{Limits, Refusal, Unlimited, Verified, VerifyError, verify};
 use samovar_protocol::names::FileName;
+use samovar_verify::{Limits, Refusal, Unlimited, Verified, VerifyError, verify};
 
 const SUFFIXES: [&str; 8] = ["", ".br", ".bz2", ".gz", ".lz4", ".lzip", ".xz", ".zst"];
 

@@ -39,7 +39,6 @@ mod root;
 mod storage;
 pub mod token;
 mod unmounted;
-pub mod verify;
 mod waiting;
 
 pub use check::{Foreign, Inspection, inspect};
@@ -52,6 +51,7 @@ pub use receive::{Admitted, PutError, REALISATION_LEN_MAX, Refusal, Wait};
 pub use regular::open_regular;
 pub use reserve::has_room;
 pub use root::{RootKind, owned};
+pub use samovar_verify as verify;
 pub use storage::{
     CollectorStatistics, LostFile, PAUSE, PinError, PinOptions, Restored, Statistics, Storage,
     StoredCache, is_in_use, listing_reader, open_database,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use samovar_nix::narinfo::{Compression, NarInfo};
 use samovar_nix::seek_table::Frames;
-use samovar_storage::verify::decoded_nar;
+use samovar_verify::decoded_nar;
 use ureq::Body;
 use ureq::http::Response;
 

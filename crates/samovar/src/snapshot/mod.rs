@@ -16,7 +16,7 @@ use anyhow::{Context as _, anyhow, ensure};
 use samovar_nix::nar::{Decoder, Event};
 use samovar_nix::narinfo::{Compression, NarInfo};
 use samovar_nix::{NarHash, PublicKey, StoreDir, StorePath, path_of_nar};
-use samovar_storage::verify::decoded_nar;
+use samovar_verify::decoded_nar;
 use samovar_workspace::Manifest;
 use sha2::{Digest as _, Sha256};
 

@@ -42,7 +42,8 @@ impl Frames {
 
 /// Returns the compressed length and the content length of each frame in an index, in bytes.
 /// Returns `None` if the index is malformed.
-pub(crate) fn frames_of(index: &[u8]) -> Option<Vec<(u64, u64)>> {
+#[must_use]
+pub fn frames_of(index: &[u8]) -> Option<Vec<(u64, u64)>> {
     let (version, mut rest) = index.split_first()?;
     if *version != VERSION {
         return None;

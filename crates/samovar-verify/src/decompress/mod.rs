@@ -12,7 +12,7 @@ use bzip2::bufread::MultiBzDecoder;
 use flate2::bufread::MultiGzDecoder;
 use samovar_nix::narinfo::Compression;
 
-pub(crate) use self::zstd::window_len as zstd_window_len;
+pub use self::zstd::window_len as zstd_window_len;
 
 use super::input::Input;
 use super::{Limits, Refusal};
@@ -47,7 +47,8 @@ enum Codec<'a> {
 
 /// Returns the number of bytes to reserve before decompressing. The readers of zstd and xz reserve
 /// memory themselves, when they read the size of the window or dictionary in a header.
-pub(crate) fn fixed_window_len(compression: Compression, limits: &Limits) -> u64 {
+#[must_use]
+pub fn fixed_window_len(compression: Compression, limits: &Limits) -> u64 {
     match compression {
         Compression::Brotli => 16 << 20,
         Compression::Bzip2 => 4 << 20,

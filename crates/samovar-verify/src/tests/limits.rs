@@ -1,7 +1,7 @@
 //! Each limit accepts a value equal to it and refuses the next larger one.
 
 use super::*;
-use crate::verify::listing::Builder;
+use crate::listing::Builder;
 
 #[test]
 fn nar_size_is_limited() {

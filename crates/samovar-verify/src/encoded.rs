@@ -123,7 +123,7 @@ pub fn decoded_nar<T>(
 ///
 /// [`VerifyError`] if the compression is not supported, or if there is no memory for its window.
 /// Otherwise returns the result of `read`.
-pub(crate) fn decompressed<T>(
+pub fn decompressed<T>(
     source: &mut dyn Read,
     compression: Compression,
     limits: &Limits,
@@ -221,8 +221,11 @@ mod tests {
     use std::io::Write as _;
 
     use super::*;
-    use crate::PutError;
-    use crate::verify::MemoryError;
+
+    /// Returns the reason in an error of the reader.
+    fn of_source(error: io::Error) -> BodyError {
+        error.downcast().unwrap_or_else(BodyError::Source)
+    }
 
     /// Compresses with the encoding of this name.
     fn encode(name: &str, content: &[u8]) -> Vec<u8> {
@@ -262,14 +265,12 @@ mod tests {
         out
     }
 
-    fn decode(name: &str, mut body: &[u8], len_max: u64) -> Result<Vec<u8>, PutError> {
+    fn decode(name: &str, mut body: &[u8], len_max: u64) -> Result<Vec<u8>, BodyError> {
         let encoding = Encoding::from_name(name).unwrap();
         decoded(&mut body, encoding, &mut Unlimited, |reader| {
             let mut content = Vec::new();
             let mut reader = reader.take(len_max);
-            reader
-                .read_to_end(&mut content)
-                .map_err(PutError::of_source)?;
+            reader.read_to_end(&mut content).map_err(of_source)?;
             Ok(content)
         })
     }
@@ -328,7 +329,7 @@ mod tests {
             for body in [cut, &longer, b"not compressed"] {
                 let refused = decode(name, body, u64::MAX).unwrap_err();
                 assert!(
-                    matches!(&refused, PutError::Encoding(error) if error.encoding == name),
+                    matches!(&refused, BodyError::Encoding(error) if error.encoding == name),
                     "{name}: {refused:?}"
                 );
             }
@@ -361,9 +362,12 @@ mod tests {
             let body = encode(name, &[b'x'; 1000]);
             let encoding = Encoding::from_name(name).unwrap();
             let busy = decoded(&mut &body[..], encoding, &mut Nothing, |reader| {
-                io::copy(reader, &mut io::sink()).map_err(PutError::of_source)
+                io::copy(reader, &mut io::sink()).map_err(of_source)
             });
-            assert!(matches!(busy, Err(PutError::Busy)), "{name}: {busy:?}");
+            assert!(
+                matches!(busy, Err(BodyError::Memory(MemoryError::Busy))),
+                "{name}: {busy:?}"
+            );
         }
     }
 
@@ -378,10 +382,10 @@ mod tests {
         for name in ["zstd", "br", "gzip", "xz"] {
             let encoding = Encoding::from_name(name).unwrap();
             let failed = decoded(&mut Broken, encoding, &mut Unlimited, |reader| {
-                io::copy(reader, &mut io::sink()).map_err(PutError::of_source)
+                io::copy(reader, &mut io::sink()).map_err(of_source)
             });
             assert!(
-                matches!(&failed, Err(PutError::Source(error))
+                matches!(&failed, Err(BodyError::Source(error))
                     if error.kind() == io::ErrorKind::ConnectionReset),
                 "{name}: {failed:?}"
             );

@@ -1,4 +1,5 @@
-//! Verifies an uploaded NAR in one pass.
+//! Decompresses the files of NARs within limits, and verifies them in one pass. [`decoded_nar`] is
+//! for clients, all else for the receiver of uploads.
 //!
 //! [`verify`] copies the body of an upload from a [`Read`] to a [`Write`] while it decompresses it,
 //! checks the NAR inside and computes both hashes. Memory use does not depend on the length of the
@@ -14,6 +15,8 @@
 //!
 //! Clients decompress with other libraries, and a file that only this server can decompress would
 //! be useless to them. Where a library here is known to be more lenient, `decompress` adds checks.
+
+#![forbid(unsafe_code)]
 
 mod content;
 mod decompress;
@@ -31,11 +34,10 @@ use std::io::{self, Read, Write};
 
 use content::Content;
 use decompress::Decompressor;
-pub(crate) use decompress::{fixed_window_len, zstd_window_len};
-pub(crate) use encoded::decompressed;
-pub use encoded::{BodyError, Encoding, EncodingError, decoded, decoded_nar};
+pub use decompress::{fixed_window_len, zstd_window_len};
+pub use encoded::{BodyError, Encoding, EncodingError, decoded, decoded_nar, decompressed};
 pub use error::{Refusal, VerifyError};
-pub(crate) use frames::frames_of;
+pub use frames::frames_of;
 use input::Input;
 pub use memory::{Memory, MemoryError, Unlimited};
 use samovar_nix::NarHash;

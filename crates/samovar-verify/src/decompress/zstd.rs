@@ -118,7 +118,8 @@ impl<'a> Reader<'a> {
 /// skippable frame, and for bytes that are not a frame. `header`: the first bytes of the frame.
 ///
 /// Source: RFC 8878, 3.1.1.1.
-pub(crate) fn window_len(header: &[u8]) -> u64 {
+#[must_use]
+pub fn window_len(header: &[u8]) -> u64 {
     let Some(rest) = header.strip_prefix(&MAGIC) else {
         return 0;
     };
