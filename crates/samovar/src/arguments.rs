@@ -1,6 +1,12 @@
 //! Defines the arguments that several commands share.
 
-use clap::{Arg, ArgAction};
+use std::path::PathBuf;
+
+use clap::{Arg, ArgAction, ArgMatches, value_parser};
+use samovar_nix::PublicKey;
+
+use crate::credentials::Sources;
+use crate::trust::keys;
 
 /// Defines a positional argument that must be given.
 pub(crate) fn required(id: &'static str, value_name: &'static str) -> Arg {
@@ -32,4 +38,47 @@ pub(crate) fn paths() -> Arg {
             "Store path, base name, hash part, or link to a store path such as ./result; - reads \
              them from standard input, one per line",
         )
+}
+
+/// Defines the options that name files with credentials.
+pub(crate) fn credentials() -> [Arg; 2] {
+    let file = |id, what| {
+        option(id, "FILE")
+            .value_parser(value_parser!(PathBuf))
+            .help(what)
+    };
+    [
+        file(
+            "token-file",
+            "File with a token in its first line; - for standard input",
+        ),
+        file(
+            "netrc-file",
+            "File with the token as the password for the host of the URL",
+        ),
+    ]
+}
+
+/// Reads the options of [`credentials`].
+pub(crate) fn sources(matches: &ArgMatches) -> Sources {
+    let file = |id: &str| matches.get_one::<PathBuf>(id).cloned();
+    Sources {
+        token_file: file("token-file"),
+        netrc_file: file("netrc-file"),
+        is_recorded: false,
+    }
+}
+
+/// Defines `--trusted-public-keys`.
+pub(crate) fn trusted_keys() -> Arg {
+    option("trusted-public-keys", "KEYS")
+        .action(ArgAction::Append)
+        .value_parser(keys)
+        .help("Require a signature by one of these keys, separated by spaces")
+}
+
+/// Returns the keys of [`trusted_keys`].
+pub(crate) fn keys_of(matches: &ArgMatches) -> Vec<PublicKey> {
+    let keys = matches.get_many::<Vec<PublicKey>>("trusted-public-keys");
+    keys.into_iter().flatten().flatten().cloned().collect()
 }

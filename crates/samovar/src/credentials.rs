@@ -21,9 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Once;
 
 use anyhow::{Context as _, ensure};
-use clap::{Arg, ArgMatches, value_parser};
 
-use crate::arguments::option;
 use crate::credential::{TOKEN_VARIABLE, token_in, token_variable};
 use crate::netrc::{login, netrc_of_nix};
 use crate::notice::notice;
@@ -33,7 +31,7 @@ use crate::remote::{Remote, URL_VARIABLE};
 /// by commas.
 pub(crate) const PLAIN_VARIABLE: &str = "SAMOVAR_PLAIN_HTTP";
 
-/// The command-line options that name files with credentials.
+/// The files that the command line names, and whose server it is.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sources {
     pub(crate) token_file: Option<PathBuf>,
@@ -42,41 +40,13 @@ pub(crate) struct Sources {
     pub(crate) is_recorded: bool,
 }
 
-/// Defines the options that name files with credentials.
-pub(crate) fn options() -> [Arg; 2] {
-    let file = |id, what| {
-        option(id, "FILE")
-            .value_parser(value_parser!(PathBuf))
-            .help(what)
-    };
-    [
-        file(
-            "token-file",
-            "File with a token in its first line; - for standard input",
-        ),
-        file(
-            "netrc-file",
-            "File with the token as the password for the host of the URL",
-        ),
-    ]
-}
-
 impl Sources {
-    /// Reads the [`options`].
-    pub(crate) fn of(matches: &ArgMatches) -> Self {
-        let file = |id: &str| matches.get_one::<PathBuf>(id).cloned();
-        Self {
-            token_file: file("token-file"),
-            netrc_file: file("netrc-file"),
-            is_recorded: false,
-        }
-    }
-
-    /// Reads the [`options`] of a command that uses the URL which a workspace has recorded.
-    pub(crate) fn of_workspace(matches: &ArgMatches) -> Self {
+    /// Returns the same sources for a URL that a workspace or kept changes have recorded.
+    #[must_use]
+    pub(crate) fn recorded(self) -> Self {
         Self {
             is_recorded: true,
-            ..Self::of(matches)
+            ..self
         }
     }
 

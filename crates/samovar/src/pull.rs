@@ -16,14 +16,13 @@ use samovar_workspace::Manifest;
 use samovar_workspace::unpack::{Options, UnpackError, unpack};
 use serde_json::json;
 
-use crate::arguments::{json, required};
-use crate::credentials::{self, Sources};
+use crate::arguments::{credentials, json, keys_of, required, sources, trusted_keys};
+use crate::credentials::Sources;
 use crate::outcome::Failed;
 use crate::progress::Progress;
 use crate::refs::{PathOrRef, is_manifest};
 use crate::size::{counted, human};
 use crate::snapshot::Snapshots;
-use crate::trust::{keys_of, trusted_keys};
 
 /// Defines the command `samovar pull`.
 pub(crate) fn command() -> Command {
@@ -47,7 +46,7 @@ pub(crate) fn command() -> Command {
                 .help("A directory that does not exist or is empty"),
         )
         .arg(trusted_keys())
-        .args(credentials::options())
+        .args(credentials())
         .arg(json())
 }
 
@@ -61,7 +60,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<E
     let started_at = Instant::now();
     let text: &String = matches.get_one("source").context("a ref is missing")?;
     let directory: &PathBuf = matches.get_one("directory").context("DIR is missing")?;
-    let wanted = Wanted::find(text, &keys_of(matches), &Sources::of(matches))?;
+    let wanted = Wanted::find(text, &keys_of(matches), &sources(matches))?;
     let received = Arc::<AtomicU64>::default();
     let Wanted {
         snapshots,

@@ -1,27 +1,11 @@
-//! Public keys from the command line, and the signatures that they require.
+//! Public keys, and the signatures that they require.
 
 use anyhow::{anyhow, ensure};
-use clap::{Arg, ArgAction, ArgMatches};
 use samovar_nix::narinfo::NarInfo;
 use samovar_nix::{PublicKey, Signature, StoreDir};
 use samovar_protocol::pins::{Generations, fingerprint};
 
-use crate::arguments::option;
 use crate::outcome::Failed;
-
-/// Defines `--trusted-public-keys`.
-pub(crate) fn trusted_keys() -> Arg {
-    option("trusted-public-keys", "KEYS")
-        .action(ArgAction::Append)
-        .value_parser(keys)
-        .help("Require a signature by one of these keys, separated by spaces")
-}
-
-/// Returns the keys of [`trusted_keys`].
-pub(crate) fn keys_of(matches: &ArgMatches) -> Vec<PublicKey> {
-    let keys = matches.get_many::<Vec<PublicKey>>("trusted-public-keys");
-    keys.into_iter().flatten().flatten().cloned().collect()
-}
 
 /// Parses public keys that are separated by white space. At least one is required: with none,
 /// signatures would not be checked.

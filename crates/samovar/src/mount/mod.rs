@@ -49,9 +49,8 @@ use samovar_nix::StoreDir;
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::arguments::{option, required, switch};
+use crate::arguments::{credentials, keys_of, option, required, sources, switch, trusted_keys};
 use crate::credential::{is_passed, seal};
-use crate::credentials::{self, Sources};
 use crate::notice::notice;
 use crate::outcome::Failed;
 use crate::progress::Progress;
@@ -59,7 +58,6 @@ use crate::refs::PathOrRef;
 use crate::remote::Remote;
 use crate::size::grouped;
 use crate::snapshot::{Downloaded, Snapshots, check_path};
-use crate::trust::{keys_of, trusted_keys};
 use cache_dir::{CacheDir, SIZE_DEFAULT};
 use fetch::Fetcher;
 use file_system::{FileSystem, Root};
@@ -128,7 +126,7 @@ pub(crate) fn command() -> Command {
                 .help("Time after which reads fail while the server is away [default: 15]"),
         )
         .arg(trusted_keys())
-        .args(credentials::options())
+        .args(credentials())
         .arg(Arg::new("detached").long("detached").num_args(0).hide(true))
         // For overlays, in which the owner may change every directory.
         .arg(switch("writable-directories").hide(true))
@@ -276,7 +274,7 @@ impl Wanted {
         let server = match matches.get_flag("offline") {
             true => None,
             false => {
-                let (credentials, keys) = (Sources::of(matches), keys_of(matches));
+                let (credentials, keys) = (sources(matches), keys_of(matches));
                 Some(Snapshots::open_any(remote.clone(), &credentials, &keys)?)
             }
         };
@@ -354,7 +352,7 @@ impl<'a> Snapshot<'a> {
         let (server, resolved) = match matches.get_flag("offline") {
             true => (None, Resolved::offline(wanted, cache_dir)?),
             false => {
-                let (credentials, keys) = (Sources::of(matches), keys_of(matches));
+                let (credentials, keys) = (sources(matches), keys_of(matches));
                 let (server, found) = Resolved::online(wanted, &credentials, &keys, cache_dir)?;
                 (Some(server), found)
             }

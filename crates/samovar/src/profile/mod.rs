@@ -25,8 +25,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, ensure};
 use clap::{ArgMatches, Command, value_parser};
 
-use crate::arguments::{json, option, required, switch};
-use crate::credentials::{self, Sources};
+use crate::arguments::{credentials, json, option, required, sources, switch};
 use crate::outcome::Outcome;
 use predict::{Assumptions, Tree};
 use probe::Probe;
@@ -75,7 +74,7 @@ pub(crate) fn command() -> Command {
                 .conflicts_with("rtt-ms")
                 .help("Measure the round-trip time to this cache: the minimum of 10 requests"),
         )
-        .args(credentials::options().map(|arg| arg.requires("server")))
+        .args(credentials().map(|arg| arg.requires("server")))
         .arg(number("mbit", "MBIT", MBIT).help("Bandwidth to the server, in Mbit/s"))
         .arg(number("flush-ms", "MS", FLUSH_MS).help("Time of one flush of the server's disk"))
         .arg(
@@ -136,7 +135,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     };
     ensure!(root.is_dir(), "{given:?} is not a directory");
     let server = matches.get_one::<String>("server");
-    let server = server.map(|url| server::measure(url, &Sources::of(matches)));
+    let server = server.map(|url| server::measure(url, &sources(matches)));
     let server = server.transpose()?;
     let walked = walk::walk(&root, options).with_context(|| format!("cannot read {given:?}"))?;
     let tree = Tree {

@@ -46,9 +46,9 @@ use samovar_nix::{HashPart, PathInfo, StorePath};
 use samovar_protocol::push::{OPEN_COUNT_MAX, Opened};
 use samovar_store::{OpenError, Store, Unavailable};
 
+use crate::arguments::sources;
 use crate::cache::{Cache, INFO_PATH};
 use crate::credential::hide_token;
-use crate::credentials::Sources;
 use crate::http::{Http, Patience};
 use crate::notice::notice;
 use crate::outcome::{Failed, Outcome, reason};
@@ -87,7 +87,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<E
     let url: Option<&String> = matches.get_one("url");
     if let Some(directory) = url.filter(|url| !url.contains("://")) {
         let options = directory::Options::of(matches, directory).map_err(usage)?;
-        return directory::run(&options, &Sources::of(matches), out);
+        return directory::run(&options, &sources(matches), out);
     }
     let options = Options::of(matches).map_err(usage)?;
     if matches!(options.source, Source::Command(_)) {

@@ -11,8 +11,8 @@ use super::closure::Selection;
 use super::compress::{Compressing, FRAME_LEN};
 use super::directory::KEEP;
 use super::pin::PinOptions;
-use crate::arguments::{json, option, paths, switch};
-use crate::credentials::{self, Sources};
+use crate::arguments::{credentials, json, option, paths, sources, switch};
+use crate::credentials::Sources;
 use crate::hook;
 use crate::remote::Remote;
 use crate::token::lifetime;
@@ -91,7 +91,7 @@ pub(crate) fn command() -> Command {
         .args(selection())
         .args(pin())
         .args(directory())
-        .args(credentials::options())
+        .args(credentials())
         .arg(
             option("jobs", "N")
                 .value_parser(value_parser!(u16).range(1..))
@@ -243,7 +243,7 @@ impl Options {
             remote: Remote::of_cache(url)?,
             source,
             store: matches.get_one::<String>("store").cloned(),
-            credentials: Sources::of(matches),
+            credentials: sources(matches),
             selection: Selection {
                 is_without_references: matches.get_flag("no-closure"),
                 excluded: texts("exclude")

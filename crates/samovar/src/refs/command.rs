@@ -8,8 +8,8 @@ use clap::{Arg, ArgMatches, Command};
 use serde_json::json;
 
 use super::{Expected, Generation, RefName, Refs, Update, Updated, check_snapshot};
-use crate::arguments::{json, required};
-use crate::credentials::{self, Sources};
+use crate::arguments::{credentials, json, required, sources};
+use crate::credentials::Sources;
 use crate::http::{Http, Patience, printable};
 use crate::outcome::Failed;
 use crate::remote::Remote;
@@ -17,7 +17,7 @@ use crate::token::{date, date_and_time};
 
 /// Defines the command `samovar ref`.
 pub(crate) fn command() -> Command {
-    let sub = |name, about| Command::new(name).about(about).args(credentials::options());
+    let sub = |name, about| Command::new(name).about(about).args(credentials());
     Command::new("ref")
         .about("Manages refs: names of snapshots of trees, with numbered generations")
         .after_help(
@@ -74,7 +74,7 @@ pub(crate) fn command() -> Command {
 /// The cache is unavailable, refuses the request, or has no such ref.
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
     let (command, matches) = matches.subcommand().context("a command is missing")?;
-    let sources = Sources::of(matches);
+    let sources = sources(matches);
     let usage = |error| Failed::Usage.because(error);
     if command == "list" {
         let url = matches.get_one::<String>("url").cloned();

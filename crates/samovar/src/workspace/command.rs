@@ -6,10 +6,8 @@ use std::time::Duration;
 use clap::{Arg, Command, value_parser};
 
 use super::overlay;
-use crate::arguments::{json, option, required, switch};
-use crate::credentials;
+use crate::arguments::{credentials, json, option, required, switch, trusted_keys};
 use crate::push::{KEEP, message};
-use crate::trust::trusted_keys;
 
 /// Value of `open --mode` for a mounted workspace.
 pub(super) const OVERLAY: &str = "overlay";
@@ -42,7 +40,7 @@ fn in_workspace(name: &'static str, about: &'static str) -> Command {
     let command = Command::new(name).about(about).arg(directory);
     match name {
         "diff" => command,
-        _ => command.args(credentials::options()),
+        _ => command.args(credentials()),
     }
 }
 
@@ -65,7 +63,7 @@ fn open() -> Command {
                 .value_parser(["dir", OVERLAY])
                 .help("Download the files (dir), or mount them (overlay) [default: dir]"),
         )
-        .args(credentials::options())
+        .args(credentials())
         .arg(remembered_keys())
         .arg(
             switch("adopt")

@@ -55,12 +55,11 @@ use samovar_storage::token::now;
 use command::OVERLAY;
 pub(crate) use command::command;
 
-use crate::credentials::Sources;
+use crate::arguments::{keys_of, sources};
 use crate::outcome::{Failed, reason};
 use crate::push::KEEP;
 use crate::refs::RefName;
 use crate::remote::Remote;
-use crate::trust::keys_of;
 use state::Workspace;
 
 /// Runs one subcommand of `samovar workspace`.
@@ -85,7 +84,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<E
                     .get_one::<String>("mode")
                     .is_some_and(|mode| mode == OVERLAY),
             };
-            return open::open(&opening, &Sources::of(matches), out);
+            return open::open(&opening, &sources(matches), out);
         }
         "run" => return Ok(overlay::run(matches)),
         "run-guard" => {
@@ -132,7 +131,7 @@ fn run_in(
     if command == "diff" {
         return status::diff(workspace, out);
     }
-    let sources = Sources::of_workspace(matches);
+    let sources = sources(matches).recorded();
     match command {
         "status" => {
             let is_offline = matches.get_flag("offline");
@@ -192,7 +191,7 @@ fn run_in(
 /// Stores the keys of the command line, if there are any, in the workspace.
 fn trust(matches: &ArgMatches, workspace: &mut Workspace) -> anyhow::Result<()> {
     let remote = Remote::of_cache(&workspace.state.url)?;
-    let sources = Sources::of_workspace(matches);
+    let sources = sources(matches).recorded();
     open::trust(workspace, remote, &keys_of(matches), &sources)
 }
 

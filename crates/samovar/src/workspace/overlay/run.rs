@@ -36,9 +36,9 @@ use super::namespace::{Namespace, end_members, unshare_processes};
 use super::origin::{Origin, find, report_kept};
 use super::refusal::check_fuse;
 use super::signals::Signals;
-use crate::arguments::{option, switch};
+use crate::arguments::{credentials, keys_of, option, sources, switch, trusted_keys};
 use crate::credential::{move_token, seal, without_token};
-use crate::credentials::{self, Sources};
+use crate::credentials::Sources;
 use crate::mount::{DIRECTORY_MODE, keep_manifest};
 use crate::notice::notice;
 use crate::outcome::Failed;
@@ -46,7 +46,6 @@ use crate::push::{KEEP, LocalTree, host, message, named, refuse_public, report_s
 use crate::refs::{Expected, RefName, Update, Updated, path_names};
 use crate::size::human;
 use crate::snapshot::{Downloaded, Snapshots};
-use crate::trust::{keys_of, trusted_keys};
 use crate::user_dirs::create_private;
 
 /// Name of the directory with the layers of all runs.
@@ -76,7 +75,7 @@ pub(crate) fn command() -> Command {
              command, 128 plus the number of the signal that killed it, 127 if it was not found, \
              126 if it cannot be run, or 125 if the tree cannot be prepared or pushed.",
         )
-        .args(credentials::options())
+        .args(credentials())
         .arg(trusted_keys())
         .arg(
             switch("no-push")
@@ -212,7 +211,7 @@ impl Wanted {
             path.map(std::path::absolute).transpose()
         };
         // Mounting changes the current directory.
-        let mut sources = Sources::of(matches);
+        let mut sources = sources(matches);
         let files = [&mut sources.token_file, &mut sources.netrc_file];
         for file in files.into_iter().flatten() {
             *file = std::path::absolute(&*file)?;
