@@ -43,7 +43,6 @@ pub mod index;
 pub mod manifest;
 pub mod merge;
 pub mod modes;
-mod mount_points;
 pub mod mounts;
 pub mod pack;
 mod pipe;

@@ -12,10 +12,11 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
+use rustix::fs::FileType;
+
 use crate::merge::{Action, ActionKind};
 use crate::root::Attributes;
 use crate::{Entries, Kind, Root};
-use rustix::fs::FileType;
 
 /// Name of the file. It has a line for each directory, which ends with a zero byte: `old` or `new`,
 /// the mode in octal digits, and the path.

@@ -1,9 +1,14 @@
 //! [`Mount`]: the mounted file systems, as `/proc/self/mountinfo` lists them.
+//!
+//! # Source
+//!
+//! Linux, `Documentation/filesystems/proc.rst`, section 3.5.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 /// A mounted file system.
@@ -35,6 +40,21 @@ pub fn mounts() -> io::Result<Vec<Mount>> {
 /// The process has ended, or this one may not examine it.
 pub fn mounts_of(process: &Path) -> io::Result<Vec<Mount>> {
     Ok(parse(&fs::read(process.join("mountinfo"))?))
+}
+
+/// Returns the mount points below a directory, which may be files, as paths relative to it. Without
+/// `/proc`, there are none.
+pub(crate) fn points_below(root: &Path) -> HashSet<Vec<u8>> {
+    below(&mounts().unwrap_or_default(), root)
+}
+
+fn below(mounts: &[Mount], root: &Path) -> HashSet<Vec<u8>> {
+    let points = mounts.iter().map(|mount| mount.point.strip_prefix(root));
+    let below = points.flatten().map(|path| path.as_os_str().as_bytes());
+    below
+        .filter(|path| !path.is_empty())
+        .map(<[u8]>::to_vec)
+        .collect()
 }
 
 fn parse(text: &[u8]) -> Vec<Mount> {
@@ -102,6 +122,20 @@ mod tests {
             found,
             expected.map(|(point, source)| (point.to_vec(), source.into()))
         );
+    }
+
+    #[test]
+    fn mount_points_below_a_directory() {
+        let text = b"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+            23 22 0:5 / /w rw shared:1 - tmpfs tmpfs rw\n\
+            24 23 0:6 /a /w/a\\040b\\134/\\303\\244 rw - tmpfs tmpfs rw\n\
+            25 23 0:6 /f /w/f rw - tmpfs tmpfs rw\n\
+            26 22 0:6 /f /wide rw - tmpfs tmpfs rw\n";
+        let mounts = parse(text);
+        let expected = ["a b\\/\u{e4}", "f"].map(|path| path.as_bytes().to_vec());
+        assert_eq!(below(&mounts, Path::new("/w")), HashSet::from(expected));
+        assert_eq!(below(&mounts, Path::new("/")).len(), 4);
+        assert!(parse(b"\\\n1 2 3 4 \\9\\").is_empty());
     }
 
     #[test]

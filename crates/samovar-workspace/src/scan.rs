@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use samovar_store::{EntryType, Metadata, Scan, TreeError as WalkError, Visit};
 
 use crate::entries::{Builder, Entries, Kind, Mtime};
-use crate::mount_points;
+use crate::mounts::points_below;
 use crate::read_error::ReadError;
 use crate::root::{Root, is_temporary};
 
@@ -203,7 +203,7 @@ impl Scanned {
         let scan = Scan::open(&root, false).map_err(|error| walk_error(root.clone(), error))?;
         let top = FileState::of(scan.root());
         let mut scanner = Scanner {
-            mounted: mount_points::below(&root),
+            mounted: points_below(&root),
             builder: Builder::new(scan.root().permissions(), top.mtime),
             root,
             path: Vec::new(),

@@ -4,9 +4,10 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read as _};
 
-use crate::{FileState, Kind, Mtime, Root, Scanned};
 use rustix::fs::Stat;
 use sha2::{Digest as _, Sha256};
+
+use crate::{FileState, Kind, Mtime, Root, Scanned};
 
 /// Files of which this command has removed or replaced a link, by device and inode: their other
 /// links have another ctime since.
@@ -27,9 +28,8 @@ impl Links {
 }
 
 /// Returns whether a file or link is unchanged since the scan, before it is removed or replaced.
-/// Reads the contents of a file that
-/// may have other ones with the same metadata: a program has changed it right before the scan, or
-/// the file system gives files that are mapped no new times.
+/// Reads the contents of a file that may have other ones with the same metadata: a program has
+/// changed it right before the scan, or the file system gives files that are mapped no new times.
 pub fn is_as_scanned(root: &Root, scanned: &Scanned, index: usize, links: &mut Links) -> bool {
     let path = scanned.entries.path(index);
     let (Some(expected), Some(entry)) = (scanned.states.get(index), scanned.entries.get(index))
