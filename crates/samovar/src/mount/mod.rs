@@ -45,6 +45,7 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 use clap::{Arg, ArgMatches, Command, value_parser};
 use rustix::process::{Resource, getrlimit, setrlimit};
+use samovar_mount::overlay::DIRECTORY_MODE;
 use samovar_nix::StoreDir;
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -70,10 +71,6 @@ use tree::Tree;
 
 /// Time after which reads fail, from when the server became unreachable.
 const PATIENCE: Duration = Duration::from_secs(15);
-
-/// Permissions that the owner has on all directories of a snapshot below an overlay. Without them,
-/// users other than root could not change a snapshot with read-only directories.
-pub(crate) const DIRECTORY_MODE: u16 = 0o700;
 
 /// Defines the command `samovar mount`.
 pub(crate) fn command() -> Command {

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, ensure};
 use rustix::process::{Pid, Signal, kill_process};
+use samovar_mount::process::namespace::{Permission, kill_members, mount_namespace};
 
-use super::namespace::{Permission, kill_members, mount_namespace};
 use crate::arguments::required;
 use crate::credential::{pass_token, without_token};
 use crate::credentials::Sources;

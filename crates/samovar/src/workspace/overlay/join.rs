@@ -7,6 +7,8 @@
 use std::io;
 
 use anyhow::{Context as _, anyhow, ensure};
+use samovar_mount::overlay::DIRECTORY_MODE;
+use samovar_mount::overlay::changes::scan;
 use samovar_nix::StorePath;
 use samovar_workspace::pack::{default_threads, hash};
 use samovar_workspace::repository::lock;
@@ -21,11 +23,9 @@ use super::super::held;
 use super::super::local::{as_read_error, empty, read_error};
 use super::super::pull::conflicts;
 use super::super::repositories;
-use super::changes::scan;
 use super::run::Run;
 use crate::hashing;
 use crate::http::printable;
-use crate::mount::DIRECTORY_MODE;
 use crate::notice::notice;
 use crate::outcome::Failed;
 use crate::refs::{Generation, Log, RefName};

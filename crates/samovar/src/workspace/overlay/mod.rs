@@ -2,21 +2,16 @@
 //! view of the snapshot below, and a local directory with the changes above. No program of ours is
 //! in the write path.
 
-mod changes;
-mod first;
 mod guard;
 mod join;
-mod layers;
 mod mounted;
-mod namespace;
 mod origin;
-mod refusal;
 mod run;
-mod signals;
-mod users;
 
 pub(super) use guard::{command as guard_command, run as run_guard};
-pub(super) use layers::{OVERLAYS, last_directory, mount_source, state_dir, upper};
 pub(super) use mounted::{check_machine, close, create, find_removed, is_mounted, mount, remove};
 pub(super) use mounted::{remove_begun, restore_removed, scan};
 pub(super) use run::{command, run};
+pub(super) use samovar_mount::overlay::layers::{
+    OVERLAYS, last_directory, mount_source, state_dir, upper,
+};

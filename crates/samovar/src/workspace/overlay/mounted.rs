@@ -7,6 +7,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, anyhow, ensure};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
+use samovar_mount::overlay::changes::{self, read_upper, reserved};
+use samovar_mount::overlay::layers::{
+    LOWER, Layers, OVERLAYS, of_source, state_dir, unmount_lazily,
+};
+use samovar_mount::overlay::users;
+use samovar_mount::process::namespace::{Namespace, may_mount};
+use samovar_mount::refusal::check_fuse;
 use samovar_nix::StoreDir;
 use samovar_workspace::scan::Options;
 use samovar_workspace::{Entries, Scanned};
@@ -18,13 +25,8 @@ use super::super::on_server::check_stored;
 use super::super::open::{has_files, unpushed};
 use super::super::state::{STATE, State, Workspace};
 use super::super::{begun, old, registry, repositories};
-use super::changes::{self, read_upper, reserved};
 use super::guard::start_view;
-use super::layers::{LOWER, Layers, OVERLAYS, of_source, state_dir, unmount_lazily};
-use super::namespace::{Namespace, may_mount};
 use super::origin::Origin;
-use super::refusal::check_fuse;
-use super::users;
 use crate::credentials::Sources;
 use crate::disk::is_served_by_fuse;
 use crate::http::Patience;

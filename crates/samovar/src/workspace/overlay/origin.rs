@@ -4,9 +4,9 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::anyhow;
+use samovar_mount::overlay::layers::Layers;
 use samovar_nix::StorePath;
 
-use super::layers::Layers;
 use crate::notice::notice;
 use crate::outcome::Failed;
 use crate::refs::{RefName, Version};

@@ -12,9 +12,8 @@ use rustix::fd::OwnedFd;
 use rustix::process::{
     Pid, PidfdFlags, Signal, getpid, kill_process, pidfd_open, pidfd_send_signal,
 };
+use samovar_client::notice::notice;
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-
-use crate::notice::notice;
 
 /// Signal of this process to itself after the end of the command. The kernel delivers the others
 /// first, because their numbers are smaller.
@@ -23,7 +22,7 @@ const END: Signal = Signal::URG;
 /// Thread that passes the signals that end processes on to the command. While no command runs, a
 /// signal ends this process.
 #[derive(Debug)]
-pub(super) struct Signals {
+pub struct Signals {
     state: Arc<Mutex<State>>,
     process: Process,
     /// Receives a message for each [`END`].
@@ -43,7 +42,7 @@ impl Signals {
     /// # Errors
     ///
     /// The system refuses it.
-    pub(super) fn catch() -> anyhow::Result<Self> {
+    pub fn catch() -> anyhow::Result<Self> {
         let numbers = [SIGINT, SIGQUIT, SIGTERM, SIGHUP, END.as_raw()];
         let caught = signal_hook::iterator::Signals::new(numbers);
         let mut signals = caught.context("cannot catch signals")?;
@@ -73,7 +72,7 @@ impl Signals {
     }
 
     /// Returns the parent of this process, by its number outside the PID namespace.
-    pub(super) fn parent(&self) -> Option<Pid> {
+    pub fn parent(&self) -> Option<Pid> {
         Pid::from_raw(self.process.number(PARENT)?)
     }
 
@@ -83,7 +82,7 @@ impl Signals {
     /// # Errors
     ///
     /// The system refuses it; errors of `spawn`.
-    pub(super) fn start(
+    pub fn start(
         &self,
         dir: Option<PathBuf>,
         spawn: impl FnOnce() -> anyhow::Result<Child>,
@@ -98,7 +97,7 @@ impl Signals {
 
     /// The command has ended. Signals that came before are handled before this returns: they were
     /// for the command.
-    pub(super) fn stop(&self) {
+    pub fn stop(&self) {
         // Errors: neither a signal to this process nor the thread can fail.
         if kill_process(getpid(), END).is_ok() {
             self.ended.recv().ok();

@@ -18,7 +18,7 @@ use super::signals::Signals;
 const PARENT: &str = "SAMOVAR_RUN_PARENT";
 
 /// Returns whether this process was started by [`start`].
-pub(super) fn is_first() -> bool {
+pub fn is_first() -> bool {
     getpid() == Pid::INIT && std::env::var_os(PARENT).is_some()
 }
 
@@ -28,7 +28,7 @@ pub(super) fn is_first() -> bool {
 /// # Errors
 ///
 /// The process cannot be started.
-pub(super) fn start(signals: &Signals) -> anyhow::Result<ExitStatus> {
+pub fn start(signals: &Signals) -> anyhow::Result<ExitStatus> {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("samovar").args(std::env::args_os().skip(1));
     command.env(PARENT, getpid().to_string());
@@ -45,7 +45,7 @@ pub(super) fn start(signals: &Signals) -> anyhow::Result<ExitStatus> {
 /// # Errors
 ///
 /// The parent has ended, or the system refuses the mount.
-pub(super) fn settle(parent: Option<Pid>) -> anyhow::Result<()> {
+pub fn settle(parent: Option<Pid>) -> anyhow::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL)).context("cannot watch a process")?;
     // The parent may have ended before. Numbers are those outside until /proc is mounted.
     let expected = std::env::var(PARENT).ok();
@@ -65,7 +65,7 @@ pub(super) fn settle(parent: Option<Pid>) -> anyhow::Result<()> {
 /// # Errors
 ///
 /// The child was reaped before.
-pub(super) fn wait_for(child: &Child) -> io::Result<ExitStatus> {
+pub fn wait_for(child: &Child) -> io::Result<ExitStatus> {
     loop {
         match wait(WaitOptions::empty()) {
             Ok(Some((pid, status))) if pid == Pid::from_child(child) => {
@@ -78,6 +78,6 @@ pub(super) fn wait_for(child: &Child) -> io::Result<ExitStatus> {
 }
 
 /// Returns a command without what only the first process needs.
-pub(super) fn without_parent(command: &mut Command) -> &mut Command {
+pub fn without_parent(command: &mut Command) -> &mut Command {
     command.env_remove(PARENT)
 }

@@ -8,20 +8,20 @@ use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, open};
-
-use crate::mounts::mounts_of;
+use samovar_workspace::mounts::mounts_of;
 
 /// A process that uses an overlay.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct User {
-    pub(super) pid: u32,
+pub struct User {
+    /// Number of the process, in the PID namespace of this one.
+    pub pid: u32,
     /// Name of its program.
-    pub(super) name: String,
+    pub name: String,
 }
 
 /// Returns a process in another mount namespace that has a file or directory of a mount with this
 /// source open, or mapped, or is in it. Processes that this one may not examine are left out.
-pub(super) fn elsewhere(source: &str) -> Option<User> {
+pub fn elsewhere(source: &str) -> Option<User> {
     let own = namespace(Path::new("/proc/self")).ok()?;
     // The numbers of the mounts, by namespace.
     let mut known: HashMap<PathBuf, Vec<u64>> = HashMap::new();

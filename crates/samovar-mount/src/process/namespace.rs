@@ -16,9 +16,9 @@ use rustix::thread::{
     CapabilitySet, UnshareFlags, capabilities, clear_ambient_capability_set,
     configure_capability_in_ambient_set, set_capabilities,
 };
+use samovar_workspace::mounts::mounts;
 
-use super::refusal::{Step, refusal};
-use crate::mounts::mounts;
+use crate::refusal::{Step, refusal};
 
 /// Time that processes have to end after TERM.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -39,10 +39,10 @@ const BINFMT: &str = "/proc/sys/fs/binfmt_misc";
 
 /// The kind of namespaces that the process is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Namespace {
+pub struct Namespace {
     /// Whether the process has no privileges outside its user namespace. Overlays then store their
     /// metadata in attributes of the user.
-    pub(crate) is_unprivileged: bool,
+    pub is_unprivileged: bool,
 }
 
 impl Namespace {
@@ -55,7 +55,7 @@ impl Namespace {
     /// # Errors
     ///
     /// The kernel or its configuration forbids it; the error names the reason and the remedy.
-    pub(crate) fn enter() -> anyhow::Result<Self> {
+    pub fn enter() -> anyhow::Result<Self> {
         let outside = fs::read_link(THREAD_NAMESPACE)?;
         let (user, group) = (geteuid().as_raw(), getegid().as_raw());
         match unshare(UnshareFlags::NEWNS) {
@@ -91,7 +91,7 @@ impl Namespace {
     /// # Errors
     ///
     /// `/proc` is not mounted.
-    pub(crate) fn current() -> anyhow::Result<Self> {
+    pub fn current() -> anyhow::Result<Self> {
         Ok(Self {
             is_unprivileged: !is_initial_user_namespace()?,
         })
@@ -106,7 +106,7 @@ impl Namespace {
 /// # Errors
 ///
 /// `/proc` is not mounted.
-pub(crate) fn unshare_processes(namespace: Namespace) -> io::Result<bool> {
+pub fn unshare_processes(namespace: Namespace) -> io::Result<bool> {
     if namespace.is_unprivileged {
         let shown = [Path::new("/proc"), Path::new(BINFMT)];
         let hides = |point: &Path| point.starts_with("/proc") && !shown.contains(&point);
@@ -118,7 +118,7 @@ pub(crate) fn unshare_processes(namespace: Namespace) -> io::Result<bool> {
 }
 
 /// Returns whether this process may mount file systems in its mount namespace.
-pub(crate) fn may_mount() -> bool {
+pub fn may_mount() -> bool {
     let sets = capabilities(None);
     sets.is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
 }
@@ -148,7 +148,7 @@ fn is_initial(map: &str) -> bool {
 
 /// Passes privileges on to programs that this process starts, until the value is dropped.
 #[derive(Debug)]
-pub(crate) struct Permission(());
+pub struct Permission(());
 
 impl Permission {
     /// Passes on the right to mount.
@@ -156,7 +156,7 @@ impl Permission {
     /// # Errors
     ///
     /// The process may not mount itself.
-    pub(crate) fn mount() -> anyhow::Result<Self> {
+    pub fn mount() -> anyhow::Result<Self> {
         pass_on(CapabilitySet::SYS_ADMIN).context("cannot pass on the right to mount")?;
         Ok(Self(()))
     }
@@ -166,7 +166,7 @@ impl Permission {
     /// # Errors
     ///
     /// The system refuses it.
-    pub(crate) fn all() -> anyhow::Result<Self> {
+    pub fn all() -> anyhow::Result<Self> {
         let permitted = capabilities(None).map(|sets| sets.permitted);
         permitted
             .and_then(pass_on)
@@ -179,7 +179,7 @@ impl Permission {
     /// # Errors
     ///
     /// The system refuses it.
-    pub(crate) fn give_up() -> Result<(), Errno> {
+    pub fn give_up() -> Result<(), Errno> {
         clear_ambient_capability_set()?;
         let mut sets = capabilities(None)?;
         sets.inheritable = CapabilitySet::empty();
@@ -210,7 +210,7 @@ fn pass_on(passed: CapabilitySet) -> Result<(), Errno> {
 /// # Errors
 ///
 /// `/proc` is not mounted.
-pub(crate) fn mount_namespace() -> anyhow::Result<String> {
+pub fn mount_namespace() -> anyhow::Result<String> {
     let name = fs::read_link(NAMESPACE).context("cannot read /proc")?;
     name.into_os_string()
         .into_string()
@@ -255,7 +255,7 @@ fn signal(pid: Pid, signal: Signal) -> io::Result<()> {
 /// # Errors
 ///
 /// A process does not end.
-pub(crate) fn end_members(others: &[Pid]) -> anyhow::Result<usize> {
+pub fn end_members(others: &[Pid]) -> anyhow::Result<usize> {
     let mut terminated = HashSet::new();
     let started_at = Instant::now();
     loop {
@@ -286,7 +286,7 @@ pub(crate) fn end_members(others: &[Pid]) -> anyhow::Result<usize> {
 /// # Errors
 ///
 /// The processes cannot be listed.
-pub(crate) fn kill_members() -> io::Result<()> {
+pub fn kill_members() -> io::Result<()> {
     let started_at = Instant::now();
     loop {
         let members = members(&[])?;

@@ -4,15 +4,14 @@ use std::fs;
 
 use anyhow::anyhow;
 use rustix::io::Errno;
-
-use crate::outcome::Failed;
+use samovar_client::failed::Failed;
 
 /// The alternative that needs no kernel feature.
 const ALTERNATIVE: &str = "or use samovar ws open, which works without overlays";
 
 /// The step at which the kernel refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
+pub enum Step {
     /// Creating a user and a mount namespace.
     Namespace,
     /// Mapping the user into the new user namespace.
@@ -120,7 +119,7 @@ impl Facts {
 }
 
 /// Returns the error for a refusal of the kernel, with the reason and the remedy.
-pub(crate) fn refusal(step: Step, errno: Errno) -> anyhow::Error {
+pub fn refusal(step: Step, errno: Errno) -> anyhow::Error {
     let reason = Facts::read().reason(step, errno);
     Failed::Unavailable.because(anyhow!("{reason}; {ALTERNATIVE}"))
 }
@@ -130,7 +129,7 @@ pub(crate) fn refusal(step: Step, errno: Errno) -> anyhow::Error {
 /// # Errors
 ///
 /// The reason why not, and the remedy.
-pub(crate) fn check_fuse() -> anyhow::Result<()> {
+pub fn check_fuse() -> anyhow::Result<()> {
     use rustix::fs::{Mode, OFlags};
     match rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
         Ok(_) => Ok(()),

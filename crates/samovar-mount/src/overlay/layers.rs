@@ -11,23 +11,23 @@ use anyhow::{Context as _, anyhow, ensure};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use samovar_client::failed::Failed;
+use samovar_client::user_dirs::{self, create_private};
 use samovar_workspace::Mtime;
+use samovar_workspace::disk::{Use, unsuitable};
+use samovar_workspace::mounts::mounts;
 
-use super::namespace::Namespace;
-use super::refusal::{Step, refusal};
-use crate::disk::{Use, unsuitable};
-use crate::mounts::mounts;
-use crate::outcome::Failed;
-use crate::user_dirs::{self, create_private};
+use crate::process::namespace::Namespace;
+use crate::refusal::{Step, refusal};
 
 /// Environment variable that names the directory for the state of overlays.
-pub(crate) const VARIABLE: &str = "SAMOVAR_STATE_DIR";
+pub const VARIABLE: &str = "SAMOVAR_STATE_DIR";
 
 /// Name of the directory with the layers of all workspaces.
-pub(crate) const OVERLAYS: &str = "overlays";
+pub const OVERLAYS: &str = "overlays";
 
 /// Name of the directory, and of the mount, of the snapshot.
-pub(super) const LOWER: &str = "lower";
+pub const LOWER: &str = "lower";
 /// Name of the directory with the changes.
 const UPPER: &str = "upper";
 /// Name of the directory that overlayfs needs beside the changes.
@@ -47,7 +47,7 @@ const DIRECTORY: &str = "directory";
 
 /// The directories of an overlay: the changes, and the mount point of the snapshot below them.
 #[derive(Debug)]
-pub(crate) struct Layers {
+pub struct Layers {
     dir: PathBuf,
     /// Locked while the overlay is in use.
     lock: File,
@@ -58,7 +58,7 @@ pub(crate) struct Layers {
 /// # Errors
 ///
 /// The directory cannot be created, or its file system is unsuitable.
-pub(crate) fn state_dir() -> anyhow::Result<PathBuf> {
+pub fn state_dir() -> anyhow::Result<PathBuf> {
     let dir = user_dirs::variable(VARIABLE);
     let dir = dir.or_else(|| Some(user_dirs::state()?.join("samovar")));
     let dir = dir.with_context(|| format!("there is no HOME for changes: set {VARIABLE}"))?;
@@ -70,7 +70,12 @@ pub(crate) fn state_dir() -> anyhow::Result<PathBuf> {
     Ok(dir)
 }
 
-pub(crate) fn check_file_system(dir: &Path) -> anyhow::Result<()> {
+/// Checks that a directory can have the changes of an overlay.
+///
+/// # Errors
+///
+/// Its file system is unsuitable, or its type cannot be read.
+pub fn check_file_system(dir: &Path) -> anyhow::Result<()> {
     let kind = unsuitable(dir, Use::Overlay)
         .with_context(|| format!("cannot read the type of the file system of {dir:?}"))?;
     let Some(kind) = kind else {
@@ -91,7 +96,7 @@ impl Layers {
     /// # Errors
     ///
     /// The directories cannot be created.
-    pub(crate) fn create(
+    pub fn create(
         parent: &Path,
         name: &str,
         origin: &str,
@@ -138,7 +143,7 @@ impl Layers {
     /// # Errors
     ///
     /// There is no overlay, it is that of another user, or it is in use.
-    pub(crate) fn open(dir: &Path) -> anyhow::Result<(Self, String)> {
+    pub fn open(dir: &Path) -> anyhow::Result<(Self, String)> {
         let opened = dir.canonicalize().and_then(|dir| {
             let origin = fs::read_to_string(dir.join(ORIGIN))?;
             Ok((dir, origin))
@@ -164,7 +169,7 @@ impl Layers {
     /// # Errors
     ///
     /// The file cannot be written.
-    pub(crate) fn set_origin(&mut self, origin: &str) -> anyhow::Result<()> {
+    pub fn set_origin(&mut self, origin: &str) -> anyhow::Result<()> {
         let file = self.dir.join(ORIGIN);
         let new = self.dir.join(format!("{ORIGIN}.new"));
         let replaced = || {
@@ -181,7 +186,7 @@ impl Layers {
     }
 
     /// Stores whether the snapshot is served without the server.
-    pub(crate) fn set_offline(&self, is_offline: bool) {
+    pub fn set_offline(&self, is_offline: bool) {
         let file = self.dir.join(OFFLINE);
         // It only matters for the next command.
         match is_offline {
@@ -191,26 +196,27 @@ impl Layers {
     }
 
     /// Returns whether the snapshot is served without the server.
-    pub(crate) fn is_offline(&self) -> bool {
+    pub fn is_offline(&self) -> bool {
         self.dir.join(OFFLINE).exists()
     }
 
-    pub(crate) fn dir(&self) -> &Path {
+    /// Returns the directory with all layers, an absolute path.
+    pub fn dir(&self) -> &Path {
         &self.dir
     }
 
     /// Returns the mount point of the snapshot.
-    pub(crate) fn lower(&self) -> PathBuf {
+    pub fn lower(&self) -> PathBuf {
         self.dir.join(LOWER)
     }
 
     /// Returns the directory with the changes.
-    pub(crate) fn upper(&self) -> PathBuf {
+    pub fn upper(&self) -> PathBuf {
         upper(&self.dir)
     }
 
     /// Returns the source of the mount, which identifies the overlay in the list of mounts.
-    pub(crate) fn source(&self) -> String {
+    pub fn source(&self) -> String {
         mount_source(&self.dir)
     }
 
@@ -219,7 +225,7 @@ impl Layers {
     /// # Errors
     ///
     /// `/proc` is not mounted.
-    pub(crate) fn is_mounted(&self) -> anyhow::Result<bool> {
+    pub fn is_mounted(&self) -> anyhow::Result<bool> {
         let mounts = mounts().context("cannot read the list of mounts")?;
         let source = self.source();
         Ok(mounts.iter().any(|mount| mount.source == *source))
@@ -231,7 +237,7 @@ impl Layers {
     /// # Errors
     ///
     /// The kernel refuses the overlay; the error names the reason and the remedy.
-    pub(crate) fn mount(&self, namespace: Namespace, target: &Path) -> anyhow::Result<()> {
+    pub fn mount(&self, namespace: Namespace, target: &Path) -> anyhow::Result<()> {
         // Relative paths need no escapes, which differ among versions of Linux.
         std::env::set_current_dir(&self.dir)
             .with_context(|| format!("cannot enter {:?}", self.dir))?;
@@ -263,7 +269,7 @@ impl Layers {
     /// Returns whether the overlay is still mounted in another mount namespace, as far as the
     /// kernel says so. It must be unmounted in this one. Changes the current directory of the
     /// process.
-    pub(crate) fn is_in_use(&self) -> bool {
+    pub fn is_in_use(&self) -> bool {
         let probe = self.dir.join(PROBE);
         if std::env::set_current_dir(&self.dir).is_err() || create_private(&probe).is_err() {
             return false;
@@ -287,7 +293,7 @@ impl Layers {
     /// # Errors
     ///
     /// A directory cannot be removed.
-    pub(crate) fn remove(self) -> anyhow::Result<()> {
+    pub fn remove(self) -> anyhow::Result<()> {
         let name = self.dir.file_name().unwrap_or_default().as_bytes();
         let name = [REMOVED.as_bytes(), name].concat();
         let removed = Self {
@@ -307,7 +313,7 @@ impl Layers {
     /// # Errors
     ///
     /// As [`remove`](Self::remove), or the directory of all overlays does not exist.
-    pub(crate) fn remove_rest(dir: &Path) -> anyhow::Result<()> {
+    pub fn remove_rest(dir: &Path) -> anyhow::Result<()> {
         let parent = dir.parent().unwrap_or(dir);
         let parents = File::open(parent).and_then(|parents| parents.lock().map(|()| parents));
         let _parents = parents.with_context(|| format!("cannot lock {parent:?}"))?;
@@ -319,7 +325,7 @@ impl Layers {
     }
 
     /// Lets the user remove the directories: overlayfs leaves one without permissions.
-    pub(crate) fn settle(&self) {
+    pub fn settle(&self) {
         settle(&self.dir);
     }
 }
@@ -351,30 +357,30 @@ fn remove_leftovers(parent: &Path) {
 }
 
 /// Returns the directory with the changes, in the directory of an overlay.
-pub(crate) fn upper(dir: &Path) -> PathBuf {
+pub fn upper(dir: &Path) -> PathBuf {
     dir.join(UPPER)
 }
 
 /// Returns the source of the mount of the layers in this directory.
-pub(crate) fn mount_source(dir: &Path) -> String {
+pub fn mount_source(dir: &Path) -> String {
     let name = dir.file_name().unwrap_or_default();
     format!("{SOURCE}{}", name.to_string_lossy())
 }
 
 /// Returns the directory, below `parent`, of the layers whose mount has this source.
-pub(crate) fn of_source(parent: &Path, source: &str) -> Option<PathBuf> {
+pub fn of_source(parent: &Path, source: &str) -> Option<PathBuf> {
     Some(parent.join(source.strip_prefix(SOURCE)?))
 }
 
 /// Returns the directory of the workspace that an earlier version mounted last, in the directory of
 /// an overlay.
-pub(crate) fn last_directory(dir: &Path) -> Option<PathBuf> {
+pub fn last_directory(dir: &Path) -> Option<PathBuf> {
     let path = fs::read(dir.join(DIRECTORY)).ok()?;
     Some(OsString::from_vec(path).into())
 }
 
 /// Removes a mount at once, even if programs still use it. Ignores directories without a mount.
-pub(crate) fn unmount_lazily(target: &Path) {
+pub fn unmount_lazily(target: &Path) {
     unmount(target, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).ok();
 }
 

@@ -31,11 +31,11 @@ const REDIRECT: [&str; 2] = ["user.overlay.redirect", "trusted.overlay.redirect"
 const REDIRECT_LEN_MAX: usize = 4096;
 
 /// The entries of the upper directory by path. Equal if no program has changed an entry.
-pub(super) type Upper = HashMap<Vec<u8>, UpperEntry>;
+pub type Upper = HashMap<Vec<u8>, UpperEntry>;
 
 /// An entry of the upper directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct UpperEntry {
+pub struct UpperEntry {
     below: Below,
     /// Time of the last change of contents or metadata.
     ctime: Mtime,
@@ -59,7 +59,7 @@ enum Below {
 /// # Errors
 ///
 /// An entry is unreadable, or a NAR cannot contain it.
-pub(crate) fn scan(
+pub fn scan(
     tree: &Path,
     upper: &Path,
     base: &Entries,
@@ -190,7 +190,7 @@ fn leave(out: &mut Option<Builder>) -> Result<(), samovar_workspace::entries::Tr
 }
 
 /// Reads all entries below the upper directory.
-pub(super) fn read_upper(root: &Path) -> Result<Upper, Errno> {
+pub fn read_upper(root: &Path) -> Result<Upper, Errno> {
     let mut found = Upper::new();
     let root = open_directory(CWD, root.as_os_str().as_encoded_bytes())?;
     let state = statat(&root, c".", AtFlags::empty())?;
@@ -230,7 +230,7 @@ pub(super) fn read_upper(root: &Path) -> Result<Upper, Errno> {
 }
 
 /// Returns the paths of entries of the upper directory that no snapshot has.
-pub(super) fn reserved(upper: &Upper) -> Vec<PathBuf> {
+pub fn reserved(upper: &Upper) -> Vec<PathBuf> {
     let end = [b"/", STATE_DIRECTORY.as_bytes()].concat();
     let is_reserved = |path: &&Vec<u8>| [b"/", &path[..]].concat().ends_with(&end);
     let paths = upper.keys().filter(is_reserved);
@@ -242,7 +242,7 @@ pub(super) fn reserved(upper: &Upper) -> Vec<PathBuf> {
 }
 
 /// Returns the same with full paths; the upper directory itself if it cannot be read.
-pub(super) fn reserved_in(upper: &Path) -> Vec<PathBuf> {
+pub fn reserved_in(upper: &Path) -> Vec<PathBuf> {
     let found = read_upper(upper).map(|found| reserved(&found));
     let found = found.unwrap_or_else(|_errno| vec![PathBuf::new()]);
     found.iter().map(|path| upper.join(path)).collect()
@@ -303,9 +303,9 @@ mod tests {
     use samovar_workspace::pack;
 
     use super::*;
-    use crate::mount::DIRECTORY_MODE;
-    use crate::workspace::overlay::layers::{Layers, unmount_lazily};
-    use crate::workspace::overlay::namespace::Namespace;
+    use crate::overlay::DIRECTORY_MODE;
+    use crate::overlay::layers::{Layers, check_file_system, unmount_lazily};
+    use crate::process::namespace::Namespace;
 
     /// Creates the tree that the programs of [`work`] change.
     fn fill(root: &Path) {
@@ -388,8 +388,7 @@ mod tests {
                     Err(error) => return eprintln!("skipped: {error:#}"),
                 };
                 let dir = tempfile::tempdir().unwrap();
-                if let Err(error) = crate::workspace::overlay::layers::check_file_system(dir.path())
-                {
+                if let Err(error) = check_file_system(dir.path()) {
                     return eprintln!("skipped: {error:#}");
                 }
                 let mode = 0o755;

@@ -1,0 +1,18 @@
+//! Mounts of snapshots: what is special about the kernel of Linux in `samovar mount`, in
+//! `samovar workspace run`, and in workspaces in overlay mode.
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | [`overlay`] | layers of an overlay, the changes in them, and who uses them |
+//! | [`process`] | private namespaces, and the processes in them |
+//! | [`refusal`] | why a machine cannot run overlays |
+//!
+//! # Out of scope
+//!
+//! The command line, and what a workspace is.
+
+#![forbid(unsafe_code)]
+
+pub mod overlay;
+pub mod process;
+pub mod refusal;
