@@ -3,23 +3,24 @@
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{Read, Seek as _};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
-use ureq::config::Config;
-use ureq::http::{Response, Uri};
-use ureq::tls::{Certificate, ClientCert, PemItem, RootCerts, TlsConfig, TlsProvider};
+use anyhow::{anyhow, bail};
+use ureq::config::RedirectAuthHeaders;
+use ureq::http::Response;
+use ureq::tls::ClientCert;
 use ureq::typestate::{WithBody, WithoutBody};
-use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
-use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
+use ureq::unversioned::transport::DefaultConnector;
 use ureq::{Agent, Body, RequestBuilder, SendBody};
 
+pub use crate::agent::AT_ONCE_MAX;
+use crate::agent::{OtherHost, builder};
 use crate::credential::TOKEN_VARIABLE;
 use crate::failed::Failed;
 use crate::fault::{Fault, is_timeout};
+use crate::guarded::Guarded;
 use crate::netrc::netrc_of_nix;
 use crate::notice::notice;
 use crate::pace::{Pace, Paced};
@@ -27,15 +28,8 @@ pub use crate::patience::Patience;
 use crate::progress::Progress;
 use crate::remote::Remote;
 
-/// Maximum number of parallel requests for single narinfos, the same as Nix's.
-pub const AT_ONCE_MAX: usize = 25;
-
-/// Maximum wait for the response to a request with a body, and for each read of the response. The
-/// server may have to store, assemble or publish what it received.
-const WORK_TIME: Duration = Duration::from_secs(60);
-
-/// Maximum time to send the body of one request. It suffices for the largest NAR over a slow line.
-const SEND_TIME: Duration = Duration::from_secs(24 * 3600);
+/// Maximum number of idle connections to a server with [`Http::guarded`].
+const GUARDED_AT_ONCE_MAX: usize = 64;
 
 /// Pause before the second attempt. It doubles before each further attempt.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -105,21 +99,6 @@ struct Outage {
     is_noted: AtomicBool,
 }
 
-/// Resolves each host name as the host of this URL.
-#[derive(Debug)]
-struct OtherHost(Uri, DefaultResolver);
-
-impl Resolver for OtherHost {
-    fn resolve(
-        &self,
-        _uri: &Uri,
-        config: &Config,
-        timeout: NextTimeout,
-    ) -> Result<ResolvedSocketAddrs, ureq::Error> {
-        self.1.resolve(&self.0, config, timeout)
-    }
-}
-
 impl Http {
     /// Returns a client that sends no certificate.
     ///
@@ -142,34 +121,47 @@ impl Http {
         certificate: Option<ClientCert>,
         origin: Option<&str>,
     ) -> anyhow::Result<Self> {
-        let mut builder = Agent::config_builder()
-            .http_status_as_error(false)
-            .user_agent(concat!("samovar/", env!("CARGO_PKG_VERSION")))
-            .timeout_connect(Some(patience.pace.silence))
-            .timeout_recv_response(Some(WORK_TIME))
-            .timeout_per_read(Some(WORK_TIME))
-            .timeout_send_body(Some(SEND_TIME))
-            .max_idle_connections(AT_ONCE_MAX)
-            .max_idle_connections_per_host(AT_ONCE_MAX);
-        if remote.is_secure() {
-            let provider = Arc::new(rustls::crypto::ring::default_provider());
-            let tls = TlsConfig::builder()
-                .provider(TlsProvider::Rustls)
-                .unversioned_rustls_crypto_provider(provider)
-                .root_certs(RootCerts::new_with_certs(&root_certificates()?))
-                .client_cert(certificate)
-                .build();
-            builder = builder.tls_config(tls);
-        }
+        let builder = builder(&remote, patience, certificate)?;
         let agent = match origin {
             None => builder.build().into(),
             Some(origin) => {
-                let resolver = OtherHost(origin.parse()?, DefaultResolver::default());
+                let resolver = OtherHost::new(origin.parse()?);
                 let config = builder.proxy(None).build();
                 Agent::with_parts(config, DefaultConnector::default(), resolver)
             }
         };
-        Ok(Self {
+        Ok(Self::of(agent, remote, patience))
+    }
+
+    /// Returns a client of a server that is trusted only as far as it is public: it may redirect a
+    /// request at most five times, and not to an address of this machine or its network, unless its
+    /// own address is of that kind. The login is sent to the server's own host alone.
+    ///
+    /// `silence`: maximum wait for a connection, for the head of a response, and for each read of
+    /// its body.
+    ///
+    /// # Errors
+    ///
+    /// The trusted certificates of this machine cannot be read.
+    pub fn guarded(remote: Remote, silence: Duration) -> anyhow::Result<Self> {
+        let pace = Pace {
+            silence,
+            ..Pace::DOWNLOAD
+        };
+        let patience = Patience::QUERY.with_pace(pace);
+        let config = builder(&remote, patience, None)?
+            .max_redirects(5)
+            .redirect_auth_headers(RedirectAuthHeaders::SameHost)
+            .max_idle_connections(GUARDED_AT_ONCE_MAX)
+            .max_idle_connections_per_host(GUARDED_AT_ONCE_MAX)
+            .build();
+        let resolver = Guarded::new(remote.host().to_owned());
+        let agent = Agent::with_parts(config, DefaultConnector::default(), resolver);
+        Ok(Self::of(agent, remote, patience).once())
+    }
+
+    fn of(agent: Agent, remote: Remote, patience: Patience) -> Self {
+        Self {
             agent,
             remote,
             patience,
@@ -177,7 +169,7 @@ impl Http {
             shows_progress: false,
             request_count: Arc::default(),
             outage: Arc::default(),
-        })
+        }
     }
 
     /// Returns a client for another URL of the same server. It shares the login, the connections
@@ -534,40 +526,4 @@ pub fn content_range(response: &Response<Body>) -> Option<(u64, u64)> {
 fn retry_after(response: &Response<Body>) -> Option<Duration> {
     let value = response.headers().get("Retry-After")?.to_str().ok()?;
     value.trim().parse().ok().map(Duration::from_secs)
-}
-
-/// Reads the trusted certificates of this machine from the locations that Nix uses.
-///
-/// # Source
-///
-/// Nix 2.36, `src/libstore/globals.cc`, `getDefaultSSLCertFile`.
-fn root_certificates() -> anyhow::Result<Vec<Certificate<'static>>> {
-    let named = ["NIX_SSL_CERT_FILE", "SSL_CERT_FILE"]
-        .into_iter()
-        .filter_map(std::env::var_os)
-        .find(|value| !value.is_empty());
-    let file = match named {
-        Some(file) => PathBuf::from(file),
-        None => [
-            "/etc/ssl/certs/ca-certificates.crt",
-            "/etc/pki/tls/certs/ca-bundle.crt",
-            "/nix/var/nix/profiles/default/etc/ssl/certs/ca-bundle.crt",
-        ]
-        .into_iter()
-        .map(PathBuf::from)
-        .find(|path| path.exists())
-        .context("no trusted certificates found: set NIX_SSL_CERT_FILE to a PEM file")?,
-    };
-    let pem = std::fs::read(&file)
-        .with_context(|| format!("cannot read the trusted certificates in {file:?}"))?;
-    let certificates: Vec<_> = ureq::tls::parse_pem(&pem)
-        .filter_map(|item| match item {
-            Ok(PemItem::Certificate(certificate)) => Some(certificate),
-            _ => None,
-        })
-        .collect();
-    if certificates.is_empty() {
-        bail!("{file:?} holds no certificate: set NIX_SSL_CERT_FILE to another file");
-    }
-    Ok(certificates)
 }

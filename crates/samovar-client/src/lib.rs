@@ -18,10 +18,12 @@
 
 #![forbid(unsafe_code)]
 
+mod agent;
 pub mod cache;
 pub mod credential;
 pub mod failed;
 pub mod fault;
+mod guarded;
 pub mod http;
 pub mod netrc;
 pub mod notice;
