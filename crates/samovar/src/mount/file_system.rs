@@ -24,7 +24,6 @@ use fuser::{
 };
 use samovar_workspace::{Entry, Kind};
 
-use super::End;
 use super::counts::{Counts, count};
 use super::store::{Found, Store};
 use super::tree::Tree;
@@ -58,6 +57,15 @@ pub(super) struct FileSystem {
     counts: Arc<Counts>,
     /// Told when the file system is unmounted.
     ended: Sender<End>,
+}
+
+/// Why the mount ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// This process got a signal.
+    Signal,
+    /// Another process has unmounted it.
+    Unmounted,
 }
 
 /// What is mounted.

@@ -32,11 +32,12 @@ mod store;
 mod transfer;
 mod tree;
 mod view;
+mod wanted;
 mod whole;
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -44,30 +45,21 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use clap::{Arg, ArgMatches, Command, value_parser};
-use rustix::process::{Resource, getrlimit, setrlimit};
 use samovar_mount::overlay::DIRECTORY_MODE;
-use samovar_nix::StoreDir;
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::arguments::{credentials, keys_of, option, required, sources, switch, trusted_keys};
 use crate::credential::{is_passed, seal};
-use crate::notice::notice;
 use crate::outcome::Failed;
-use crate::progress::Progress;
 use crate::refs::PathOrRef;
 use crate::remote::Remote;
 use crate::size::grouped;
-use crate::snapshot::{Downloaded, Snapshots, check_path};
 use cache_dir::{CacheDir, SIZE_DEFAULT};
-use fetch::Fetcher;
-use file_system::{FileSystem, Root};
-use local::Local;
+use file_system::End;
 use mount_point::{MountPoint, Mounted};
-use source::{NEVER, Resolved, read_manifest, replace};
-use store::Store;
-use transfer::Origin;
-use tree::Tree;
+pub(crate) use wanted::keep_manifest;
+use wanted::{Access, MountOptions, Wanted};
 
 /// Time after which reads fail, from when the server became unreachable.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -137,8 +129,7 @@ pub(crate) fn command() -> Command {
 ///
 /// The snapshot cannot be mounted.
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
-    let (wanted, directory) =
-        Wanted::parse(matches).map_err(|error| Failed::Usage.because(error))?;
+    let (wanted, directory) = parse(matches).map_err(|error| Failed::Usage.because(error))?;
     if matches.get_flag("background") {
         return background::run(out);
     }
@@ -158,7 +149,12 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
     let size_max = size_max.map_or(SIZE_DEFAULT, |gib| u64::from(*gib) << 30);
     let cache_dir = CacheDir::open(size_max)?;
     let point = MountPoint::open(&directory).map_err(|error| Failed::Refused.because(error))?;
-    let found = wanted.find(matches, &cache_dir)?;
+    let access = Access {
+        credentials: sources(matches),
+        keys: keys_of(matches),
+        is_offline: matches.get_flag("offline"),
+    };
+    let found = wanted.find(&access, &cache_dir)?;
     let (name, shown, dir) = (found.name(), found.shown(), point.path().display());
     if point.mounted(name)? == Mounted::Same {
         writeln!(out, "{shown} is mounted on {dir} already")?;
@@ -166,18 +162,21 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
     }
     let patience = matches.get_one::<u32>("timeout");
     let patience = patience.map_or(PATIENCE, |seconds| Duration::from_secs((*seconds).into()));
-    let (root, fetcher, files) = found.open(patience)?;
-    let directory_mode = match matches.get_flag("writable-directories") {
-        true => DIRECTORY_MODE,
-        false => 0,
+    let opened = found.open(patience)?;
+    let files = opened.file_count().map_or_else(String::new, |count| {
+        format!(", {} files", grouped(count as u64))
+    });
+    let options = MountOptions {
+        is_shared: matches.get_flag("allow-other"),
+        directory_mode: match matches.get_flag("writable-directories") {
+            true => DIRECTORY_MODE,
+            false => 0,
+        },
+        ended,
     };
-    let file_system = FileSystem::new(root, ended, directory_mode);
-    let counts = file_system.counts();
     // From now on, signals are handled after the mount.
     is_mounting.store(true, Ordering::SeqCst);
-    let session = point.mount(file_system, name, matches.get_flag("allow-other"))?;
-    // Dropping the session would unmount whatever is mounted on the directory by then.
-    std::mem::forget(session);
+    let mount = opened.mount(&point, name, options)?;
     writeln!(
         out,
         "mounted {shown} on {dir}{files}; unmount with: fusermount3 -u {dir}"
@@ -190,21 +189,11 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
         let unmounted = point.unmount();
         unmounted.with_context(|| format!("cannot unmount {:?}", point.path()))?;
     }
-    if let Some(fetcher) = &fetcher {
-        fetcher.stop();
-    }
+    mount.stop();
     if matches.get_flag("statistics") {
-        let requests = fetcher.as_ref().map_or(0, Fetcher::request_count);
-        writeln!(out, "{counts}, {requests} requests to the server")?;
+        writeln!(out, "{}", mount.statistics())?;
     }
     Ok(())
-}
-
-/// Why the mount ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
-    Signal,
-    Unmounted,
 }
 
 /// Waits for signals. The first one ends this process, unless it has begun to mount.
@@ -219,252 +208,21 @@ fn wait_for(mut signals: Signals, is_mounting: &AtomicBool, ended: &mpsc::Sender
     }
 }
 
-/// What the command line names.
-enum Wanted {
-    Tree(PathOrRef),
-    /// The store of this cache.
-    Store(Remote),
-}
-
-/// What is being mounted.
-enum Source<'a> {
-    Tree(Snapshot<'a>),
-    Store {
-        remote: Remote,
-        /// `None` with `--offline`.
-        server: Option<Snapshots>,
-        cache_dir: &'a CacheDir,
-    },
-}
-
-impl Wanted {
-    /// Also returns the directory to mount on.
-    fn parse(matches: &ArgMatches) -> anyhow::Result<(Self, PathBuf)> {
-        let source: &OsString = matches.get_one("source").context("a source is missing")?;
-        let directory: Option<&PathBuf> = matches.get_one("directory");
-        match (matches.get_one::<String>("store"), directory) {
-            (Some(url), None) => Ok((Self::Store(Remote::of_cache(url)?), source.into())),
-            (None, Some(directory)) => {
-                let source = source
-                    .to_str()
-                    .context("the name of the ref is not UTF-8")?;
-                Ok((Self::Tree(PathOrRef::parse(source)?), directory.clone()))
-            }
-            (Some(_), Some(_)) => Err(anyhow!(
-                "--store mounts all paths of a cache: leave out {source:?}, or --store"
-            )),
-            (None, None) => Err(anyhow!("DIR is missing")),
+/// Returns what the command line names, and the directory to mount it on.
+fn parse(matches: &ArgMatches) -> anyhow::Result<(Wanted, PathBuf)> {
+    let source: &OsString = matches.get_one("source").context("a source is missing")?;
+    let directory: Option<&PathBuf> = matches.get_one("directory");
+    match (matches.get_one::<String>("store"), directory) {
+        (Some(url), None) => Ok((Wanted::Store(Remote::of_cache(url)?), source.into())),
+        (None, Some(directory)) => {
+            let source = source
+                .to_str()
+                .context("the name of the ref is not UTF-8")?;
+            Ok((Wanted::Tree(PathOrRef::parse(source)?), directory.clone()))
         }
+        (Some(_), Some(_)) => Err(anyhow!(
+            "--store mounts all paths of a cache: leave out {source:?}, or --store"
+        )),
+        (None, None) => Err(anyhow!("DIR is missing")),
     }
-
-    fn find<'a>(
-        &self,
-        matches: &ArgMatches,
-        cache_dir: &'a CacheDir,
-    ) -> anyhow::Result<Source<'a>> {
-        let remote = match self {
-            Self::Tree(wanted) => {
-                return Ok(Source::Tree(Snapshot::find(wanted, matches, cache_dir)?));
-            }
-            Self::Store(remote) => remote.clone(),
-        };
-        let server = match matches.get_flag("offline") {
-            true => None,
-            false => {
-                let (credentials, keys) = (sources(matches), keys_of(matches));
-                Some(Snapshots::open_any(remote.clone(), &credentials, &keys)?)
-            }
-        };
-        Ok(Source::Store {
-            remote,
-            server,
-            cache_dir,
-        })
-    }
-}
-
-impl Source<'_> {
-    /// Returns the name that identifies the mount.
-    fn name(&self) -> &str {
-        match self {
-            Self::Tree(snapshot) => snapshot.resolved.path.base_name(),
-            Self::Store { remote, .. } => remote.url(),
-        }
-    }
-
-    /// Returns the name for messages.
-    fn shown(&self) -> &str {
-        match self {
-            Self::Tree(snapshot) => &snapshot.resolved.shown,
-            Self::Store { remote, .. } => remote.url(),
-        }
-    }
-
-    /// Starts the threads that fetch files. Also returns the number of files, for a message.
-    fn open(&self, patience: Duration) -> anyhow::Result<(Root, Option<Fetcher>, String)> {
-        let failed = || "cannot start threads";
-        match self {
-            Self::Tree(snapshot) => {
-                let (local, origin) = snapshot.open()?;
-                let fetcher = Fetcher::start(Arc::clone(&local), origin, patience);
-                let fetcher = fetcher.with_context(failed)?;
-                let files = grouped(local.view().file_count() as u64);
-                let tree = Tree::new(local, Some(fetcher.clone()));
-                let root = Root::Tree(Arc::new(tree));
-                Ok((root, Some(fetcher), format!(", {files} files")))
-            }
-            Self::Store {
-                server, cache_dir, ..
-            } => {
-                raise_file_limit();
-                let store = Store::start(server.as_ref(), (*cache_dir).clone(), patience);
-                let root = Root::Store(store.with_context(failed)?);
-                Ok((root, None, String::new()))
-            }
-        }
-    }
-}
-
-/// Raises the limit of open files, because each open store path has some.
-fn raise_file_limit() {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    setrlimit(Resource::Nofile, limit).ok();
-}
-
-/// A snapshot that is being mounted.
-struct Snapshot<'a> {
-    resolved: Resolved,
-    /// `None` with `--offline`.
-    server: Option<Snapshots>,
-    cache_dir: &'a CacheDir,
-}
-
-impl<'a> Snapshot<'a> {
-    fn find(
-        wanted: &PathOrRef,
-        matches: &ArgMatches,
-        cache_dir: &'a CacheDir,
-    ) -> anyhow::Result<Self> {
-        let (server, resolved) = match matches.get_flag("offline") {
-            true => (None, Resolved::offline(wanted, cache_dir)?),
-            false => {
-                let (credentials, keys) = (sources(matches), keys_of(matches));
-                let (server, found) = Resolved::online(wanted, &credentials, &keys, cache_dir)?;
-                (Some(server), found)
-            }
-        };
-        Ok(Self {
-            resolved,
-            server,
-            cache_dir,
-        })
-    }
-
-    /// Opens the snapshot's files on this machine, and the NAR on the server from which missing
-    /// files are read. The NAR is `None` if no files are missing, or with `--offline`.
-    fn open(&self) -> anyhow::Result<(Arc<Local>, Option<Origin>)> {
-        if !self.resolved.is_snapshot() {
-            return Ok((Arc::new(self.open_whole()?), None));
-        }
-        let name = self.resolved.path.base_name();
-        let (dir, lock) = self.cache_dir.snapshot(name, |dir| self.prepare(dir))?;
-        let manifest = read_manifest(&dir.join("manifest"))?;
-        let (tree, nar_hash) = (manifest.tree.clone(), manifest.nar_hash);
-        let local = Arc::new(Local::open(&dir, lock, manifest)?);
-        let Some(server) = self.server.as_ref().filter(|_| !local.is_whole()) else {
-            return Ok((local, None));
-        };
-        let info = server.any_narinfo(&tree)?;
-        if info.nar_hash != nar_hash || info.nar_size != local.nar_size() {
-            let url = server.cache().url();
-            let error = anyhow!("{url} has other contents of {tree} than its manifest states");
-            return Err(Failed::Refused.because(error));
-        }
-        let http = server.cache().http().clone();
-        let origin = Origin::open(http, &info).map_err(|reason| {
-            Failed::Unavailable.because(anyhow!("cannot read the NAR of {tree}: {reason}"))
-        })?;
-        Ok((local, Some(origin)))
-    }
-
-    /// Opens the files of a store path that has no manifest.
-    fn open_whole(&self) -> anyhow::Result<Local> {
-        let Resolved { path, shown } = &self.resolved;
-        let info = match &self.server {
-            Some(server) => {
-                let info = server.signed_narinfo(path)?;
-                Some((server, info.ok_or_else(|| server.lacks(path))?))
-            }
-            None => None,
-        };
-        let source = info.as_ref().map(|(server, info)| (*server, info));
-        let nar_size = source.map_or(0, |(_, info)| info.nar_size);
-        let mut progress = None;
-        let opened = whole::open(self.cache_dir, path, source, &mut |len| {
-            let progress = progress.get_or_insert_with(|| {
-                notice(&format!(
-                    "{shown} has no manifest: it is downloaded and verified before it is mounted"
-                ));
-                Progress::start("fetched", nar_size)
-            });
-            progress.add(len, len);
-        });
-        if let Some(progress) = progress {
-            progress.end();
-        }
-        let local = opened?.with_context(|| format!("{shown} {NEVER}"));
-        let local = local.map_err(|error| Failed::Unavailable.because(error))?;
-        if !whole::is_directory(local.view().entries()) {
-            let error = anyhow!(
-                "cannot mount {shown}: it is a file or a link, not a directory: fetch it with nix \
-                 copy instead"
-            );
-            return Err(Failed::Refused.because(error));
-        }
-        Ok(local)
-    }
-
-    /// Creates the files of the snapshot in its folder, unless they exist.
-    fn prepare(&self, dir: &Path) -> anyhow::Result<()> {
-        let Resolved { path, shown } = &self.resolved;
-        prepare(self.cache_dir, dir, || match &self.server {
-            Some(server) => server.manifest(path),
-            None => Err(Failed::Unavailable.because(anyhow!("{shown} {NEVER}"))),
-        })
-    }
-}
-
-/// Creates the files of a snapshot in its folder, unless they exist.
-fn prepare(
-    cache_dir: &CacheDir,
-    dir: &Path,
-    download: impl FnOnce() -> anyhow::Result<Downloaded>,
-) -> anyhow::Result<()> {
-    let file = dir.join("manifest");
-    if let Ok(manifest) = read_manifest(&file) {
-        return local::prepare(dir, &manifest);
-    }
-    let downloaded = download()?;
-    let nar_size = downloaded.manifest.entries.nar_size();
-    cache_dir.make_room(nar_size, downloaded.path.base_name())?;
-    local::prepare(dir, &downloaded.manifest)?;
-    let written = replace(&file, downloaded.text.as_bytes());
-    written.with_context(|| format!("cannot write {file:?}"))
-}
-
-/// Adds a manifest to the cache of mounts, so that a mount of its snapshot need not download it.
-///
-/// # Errors
-///
-/// The store path is not that of the manifest, or the cache cannot be written.
-pub(crate) fn keep_manifest(snapshot: &Downloaded, dir: &StoreDir) -> anyhow::Result<()> {
-    let references = [snapshot.manifest.tree.clone()];
-    check_path(&snapshot.path, &snapshot.nar_hash, &references, dir)?;
-    let cache_dir = CacheDir::open(SIZE_DEFAULT)?;
-    let name = snapshot.path.base_name();
-    cache_dir.snapshot(name, |dir| {
-        prepare(&cache_dir, dir, || Ok(snapshot.clone()))
-    })?;
-    Ok(())
 }

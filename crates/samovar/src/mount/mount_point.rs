@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::thread::available_parallelism;
 
 use anyhow::{Context as _, anyhow, ensure};
-use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
@@ -123,7 +123,7 @@ impl MountPoint {
         file_system: FileSystem,
         name: &str,
         is_shared: bool,
-    ) -> anyhow::Result<BackgroundSession> {
+    ) -> anyhow::Result<()> {
         let mut config = Config::default();
         config.mount_options = vec![
             MountOption::FSName(escaped(&format!("{PREFIX}{name}"))),
@@ -142,8 +142,10 @@ impl MountPoint {
         config.clone_fd = true;
         let session = Session::new(file_system, &self.path, &config).and_then(Session::spawn);
         let session = session.map_err(|error| self.explained(&error))?;
+        // Dropping the session would unmount whatever is mounted on the directory by then.
+        std::mem::forget(session);
         self.set_read_ahead();
-        Ok(session)
+        Ok(())
     }
 
     /// Raises the read-ahead, which only root may do. The kernel's default is an eighth.
