@@ -2,9 +2,13 @@
 //!
 //! | module | contents |
 //! | --- | --- |
-//! | [`remote`], [`netrc`], [`credential`] | the URL of a server, and the login or token for it |
+//! | [`remote`], [`credentials`] | the URL of a server, and the login or token for it |
+//! | [`netrc`], [`credential`] | where logins and tokens are found |
 //! | [`http`], [`pace`], [`fault`] | requests, which are repeated after temporary failures |
 //! | [`cache`], [`walk`] | narinfos and closures of a binary cache |
+//! | [`trust`] | the signatures that a command requires |
+//! | [`refs`] | refs: names with numbered generations |
+//! | [`snapshot`] | downloads of snapshots of trees |
 //! | [`failed`], [`private`] | why a command fails |
 //! | [`notice`], [`progress`] | messages on standard error while a user waits |
 //! | [`user_dirs`] | the directories of the user |
@@ -21,6 +25,7 @@
 mod agent;
 pub mod cache;
 pub mod credential;
+pub mod credentials;
 pub mod failed;
 pub mod fault;
 mod guarded;
@@ -31,6 +36,9 @@ pub mod pace;
 mod patience;
 pub mod private;
 pub mod progress;
+pub mod refs;
 pub mod remote;
+pub mod snapshot;
+pub mod trust;
 pub mod user_dirs;
 pub mod walk;

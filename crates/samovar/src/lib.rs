@@ -21,7 +21,6 @@ mod client_certificate;
 mod client_setup;
 mod command;
 mod convert;
-mod credentials;
 mod doctor;
 mod export;
 mod fsck;
@@ -40,11 +39,9 @@ mod roots;
 mod secrets;
 mod serve;
 mod size;
-mod snapshot;
 mod status;
 mod storage;
 mod token;
-mod trust;
 mod usage;
 mod user_dirs;
 mod workspace;
@@ -54,7 +51,10 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use samovar_client::{cache, credential, http, netrc, notice, private, progress, remote, walk};
+use samovar_client::{
+    cache, credential, credentials, http, netrc, notice, private, progress, remote, snapshot,
+    trust, walk,
+};
 pub use samovar_text::without_logins;
 use samovar_workspace::{disk, mounts};
 

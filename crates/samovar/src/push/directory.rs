@@ -11,6 +11,7 @@ use samovar_workspace::{ReadError, Scanned, scan};
 use serde_json::json;
 
 use super::local_tree::LocalTree;
+use super::snapshot::upload;
 use crate::credentials::Sources;
 use crate::notice::notice;
 use crate::outcome::Failed;
@@ -113,7 +114,7 @@ pub(super) fn run(
     let scanned = rescan(scan::Options::WRITING)?;
     check_skipped(&scanned, newest, base.as_ref())?;
     let tree = LocalTree::new(scanned, base.is_none(), options.is_json, &rescan)?;
-    let uploaded = snapshots.upload(name, &tree, base.as_ref(), options.is_json)?;
+    let uploaded = upload(&snapshots, name, &tree, base.as_ref(), options.is_json)?;
     let update = Update {
         manifest: &uploaded.snapshot.path,
         expected: match (newest, options.is_forced) {

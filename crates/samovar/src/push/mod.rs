@@ -69,6 +69,7 @@ pub(crate) use directory::{
 };
 pub(crate) use local_tree::LocalTree;
 pub(crate) use options::{command, message};
+pub(crate) use snapshot::upload;
 
 /// Minimum and maximum pause before a failed push is repeated.
 const PAUSE_MIN: Duration = Duration::from_secs(1);

@@ -89,36 +89,31 @@ pub(crate) struct Uploaded {
     pub(crate) sent_len: u64,
 }
 
-impl Snapshots {
-    /// Uploads a snapshot. Afterwards it is durable on the server; nothing refers to it yet.
-    /// `base`: an earlier snapshot that the server may still have.
-    /// `is_quiet`: no progress is shown.
-    ///
-    /// # Errors
-    ///
-    /// The cache cannot be reached or refuses the snapshot, or the tree cannot be read.
-    pub(crate) fn upload(
-        &self,
-        name: &PinName,
-        tree: &dyn Tree,
-        base: Option<&Downloaded>,
-        is_quiet: bool,
-    ) -> anyhow::Result<Uploaded> {
-        let upload = Upload {
-            http: self.cache().http(),
-            protocol: self.protocol().showing_progress(!is_quiet),
-            dir: self.store_dir(),
-            names: path_names(name),
-            tree,
-            is_quiet,
-        };
-        upload.run(base)
-    }
-
-    fn protocol(&self) -> Http {
-        let http = self.cache().http();
-        http.at(format!("{}{}", http.remote(), session::PREFIX))
-    }
+/// Uploads a snapshot. Afterwards it is durable on the server; nothing refers to it yet.
+/// `base`: an earlier snapshot that the server may still have.
+/// `is_quiet`: no progress is shown.
+///
+/// # Errors
+///
+/// The cache cannot be reached or refuses the snapshot, or the tree cannot be read.
+pub(crate) fn upload(
+    snapshots: &Snapshots,
+    name: &PinName,
+    tree: &dyn Tree,
+    base: Option<&Downloaded>,
+    is_quiet: bool,
+) -> anyhow::Result<Uploaded> {
+    let http = snapshots.cache().http();
+    let protocol = http.at(format!("{}{}", http.remote(), session::PREFIX));
+    let upload = Upload {
+        http,
+        protocol: protocol.showing_progress(!is_quiet),
+        dir: snapshots.store_dir(),
+        names: path_names(name),
+        tree,
+        is_quiet,
+    };
+    upload.run(base)
 }
 
 struct Upload<'a> {

@@ -1,13 +1,9 @@
-//! Refs: names with numbered generations, each of which is a snapshot of a tree.
+//! `samovar ref`: the refs of a cache.
 
-mod client;
 mod command;
-mod name;
 
-pub(crate) use client::{
-    Expected, Generation, Log, Refs, Update, Updated, Version, conditional, generation, url,
-};
 pub(crate) use command::{command, run, write_log};
-pub(crate) use name::{
-    PathOrRef, RefName, check_snapshot, check_successor, is_manifest, path_names,
+pub(crate) use samovar_client::refs::{
+    Expected, Generation, Log, PathOrRef, RefName, Refs, Update, Updated, Version, check_snapshot,
+    check_successor, conditional, generation, is_manifest, path_names, url,
 };

@@ -17,7 +17,7 @@ use super::state::{Base, Lock, State, Workspace};
 use crate::credentials::Sources;
 use crate::http::printable;
 use crate::outcome::Failed;
-use crate::push::{host, named, refuse_public, report_skipped};
+use crate::push::{host, named, refuse_public, report_skipped, upload};
 use crate::refs::{Expected, Generation, Update, Updated, Version};
 use crate::size::{counted, human};
 use crate::snapshot::{Downloaded, Snapshots};
@@ -154,9 +154,8 @@ pub(super) fn push(
         refuse_public(&snapshots)?;
     }
     let tree = steady(workspace, scanned, base.is_none(), options.is_json, scan)?;
-    let uploaded = snapshots
-        .upload(&workspace.state.name, &tree, base_there, options.is_json)
-        .map_err(changed)?;
+    let name = &workspace.state.name;
+    let uploaded = upload(&snapshots, name, &tree, base_there, options.is_json).map_err(changed)?;
     let snapshot = uploaded.snapshot;
     let message = message(options.message, &tree.scanned().skipped);
     let options = Options {

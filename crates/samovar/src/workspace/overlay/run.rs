@@ -43,7 +43,7 @@ use crate::credentials::Sources;
 use crate::mount::keep_manifest;
 use crate::notice::notice;
 use crate::outcome::Failed;
-use crate::push::{KEEP, LocalTree, host, message, named, refuse_public, report_skipped};
+use crate::push::{KEEP, LocalTree, host, message, named, refuse_public, report_skipped, upload};
 use crate::refs::{Expected, RefName, Update, Updated, path_names};
 use crate::size::human;
 use crate::snapshot::{Downloaded, Snapshots};
@@ -487,7 +487,7 @@ impl Run {
             return Ok(true);
         }
         let summary = summary(&changes);
-        let uploaded = snapshots.upload(name, &tree, base, false)?;
+        let uploaded = upload(snapshots, name, &tree, base, false)?;
         self.check_view()?;
         let update = Update {
             manifest: &uploaded.snapshot.path,

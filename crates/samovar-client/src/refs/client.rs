@@ -11,8 +11,8 @@ use samovar_protocol::pins::{self, Generations, LINEAGES, Newest, Pinned, Put, p
 use ureq::http::HeaderValue;
 
 use crate::cache::{Cache, INFO_PATH};
+use crate::failed::Failed;
 use crate::http::{Http, Payload, read_body};
-use crate::outcome::Failed;
 use crate::trust::Trust;
 
 /// Maximum length of a response, in bytes: a ref may have 10,000 generations.
@@ -20,7 +20,7 @@ const ANSWER_LEN_MAX: u64 = 64 << 20;
 
 /// The refs of a cache.
 #[derive(Debug, Clone)]
-pub(crate) struct Refs {
+pub struct Refs {
     /// Client for the URL to which stock Nix clients push.
     http: Http,
     /// `None`: no signature is required.
@@ -29,40 +29,44 @@ pub(crate) struct Refs {
 
 /// A generation of a ref.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Generation {
-    pub(crate) number: u64,
+pub struct Generation {
+    /// Number of the generation, from 1.
+    pub number: u64,
     /// Store path of the manifest.
-    pub(crate) manifest: StorePath,
+    pub manifest: StorePath,
     /// Time of the push, in seconds since 1970.
-    pub(crate) created_at: i64,
+    pub created_at: i64,
     /// Time of expiry, in seconds since 1970. `None`: it never expires.
-    pub(crate) expires_at: Option<i64>,
+    pub expires_at: Option<i64>,
     /// Name of the token that set the generation.
-    pub(crate) token: Option<String>,
+    pub token: Option<String>,
     /// Name of the machine that set the generation.
-    pub(crate) host: Option<String>,
-    pub(crate) message: Option<String>,
+    pub host: Option<String>,
+    /// What the user has written about it.
+    pub message: Option<String>,
     /// `None`: the server does not state it.
-    pub(crate) lineage: Option<Lineage>,
+    pub lineage: Option<Lineage>,
 }
 
 /// A generation of a ref with its lineage, as in an entity tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Version {
-    pub(crate) number: u64,
+pub struct Version {
+    /// Number of the generation.
+    pub number: u64,
     /// `None`: unknown.
-    pub(crate) lineage: Option<Lineage>,
+    pub lineage: Option<Lineage>,
 }
 
 /// The generations of a ref, the newest first.
 #[derive(Debug, Default)]
-pub(crate) struct Log {
-    pub(crate) generations: Vec<Generation>,
+pub struct Log {
+    /// The generations, the newest first.
+    pub generations: Vec<Generation>,
 }
 
 /// The state of a ref that an update requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Expected {
+pub enum Expected {
     /// The ref does not exist.
     Absent,
     /// This is the newest generation.
@@ -73,18 +77,22 @@ pub(crate) enum Expected {
 
 /// A new generation of a ref.
 #[derive(Debug)]
-pub(crate) struct Update<'a> {
-    pub(crate) manifest: &'a StorePath,
-    pub(crate) expected: Expected,
+pub struct Update<'a> {
+    /// Store path of the manifest.
+    pub manifest: &'a StorePath,
+    /// The state without which nothing is changed.
+    pub expected: Expected,
     /// Number of generations to keep. `None`: all.
-    pub(crate) keep: Option<u32>,
-    pub(crate) host: Option<&'a str>,
-    pub(crate) message: Option<&'a str>,
+    pub keep: Option<u32>,
+    /// Name of this machine.
+    pub host: Option<&'a str>,
+    /// What the user writes about it.
+    pub message: Option<&'a str>,
 }
 
 /// The outcome of an update.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Updated {
+pub enum Updated {
     /// The snapshot has this generation.
     Done(Version),
     /// Another client has changed the ref. The text is the server's sentence.
@@ -107,7 +115,8 @@ impl From<pins::Generation> for Generation {
 }
 
 impl Generation {
-    pub(crate) const fn version(&self) -> Version {
+    /// Returns the generation as an entity tag has it.
+    pub const fn version(&self) -> Version {
         Version {
             number: self.number,
             lineage: self.lineage,
@@ -117,14 +126,15 @@ impl Generation {
 
 impl Version {
     /// Returns the text in an entity tag: `NUMBER-LINEAGE`, or only the number.
-    pub(crate) fn text(self) -> String {
+    pub fn text(self) -> String {
         match self.lineage {
             Some(lineage) => format!("{}-{lineage}", self.number),
             None => self.number.to_string(),
         }
     }
 
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    /// Parses the text in an entity tag. Returns `None` if it is no generation.
+    pub fn parse(text: &str) -> Option<Self> {
         let (number, lineage) = match text.split_once('-') {
             Some((number, lineage)) => (number, Some(lineage.parse().ok()?)),
             None => (text, None),
@@ -138,7 +148,7 @@ impl Version {
 
 impl Log {
     /// Returns whether a generation is one of this ref, or an older one that is not kept any more.
-    pub(crate) fn follows(&self, version: Version) -> bool {
+    pub fn follows(&self, version: Version) -> bool {
         let mut lineages = self.generations.iter().filter_map(|one| one.lineage);
         // Without lineages, only the numbers can be compared.
         let is_known = version.lineage.is_some() && lineages.next().is_some();
@@ -161,11 +171,7 @@ impl Log {
     /// # Errors
     ///
     /// There is no such generation.
-    pub(crate) fn generation(
-        mut self,
-        name: &PinName,
-        number: Option<u64>,
-    ) -> anyhow::Result<Generation> {
+    pub fn generation(mut self, name: &PinName, number: Option<u64>) -> anyhow::Result<Generation> {
         let oldest = self.generations.last().map(|oldest| oldest.number);
         let mut all = self.generations.drain(..);
         let found = match number {
@@ -184,12 +190,12 @@ impl Log {
 
 impl Refs {
     /// `http`: client for the URL of the cache, without `/upload`.
-    pub(crate) fn new(http: &Http) -> Self {
+    pub fn new(http: &Http) -> Self {
         Self::below(http.at(format!("{}/upload", http.remote())))
     }
 
     /// `http`: client for the URL to which stock Nix clients push.
-    pub(crate) fn below(http: Http) -> Self {
+    pub fn below(http: Http) -> Self {
         Self { http, trust: None }
     }
 
@@ -200,7 +206,7 @@ impl Refs {
     /// # Errors
     ///
     /// The cache cannot be reached, or refuses the login.
-    pub(crate) fn trusting(http: &Http, keys: &[PublicKey]) -> anyhow::Result<Self> {
+    pub fn trusting(http: &Http, keys: &[PublicKey]) -> anyhow::Result<Self> {
         let refs = Self::new(http);
         if keys.is_empty() {
             return Ok(refs);
@@ -211,7 +217,7 @@ impl Refs {
     }
 
     /// Requires signatures of all refs that are read.
-    pub(crate) fn with_trust(self, trust: Trust) -> Self {
+    pub fn with_trust(self, trust: Trust) -> Self {
         Self {
             trust: Some(trust),
             ..self
@@ -223,7 +229,7 @@ impl Refs {
     /// # Errors
     ///
     /// The cache is unavailable, or the ref lacks a required signature.
-    pub(crate) fn get(&self, name: &PinName) -> anyhow::Result<Option<Log>> {
+    pub fn get(&self, name: &PinName) -> anyhow::Result<Option<Log>> {
         let url = url(name);
         let response = self.http.get(&url)?;
         match response.status().as_u16() {
@@ -252,7 +258,7 @@ impl Refs {
     /// # Errors
     ///
     /// There is no such ref.
-    pub(crate) fn log(&self, name: &PinName) -> anyhow::Result<Log> {
+    pub fn log(&self, name: &PinName) -> anyhow::Result<Log> {
         self.get(name)?.ok_or_else(|| {
             Failed::Refused.because(anyhow!(
                 "there is no ref {name} at {}: see samovar ref list, or push a first snapshot",
@@ -262,7 +268,11 @@ impl Refs {
     }
 
     /// Adds a generation to a ref.
-    pub(crate) fn put(&self, name: &PinName, update: &Update<'_>) -> anyhow::Result<Updated> {
+    ///
+    /// # Errors
+    ///
+    /// The cache is unavailable or refuses the update.
+    pub fn put(&self, name: &PinName, update: &Update<'_>) -> anyhow::Result<Updated> {
         let mut url = url(name);
         if let Some(keep) = update.keep {
             // Writing to a `String` never fails.
@@ -295,7 +305,11 @@ impl Refs {
     }
 
     /// Removes a ref, or one of its generations. Returns false if there is none.
-    pub(crate) fn remove(&self, name: &PinName, number: Option<u64>) -> anyhow::Result<bool> {
+    ///
+    /// # Errors
+    ///
+    /// The cache is unavailable or refuses the removal.
+    pub fn remove(&self, name: &PinName, number: Option<u64>) -> anyhow::Result<bool> {
         let mut url = url(name);
         if let Some(number) = number {
             write!(url, "?generation={number}").ok();
@@ -318,7 +332,11 @@ impl Refs {
     }
 
     /// Returns all refs of the cache, sorted by name.
-    pub(crate) fn list(&self) -> anyhow::Result<Vec<Newest>> {
+    ///
+    /// # Errors
+    ///
+    /// The cache is unavailable or refuses the list.
+    pub fn list(&self) -> anyhow::Result<Vec<Newest>> {
         let response = self.http.get("/pin/")?;
         if response.status() != 200 {
             return Err(self.http.refused("to list the refs", response));
@@ -330,7 +348,7 @@ impl Refs {
 }
 
 /// Returns the URL path of a pin.
-pub(crate) fn url(name: &PinName) -> String {
+pub fn url(name: &PinName) -> String {
     format!("/pin/{}", encode(name.as_str()))
 }
 
@@ -339,14 +357,14 @@ pub(crate) fn url(name: &PinName) -> String {
 /// # Errors
 ///
 /// The answer is malformed, or about another path.
-pub(crate) fn generation(text: &str, path: &StorePath) -> anyhow::Result<u64> {
+pub fn generation(text: &str, path: &StorePath) -> anyhow::Result<u64> {
     let pinned = Pinned::parse(text)?;
     ensure!(pinned.path == *path, "it is about the path {}", pinned.path);
     Ok(pinned.number)
 }
 
 /// Returns a client whose requests require this state of a ref.
-pub(crate) fn conditional(http: &Http, expected: Expected) -> Http {
+pub fn conditional(http: &Http, expected: Expected) -> Http {
     match expected {
         Expected::Absent => http.with_header("If-None-Match", "*".to_owned()),
         Expected::Generation(version) => {

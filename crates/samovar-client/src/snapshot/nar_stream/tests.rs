@@ -3,10 +3,10 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Mutex;
 
 use super::*;
+use crate::failed::Failed;
 use crate::http::Patience;
-use crate::outcome::{Failed, reason};
+use crate::pace::Pace;
 use crate::remote::Remote;
-use samovar_client::pace::Pace;
 
 const LEN: usize = 100_000;
 
@@ -168,7 +168,7 @@ fn a_server_that_never_answers_is_given_up() {
         let remote = Remote::parse(&url).unwrap();
         let http = Http::new(remote, patience.with_pace(pace)).unwrap();
         let error = http.get("/x").unwrap_err();
-        assert_eq!(reason(&error), Some(Failed::Unavailable));
+        assert_eq!(Failed::of(&error), Some(Failed::Unavailable));
         let expected = format!("{url} cannot be reached (no answer in time)");
         assert!(error.to_string().starts_with(&expected), "{error:#}");
         assert_eq!(http.request_count(), count);

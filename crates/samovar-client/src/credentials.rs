@@ -29,21 +29,23 @@ use crate::remote::{Remote, URL_VARIABLE};
 
 /// Environment variable with the hosts to which credentials may be sent over plain HTTP, separated
 /// by commas.
-pub(crate) const PLAIN_VARIABLE: &str = "SAMOVAR_PLAIN_HTTP";
+pub const PLAIN_VARIABLE: &str = "SAMOVAR_PLAIN_HTTP";
 
 /// The files that the command line names, and whose server it is.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Sources {
-    pub(crate) token_file: Option<PathBuf>,
-    pub(crate) netrc_file: Option<PathBuf>,
+pub struct Sources {
+    /// File with a token in its first line; `-` for standard input.
+    pub token_file: Option<PathBuf>,
+    /// File with the token as the password for the host of the URL.
+    pub netrc_file: Option<PathBuf>,
     /// Whether the URL is one that a workspace or kept changes have recorded.
-    pub(crate) is_recorded: bool,
+    pub is_recorded: bool,
 }
 
 impl Sources {
     /// Returns the same sources for a URL that a workspace or kept changes have recorded.
     #[must_use]
-    pub(crate) fn recorded(self) -> Self {
+    pub fn recorded(self) -> Self {
         Self {
             is_recorded: true,
             ..self
@@ -51,7 +53,7 @@ impl Sources {
     }
 
     /// Returns whether the token in [`TOKEN_VARIABLE`] is for this server.
-    pub(crate) fn may_send_variable(&self, remote: &Remote) -> bool {
+    pub fn may_send_variable(&self, remote: &Remote) -> bool {
         let named = std::env::var(URL_VARIABLE).unwrap_or_default();
         if !self.is_recorded || named.is_empty() {
             return true;
@@ -66,7 +68,7 @@ impl Sources {
     ///
     /// A file that the command line names cannot be read, or has no credentials for the host; or
     /// they would be sent unencrypted, see [`check_encrypted`].
-    pub(crate) fn authorize(&self, remote: &mut Remote) -> anyhow::Result<()> {
+    pub fn authorize(&self, remote: &mut Remote) -> anyhow::Result<()> {
         if let Some((authorization, source)) = self.find(remote)? {
             remote.authorize(authorization, source);
         }
@@ -121,7 +123,7 @@ fn read(file: &Path) -> anyhow::Result<String> {
 }
 
 /// Warns of a token file that every user of this machine can read.
-pub(crate) fn warn_if_open(file: &Path) {
+pub fn warn_if_open(file: &Path) {
     let is_open = std::fs::metadata(file).is_ok_and(|found| {
         // Others can read a pipe, such as that of `<(command)` in a shell, only by its name.
         found.is_file() && found.mode() & 0o004 != 0
@@ -159,7 +161,7 @@ fn of_netrc(host: &str, file: &Path) -> String {
 /// # Errors
 ///
 /// They would be sent unencrypted.
-pub(crate) fn check_encrypted(remote: &Remote) -> anyhow::Result<()> {
+pub fn check_encrypted(remote: &Remote) -> anyhow::Result<()> {
     let host = remote.host();
     if remote.authorization().is_none() || remote.is_secure() || is_loopback(host) {
         return Ok(());

@@ -5,11 +5,15 @@ use samovar_nix::narinfo::NarInfo;
 use samovar_nix::{PublicKey, Signature, StoreDir};
 use samovar_protocol::pins::{Generations, fingerprint};
 
-use crate::outcome::Failed;
+use crate::failed::Failed;
 
 /// Parses public keys that are separated by white space. At least one is required: with none,
 /// signatures would not be checked.
-pub(crate) fn keys(text: &str) -> Result<Vec<PublicKey>, String> {
+///
+/// # Errors
+///
+/// There is no key, or one that is malformed.
+pub fn keys(text: &str) -> Result<Vec<PublicKey>, String> {
     let key = |text: &str| {
         PublicKey::parse(text)
             .map_err(|_error| format!("{text:?} is not a public key; expected NAME:BASE64"))
@@ -25,7 +29,7 @@ pub(crate) fn keys(text: &str) -> Result<Vec<PublicKey>, String> {
 }
 
 /// Returns whether one of `keys` has signed the path. With no keys, every path counts as signed.
-pub(crate) fn is_signed(keys: &[&PublicKey], narinfo: &NarInfo, dir: &StoreDir) -> bool {
+pub fn is_signed(keys: &[&PublicKey], narinfo: &NarInfo, dir: &StoreDir) -> bool {
     keys.is_empty() || has_signature(keys, &narinfo.fingerprint(dir), &narinfo.signatures)
 }
 
@@ -39,7 +43,7 @@ fn has_signature(keys: &[&PublicKey], fingerprint: &str, signatures: &[Signature
 
 /// The signatures that a command requires of a cache.
 #[derive(Debug, Clone)]
-pub(crate) struct Trust {
+pub struct Trust {
     /// One of them must have signed each path and each ref. Empty: no signature is required.
     keys: Vec<PublicKey>,
     /// Whether the keys are those of a workspace, and not of the command line.
@@ -48,7 +52,8 @@ pub(crate) struct Trust {
 }
 
 impl Trust {
-    pub(crate) fn new(keys: &[PublicKey], store_dir: &StoreDir) -> Self {
+    /// Requires a signature by one of `keys`, if there are any, for paths in `store_dir`.
+    pub fn new(keys: &[PublicKey], store_dir: &StoreDir) -> Self {
         Self {
             keys: keys.to_vec(),
             is_remembered: false,
@@ -57,7 +62,7 @@ impl Trust {
     }
 
     /// Changes the errors for keys that a workspace remembers.
-    pub(crate) fn remembered(self) -> Self {
+    pub fn remembered(self) -> Self {
         Self {
             is_remembered: true,
             ..self
@@ -65,12 +70,16 @@ impl Trust {
     }
 
     /// Returns whether no signature is required.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
     /// Refuses a path without a required signature.
-    pub(crate) fn check_path(&self, narinfo: &NarInfo) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// None of the keys has signed it.
+    pub fn check_path(&self, narinfo: &NarInfo) -> anyhow::Result<()> {
         let fingerprint = narinfo.fingerprint(&self.store_dir);
         self.check(
             narinfo.store_path.base_name(),
@@ -80,7 +89,11 @@ impl Trust {
     }
 
     /// Refuses a ref whose newest generation has no required signature.
-    pub(crate) fn check_ref(&self, name: &str, answer: &Generations) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// None of the keys has signed it.
+    pub fn check_ref(&self, name: &str, answer: &Generations) -> anyhow::Result<()> {
         let newest = answer.generations.first();
         let fingerprint = newest.map(|newest| fingerprint(&self.store_dir, name, newest));
         let fingerprint = fingerprint.unwrap_or_default();

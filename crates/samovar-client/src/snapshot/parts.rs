@@ -10,7 +10,7 @@ use samovar_nix::narinfo::{Compression, NarInfo};
 
 use super::Snapshots;
 use super::seek_table::frames;
-use crate::outcome::Failed;
+use crate::failed::Failed;
 
 /// Maximum number of bytes of the file between two parts that are requested together. Receiving
 /// them takes less time than another request.
@@ -37,7 +37,7 @@ impl Snapshots {
     /// # Errors
     ///
     /// The NAR cannot be downloaded or decompressed; errors of `read`.
-    pub(crate) fn read_parts(
+    pub fn read_parts(
         &self,
         narinfo: &NarInfo,
         parts: &[Range<u64>],

@@ -19,7 +19,7 @@ const TABLE_LEN_MAX: u64 = 16 << 20;
 /// # Errors
 ///
 /// The server does not send the file. The reason is a fragment.
-pub(crate) fn frames(http: &Http, path: &str, nar_size: u64) -> Result<Option<Frames>, String> {
+pub fn frames(http: &Http, path: &str, nar_size: u64) -> Result<Option<Frames>, String> {
     let read = |len: u64| -> Result<Option<(Vec<u8>, u64)>, String> {
         let response = http.get_part(path, Some(&format!("bytes=-{len}")))?;
         let total = content_range(&response).map(|(_, total)| total);

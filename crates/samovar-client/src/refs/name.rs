@@ -6,7 +6,7 @@ use anyhow::{Context as _, anyhow, ensure};
 use samovar_nix::{NAME_LEN_MAX, StorePath};
 use samovar_protocol::names::PinName;
 
-use crate::outcome::Failed;
+use crate::failed::Failed;
 use crate::remote::{Remote, URL_VARIABLE};
 
 /// Suffix of the name of a manifest's store path.
@@ -14,27 +14,31 @@ const MANIFEST_SUFFIX: &str = ".manifest";
 
 /// A ref as the command line names it: `[URL#]NAME[@GENERATION]`.
 #[derive(Debug, Clone)]
-pub(crate) struct RefName {
+pub struct RefName {
     /// URL of the cache, without `/upload`.
-    pub(crate) remote: Remote,
-    pub(crate) name: PinName,
+    pub remote: Remote,
+    /// Name of the ref.
+    pub name: PinName,
     /// `None`: the newest generation.
-    pub(crate) generation: Option<u64>,
+    pub generation: Option<u64>,
 }
 
 /// A ref, or a store path as `[URL#]/nix/store/…`.
 #[derive(Debug)]
-pub(crate) enum PathOrRef {
+pub enum PathOrRef {
+    /// A ref.
     Ref(RefName),
     /// The cache, and the text of the store path.
     Path(Remote, String),
 }
 
 impl PathOrRef {
+    /// Parses `[URL#]NAME[@GENERATION]` or `[URL#]/nix/store/…`.
+    ///
     /// # Errors
     ///
     /// The URL or the name is invalid, or there is no URL.
-    pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
+    pub fn parse(text: &str) -> anyhow::Result<Self> {
         let (remote, rest) = split_url(text)?;
         match rest.starts_with('/') {
             true => Ok(Self::Path(remote, rest.to_owned())),
@@ -51,7 +55,7 @@ fn split_url(text: &str) -> anyhow::Result<(Remote, &str)> {
             ensure!(
                 !text.contains("://"),
                 "{:?} has no name: write the ref as URL#NAME",
-                crate::without_logins(text)
+                samovar_text::without_logins(text)
             );
             let url = std::env::var(URL_VARIABLE).ok();
             let url = url.filter(|url| !url.is_empty()).with_context(|| {
@@ -67,10 +71,12 @@ fn split_url(text: &str) -> anyhow::Result<(Remote, &str)> {
 }
 
 impl RefName {
+    /// Parses `[URL#]NAME[@GENERATION]`.
+    ///
     /// # Errors
     ///
     /// The URL or the name is invalid, or there is no URL.
-    pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
+    pub fn parse(text: &str) -> anyhow::Result<Self> {
         let (remote, rest) = split_url(text)?;
         let (name, generation) = split(rest);
         Ok(Self {
@@ -87,7 +93,7 @@ impl RefName {
     /// # Errors
     ///
     /// Those of `parse`, and the name is not permitted for new refs.
-    pub(crate) fn parse_new(text: &str) -> anyhow::Result<Self> {
+    pub fn parse_new(text: &str) -> anyhow::Result<Self> {
         let name = Self::parse(text)?;
         name.name.check_new()?;
         Ok(name)
@@ -95,7 +101,11 @@ impl RefName {
 
     /// Refuses the name of a ref that does not exist if it is probably a mistyped `URL#` or
     /// `@GENERATION`.
-    pub(crate) fn check_absent(&self) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// The error says how refs are written.
+    pub fn check_absent(&self) -> anyhow::Result<()> {
         let name = self.name.as_str();
         ensure!(
             !name.starts_with('#') && !name.contains('@'),
@@ -106,7 +116,11 @@ impl RefName {
     }
 
     /// Refuses a ref with a generation, for commands that change the ref.
-    pub(crate) fn without_generation(self) -> anyhow::Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// It names a generation.
+    pub fn without_generation(self) -> anyhow::Result<Self> {
         ensure!(
             self.generation.is_none(),
             "{self} names a generation, but this command needs a ref: leave out the part from @"
@@ -145,7 +159,7 @@ impl fmt::Display for RefName {
 
 /// Returns the names of the store paths of a ref's snapshots: that of the tree, and that of the
 /// manifest.
-pub(crate) fn path_names(name: &PinName) -> (String, String) {
+pub fn path_names(name: &PinName) -> (String, String) {
     let is_valid = |c: char| c.is_ascii_alphanumeric() || "+-._?=".contains(c);
     let valid = |c: char| if is_valid(c) { c } else { '-' };
     let mut tree: String = name.as_str().chars().map(valid).collect();
@@ -158,7 +172,7 @@ pub(crate) fn path_names(name: &PinName) -> (String, String) {
 }
 
 /// Returns whether this is the name of a manifest's store path.
-pub(crate) fn is_manifest(path_name: &str) -> bool {
+pub fn is_manifest(path_name: &str) -> bool {
     path_name.ends_with(MANIFEST_SUFFIX)
 }
 
@@ -168,11 +182,7 @@ pub(crate) fn is_manifest(path_name: &str) -> bool {
 /// # Errors
 ///
 /// The error says what the name stands for.
-pub(crate) fn check_successor(
-    name: &PinName,
-    newest: &StorePath,
-    path: &StorePath,
-) -> anyhow::Result<()> {
+pub fn check_successor(name: &PinName, newest: &StorePath, path: &StorePath) -> anyhow::Result<()> {
     ensure!(
         !is_manifest(newest.name()) || is_manifest(path.name()),
         "{name} is a ref of snapshots, and the newest one is {newest}: use another name, or \
@@ -187,11 +197,7 @@ pub(crate) fn check_successor(
 /// # Errors
 ///
 /// The error says what the name stands for.
-pub(crate) fn check_snapshot(
-    name: &PinName,
-    newest: &StorePath,
-    remedy: &str,
-) -> anyhow::Result<()> {
+pub fn check_snapshot(name: &PinName, newest: &StorePath, remedy: &str) -> anyhow::Result<()> {
     ensure!(
         is_manifest(newest.name()),
         Failed::Refused.because(anyhow!(

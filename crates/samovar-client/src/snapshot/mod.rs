@@ -22,15 +22,15 @@ use sha2::{Digest as _, Sha256};
 
 use crate::cache::{Cache, INFO_PATH};
 use crate::credentials::Sources;
+use crate::failed::Failed;
 use crate::http::{Http, Patience};
-use crate::outcome::{Failed, reason};
 use crate::refs::{PathOrRef, Refs};
 use crate::remote::Remote;
 use crate::trust::Trust;
 
 use ahead::Ahead;
 use nar_stream::NarStream;
-pub(crate) use seek_table::frames;
+pub use seek_table::frames;
 use spool::Spool;
 
 /// Maximum length of a manifest, in bytes: about 5 million entries.
@@ -38,7 +38,7 @@ const MANIFEST_LEN_MAX: u64 = 512 << 20;
 
 /// The snapshots of a cache.
 #[derive(Debug)]
-pub(crate) struct Snapshots {
+pub struct Snapshots {
     /// Client for the URL of the cache, without `/upload`.
     http: Http,
     /// The cache of uploaded paths.
@@ -50,14 +50,15 @@ pub(crate) struct Snapshots {
 
 /// A downloaded manifest.
 #[derive(Debug, Clone)]
-pub(crate) struct Downloaded {
-    pub(crate) manifest: Manifest,
+pub struct Downloaded {
+    /// The manifest.
+    pub manifest: Manifest,
     /// Store path of the manifest.
-    pub(crate) path: StorePath,
+    pub path: StorePath,
     /// Hash of the manifest's NAR.
-    pub(crate) nar_hash: NarHash,
+    pub nar_hash: NarHash,
     /// The manifest's text.
-    pub(crate) text: String,
+    pub text: String,
 }
 
 impl Snapshots {
@@ -67,11 +68,7 @@ impl Snapshots {
     /// # Errors
     ///
     /// The cache cannot be reached, refuses the login, or takes no uploads.
-    pub(crate) fn open(
-        remote: Remote,
-        sources: &Sources,
-        keys: &[PublicKey],
-    ) -> anyhow::Result<Self> {
+    pub fn open(remote: Remote, sources: &Sources, keys: &[PublicKey]) -> anyhow::Result<Self> {
         let http = client(remote, sources)?;
         let below = http.at(format!("{}/upload", http.remote()));
         let response = below.get(INFO_PATH)?;
@@ -90,11 +87,7 @@ impl Snapshots {
     /// # Errors
     ///
     /// The cache cannot be reached, or refuses the login.
-    pub(crate) fn open_any(
-        remote: Remote,
-        sources: &Sources,
-        keys: &[PublicKey],
-    ) -> anyhow::Result<Self> {
+    pub fn open_any(remote: Remote, sources: &Sources, keys: &[PublicKey]) -> anyhow::Result<Self> {
         let http = client(remote, sources)?;
         let response = http.get(INFO_PATH)?;
         let cache = Cache::with_info(http.clone(), response)?;
@@ -112,7 +105,7 @@ impl Snapshots {
     }
 
     /// Changes the errors for keys that a workspace remembers.
-    pub(crate) fn with_remembered_keys(self) -> Self {
+    pub fn with_remembered_keys(self) -> Self {
         let trust = self.trust.remembered();
         Self {
             refs: self.refs.with_trust(trust.clone()),
@@ -122,7 +115,7 @@ impl Snapshots {
     }
 
     /// Returns a client for the same cache that sends each request once.
-    pub(crate) fn once(&self) -> Self {
+    pub fn once(&self) -> Self {
         let cache = self.cache.http().once();
         let http = self.http.once();
         Self {
@@ -140,7 +133,7 @@ impl Snapshots {
     /// # Errors
     ///
     /// There is no such ref, generation or path, or no key has signed it.
-    pub(crate) fn find(
+    pub fn find(
         wanted: &PathOrRef,
         sources: &Sources,
         keys: &[PublicKey],
@@ -168,20 +161,22 @@ impl Snapshots {
     }
 
     /// Returns the client for the URL of the cache, without `/upload`.
-    pub(crate) fn http(&self) -> &Http {
+    pub fn http(&self) -> &Http {
         &self.http
     }
 
     /// Returns the cache of uploaded paths.
-    pub(crate) fn cache(&self) -> &Cache {
+    pub fn cache(&self) -> &Cache {
         &self.cache
     }
 
-    pub(crate) fn refs(&self) -> &Refs {
+    /// Returns the refs of the cache.
+    pub fn refs(&self) -> &Refs {
         &self.refs
     }
 
-    pub(crate) fn store_dir(&self) -> &StoreDir {
+    /// Returns the store directory of the cache.
+    pub fn store_dir(&self) -> &StoreDir {
         self.cache.store_dir()
     }
 
@@ -191,7 +186,7 @@ impl Snapshots {
     ///
     /// The cache lacks the manifest, or has another one than its store path states, or the manifest
     /// lacks a required signature.
-    pub(crate) fn manifest(&self, path: &StorePath) -> anyhow::Result<Downloaded> {
+    pub fn manifest(&self, path: &StorePath) -> anyhow::Result<Downloaded> {
         let narinfo = self.narinfo(path)?;
         self.trust.check_path(&narinfo)?;
         let mut nar = Vec::new();
@@ -233,7 +228,11 @@ impl Snapshots {
     }
 
     /// Requests the narinfo of a snapshot's path, and checks that the path is that of the content.
-    pub(crate) fn narinfo(&self, path: &StorePath) -> anyhow::Result<NarInfo> {
+    ///
+    /// # Errors
+    ///
+    /// The cache does not answer or lacks the path, or the path is not that of its content.
+    pub fn narinfo(&self, path: &StorePath) -> anyhow::Result<NarInfo> {
         let narinfo = self.any_narinfo(path)?;
         let (nar_hash, references) = (&narinfo.nar_hash, &narinfo.references);
         check_path(path, nar_hash, references, self.store_dir())?;
@@ -242,12 +241,16 @@ impl Snapshots {
 
     /// Requests the narinfo of any path. Unlike [`narinfo`](Self::narinfo), does not check that the
     /// path is that of the content: its signatures vouch for it.
-    pub(crate) fn any_narinfo(&self, path: &StorePath) -> anyhow::Result<NarInfo> {
+    ///
+    /// # Errors
+    ///
+    /// The cache does not answer, or lacks the path.
+    pub fn any_narinfo(&self, path: &StorePath) -> anyhow::Result<NarInfo> {
         self.one(path)?.ok_or_else(|| self.lacks(path))
     }
 
     /// Returns the error about a path that the cache does not have.
-    pub(crate) fn lacks(&self, path: &StorePath) -> anyhow::Error {
+    pub fn lacks(&self, path: &StorePath) -> anyhow::Error {
         Failed::Refused.because(anyhow!("{} does not have {path}", self.cache.url()))
     }
 
@@ -256,7 +259,7 @@ impl Snapshots {
     /// # Errors
     ///
     /// The narinfo lacks a required signature, or the cache does not answer.
-    pub(crate) fn signed_narinfo(&self, path: &StorePath) -> anyhow::Result<Option<NarInfo>> {
+    pub fn signed_narinfo(&self, path: &StorePath) -> anyhow::Result<Option<NarInfo>> {
         let narinfo = self.one(path)?;
         if let Some(narinfo) = &narinfo {
             self.trust.check_path(narinfo)?;
@@ -271,7 +274,7 @@ impl Snapshots {
 
     /// Returns the error about a NAR with a file that differs from the manifest. `path`: that in
     /// the tree.
-    pub(crate) fn damaged(&self, narinfo: &NarInfo, path: &str, reason: &str) -> anyhow::Error {
+    pub fn damaged(&self, narinfo: &NarInfo, path: &str, reason: &str) -> anyhow::Error {
         let url = self.cache.http().url(&format!("/{}", narinfo.url));
         Failed::Refused.because(anyhow!(
             "{url} is damaged on the server: {path} differs from the manifest: {reason}; its \
@@ -285,7 +288,7 @@ impl Snapshots {
     /// # Errors
     ///
     /// The NAR cannot be downloaded or decompressed; errors of `read`.
-    pub(crate) fn read_nar<T>(
+    pub fn read_nar<T>(
         &self,
         narinfo: &NarInfo,
         received: &Arc<AtomicU64>,
@@ -313,7 +316,11 @@ impl Snapshots {
     /// Like [`read_nar`](Self::read_nar), but keeps the received bytes of a large download in the
     /// file at `path` until it is complete: a call after this process was killed, or after the
     /// network has failed, continues the download.
-    pub(crate) fn read_nar_resumably<T>(
+    ///
+    /// # Errors
+    ///
+    /// As [`read_nar`](Self::read_nar).
+    pub fn read_nar_resumably<T>(
         &self,
         narinfo: &NarInfo,
         path: &Path,
@@ -351,7 +358,7 @@ impl Snapshots {
             match NarStream::start(self.cache.http(), url, range, Arc::clone(received)) {
                 Ok(stream) => rest = Some(stream),
                 Err(error) => {
-                    let is_cut_off = reason(&error) == Some(Failed::Unavailable);
+                    let is_cut_off = Failed::of(&error) == Some(Failed::Unavailable);
                     return (Err(error), is_cut_off);
                 }
             }
@@ -369,7 +376,11 @@ impl Snapshots {
 }
 
 /// Checks that a store path is that of its content, so that no signature is needed to trust it.
-pub(crate) fn check_path(
+///
+/// # Errors
+///
+/// It is not.
+pub fn check_path(
     path: &StorePath,
     nar_hash: &NarHash,
     references: &[StorePath],
@@ -424,7 +435,7 @@ fn client(mut remote: Remote, sources: &Sources) -> anyhow::Result<Http> {
 }
 
 /// Maximum window of a zstd frame, as a power of two: the maximum that servers accept.
-pub(crate) const WINDOW_LOG_MAX: u32 = 27;
+pub const WINDOW_LOG_MAX: u32 = 27;
 
 /// Returns the contents of a NAR that is a single regular file with UTF-8 text.
 fn contents(nar: &[u8]) -> anyhow::Result<String> {
