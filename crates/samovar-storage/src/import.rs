@@ -19,8 +19,8 @@ use crate::metadata::{NewNar, NewToken, Sqlite, backup, caches, check, nars, pat
 use crate::receive::PutError;
 use crate::regular::open_regular;
 use crate::root::{self, PRIVATE, REBUILDING, RootKind, create_private, is_rebuilding, make_ready};
-use crate::storage::StoredCache;
-use crate::storage::{Storage, is_in_use};
+use crate::storage::nar::object_key;
+use crate::storage::{Storage, StoredCache, is_in_use};
 use crate::token::{self, Rights, Token, TokenHash};
 use crate::verify::{Unlimited, verify};
 
@@ -167,75 +167,89 @@ impl Storage {
     }
 }
 
-impl StoredCache {
-    /// Returns whether the cache has this path with a NAR of this hash.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    pub fn has(&self, path: &StorePath, nar_hash: &NarHash) -> Result<bool, StorageError> {
-        let found = paths::peek(&self.storage.metadata, self.id, path.hash_part())?;
-        Ok(found.is_some_and(|found| found.path == *path && found.nar.nar_hash == *nar_hash))
-    }
+/// Returns whether the cache has this path with a NAR of this hash.
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn has(
+    stored: &StoredCache,
+    path: &StorePath,
+    nar_hash: &NarHash,
+) -> Result<bool, StorageError> {
+    let found = paths::peek(&stored.storage.metadata, stored.id, path.hash_part())?;
+    Ok(found.is_some_and(|found| found.path == *path && found.nar.nar_hash == *nar_hash))
+}
 
-    /// Returns whether the owner of the storage can read a file, so that it may be
-    /// [adopted](Self::adopt_nar). Root, who can read all files, may run an import.
-    ///
-    /// # Errors
-    ///
-    /// [`StorageError::File`].
-    pub fn owner_reads(&self, file: &Path) -> Result<bool, StorageError> {
-        let failed = |error| StorageError::file("cannot read", file.display().to_string(), error);
-        let found = fs::metadata(file).map_err(failed)?;
-        Ok(root::is_readable(&found, &root::owned(&self.storage.root)?))
-    }
+/// Returns whether the owner of the storage can read a file, so that it may be
+/// [adopted](adopt_nar). Root, who can read all files, may run an import.
+///
+/// # Errors
+///
+/// [`StorageError::File`].
+pub fn owner_reads(stored: &StoredCache, file: &Path) -> Result<bool, StorageError> {
+    let failed = |error| StorageError::file("cannot read", file.display().to_string(), error);
+    let found = fs::metadata(file).map_err(failed)?;
+    Ok(root::is_readable(
+        &found,
+        &root::owned(&stored.storage.root)?,
+    ))
+}
 
-    /// Verifies a NAR file and records it. A file that is already in the storage directory under
-    /// the name of an upload is neither copied nor moved. Any other file is hard-linked into the
-    /// storage directory, which must be on the same file system.
-    ///
-    /// # Errors
-    ///
-    /// Any [`PutError`]. Nothing of the file is kept then.
-    pub fn adopt_nar(&self, token: &Token, name: &FileName, file: &Path) -> Result<(), PutError> {
-        let storage = &*self.storage;
-        let shown = || file.display().to_string();
-        let failed = |error| StorageError::file("cannot read", shown(), error);
-        let mut source = open_regular(file).map_err(failed)?;
-        let limits = &storage.limits;
-        let verified = verify(&mut source, name, &mut io::sink(), limits, &mut Unlimited);
-        let verified = verified.map_err(|error| PutError::of_nar(error, &shown()))?;
-        let key = match self.own_key(name, file)? {
-            Some(key) => {
-                source.sync_all().map_err(failed)?;
-                key
-            }
-            None => {
-                let (key, _) = storage.object_key(name)?;
-                storage.objects.link(file, &key)?;
-                key
-            }
-        };
-        let new = NewNar::new(verified, key, false);
-        nars::add(&storage.metadata, token.id, &[new])?;
-        Ok(())
-    }
+/// Verifies a NAR file and records it. A file that is already in the storage directory under the
+/// name of an upload is neither copied nor moved. Any other file is hard-linked into the storage
+/// directory, which must be on the same file system.
+///
+/// # Errors
+///
+/// Any [`PutError`]. Nothing of the file is kept then.
+pub fn adopt_nar(
+    stored: &StoredCache,
+    token: &Token,
+    name: &FileName,
+    file: &Path,
+) -> Result<(), PutError> {
+    let storage = &*stored.storage;
+    let shown = || file.display().to_string();
+    let failed = |error| StorageError::file("cannot read", shown(), error);
+    let mut source = open_regular(file).map_err(failed)?;
+    let limits = &storage.limits;
+    let verified = verify(&mut source, name, &mut io::sink(), limits, &mut Unlimited);
+    let verified = verified.map_err(|error| PutError::of_nar(error, &shown()))?;
+    let key = match own_key(stored, name, file)? {
+        Some(key) => {
+            source.sync_all().map_err(failed)?;
+            key
+        }
+        None => {
+            let (key, _) = object_key(&storage.metadata, name)?;
+            storage.objects.link(file, &key)?;
+            key
+        }
+    };
+    let new = NewNar::new(verified, key, false);
+    nars::add(&storage.metadata, token.id, &[new])?;
+    Ok(())
+}
 
-    /// Returns the key of `file` if it is already in the storage directory under a key that can be
-    /// recorded for its NAR. Otherwise returns `None`.
-    fn own_key(&self, name: &FileName, file: &Path) -> Result<Option<String>, StorageError> {
-        let metadata = &self.storage.metadata;
-        let key = file.strip_prefix(&self.storage.root).ok();
-        let Some(key) = key.and_then(Path::to_str) else {
-            return Ok(None);
-        };
-        let named = key.strip_prefix("nar/").map(str::as_bytes);
-        let is_own =
-            named.and_then(FileName::parse) == Some(*name) && !nars::is_garbage(metadata, key)?;
-        let known = nars::object_key(metadata, name.file_hash())?;
-        let is_free = known.is_none_or(|(known, _)| known == key);
-        Ok((is_own && is_free).then(|| key.to_owned()))
-    }
+/// Returns the key of `file` if it is already in the storage directory under a key that can be
+/// recorded for its NAR. Otherwise returns `None`.
+fn own_key(
+    stored: &StoredCache,
+    name: &FileName,
+    file: &Path,
+) -> Result<Option<String>, StorageError> {
+    let metadata = &stored.storage.metadata;
+    let key = file.strip_prefix(&stored.storage.root).ok();
+    let Some(key) = key.and_then(Path::to_str) else {
+        return Ok(None);
+    };
+    let named = key.strip_prefix("nar/").map(str::as_bytes);
+    let is_own =
+        named.and_then(FileName::parse) == Some(*name) && !nars::is_garbage(metadata, key)?;
+    let known = nars::object_key(metadata, name.file_hash())?;
+    let is_free = known.is_none_or(|(known, _)| known == key);
+    Ok((is_own && is_free).then(|| key.to_owned()))
 }
 
 /// Returns the name under which an upload stores the NAR file of this narinfo. Returns `None` if

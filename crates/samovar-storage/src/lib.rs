@@ -3,8 +3,8 @@
 //! # Theory of operation
 //!
 //! A stock Nix client uploads a path in two requests. The first contains the NAR file:
-//! [`StoredCache::put_nar`] decompresses, parses and hashes it in one pass while writing it to the
-//! disk. The second contains the narinfo: [`StoredCache::put_narinfo`] compares it with the
+//! [`nar::put`] decompresses, parses and hashes it in one pass while writing it to the
+//! disk. The second contains the narinfo: [`narinfo::put`] compares it with the
 //! verified file and publishes the path in one transaction.
 //!
 //! * **Only verified data is visible.** A NAR gets a row in the database only after it was decoded
@@ -53,7 +53,8 @@ pub use reserve::has_room;
 pub use root::{RootKind, owned};
 pub use samovar_verify as verify;
 pub use storage::{
-    CollectorStatistics, LostFile, PAUSE, PinError, PinOptions, Restored, Statistics, Storage,
-    StoredCache, is_in_use, listing_reader, open_database,
+    CollectorStatistics, LostFile, PAUSE, Restored, Statistics, Storage, StoredCache, is_in_use,
+    open_database,
 };
+pub use storage::{browse, logs, mirrored, nar, narinfo, pinning, realisations};
 pub use waiting::{LendSlot, PATIENCE, Patience, Waits};

@@ -14,6 +14,7 @@ use samovar_nix::nar::Encoder;
 use samovar_protocol::recipe::{OPERATION_COUNT_MAX, WINDOW_LOG, WINDOW_LOG_MAX, Writer};
 use samovar_storage::PutError;
 use samovar_storage::gc::Rules;
+use samovar_storage::push;
 use samovar_storage::push::{AssembleError, PushError};
 use samovar_storage::verify::{Memory, MemoryError, Unlimited};
 use support_assemble::{
@@ -286,7 +287,7 @@ fn memory_is_reserved_once_before_the_recipe_is_read() {
     ] {
         let fixture = Fixture::new();
         fixture.send(&base, form);
-        let push = fixture.cache.push(&fixture.token, fixture.id).unwrap();
+        let push = push::find(&fixture.cache, &fixture.token, fixture.id).unwrap();
         let mut memory = Reserved(Vec::new());
         push.assemble(&hash_of(&base), WINDOW_LOG, &mut &recipe[..], &mut memory)
             .unwrap();
@@ -313,7 +314,7 @@ fn the_window_of_a_recipe_has_the_limit_that_the_client_states() {
     let assemble = |form, window_log| {
         let fixture = Fixture::new();
         fixture.send(&base, form);
-        let push = fixture.cache.push(&fixture.token, fixture.id).unwrap();
+        let push = push::find(&fixture.cache, &fixture.token, fixture.id).unwrap();
         push.assemble(&hash_of(&base), window_log, &mut &long[..], &mut Unlimited)
             .map_err(|error| error.to_string())
     };
@@ -348,7 +349,7 @@ fn an_aborted_request_leaves_nothing() {
     let new = nar_of(&changed(&large(), &Change::Remove(3)));
     let recipe = recipe(&base, &new, true);
     for len in [0, 1, recipe.len() / 2, recipe.len() - 1] {
-        let push = fixture.cache.push(&fixture.token, fixture.id).unwrap();
+        let push = push::find(&fixture.cache, &fixture.token, fixture.id).unwrap();
         let mut source = Aborted(&recipe[..len]);
         let aborted = push.assemble(&hash_of(&base), WINDOW_LOG, &mut source, &mut Unlimited);
         assert!(
@@ -393,7 +394,7 @@ fn a_push_assembles_one_nar_from_a_base_at_a_time() {
                 is_waiting,
                 rest,
             };
-            let push = fixture.cache.push(&fixture.token, fixture.id).unwrap();
+            let push = push::find(&fixture.cache, &fixture.token, fixture.id).unwrap();
             push.assemble(&hash_of(base), WINDOW_LOG, &mut source, &mut Unlimited)
                 .unwrap()
         });
@@ -422,7 +423,7 @@ fn assemblies_are_counted_like_other_uploads() {
     fixture.assemble(&base, &bad).unwrap_err();
     let wrong = compress("samovar-recipe 2\nend 0\n");
     fixture.assemble(&base, &wrong).unwrap_err();
-    let push = fixture.cache.push(&fixture.token, fixture.id).unwrap();
+    let push = push::find(&fixture.cache, &fixture.token, fixture.id).unwrap();
     let assemble = |source: &mut dyn Read, memory: &mut dyn Memory| {
         push.assemble(&hash_of(&base), WINDOW_LOG, source, memory)
     };

@@ -20,6 +20,7 @@ use samovar_storage::metadata::{NewToken, Sqlite, caches, paths, tokens};
 use samovar_storage::token::{Rights, Token, TokenHash};
 use samovar_storage::verify::Unlimited;
 use samovar_storage::{DATABASE, Storage, StoredCache};
+use samovar_storage::{nar, narinfo};
 use sha2::{Digest, Sha256};
 
 const PATH_COUNT: u64 = 1500;
@@ -174,24 +175,29 @@ impl Model {
                 .collect::<Vec<_>>()
                 .join(" ")
         );
-        let outcome = self
-            .cache
-            .put_nar(&self.token, &name, &mut nar.as_slice(), &mut Unlimited)
-            .and_then(|()| {
-                self.cache.put_narinfo(
-                    &self.token,
-                    path.hash_part(),
-                    text.as_bytes(),
-                    &|_| false,
-                    &|path| {
-                        let mut text = Vec::new();
-                        path.narinfo()
-                            .write(&StoreDir::default(), &mut text)
-                            .unwrap();
-                        text
-                    },
-                )
-            });
+        let outcome = nar::put(
+            &self.cache,
+            &self.token,
+            &name,
+            &mut nar.as_slice(),
+            &mut Unlimited,
+        )
+        .and_then(|()| {
+            narinfo::put(
+                &self.cache,
+                &self.token,
+                path.hash_part(),
+                text.as_bytes(),
+                &|_| false,
+                &|path| {
+                    let mut text = Vec::new();
+                    path.narinfo()
+                        .write(&StoreDir::default(), &mut text)
+                        .unwrap();
+                    text
+                },
+            )
+        });
         match outcome {
             Ok(_) => {
                 self.published.fetch_add(1, Ordering::Relaxed);

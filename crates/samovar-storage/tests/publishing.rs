@@ -15,6 +15,7 @@ use samovar_storage::metadata::{Client, NewToken, OWN_LEN, Published, StoredPath
 use samovar_storage::token::{Denied, Rights, Token, TokenHash, now};
 use samovar_storage::verify::Unlimited;
 use samovar_storage::{PutError, Refusal, Storage, StoredCache, open_database};
+use samovar_storage::{logs, nar, narinfo};
 use sha2::{Digest, Sha256};
 
 const NOW: i64 = 1_800_000_000;
@@ -77,9 +78,13 @@ impl Fixture {
 
     fn send(&self, token: usize, upload: &Upload) {
         let mut body = upload.nar.as_slice();
-        let outcome =
-            self.cache
-                .put_nar(&self.tokens[token], &upload.name, &mut body, &mut Unlimited);
+        let outcome = nar::put(
+            &self.cache,
+            &self.tokens[token],
+            &upload.name,
+            &mut body,
+            &mut Unlimited,
+        );
         outcome.unwrap();
     }
 
@@ -90,7 +95,8 @@ impl Fixture {
         text: &str,
     ) -> Result<Published, PutError> {
         let is_elsewhere = |path: &StorePath| path.name() == "elsewhere";
-        let outcome = self.cache.put_narinfo(
+        let outcome = narinfo::put(
+            &self.cache,
             &self.tokens[token],
             path.hash_part(),
             text.as_bytes(),
@@ -337,9 +343,13 @@ fn files_of_a_token_that_no_path_uses_are_limited() {
     let put = |fixture: &Fixture, token: usize, upload: &Upload| {
         let mut body = upload.nar.as_slice();
         let token = &fixture.tokens[token];
-        fixture
-            .cache
-            .put_nar(token, &upload.name, &mut body, &mut Unlimited)
+        nar::put(
+            &fixture.cache,
+            token,
+            &upload.name,
+            &mut body,
+            &mut Unlimited,
+        )
     };
     let limited = |loose_bytes_max| {
         let rules = Rules {
@@ -384,9 +394,7 @@ fn signatures_added_to_a_path_are_limited() {
             ..Rules::default()
         });
         let (token, mut body) = (&fixture.tokens[0], file.nar.as_slice());
-        let put = fixture
-            .cache
-            .put_nar(token, &file.name, &mut body, &mut Unlimited);
+        let put = nar::put(&fixture.cache, token, &file.name, &mut body, &mut Unlimited);
         put.unwrap();
         fixture.put_narinfo(0, &known, &unsigned).unwrap();
         let again = fixture.put_narinfo(0, &known, &signed);
@@ -420,9 +428,13 @@ fn narinfos_and_logs_of_a_cache_without_a_quota_are_limited() {
         let put = |token: usize| {
             let mut body = shared.nar.as_slice();
             let token = &fixture.tokens[token];
-            fixture
-                .cache
-                .put_nar(token, &shared.name, &mut body, &mut Unlimited)
+            nar::put(
+                &fixture.cache,
+                token,
+                &shared.name,
+                &mut body,
+                &mut Unlimited,
+            )
         };
         put(0).unwrap();
         fixture
@@ -431,9 +443,7 @@ fn narinfos_and_logs_of_a_cache_without_a_quota_are_limited() {
         let second = fixture.put_narinfo(0, &two, &text(&two, &shared, &[&one]));
         assert_eq!(is_refused(second.map(drop)), !is_within);
         let mut empty: &[u8] = b"";
-        let logged = fixture
-            .cache
-            .put_log(&fixture.tokens[0], &log, &mut empty, 1);
+        let logged = logs::put(&fixture.cache, &fixture.tokens[0], &log, &mut empty, 1);
         assert_eq!(is_refused(logged), is_within);
     }
 }

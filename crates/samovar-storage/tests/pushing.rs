@@ -13,6 +13,7 @@ use samovar_protocol::names::PushId;
 use samovar_protocol::push::OpenLine;
 use samovar_storage::gc::Rules;
 use samovar_storage::metadata::{DAY, NewToken, OWN_LEN, Published, StoredPath, collect, tokens};
+use samovar_storage::push;
 use samovar_storage::push::{Answer, PushError};
 use samovar_storage::token::{Rights, Token, TokenHash};
 use samovar_storage::verify::Unlimited;
@@ -147,12 +148,12 @@ impl Fixture {
     }
 
     fn open(&self, made: &Made) -> (PushId, Answer) {
-        let (id, answers) = self.cache.open_push(&self.token, &[made.line()]).unwrap();
+        let (id, answers) = push::open(&self.cache, &self.token, &[made.line()]).unwrap();
         (id, answers[0].clone())
     }
 
     fn send(&self, id: PushId, made: &Made) {
-        let push = self.cache.push(&self.token, id).unwrap();
+        let push = push::find(&self.cache, &self.token, id).unwrap();
         let outcomes = push
             .put_pack(&mut &made.pack()[..], &mut Unlimited)
             .unwrap();
@@ -161,7 +162,7 @@ impl Fixture {
     }
 
     fn publish(&self, id: PushId, made: &Made) {
-        let push = self.cache.push(&self.token, id).unwrap();
+        let push = push::find(&self.cache, &self.token, id).unwrap();
         let mut body = &made.narinfo()[..];
         let published = push.publish(&mut body, &|_| false, &render).unwrap();
         assert_eq!(published, [(made.path.clone(), Published::New)]);
@@ -169,7 +170,7 @@ impl Fixture {
 
     fn put_part(&self, id: PushId, made: &Made) -> Result<(), PushError> {
         let (hash, len) = (made.nar_hash(), made.nar.len() as u64);
-        let push = self.cache.push(&self.token, id)?;
+        let push = push::find(&self.cache, &self.token, id)?;
         push.put_part(hash, 1, len, *hash.as_bytes(), &mut &made.nar[..])
     }
 
@@ -242,7 +243,7 @@ fn a_nar_whose_file_is_lost_is_needed_again() {
     let file = file.map(|entry| entry.unwrap().path()).next().unwrap();
     fs::write(&file, b"short").unwrap();
     assert_eq!(fixture.open(&made).1, Answer::Need);
-    let push = fixture.cache.push(&fixture.token, id).unwrap();
+    let push = push::find(&fixture.cache, &fixture.token, id).unwrap();
     let refused = push.publish(&mut &made.narinfo()[..], &|_| false, &render);
     assert!(matches!(refused, Err(PushError::Missing(_))), "{refused:?}");
     fixture.send(id, &made);
@@ -262,7 +263,7 @@ fn pushes_expire_a_day_after_their_last_request() {
     }
     // A new push starts with its tolerance; later ones have between that and none.
     pass(DAY - 1);
-    let push = fixture.cache.push(&fixture.token, used).unwrap();
+    let push = push::find(&fixture.cache, &fixture.token, used).unwrap();
     assert_eq!(push.parts(&made.nar_hash()).unwrap().len(), 1);
     fixture.storage.sweep_pushes().unwrap();
     assert_eq!(fixture.part_count(), 2);
@@ -308,7 +309,7 @@ fn parts_survive_a_restart_and_unfinished_files_do_not() {
         fs::write(dir.join(".samovar/tmp/.tmpabc"), b"unfinished").unwrap();
     });
     assert_eq!(fixture.part_count(), 1);
-    let push = fixture.cache.push(&fixture.token, id).unwrap();
+    let push = push::find(&fixture.cache, &fixture.token, id).unwrap();
     let compression = samovar_nix::narinfo::Compression::None;
     push.join(made.nar_hash(), 1, compression, &mut Unlimited)
         .unwrap();
@@ -353,7 +354,7 @@ fn a_part_that_exceeds_the_quota_is_refused() {
         let (first, second) = made.nar.split_at(made.nar.len() / 2);
         let quota = made.nar.len() as u64 - u64::from(!is_within);
         let cache = fixture.cache.clone().with_quota(Some(quota));
-        let push = cache.push(&fixture.token, id).unwrap();
+        let push = push::find(&cache, &fixture.token, id).unwrap();
         let put = |number: u32, mut part: &[u8]| {
             let sha256 = Sha256::digest(part).into();
             let len = part.len() as u64;
@@ -385,7 +386,7 @@ fn a_failure_of_the_storage_after_a_nar_was_received_is_counted() {
     let nars = fixture.dir.path().join("nar");
     fs::remove_dir(&nars).unwrap();
     fs::write(&nars, b"a file in place of the directory").unwrap();
-    let push = fixture.cache.push(&fixture.token, id).unwrap();
+    let push = push::find(&fixture.cache, &fixture.token, id).unwrap();
     let failed = push.put_pack(&mut &made.pack()[..], &mut Unlimited);
     assert!(matches!(failed, Err(PushError::Put(_))), "{failed:?}");
     let refused = fixture.storage.statistics().refused;
@@ -417,12 +418,12 @@ fn files_of_a_pack_that_are_not_recorded_yet_count_towards_the_limit() {
             ..Rules::default()
         });
         let (id, _) = fixture.open(&made[0]);
-        let push = fixture.cache.push(&fixture.token, id).unwrap();
+        let push = push::find(&fixture.cache, &fixture.token, id).unwrap();
         let outcome = push.put_pack(&mut &pack[..], &mut Unlimited);
         assert_eq!(outcome.is_ok(), is_within, "{outcome:?}");
         // What was refused does not count.
         let (id, _) = fixture.open(&made[0]);
-        let push = fixture.cache.push(&fixture.token, id).unwrap();
+        let push = push::find(&fixture.cache, &fixture.token, id).unwrap();
         let outcome = push.put_pack(&mut &made[0].pack()[..], &mut Unlimited);
         assert!(outcome.is_ok(), "{outcome:?}");
     }

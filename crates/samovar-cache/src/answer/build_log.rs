@@ -6,7 +6,7 @@ use samovar_http::http::{Status, accept_encoding};
 use samovar_http::{Body, Head, Response};
 use samovar_metrics::Event;
 use samovar_nix::StorePath;
-use samovar_storage::{StorageError, StoredCache};
+use samovar_storage::{StorageError, StoredCache, browse};
 
 use crate::prepared::Field;
 use crate::reader::Reader;
@@ -119,7 +119,7 @@ pub(crate) fn admit_uploaded(
         is_known = true;
     }
     if let Some(derivation) = &derivation {
-        for output in stored.paths_of_deriver(derivation).map_err(failed)? {
+        for output in browse::of_deriver(stored, derivation).map_err(failed)? {
             reader.admit_uploaded(&output)?;
         }
         paths.extend(reader.store().outputs(derivation)?);

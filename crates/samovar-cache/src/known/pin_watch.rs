@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use samovar_http::ws::CloseCode;
 use samovar_http::{Responder, Response};
 use samovar_storage::StoredCache;
+use samovar_storage::metadata::pins;
 
 pub(crate) use self::follower::Follower;
 
@@ -250,7 +251,7 @@ impl PinWatch {
         let read = caches.iter().filter_map(|stored| {
             // An error is not reported: requests for the storage report it. Requests continue to
             // wait.
-            let generations = stored.newest_generations().ok()?;
+            let generations = pins::newest_generations(stored.metadata(), stored.id()).ok()?;
             Some((stored.name().to_owned(), generations))
         });
         let newest: HashMap<String, Generations> = read.collect();

@@ -4,6 +4,7 @@ use maud::{Markup, PreEscaped, html};
 use samovar_http::Response;
 use samovar_http::http::Status;
 use samovar_nix::StorePath;
+use samovar_storage::metadata::caches;
 
 use super::View;
 use super::assets::MARK;
@@ -19,7 +20,8 @@ impl View<'_> {
         let snapshot = is_open.then(|| self.reader().shared.refresh()).flatten();
         // If the number cannot be read, the rest of the page is still right.
         let stored = self.cache.stored.filter(|_| is_open);
-        let uploaded = stored.and_then(|stored| stored.path_count().ok());
+        let uploaded =
+            stored.and_then(|stored| caches::path_count(stored.metadata(), stored.id()).ok());
         let keys = self.cache.narinfos.signing.public_keys();
         let recent = self.recent_paths();
         let main = html! {

@@ -10,6 +10,7 @@ use maud::{Markup, PreEscaped, html};
 use samovar_http::http::Status;
 use samovar_http::{Body, Response};
 use samovar_nix::{HashPart, StorePath};
+use samovar_storage::logs;
 
 use super::View;
 use super::frame::redirect;
@@ -102,7 +103,7 @@ impl View<'_> {
         let Some(stored) = self.cache.stored else {
             return Ok(None);
         };
-        let log = stored.open_log(path).map_err(|error| self.failed(&error))?;
+        let log = logs::open(stored, path).map_err(|error| self.failed(&error))?;
         if log.is_some() {
             match build_log::admit_uploaded(self.reader(), stored, path) {
                 Ok(()) => {}

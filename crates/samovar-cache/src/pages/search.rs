@@ -32,6 +32,7 @@ use maud::{Markup, html};
 use samovar_http::http::Status;
 use samovar_http::{Head, Response};
 use samovar_nix::{HashPart, StorePath};
+use samovar_storage::metadata::overview;
 
 use super::View;
 use super::frame::redirect;
@@ -268,7 +269,12 @@ impl View<'_> {
             return Ok(());
         };
         let accepts = |path: &StorePath| search.match_of(path.base_name()).is_some();
-        let uploads = stored.recent(&accepts, RESULT_COUNT_MAX + 1);
+        let uploads = overview::recent(
+            stored.metadata(),
+            stored.id(),
+            &accepts,
+            RESULT_COUNT_MAX + 1,
+        );
         for upload in uploads.map_err(|error| self.failed(&error))? {
             let Some(key) = search.key(upload.path, upload.registered_at) else {
                 continue;
@@ -354,7 +360,7 @@ impl View<'_> {
         }
         let missing = |count: usize| count.max(1).next_multiple_of(LOOKUP_COUNT_STEP) - count;
         if let Some(stored) = self.cache.stored {
-            let newest = stored.recent(&|_path| true, 1);
+            let newest = overview::recent(stored.metadata(), stored.id(), &|_path| true, 1);
             if let Some(other) = newest.map_err(|error| self.failed(&error))?.first() {
                 for _ in 0..missing(lookups.uploaded.get()) {
                     self.look_up_uploaded(&other.path)?;

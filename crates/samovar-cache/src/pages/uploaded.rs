@@ -5,8 +5,8 @@ use samovar_http::Response;
 use samovar_http::http::Status;
 use samovar_metrics::Event;
 use samovar_nix::{HashPart, StorePath};
-use samovar_storage::StorageError;
 use samovar_storage::metadata::{CLOSURE_COUNT_MAX, DAY, Details};
+use samovar_storage::{StorageError, browse};
 
 use super::View;
 use super::landing::snippet;
@@ -20,7 +20,7 @@ impl View<'_> {
         let Some(stored) = self.cache.stored else {
             return Ok(None);
         };
-        let details = stored.details(hash_part);
+        let details = browse::details(stored, hash_part);
         let details = details.map_err(|error| self.failed(&error))?;
         let Some(details) = details else {
             return Ok(None);

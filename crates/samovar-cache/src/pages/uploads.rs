@@ -3,8 +3,8 @@
 use maud::{Markup, html};
 use samovar_http::http::Status;
 use samovar_http::{Head, Response};
-use samovar_storage::StoredCache;
-use samovar_storage::metadata::{Pin, RecentPath, RecentPush};
+use samovar_storage::metadata::{Pin, RecentPath, RecentPush, limits, overview};
+use samovar_storage::{StoredCache, browse};
 
 use super::View;
 use super::frame::redirect;
@@ -80,7 +80,10 @@ impl View<'_> {
         };
         // A policy hides paths, so their total size is not shown either.
         let used = match self.reader().policy.is_open() {
-            true => Some(stored.used_bytes().map_err(|error| self.failed(&error))?),
+            true => Some(
+                limits::used_bytes(stored.metadata(), stored.id())
+                    .map_err(|error| self.failed(&error))?,
+            ),
             false => None,
         };
         Ok(html! {
@@ -107,7 +110,12 @@ impl View<'_> {
             true => ALL_OTHER_COUNT_MAX,
             false => DECIDED_COUNT_MAX,
         };
-        let pushes = stored.recent_pushes(PUSH_COUNT_MAX, other_count_max);
+        let pushes = overview::recent_pushes(
+            stored.metadata(),
+            stored.id(),
+            PUSH_COUNT_MAX,
+            other_count_max,
+        );
         let pushes = pushes.map_err(|error| self.failed(&error))?;
         if is_open {
             return Ok(pushes);
@@ -140,7 +148,7 @@ impl View<'_> {
 
     fn pins_of(&self, stored: &StoredCache) -> Result<Vec<Pin>, Refusal> {
         let mut pins = Vec::new();
-        let all = stored.pins().map_err(|error| self.failed(&error))?;
+        let all = browse::pins(stored).map_err(|error| self.failed(&error))?;
         for pin in all.into_iter().take(PIN_COUNT_MAX) {
             if self.has_page(&pin.path)? {
                 pins.push(pin);

@@ -6,6 +6,7 @@ use samovar_nix::{HashPart, StorePath};
 use samovar_protocol::names::FileName;
 use samovar_storage::metadata::{Client, StoredPath};
 use samovar_storage::token::now;
+use samovar_storage::{browse, logs};
 
 use super::{Context, Uploads, needs_token, render, unavailable, with_token};
 use crate::answer::build_log;
@@ -83,13 +84,10 @@ impl Uploads {
             .stored
             .lookup(hash_part)
             .map(|path| path.filter(|path| !is_denied(context, path)))
-            .and_then(|path| path.map_or(Ok(None), |path| self.stored.listing(&path)));
+            .and_then(|path| path.map_or(Ok(None), |path| browse::listing(&self.stored, &path)));
         match listing {
-            Ok(Some(listing)) => match samovar_storage::listing_reader(listing) {
-                Ok(reader) => Response::new(Status::OK, Body::reader(reader).keeping_slot())
-                    .header("Content-Type", "application/json"),
-                Err(error) => unavailable(context, &error),
-            },
+            Ok(Some(listing)) => Response::new(Status::OK, Body::reader(listing).keeping_slot())
+                .header("Content-Type", "application/json"),
             Ok(None) => Fixed::NoPath.response(),
             Err(error) => unavailable(context, &error),
         }
@@ -97,7 +95,7 @@ impl Uploads {
 
     /// Responds with an uploaded build log.
     fn log(&self, context: Context<'_>, path: &StorePath) -> Response {
-        let opened = match self.stored.open_log(path) {
+        let opened = match logs::open(&self.stored, path) {
             Ok(Some(file)) => {
                 match build_log::admit_uploaded(&context.narinfos.reader, &self.stored, path) {
                     Ok(()) => Ok(Some(file)),

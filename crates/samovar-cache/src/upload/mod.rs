@@ -59,7 +59,9 @@ use samovar_protocol::push::NARINFO_LEN_MAX;
 use samovar_storage::metadata::{Published, StoredPath};
 use samovar_storage::token::{Token, now};
 use samovar_storage::verify::decoded;
-use samovar_storage::{PATIENCE, PutError, Refusal, StorageError, StoredCache};
+use samovar_storage::{
+    PATIENCE, PutError, Refusal, StorageError, StoredCache, logs, mirrored, nar, narinfo,
+};
 
 use crate::access::{Access, TokenFault};
 use crate::narinfo::narinfos::Narinfos;
@@ -216,7 +218,7 @@ impl Uploads {
     /// Writes the narinfos and realisations that the storage directory lacks.
     pub(crate) fn repair_mirror(&self, context: Context<'_>) {
         let render = |path: &StoredPath| render(context, path);
-        if let Err(error) = self.stored.repair_mirror(&render) {
+        if let Err(error) = mirrored::repair(&self.stored, &render) {
             report(context, &error);
         }
         self.repair_realisations(context);
@@ -377,7 +379,7 @@ impl Uploads {
         name: &FileName,
     ) -> Result<Response, PutError> {
         let mut admitted = self.stored.admit(token, body, PATIENCE)?;
-        self.stored.put_nar(token, name, &mut body, &mut admitted)?;
+        nar::put(&self.stored, token, name, &mut body, &mut admitted)?;
         Ok(ok("kept"))
     }
 
@@ -397,7 +399,7 @@ impl Uploads {
             }
             Some(Resource::CacheInfo) => put_cache_info(context, source),
             Some(Resource::Log(path)) => {
-                self.stored.put_log(token, path, source, LOG_LEN_MAX)?;
+                logs::put(&self.stored, token, path, source, LOG_LEN_MAX)?;
                 Ok(ok("kept"))
             }
             Some(Resource::Listing(_) | Resource::DebugInfo) => {
@@ -432,7 +434,8 @@ impl Uploads {
                 false
             }
         };
-        let published = self.stored.put_narinfo(
+        let published = narinfo::put(
+            &self.stored,
             token,
             hash_part,
             &text,

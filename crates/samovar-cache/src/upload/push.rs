@@ -17,7 +17,7 @@ use samovar_protocol::push::{
 use samovar_protocol::recipe::{RecipeError, WINDOW_LOG, WINDOW_LOG_MAX, WINDOW_LOG_MIN};
 use samovar_protocol::{nar_hash_text, parse_sha256};
 use samovar_storage::metadata::{Published, StoredPath};
-use samovar_storage::push::{Answer, AssembleError, PartError, PushError};
+use samovar_storage::push::{self, Answer, AssembleError, PartError, PushError};
 use samovar_storage::token::Token;
 use samovar_storage::verify::Memory as _;
 use samovar_storage::{PATIENCE, PutError, Refusal};
@@ -100,7 +100,7 @@ impl Uploads {
         match target {
             PushRoute::Open => self.open_push(context, request, token, len),
             PushRoute::Push(id) => {
-                self.stored.close_push(token, id)?;
+                push::close(&self.stored, token, id)?;
                 Ok(done())
             }
             PushRoute::Pack(id) => self.put_pack(context, request, token, id),
@@ -112,7 +112,7 @@ impl Uploads {
                         "the URL needs the parameter sha256: 64 lower-case hexadecimal digits",
                     )
                 })?;
-                let push = self.stored.push(token, id)?;
+                let push = push::find(&self.stored, token, id)?;
                 let body = SharedBody::new(request.reader());
                 let received = push.put_part(nar_hash, number, len, sha256, &mut &body);
                 body.finish(received, BODY_LEN_MAX)?;
@@ -142,7 +142,7 @@ impl Uploads {
         if policy.is_unknown() {
             return Err(Failure::Response(Fixed::Unavailable.response()));
         }
-        let (push_id, answers) = self.stored.open_push(token, &lines)?;
+        let (push_id, answers) = push::open(&self.stored, token, &lines)?;
         let opened = Opened {
             push_id,
             pack_len_max: BODY_LEN_MAX,
@@ -169,7 +169,7 @@ impl Uploads {
         token: &Token,
         id: PushId,
     ) -> Result<Response, Failure> {
-        let push = self.stored.push(token, id)?;
+        let push = push::find(&self.stored, token, id)?;
         let body = SharedBody::new(request.reader());
         let receive = || -> Result<_, PushError> {
             let mut admitted = self.stored.admit(token, &body, PATIENCE)?;
@@ -187,7 +187,7 @@ impl Uploads {
     }
 
     fn parts(&self, token: &Token, id: PushId, nar_hash: &NarHash) -> Result<Response, Failure> {
-        let parts = self.stored.push(token, id)?.parts(nar_hash)?;
+        let parts = push::find(&self.stored, token, id)?.parts(nar_hash)?;
         let lines = parts.iter().map(|part| PartLine {
             number: part.number,
             len: part.len,
@@ -212,7 +212,7 @@ impl Uploads {
         let compression = compression.ok_or_else(|| {
             bad_request("the URL needs the parameter compression: a name such as zstd")
         })?;
-        let push = self.stored.push(token, id)?;
+        let push = push::find(&self.stored, token, id)?;
         let body = SharedBody::new(request.reader());
         let mut admitted = self.stored.admit(token, &body, PATIENCE)?;
         push.join(nar_hash, count, compression, &mut admitted)?;
@@ -241,7 +241,7 @@ impl Uploads {
                     ))
                 })?,
         };
-        let push = self.stored.push(token, id)?;
+        let push = push::find(&self.stored, token, id)?;
         let body = SharedBody::new(request.reader());
         let receive = || -> Result<_, PushError> {
             let mut admitted = self.stored.admit(token, &body, PATIENCE)?;
@@ -260,7 +260,7 @@ impl Uploads {
         id: PushId,
         len: u64,
     ) -> Result<Response, Failure> {
-        let push = self.stored.push(token, id)?;
+        let push = push::find(&self.stored, token, id)?;
         let body = SharedBody::new(request.reader());
         let mut admitted = self.stored.admit(token, &body, PATIENCE)?;
         admitted

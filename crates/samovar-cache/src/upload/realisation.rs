@@ -6,9 +6,9 @@ use samovar_http::Response;
 use samovar_http::http::Status;
 use samovar_metrics::Event;
 use samovar_nix::{Signature, StorePath};
-use samovar_storage::metadata::{NewRealisation, StoredRealisation};
+use samovar_storage::metadata::{NewRealisation, StoredRealisation, extras};
 use samovar_storage::token::Token;
-use samovar_storage::{PutError, REALISATION_LEN_MAX, Refusal, StorageError};
+use samovar_storage::{PutError, REALISATION_LEN_MAX, Refusal, StorageError, realisations};
 use samovar_store::{Realisation, RealisationId};
 use serde_json::{Map, Value};
 
@@ -47,7 +47,7 @@ impl Uploads {
             }
             Err(_refusal) => {}
         }
-        if !self.stored.put_realisation(token, &new)? {
+        if !realisations::put(&self.stored, token, &new)? {
             let path = &new.out_path.display(context.store_dir);
             let by = context.uploader(token);
             let observer = &reader.shared.observer;
@@ -75,7 +75,7 @@ impl Uploads {
 
     /// Writes the realisations that the storage directory lacks.
     pub(super) fn repair_realisations(&self, context: Context<'_>) {
-        let repaired = self.stored.unmirrored_realisations().and_then(|keys| {
+        let repaired = realisations::unmirrored(&self.stored).and_then(|keys| {
             for key in keys {
                 if let Some(id) = key.strip_suffix(".doi").and_then(route::realisation) {
                     self.mirror_realisation(context, &id)?;
@@ -94,7 +94,7 @@ impl Uploads {
         id: &RealisationId,
     ) -> Result<(), StorageError> {
         match self.render_realisation(context, id)? {
-            Some(text) => self.stored.mirror_realisation(&key(id), &text),
+            Some(text) => realisations::mirror(&self.stored, &key(id), &text),
             None => Ok(()),
         }
     }
@@ -111,7 +111,7 @@ impl Uploads {
             is_of_cache,
             body,
             signatures,
-        }) = self.stored.realisation(&key(id))?
+        }) = extras::realisation(self.stored.metadata(), self.stored.id(), &key(id))?
         else {
             return Ok(None);
         };

@@ -6,7 +6,7 @@ use anyhow::bail;
 use samovar_cache::access::{Access, AccessConfig, AccessError, CertificateConfig};
 use samovar_cache::{CacheConfig, PagesConfig, RootFault, Signing, Site, faulty_roots, load_key};
 use samovar_storage::metadata::CacheSummary;
-use samovar_storage::{Storage, StorageError};
+use samovar_storage::{Storage, StorageError, mirrored};
 use samovar_store::Store;
 use samovar_text::counted;
 
@@ -194,7 +194,7 @@ pub(super) fn mirror_first(
     caches: &[CacheConfig],
 ) -> impl FnOnce() -> Result<(), StorageError> + use<> {
     let first = caches.first().and_then(|cache| cache.uploads.clone());
-    move || first.map_or(Ok(()), |first| first.become_mirrored())
+    move || first.map_or(Ok(()), |first| mirrored::become_mirrored(&first))
 }
 
 /// Sets how long the storage keeps what the caches have.

@@ -77,7 +77,11 @@ pub fn all(database: &Sqlite) -> Result<Vec<CacheSummary>, StorageError> {
 
 /// Returns the number of paths in a cache. Scans an index, which takes about 30 ms for a
 /// million paths.
-pub(crate) fn path_count(database: &Sqlite, cache: CacheId) -> Result<u64, StorageError> {
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn path_count(database: &Sqlite, cache: CacheId) -> Result<u64, StorageError> {
     database.read(|connection| {
         let mut statement = connection.prepare_cached(concat!(
             "select count(*) from path where cache_id = ?1 and ",

@@ -258,7 +258,11 @@ pub(crate) fn record_realisation(
 }
 
 /// Returns the realisation with this key, or `None` if the cache does not have it.
-pub(crate) fn realisation(
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn realisation(
     database: &Sqlite,
     cache: CacheId,
     key: &str,

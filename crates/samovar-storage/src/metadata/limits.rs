@@ -22,7 +22,11 @@ pub struct SizeLimit {
 
 /// Returns the total length of what a cache stores, in bytes: of the files of NARs that its
 /// paths use, each counted once, of its build logs and realisations, and of its narinfos.
-pub(crate) fn used_bytes(database: &Sqlite, cache: CacheId) -> Result<u64, StorageError> {
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn used_bytes(database: &Sqlite, cache: CacheId) -> Result<u64, StorageError> {
     database.read(|connection| {
         let (files, extras) = bytes(connection, cache)?;
         Ok(files + extras)

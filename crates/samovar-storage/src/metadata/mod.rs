@@ -9,7 +9,7 @@
 //! block on a disk or a lock. All times are Unix times in seconds.
 //!
 //! A second database would not implement these functions one by one. It would have its own form of
-//! the about fifteen operations of [`StoredCache`](crate::StoredCache) and
+//! the operations on a [`StoredCache`](crate::StoredCache) and of
 //! [`Collector`](crate::gc::Collector).
 
 pub(crate) mod backup;
@@ -17,8 +17,8 @@ pub mod caches;
 pub mod check;
 mod client;
 pub mod collect;
-pub(crate) mod extras;
-pub(crate) mod limits;
+pub mod extras;
+pub mod limits;
 mod lineage;
 pub(crate) mod nars;
 pub mod overview;

@@ -82,7 +82,11 @@ pub const CLOSURE_COUNT_MAX: u32 = 2000;
 /// Returns the paths that were published last in a cache, newest first, at most `count_max`.
 /// Searches only the newest paths of the whole storage, so it may omit paths of a cache into
 /// which nothing was uploaded for a long time.
-pub(crate) fn recent(
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn recent(
     database: &Sqlite,
     cache: CacheId,
     accepts: &dyn Fn(&StorePath) -> bool,
@@ -105,7 +109,11 @@ pub(crate) fn recent(
 
 /// Returns the last pushes to a cache, at most `count_max`, the newest first, with at most
 /// `other_count_max` other paths in all. Searches the same paths as [`recent`].
-pub(crate) fn recent_pushes(
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn recent_pushes(
     database: &Sqlite,
     cache: CacheId,
     count_max: usize,

@@ -134,7 +134,11 @@ pub fn generations(
 
 /// Returns the oldest generation of each lineage of a pin, newest first: of the generations
 /// that have not expired, up to the number `newest`, at most `count_max`.
-pub(crate) fn lineages(
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn lineages(
     database: &Sqlite,
     cache: CacheId,
     name: &PinName,
@@ -155,7 +159,11 @@ pub(crate) fn lineages(
 
 /// Returns the newest generation of each pin of a cache that has one that has not expired,
 /// sorted by name. A cache that is being deleted has none.
-pub(crate) fn newest(database: &Sqlite, cache: CacheId) -> Result<Vec<Pin>, StorageError> {
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn newest(database: &Sqlite, cache: CacheId) -> Result<Vec<Pin>, StorageError> {
     database.read(|connection| {
         let query = format!(
             "{COLUMNS} where pin.cache_id = ?1 and deletion = 0 \
@@ -171,7 +179,11 @@ pub(crate) fn newest(database: &Sqlite, cache: CacheId) -> Result<Vec<Pin>, Stor
 
 /// Returns the number of the newest generation of each pin of a cache, by name, at less cost
 /// than [`newest`].
-pub(crate) fn newest_generations(
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn newest_generations(
     database: &Sqlite,
     cache: CacheId,
 ) -> Result<HashMap<String, i64>, StorageError> {

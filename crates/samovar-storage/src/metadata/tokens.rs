@@ -88,7 +88,11 @@ pub(crate) fn find(database: &Sqlite, hash: &TokenHash) -> Result<Option<Token>,
 }
 
 /// Returns whether a token is valid: neither revoked nor expired.
-pub(crate) fn is_valid(database: &Sqlite, token: i64) -> Result<bool, StorageError> {
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn is_valid(database: &Sqlite, token: i64) -> Result<bool, StorageError> {
     database.read(|connection| is_valid_in(connection, token, database.now()))
 }
 

@@ -18,11 +18,11 @@ use samovar_nix::narinfo::Compression;
 use samovar_protocol::names::FileName;
 use samovar_protocol::recipe::{RecipeError, WINDOW_LOG_MAX};
 
-use super::{Push, PushError};
+use super::{Push, PushError, usable_nar};
 use crate::metadata::{NewNar, nars, pushes};
 use crate::receive::PutError;
-use crate::storage::NewFile;
 use crate::storage::counters::{Kind, Reason, Received};
+use crate::storage::nar::{self, NewFile};
 use crate::verify::{self, Limits, Memory, Refusal, VerifyError, decompressed, verify_unnamed};
 
 use self::assembler::Assembler;
@@ -118,10 +118,10 @@ impl Push<'_> {
         source: &mut dyn Read,
         memory: &mut dyn Memory,
     ) -> Result<(NarHash, u64), PushError> {
-        let storage = &*self.cache.storage;
+        let storage = &*self.stored.storage;
         let running = storage.joins.start((self.id.to_string(), *base));
         let _running = running.ok_or(AssembleError::InProgress)?;
-        let found = self.cache.usable_nar(self.token, base)?;
+        let found = usable_nar(self.stored, self.token, base)?;
         let nar = found.ok_or(AssembleError::NoBase(*base))?;
         let file = storage.open_whole(&nar)?;
         let file = file.ok_or(AssembleError::NoBase(*base))?;
@@ -150,12 +150,12 @@ impl Push<'_> {
         }
         let (new, file) = outcome?;
         let (nar_hash, nar_size) = (new.nar.nar_hash, new.nar.nar_size);
-        if let Some(known) = self.cache.usable_nar(self.token, &nar_hash)?
+        if let Some(known) = usable_nar(self.stored, self.token, &nar_hash)?
             && pushes::hold_nars(&storage.metadata, self.token.id, &[known.id])? == [true]
         {
             return Ok((nar_hash, nar_size));
         }
-        self.cache.store_nar(self.token, new, file)?;
+        nar::store(storage, self.token, new, file)?;
         Ok((nar_hash, nar_size))
     }
 
@@ -170,12 +170,12 @@ impl Push<'_> {
     ) -> Result<(NewNar, NewFile), PushError> {
         let add = |len: u64| work.add(len);
         base.verify(&add)?;
-        let storage = &*self.cache.storage;
+        let storage = &*self.stored.storage;
         let work_max = base_size
             .saturating_mul(WORK_FACTOR)
             .saturating_add(WORK_FREE_LEN);
-        let used = self.cache.used_of_quota()?;
-        let check_len = |len: u64| self.cache.check_quota(used, len);
+        let used = self.stored.used_of_quota()?;
+        let check_len = |len: u64| self.stored.check_quota(used, len);
         let recipe_limits = Limits {
             zstd_window_log_max: window_log,
             ..Limits::default()
@@ -215,7 +215,7 @@ impl Push<'_> {
         mut used: u64,
         work: AddWork<'_>,
     ) -> Result<(NewNar, NewFile), PushError> {
-        let limits = &self.cache.storage.limits;
+        let limits = &self.stored.storage.limits;
         let verify = |object: &mut dyn Write| {
             let memory = &mut Granted::new(VERIFY_MEMORY, work);
             verify_unnamed(file, Compression::Zstd, object, limits, memory)
@@ -224,9 +224,7 @@ impl Push<'_> {
         let name = |verified: &verify::Verified| {
             Ok(FileName::new(verified.file_hash, verified.compression))
         };
-        let received = self
-            .cache
-            .receive_object(self.token, &mut used, verify, name);
+        let received = nar::receive(self.stored, self.token, &mut used, verify, name);
         received.map_err(|error| match error {
             // The server has made the file, so frames of the base are damaged.
             PutError::File(refusal) if is_of_file(&refusal) => AssembleError::Damaged.into(),

@@ -2,7 +2,7 @@
 //!
 //! # Theory of operation
 //!
-//! A client opens a push ([`StoredCache::open_push`]) with the list of its paths, and learns which
+//! A client opens a push ([`open`]) with the list of its paths, and learns which
 //! of them it must send. It sends small NARs in packs ([`Push::put_pack`]), and large ones in parts
 //! ([`Push::put_part`], [`Push::join`]). As with the upload of a stock client, the server verifies
 //! each NAR and records it for the client's token, and no other token may use it yet. Then the
@@ -110,143 +110,145 @@ pub type Answer = OpenAnswer<Box<Refusal>>;
 /// An open push, which belongs to a cache and a token.
 #[derive(Debug)]
 pub struct Push<'a> {
-    cache: &'a StoredCache,
+    stored: &'a StoredCache,
     token: &'a Token,
     id: PushId,
 }
 
-impl StoredCache {
-    /// Opens a push. Returns its identifier, and what the client must send of each path.
-    ///
-    /// # Errors
-    ///
-    /// [`PushError::TooManyPushes`] if the token has too many pushes. Other errors.
-    pub fn open_push(
-        &self,
-        token: &Token,
-        lines: &[OpenLine],
-    ) -> Result<(PushId, Vec<Answer>), PushError> {
-        let metadata = &self.storage.metadata;
-        let id = pushes::open(metadata, self.id, token.id, &LIMITS)?;
-        let id = id.ok_or(PushError::TooManyPushes)?;
-        let id = PushId::parse(&id).ok_or_else(|| StorageError::Damaged(format!("push {id:?}")))?;
-        let mut answers = Vec::with_capacity(lines.len());
-        for lines in lines.chunks(OPEN_BATCH_LEN) {
-            let start = answers.len();
-            let mut links = (Vec::new(), Vec::new());
-            for (line, need) in lines.iter().zip(self.needs(token, lines)?) {
-                if let Some(refusal) = refusal(token, line, &need) {
-                    answers.push(Answer::Refused(Box::new(refusal)));
-                    continue;
+/// Opens a push. Returns its identifier, and what the client must send of each path.
+///
+/// # Errors
+///
+/// [`PushError::TooManyPushes`] if the token has too many pushes. Other errors.
+pub fn open(
+    stored: &StoredCache,
+    token: &Token,
+    lines: &[OpenLine],
+) -> Result<(PushId, Vec<Answer>), PushError> {
+    let metadata = &stored.storage.metadata;
+    let id = pushes::open(metadata, stored.id, token.id, &LIMITS)?;
+    let id = id.ok_or(PushError::TooManyPushes)?;
+    let id = PushId::parse(&id).ok_or_else(|| StorageError::Damaged(format!("push {id:?}")))?;
+    let mut answers = Vec::with_capacity(lines.len());
+    for lines in lines.chunks(OPEN_BATCH_LEN) {
+        let start = answers.len();
+        let mut links = (Vec::new(), Vec::new());
+        for (line, need) in lines.iter().zip(needs(stored, token, lines)?) {
+            if let Some(refusal) = refusal(token, line, &need) {
+                answers.push(Answer::Refused(Box::new(refusal)));
+                continue;
+            }
+            answers.push(match need {
+                Need::Nothing(_) => Answer::Have,
+                Need::Narinfo(nar) => {
+                    links.0.push(answers.len());
+                    links.1.push(nar.id);
+                    Answer::Link
                 }
-                answers.push(match need {
-                    Need::Nothing(_) => Answer::Have,
-                    Need::Narinfo(nar) => {
-                        links.0.push(answers.len());
-                        links.1.push(nar.id);
-                        Answer::Link
-                    }
-                    Need::All | Need::OtherPath(_) => Answer::Need,
-                });
-            }
-            debug_assert_eq!(answers.len(), start + lines.len());
-            if links.0.is_empty() {
-                continue;
-            }
-            let held = pushes::hold_nars(metadata, token.id, &links.1)?;
-            for (at, _) in links.0.into_iter().zip(held).filter(|(_, held)| !held) {
-                answers[at] = Answer::Need;
-            }
+                Need::All | Need::OtherPath(_) => Answer::Need,
+            });
         }
-        Ok((id, answers))
+        debug_assert_eq!(answers.len(), start + lines.len());
+        if links.0.is_empty() {
+            continue;
+        }
+        let held = pushes::hold_nars(metadata, token.id, &links.1)?;
+        for (at, _) in links.0.into_iter().zip(held).filter(|(_, held)| !held) {
+            answers[at] = Answer::Need;
+        }
     }
+    Ok((id, answers))
+}
 
-    /// Returns what a client must send to push these paths. The files of all NARs that it need not
-    /// send are there.
-    fn needs(&self, token: &Token, lines: &[OpenLine]) -> Result<Vec<Need>, StorageError> {
-        let storage = &*self.storage;
-        let mut needs = pushes::needs(&storage.metadata, self.id, token.into(), lines)?;
-        for (need, line) in needs.iter_mut().zip(lines) {
-            while let Need::Nothing(nar) | Need::Narinfo(nar) = need
-                && !storage.is_whole(nar)?
-            {
-                // The NAR is recorded as lost now, but it may have another file.
-                let again = pushes::needs(
-                    &storage.metadata,
-                    self.id,
-                    token.into(),
-                    slice::from_ref(line),
-                )?
-                .pop();
-                *need = again.unwrap_or(Need::All);
-            }
-            // Clients may not know of hidden paths, nor of NARs that only these use.
-            let is_shown = match need {
-                Need::Nothing(_) | Need::OtherPath(_) => !self.hides(line.hash_part)?,
-                Need::Narinfo(nar) => self.shows_nar(Some(token.id), nar.id)?,
-                Need::All => true,
-            };
-            if is_shown {
-                continue;
-            }
-            let nar = match need {
-                Need::Narinfo(_) => self.usable_nar(token, &line.nar_hash)?,
-                _ => None,
-            };
-            *need = nar.map_or(Need::All, Need::Narinfo);
+/// Returns what a client must send to push these paths. The files of all NARs that it need not send
+/// are there.
+fn needs(
+    stored: &StoredCache,
+    token: &Token,
+    lines: &[OpenLine],
+) -> Result<Vec<Need>, StorageError> {
+    let storage = &*stored.storage;
+    let mut needs = pushes::needs(&storage.metadata, stored.id, token.into(), lines)?;
+    for (need, line) in needs.iter_mut().zip(lines) {
+        while let Need::Nothing(nar) | Need::Narinfo(nar) = need
+            && !storage.is_whole(nar)?
+        {
+            // The NAR is recorded as lost now, but it may have another file.
+            let again = pushes::needs(
+                &storage.metadata,
+                stored.id,
+                token.into(),
+                slice::from_ref(line),
+            )?
+            .pop();
+            *need = again.unwrap_or(Need::All);
         }
-        Ok(needs)
+        // Clients may not know of hidden paths, nor of NARs that only these use.
+        let is_shown = match need {
+            Need::Nothing(_) | Need::OtherPath(_) => !stored.hides(line.hash_part)?,
+            Need::Narinfo(nar) => stored.shows_nar(Some(token.id), nar.id)?,
+            Need::All => true,
+        };
+        if is_shown {
+            continue;
+        }
+        let nar = match need {
+            Need::Narinfo(_) => usable_nar(stored, token, &line.nar_hash)?,
+            _ => None,
+        };
+        *need = nar.map_or(Need::All, Need::Narinfo);
     }
+    Ok(needs)
+}
 
-    /// Returns the open push with this identifier, and defers its expiry.
-    ///
-    /// # Errors
-    ///
-    /// [`PushError::NoPush`] if no open push with this identifier was opened for this cache with
-    /// this token; or the error of the database.
-    pub fn push<'a>(&'a self, token: &'a Token, id: PushId) -> Result<Push<'a>, PushError> {
-        let metadata = &self.storage.metadata;
-        match pushes::touch(metadata, &id.to_string(), self.id, token.id, &LIMITS)? {
-            true => Ok(Push {
-                cache: self,
-                token,
-                id,
-            }),
-            false => Err(PushError::NoPush),
-        }
+/// Returns the open push with this identifier, and defers its expiry.
+///
+/// # Errors
+///
+/// [`PushError::NoPush`] if no open push with this identifier was opened for this cache with this
+/// token; or the error of the database.
+pub fn find<'a>(
+    stored: &'a StoredCache,
+    token: &'a Token,
+    id: PushId,
+) -> Result<Push<'a>, PushError> {
+    let metadata = &stored.storage.metadata;
+    match pushes::touch(metadata, &id.to_string(), stored.id, token.id, &LIMITS)? {
+        true => Ok(Push { stored, token, id }),
+        false => Err(PushError::NoPush),
     }
+}
 
-    /// Ends a push and removes its parts. Does nothing if the push does not exist.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    pub fn close_push(&self, token: &Token, id: PushId) -> Result<(), StorageError> {
-        let storage = &*self.storage;
-        if pushes::close(&storage.metadata, &id.to_string(), self.id, token.id)? {
-            storage
-                .objects
-                .remove_directory(&part_directory(&id.to_string()))?;
-        }
-        Ok(())
+/// Ends a push and removes its parts. Does nothing if the push does not exist.
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn close(stored: &StoredCache, token: &Token, id: PushId) -> Result<(), StorageError> {
+    let storage = &*stored.storage;
+    if pushes::close(&storage.metadata, &id.to_string(), stored.id, token.id)? {
+        storage
+            .objects
+            .remove_directory(&part_directory(&id.to_string()))?;
     }
+    Ok(())
+}
 
-    /// Returns the NAR with this hash if the client may use it and its file is complete, else
-    /// `None`.
-    fn usable_nar(
-        &self,
-        token: &Token,
-        nar_hash: &NarHash,
-    ) -> Result<Option<StoredNar>, StorageError> {
-        let storage = &*self.storage;
-        // Each file that is missing is recorded as lost. A policy may hide the paths of some files.
-        for nar in pushes::usable_nars(&storage.metadata, self.id, token.into(), nar_hash)? {
-            if self.shows_nar(Some(token.id), nar.id)? && storage.is_whole(&nar)? {
-                return Ok(Some(nar));
-            }
+/// Returns the NAR with this hash if the client may use it and its file is complete, else
+/// `None`.
+fn usable_nar(
+    stored: &StoredCache,
+    token: &Token,
+    nar_hash: &NarHash,
+) -> Result<Option<StoredNar>, StorageError> {
+    let storage = &*stored.storage;
+    // Each file that is missing is recorded as lost. A policy may hide the paths of some files.
+    for nar in pushes::usable_nars(&storage.metadata, stored.id, token.into(), nar_hash)? {
+        if stored.shows_nar(Some(token.id), nar.id)? && storage.is_whole(&nar)? {
+            return Ok(Some(nar));
         }
-        Ok(None)
     }
+    Ok(None)
 }
 
 /// Returns the reason why a path whose name the client states would be refused. Returns `None` if

@@ -4,14 +4,14 @@ use std::io::{BufReader, Read, Write};
 
 use samovar_protocol::push::{PackLine, PackOutcome, Records};
 
-use super::{Push, PushError};
+use super::{Push, PushError, usable_nar};
 use crate::error::StorageError;
 use crate::metadata::{NewNar, nars, pushes};
 use crate::objects::{ObjectGroup, Placed};
 use crate::receive::PutError;
-use crate::storage::InFlight;
-use crate::storage::NewFile;
 use crate::storage::counters::{Kind, Reason, Received};
+use crate::storage::loose::InFlight;
+use crate::storage::nar::{self, NewFile};
 use crate::verify::{Memory, Refusal, Verified, verify_unnamed};
 use samovar_protocol::names::FileName;
 
@@ -52,20 +52,20 @@ impl Push<'_> {
         source: &mut dyn Read,
         memory: &mut dyn Memory,
     ) -> Result<Vec<PackOutcome>, PushError> {
-        let counters = &self.cache.storage.counters;
+        let counters = &self.stored.storage.counters;
         let source = Received { source, counters };
         let mut records = Records::<_, PackLine>::new(BufReader::with_capacity(BUFFER_LEN, source));
         let mut outcomes = Vec::new();
-        let mut used = self.cache.used_of_quota()?;
+        let mut used = self.stored.used_of_quota()?;
         let mut batch = self.start_batch()?;
         while let Some(line) = records.next_record().map_err(PutError::Source)? {
             let mut refusal = None;
-            if let Some(known) = self.cache.usable_nar(self.token, &line.nar_hash)? {
+            if let Some(known) = usable_nar(self.stored, self.token, &line.nar_hash)? {
                 batch.known.push((outcomes.len(), known.id));
             } else {
                 match self.receive(&mut records, &line, memory, &mut used) {
                     Ok((new, file)) => {
-                        let checked = self.cache.storage.check_place();
+                        let checked = self.stored.storage.check_place();
                         self.counted(checked.and_then(|()| batch.add(new, file)))?;
                     }
                     Err(PutError::File(reason)) => refusal = Some(reason.to_string()),
@@ -84,7 +84,7 @@ impl Push<'_> {
 
     fn start_batch(&self) -> Result<Batch<'_>, StorageError> {
         Ok(Batch {
-            group: self.cache.storage.objects.start_group()?,
+            group: self.stored.storage.objects.start_group()?,
             new: Vec::new(),
             files: Vec::new(),
             in_flight: Vec::new(),
@@ -101,7 +101,7 @@ impl Push<'_> {
         memory: &mut dyn Memory,
         used: &mut u64,
     ) -> Result<(NewNar, NewFile), PutError> {
-        let storage = &*self.cache.storage;
+        let storage = &*self.stored.storage;
         let limits = &storage.limits;
         let verify = |object: &mut dyn Write| {
             verify_unnamed(source, line.compression, object, limits, memory)
@@ -114,7 +114,7 @@ impl Push<'_> {
                 found: verified.nar_hash,
             }))),
         };
-        let outcome = self.cache.receive_object(self.token, used, verify, name);
+        let outcome = nar::receive(self.stored, self.token, used, verify, name);
         storage.counters.count(Kind::Nar, outcome)
     }
 
@@ -122,7 +122,7 @@ impl Push<'_> {
     fn counted<T>(&self, outcome: Result<T, StorageError>) -> Result<T, PutError> {
         let outcome = outcome.map_err(PutError::from);
         if let Err(error) = &outcome {
-            let counters = &self.cache.storage.counters;
+            let counters = &self.stored.storage.counters;
             counters.reject(Kind::Nar, Reason::of(error));
         }
         outcome
@@ -130,7 +130,7 @@ impl Push<'_> {
 
     /// Makes the files of a batch durable, then records its NARs.
     fn record(&self, batch: Batch<'_>, outcomes: &mut [PackOutcome]) -> Result<(), StorageError> {
-        let storage = &*self.cache.storage;
+        let storage = &*self.stored.storage;
         if !batch.new.is_empty() {
             let files: Vec<&Placed> = batch.files.iter().collect();
             batch.group.sync(&files)?;

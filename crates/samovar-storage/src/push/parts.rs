@@ -15,12 +15,13 @@ use samovar_protocol::push::{BODY_LEN_MAX, PackLine};
 use samovar_text::human;
 use sha2::{Digest as _, Sha256};
 
-use super::{Push, PushError};
+use super::{Push, PushError, usable_nar};
 use crate::error::StorageError;
 use crate::layout::PART_PREFIX;
 use crate::objects::Directory;
 use crate::receive::PutError;
 use crate::storage::counters::{Kind, Reason, Received};
+use crate::storage::nar;
 use crate::verify::Memory;
 
 /// Maximum number that a part may have within its NAR file.
@@ -171,7 +172,7 @@ impl Push<'_> {
     ///
     /// Any [`StorageError`].
     pub fn parts(&self, nar_hash: &NarHash) -> Result<Vec<PartKey>, StorageError> {
-        let storage = &*self.cache.storage;
+        let storage = &*self.stored.storage;
         let mut parts = Vec::new();
         for part in storage.parts(&self.id.to_string())? {
             if part.is_of(self.id, nar_hash)
@@ -211,14 +212,14 @@ impl Push<'_> {
         };
         let outcome = self.receive_part(&part, source);
         if let Err(PushError::Put(error)) = &outcome {
-            let counters = &self.cache.storage.counters;
+            let counters = &self.stored.storage.counters;
             counters.reject(Kind::Nar, Reason::of(error));
         }
         outcome
     }
 
     fn receive_part(&self, part: &PartKey, source: &mut dyn Read) -> Result<(), PushError> {
-        let storage = &*self.cache.storage;
+        let storage = &*self.stored.storage;
         let &PartKey {
             nar_hash,
             number,
@@ -244,8 +245,8 @@ impl Push<'_> {
             let file_len = of_file
                 .filter(|other| other.number != number)
                 .fold(len, |sum, other| sum.saturating_add(other.len));
-            let used = self.cache.used_of_quota()?;
-            let checked = self.cache.check_quota(used, file_len);
+            let used = self.stored.used_of_quota()?;
+            let checked = self.stored.check_quota(used, file_len);
             checked.map_err(PutError::from)?;
         }
         let mut object = storage.objects.create()?;
@@ -268,7 +269,7 @@ impl Push<'_> {
 
     /// Checks that one more part of `len` bytes stays within the limits of the token.
     fn check_limits(&self, mut len: u64) -> Result<(), PushError> {
-        let storage = &*self.cache.storage;
+        let storage = &*self.stored.storage;
         let mut count = 1;
         for push in pushes::all(&storage.metadata, Some(self.token.id))? {
             let parts = storage.parts(&push)?;
@@ -296,7 +297,7 @@ impl Push<'_> {
         compression: Compression,
         memory: &mut dyn Memory,
     ) -> Result<(), PushError> {
-        let storage = &*self.cache.storage;
+        let storage = &*self.stored.storage;
         let join = storage.joins.start((self.id.to_string(), nar_hash));
         let _join = join.ok_or(PartError::Joining)?;
         let outcome = self.join_parts(nar_hash, count, compression, memory);
@@ -313,8 +314,8 @@ impl Push<'_> {
         compression: Compression,
         memory: &mut dyn Memory,
     ) -> Result<(), PushError> {
-        let storage = &*self.cache.storage;
-        if let Some(known) = self.cache.usable_nar(self.token, &nar_hash)?
+        let storage = &*self.stored.storage;
+        if let Some(known) = usable_nar(self.stored, self.token, &nar_hash)?
             && pushes::hold_nars(&storage.metadata, self.token.id, &[known.id])? == [true]
         {
             return Ok(());
@@ -344,13 +345,13 @@ impl Push<'_> {
             compression,
             len: 0,
         };
-        let mut used = self.cache.used_of_quota()?;
+        let mut used = self.stored.used_of_quota()?;
         let received = self.receive(&mut file, &line, memory, &mut used);
         if let Some(failure) = file.failure {
             return Err(failure.into());
         }
         let (new, file) = received?;
-        Ok(self.cache.store_nar(self.token, new, file)?)
+        Ok(nar::store(storage, self.token, new, file)?)
     }
 }
 

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use samovar_nix::StorePath;
 use samovar_protocol::push::{Missing, NarinfoLine, Records};
 
-use super::{Push, PushError};
+use super::{Push, PushError, usable_nar};
 use crate::metadata::{NewPath, Published};
 use crate::mirror::Render;
 use crate::receive::PutError;
 use crate::receive::{Refusal, publish};
 use crate::storage::counters::{Kind, Reason};
+use crate::storage::{mirrored, narinfo};
 
 /// Length of the buffer between the body and its records, in bytes.
 const BUFFER_LEN: usize = 64 << 10;
@@ -43,7 +44,7 @@ impl Push<'_> {
         render: &Render<'_>,
     ) -> Result<Vec<(StorePath, Published)>, PushError> {
         let outcome = self.publish_group(source, is_elsewhere, render);
-        let counters = &self.cache.storage.counters;
+        let counters = &self.stored.storage.counters;
         match &outcome {
             Ok(paths) => counters.accept(Kind::Narinfo, paths.len()),
             Err(error) => counters.reject(Kind::Narinfo, reason(error)),
@@ -61,10 +62,10 @@ impl Push<'_> {
         if group.is_empty() {
             return Ok(Vec::new());
         }
-        let outcomes = self.cache.publish(Arc::clone(&group), is_elsewhere)?;
+        let outcomes = narinfo::publish(self.stored, Arc::clone(&group), is_elsewhere)?;
         self.check(&group, &outcomes)?;
         for new in group.iter() {
-            self.cache.follow(new.path.hash_part(), render);
+            mirrored::follow(self.stored, new.path.hash_part(), render);
         }
         let paths = group.iter().map(|new| new.path.clone());
         Ok(paths.zip(outcomes).collect())
@@ -76,7 +77,7 @@ impl Push<'_> {
         source: &mut dyn Read,
         is_elsewhere: &dyn Fn(&StorePath) -> bool,
     ) -> Result<Vec<NewPath>, PushError> {
-        let store_dir = &self.cache.storage.store_dir;
+        let store_dir = &self.stored.storage.store_dir;
         let source = BufReader::with_capacity(BUFFER_LEN, source);
         let mut records = Records::<_, NarinfoLine>::new(source);
         let (mut group, mut missing) = (Vec::new(), Vec::new());
@@ -95,7 +96,7 @@ impl Push<'_> {
             records.read_to_end(&mut text).map_err(PutError::Source)?;
             let info = publish::parse_without_url(store_dir, text).map_err(refused(None))?;
             let hash_part = info.store_path.hash_part();
-            let nar = self.cache.usable_nar(self.token, &info.nar_hash)?;
+            let nar = usable_nar(self.stored, self.token, &info.nar_hash)?;
             let Some(nar) = nar else {
                 missing.push(Missing::Nar(hash_part));
                 continue;
@@ -103,7 +104,7 @@ impl Push<'_> {
             publish::compare_nar(store_dir, &info, &nar)
                 .map_err(refused(Some(info.store_path.clone())))?;
             let is_elsewhere = |path: &StorePath| !earlier.contains(path) && is_elsewhere(path);
-            let new = self.cache.new_path(self.token, nar.id, info, &is_elsewhere);
+            let new = narinfo::new_path(self.stored, self.token, nar.id, info, &is_elsewhere);
             earlier.insert(new.path.clone());
             group.push(new);
         }
@@ -118,15 +119,7 @@ impl Push<'_> {
         let mut missing = Vec::new();
         for (number, (new, outcome)) in (1..).zip(group.iter().zip(outcomes)) {
             let path = new.path.hash_part();
-            let refused = |refusal| {
-                Err(PushError::Narinfo {
-                    number,
-                    path: Some(new.path.clone()),
-                    refusal: Box::new(refusal),
-                })
-            };
             match outcome {
-                Published::New | Published::Known | Published::Conflict => {}
                 Published::MissingReferences(references) => {
                     missing.extend(references.iter().map(|reference| Missing::Reference {
                         reference: reference.hash_part(),
@@ -134,23 +127,19 @@ impl Push<'_> {
                     }));
                 }
                 Published::MissingNar => missing.push(Missing::Nar(path)),
-                Published::OverLimit { used } => {
-                    return Err(PutError::from(self.cache.over_limit(*used)).into());
-                }
-                Published::TokenInvalid => {
-                    return Err(PutError::from(Refusal::TokenInvalid).into());
-                }
-                Published::CacheDeleted => {
-                    return Err(PutError::from(Refusal::CacheDeleted).into());
-                }
-                Published::OtherName(names) => {
-                    let (name, names) = (new.path.name().to_owned(), names.clone());
-                    return refused(Refusal::OtherName { name, names });
-                }
-                Published::OtherPath(found) => {
-                    let refusal = self.cache.other_path(new.path.clone(), found.clone())?;
-                    return refused(refusal);
-                }
+                outcome => match narinfo::refusal(self.stored, &new.path, outcome)? {
+                    None => {}
+                    Some(
+                        refusal @ (Refusal::OtherName { .. } | Refusal::OtherPathExists { .. }),
+                    ) => {
+                        return Err(PushError::Narinfo {
+                            number,
+                            path: Some(new.path.clone()),
+                            refusal: Box::new(refusal),
+                        });
+                    }
+                    Some(refusal) => return Err(PutError::from(refusal).into()),
+                },
             }
         }
         match missing.is_empty() {

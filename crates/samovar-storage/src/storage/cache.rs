@@ -1,32 +1,25 @@
-//! [`StoredCache`]: receives and returns the uploads of one cache.
+//! [`StoredCache`]: one cache of a storage.
+//!
+//! The operations on its paths and files are functions in modules of their own, such as
+//! [`nar`](super::nar) and [`logs`](super::logs). What only reads or changes the database is a
+//! function of [`metadata`](crate::metadata).
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use samovar_nix::narinfo::NarInfo;
-use samovar_nix::{HashPart, StorePath};
 use samovar_protocol::names::FileName;
 
 use crate::error::StorageError;
 use crate::metadata::{
-    CacheId, Client, NewNar, NewPath, NewReference, OWN_LEN, Published, SizeLimit, StoredNar,
-    StoredPath, USE_INTERVAL, limits, nars, paths, pushes, tokens,
+    CacheId, Client, SizeLimit, Sqlite, StoredNar, StoredPath, limits, nars, pushes, tokens,
 };
-use crate::mirror::Render;
-use crate::receive::PutError;
-use crate::receive::{Admitted, Wait};
-use crate::receive::{Refusal, publish};
-use crate::storage::counters::{Kind, Reason, Received};
-use crate::storage::{NarOfToken, NewFile, Storage};
+use crate::receive::{Admitted, PutError, Refusal, Wait};
+use crate::storage::Storage;
+use crate::storage::counters::{Kind, Reason};
 use crate::token::{Denied, Rights, Token, TokenHash};
-use crate::verify::{Memory, Verified, verify};
-use crate::waiting::{PATIENCE, Patience};
-
-/// Maximum number of tokens that are remembered as valid.
-pub(crate) const SEEN_COUNT_MAX: usize = 4096;
+use crate::waiting::Patience;
 
 /// One cache of a storage.
 #[derive(Debug, Clone)]
@@ -34,7 +27,6 @@ pub struct StoredCache {
     pub(crate) storage: Arc<Storage>,
     pub(crate) id: CacheId,
     pub(crate) name: String,
-    /// Whether the narinfos of this cache are also written into the directory.
     /// Maximum total length of the cache's files, in bytes. `None`: no limit.
     pub(crate) quota: Option<u64>,
     /// Whether clients may not know that the cache has a path. `None`: they may know all.
@@ -71,61 +63,24 @@ impl StoredCache {
         self.quota
     }
 
-    /// Returns whether an uploaded path with this hash part may exist. If `false`, it certainly
-    /// does not. Never blocks on a disk.
+    /// Returns the identifier of the cache in the database.
     #[must_use]
-    pub fn may_contain(&self, hash_part: HashPart) -> bool {
-        self.storage.index().may_contain(self.id, hash_part)
+    pub fn id(&self) -> CacheId {
+        self.id
     }
 
-    /// Returns whether an uploaded path with this hash part is in the index in memory.
-    fn surely_contains(&self, hash_part: HashPart) -> bool {
-        let index = self.storage.index();
-        index.paths.contains(&(self.id, hash_part))
-    }
-
-    /// Returns the uploaded path with this hash part, and records a use of it. The collector does
-    /// not delete a returned path for [`Rules::hold`](crate::gc::Rules::hold). Returns `None`
-    /// if the cache does not have the path.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    pub fn lookup(&self, hash_part: HashPart) -> Result<Option<StoredPath>, StorageError> {
-        if !self.may_contain(hash_part) {
-            return Ok(None);
-        }
-        let storage = &*self.storage;
-        let mut path = paths::find(&storage.metadata, self.id, hash_part)?;
-        if let Some(found) = &path
-            && !storage.seems_whole(&found.nar)?
-        {
-            path = None;
-        }
-        match &path {
-            Some(path) if path.used_at <= storage.metadata.now() - USE_INTERVAL => {
-                storage.uses().paths.insert(path.id);
-            }
-            Some(_) => {}
-            None => {
-                storage.forget(self.id, hash_part)?;
-            }
-        }
-        Ok(path)
-    }
-
-    /// Returns the listing of an uploaded path, compressed with zstd. `None`: its NAR has no
-    /// listing.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    pub fn listing(&self, path: &StoredPath) -> Result<Option<Vec<u8>>, StorageError> {
-        nars::listing(&self.storage.metadata, path.nar.id)
+    /// Returns the database of the storage.
+    #[must_use]
+    pub fn metadata(&self) -> &Sqlite {
+        &self.storage.metadata
     }
 
     /// Returns the NAR with this file name if the client may use it, else `None`.
-    fn file(&self, client: Client, name: &FileName) -> Result<Option<StoredNar>, StorageError> {
+    pub(super) fn file(
+        &self,
+        client: Client,
+        name: &FileName,
+    ) -> Result<Option<StoredNar>, StorageError> {
         let metadata = &self.storage.metadata;
         match nars::find(metadata, self.id, client, name.file_hash())? {
             Some(nar) if self.shows_nar(client.token, nar.id)? => Ok(Some(nar)),
@@ -182,19 +137,11 @@ impl StoredCache {
             token.check(&self.name, now)?;
             Ok(token)
         });
-        let is_seen = self.seen(text, |_| ()).is_some();
-        if is_seen != token.is_ok() {
-            let seen = &self.storage.seen_tokens;
-            let mut seen = seen.write().unwrap_or_else(PoisonError::into_inner);
-            match &token {
-                Ok(token) => {
-                    if seen.len() >= SEEN_COUNT_MAX {
-                        seen.clear();
-                    }
-                    seen.insert(hash, token.clone());
-                }
-                Err(_) => drop(seen.remove(&hash)),
-            }
+        let seen = &self.storage.seen_tokens;
+        match (&token, self.seen(text, |_| ())) {
+            (Ok(token), None) => seen.remember(hash, token.clone()),
+            (Err(_), Some(())) => seen.forget(&hash),
+            _ => {}
         }
         Ok(token)
     }
@@ -202,12 +149,10 @@ impl StoredCache {
     /// Calls `read` with the token with this text if it was valid for this cache when it was last
     /// looked up. Never blocks on a disk.
     pub fn seen<T>(&self, text: &[u8], read: impl FnOnce(&Token) -> T) -> Option<T> {
-        let hash = TokenHash::of(text)?;
+        let now = self.storage.metadata.now();
+        let if_valid = |token: &Token| token.check(&self.name, now).is_ok().then(|| read(token));
         let seen = &self.storage.seen_tokens;
-        let seen = seen.read().unwrap_or_else(PoisonError::into_inner);
-        let token = seen.get(&hash)?;
-        let is_valid = token.check(&self.name, self.storage.metadata.now()).is_ok();
-        is_valid.then(|| read(token))
+        seen.find(&TokenHash::of(text)?, if_valid)?
     }
 
     /// Limits the total time that the request waits for the storage that the calling thread
@@ -262,115 +207,6 @@ impl StoredCache {
         self.storage.counters.refuse(Reason::Token);
     }
 
-    /// Receives a NAR file and verifies it in one pass. When this returns, the file is stored
-    /// durably. Until a published narinfo refers to it, only clients with the same token can use
-    /// it.
-    ///
-    /// # Errors
-    ///
-    /// Any [`PutError`]. Nothing of the upload is kept then.
-    pub fn put_nar(
-        &self,
-        token: &Token,
-        name: &FileName,
-        source: &mut dyn Read,
-        memory: &mut dyn Memory,
-    ) -> Result<(), PutError> {
-        let counters = &self.storage.counters;
-        let mut source = Received { source, counters };
-        let outcome = self.receive_nar(token, name, &mut source, memory);
-        counters.count(Kind::Nar, outcome)
-    }
-
-    fn receive_nar(
-        &self,
-        token: &Token,
-        name: &FileName,
-        source: &mut dyn Read,
-        memory: &mut dyn Memory,
-    ) -> Result<(), PutError> {
-        let storage = &*self.storage;
-        if let Some((nar, _file)) = self.open_file(token.into(), name)? {
-            // The file is stored already, so discard the body.
-            io::copy(source, &mut io::sink()).map_err(PutError::Source)?;
-            self.check_token(token)?;
-            self.renew_file(token, &nar)?;
-            return Ok(());
-        }
-        let mut used = self.used_of_quota()?;
-        let verify = |object: &mut dyn Write| {
-            verify(source, name, object, &storage.limits, memory)
-                .map_err(|error| PutError::of_nar(error, &format!("nar/{name}")))
-        };
-        let (new, file) = self.receive_object(token, &mut used, verify, |_| Ok(*name))?;
-        Ok(self.store_nar(token, new, file)?)
-    }
-
-    /// Makes the file of a verified NAR durable, and records it, in one commit with others that
-    /// arrive at the same time. Each of them syncs its own file before. Fails if the collector has
-    /// deleted the NAR since the key was chosen. That takes the collector longer than
-    /// `Rules::hold`.
-    pub(crate) fn store_nar(
-        &self,
-        token: &Token,
-        new: NewNar,
-        file: NewFile,
-    ) -> Result<(), StorageError> {
-        let storage = &*self.storage;
-        storage.check_place()?;
-        let commit = |batch: &[&[NarOfToken]], patience| storage.commit_nars(batch, patience);
-        let waits = storage.metadata.waits();
-        let outcomes = waits.lend(|| {
-            let NewFile { object, in_flight } = file;
-            let group = Arc::new(vec![NarOfToken {
-                file: object.place_synced(&new.nar.object_key, new.is_stored)?,
-                new: (token.id, new),
-                _in_flight: in_flight,
-            }]);
-            waits.patiently(PATIENCE, |patience| {
-                storage.nar_queue.publish(&group, patience, commit)
-            })
-        })?;
-        // A group of one NAR has one outcome.
-        outcomes
-            .into_iter()
-            .next()
-            .unwrap_or(Err(StorageError::Busy))
-    }
-
-    /// Receives the file of a NAR into a new object, within the quota of the cache and the limits
-    /// of the token. `verify` writes the file into the object. `name` accepts the verified file
-    /// and returns its name. Adds the length of the file to `used`, the used part of the quota in
-    /// bytes.
-    pub(crate) fn receive_object(
-        &self,
-        token: &Token,
-        used: &mut u64,
-        verify: impl FnOnce(&mut dyn Write) -> Result<Verified, PutError>,
-        name: impl FnOnce(&Verified) -> Result<FileName, PutError>,
-    ) -> Result<(NewNar, NewFile), PutError> {
-        let storage = &*self.storage;
-        // Every file has at least one byte: refuse it before it is received if the quota is used
-        // up.
-        self.check_quota(*used, 1)?;
-        let mut object = storage.objects.create()?;
-        let started = Instant::now();
-        let verified = verify(&mut object)?;
-        let counters = &storage.counters;
-        counters.verified(verified.nar_size, started.elapsed());
-        let name = name(&verified)?;
-        // The path that will use the file counts, too.
-        self.check_quota(*used, verified.file_size.saturating_add(OWN_LEN))?;
-        let in_flight = storage.count_loose(token, verified.file_size)?;
-        // The transaction that records the NAR checks the token, too, but then the file has its
-        // name already.
-        self.check_token(token)?;
-        *used = used.saturating_add(verified.file_size);
-        let (key, is_stored) = storage.object_key(&name)?;
-        let new = NewNar::new(verified, key, is_stored);
-        Ok((new, NewFile { object, in_flight }))
-    }
-
     /// Returns the total length of what the cache stores, in bytes. Returns 0 if the cache has no
     /// quota.
     pub(crate) fn used_of_quota(&self) -> Result<u64, StorageError> {
@@ -410,169 +246,4 @@ impl StoredCache {
             },
         }
     }
-
-    /// Compares a narinfo with the uploaded file, checks its references, and publishes the path.
-    /// When this returns, the path is durable and every look-up finds it. `is_elsewhere` returns
-    /// whether the live Nix store contains a path. Returns the published path.
-    ///
-    /// # Errors
-    ///
-    /// Any [`PutError`]. Nothing is published then.
-    pub fn put_narinfo(
-        &self,
-        token: &Token,
-        hash_part: HashPart,
-        text: &[u8],
-        is_elsewhere: &dyn Fn(&StorePath) -> bool,
-        render: &Render<'_>,
-    ) -> Result<(StorePath, Published), PutError> {
-        let outcome = self.publish_narinfo(token, hash_part, text, is_elsewhere, render);
-        self.storage.counters.count(Kind::Narinfo, outcome)
-    }
-
-    fn publish_narinfo(
-        &self,
-        token: &Token,
-        hash_part: HashPart,
-        text: &[u8],
-        is_elsewhere: &dyn Fn(&StorePath) -> bool,
-        render: &Render<'_>,
-    ) -> Result<(StorePath, Published), PutError> {
-        let storage = &*self.storage;
-        let (info, name) = publish::parse(&storage.store_dir, hash_part, text)?;
-        let file = self.file(token.into(), &name)?;
-        let file = file.ok_or(Refusal::UnknownFile(name))?;
-        if !storage.seems_whole(&file)? {
-            return Err(Refusal::UnknownFile(name).into());
-        }
-        publish::compare(&storage.store_dir, &info, &name, &file)?;
-        let path = info.store_path.clone();
-        let new = self.new_path(token, file.id, info, is_elsewhere);
-        let outcome = self.publish(Arc::new(vec![new]), is_elsewhere)?.pop();
-        // A group of one path has one outcome.
-        match outcome.unwrap_or(Published::MissingNar) {
-            Published::MissingReferences(references) => {
-                let reference = references.into_iter().next().unwrap_or(path.clone());
-                Err(Refusal::MissingReference { reference, path }.into())
-            }
-            Published::MissingNar => Err(Refusal::UnknownFile(name).into()),
-            Published::OverLimit { used } => Err(self.over_limit(used).into()),
-            Published::TokenInvalid => Err(Refusal::TokenInvalid.into()),
-            Published::CacheDeleted => Err(Refusal::CacheDeleted.into()),
-            Published::OtherName(names) => {
-                let name = path.name().to_owned();
-                Err(Refusal::OtherName { name, names }.into())
-            }
-            Published::OtherPath(found) => Err(self.other_path(path, found)?.into()),
-            outcome @ (Published::New | Published::Known | Published::Conflict) => {
-                self.follow(hash_part, render);
-                Ok((path, outcome))
-            }
-        }
-    }
-
-    /// Returns the refusal of a path whose hash part is that of another one.
-    pub(crate) fn other_path(
-        &self,
-        path: StorePath,
-        found: StorePath,
-    ) -> Result<Refusal, StorageError> {
-        let found = (!self.hides(path.hash_part())?).then_some(found);
-        Ok(Refusal::OtherPathExists { path, found })
-    }
-
-    /// Publishes all paths of a group, or none of them.
-    pub(crate) fn publish(
-        &self,
-        mut group: Arc<Vec<NewPath>>,
-        is_elsewhere: &dyn Fn(&StorePath) -> bool,
-    ) -> Result<Vec<Published>, StorageError> {
-        let storage = &*self.storage;
-        storage.check_room()?;
-        for new in group.iter() {
-            // If the file of a path that exists is missing, the new NAR replaces it.
-            if let Some(known) = self.peek(new.path.hash_part())?
-                && known.nar.id != new.nar_id
-            {
-                storage.seems_whole(&known.nar)?;
-            }
-        }
-        loop {
-            let commit = |batch: &[&[NewPath]], patience| storage.commit(batch, patience);
-            let waits = storage.metadata.waits();
-            let outcomes = waits.lend(|| {
-                waits.patiently(PATIENCE, |patience| {
-                    storage.queue.publish(&group, patience, commit)
-                })
-            })?;
-            let mut is_outdated = false;
-            for (at, outcome) in outcomes.iter().enumerate() {
-                let Published::MissingReferences(missing) = outcome else {
-                    continue;
-                };
-                for reference in missing {
-                    // The reference is in the index, but the collector of another process has
-                    // deleted it. The live Nix store may still have it.
-                    if storage.forget(self.id, reference.hash_part())? {
-                        let references = &mut Arc::make_mut(&mut group)[at].references;
-                        let of_path = references.iter_mut().filter(|new| new.path == *reference);
-                        of_path.for_each(|new| new.is_elsewhere = is_elsewhere(reference));
-                        is_outdated = true;
-                    }
-                }
-            }
-            if !is_outdated {
-                return Ok(outcomes);
-            }
-        }
-    }
-
-    /// Converts a checked narinfo to a path that can be published.
-    pub(crate) fn new_path(
-        &self,
-        token: &Token,
-        nar_id: i64,
-        info: NarInfo,
-        is_elsewhere: &dyn Fn(&StorePath) -> bool,
-    ) -> NewPath {
-        let path = info.store_path;
-        let has_self_reference = info.references.contains(&path);
-        let others = info.references.into_iter().filter(|other| *other != path);
-        NewPath {
-            cache: self.id,
-            token: token.id,
-            nar_id,
-            references: others
-                .map(|reference| NewReference {
-                    is_elsewhere: !self.surely_contains(reference.hash_part())
-                        && is_elsewhere(&reference),
-                    path: reference,
-                })
-                .collect(),
-            has_self_reference,
-            deriver: info.deriver,
-            signatures: info.signatures,
-            content_address: info.content_address,
-            path,
-            limit: self.limit(),
-        }
-    }
-
-    /// Refuses an upload whose token was revoked or has expired since the upload began.
-    fn check_token(&self, token: &Token) -> Result<(), PutError> {
-        match tokens::is_valid(&self.storage.metadata, token.id)? {
-            true => Ok(()),
-            false => Err(Refusal::TokenInvalid.into()),
-        }
-    }
-}
-
-/// Returns a reader that decompresses a listing, which is stored with zstd.
-///
-/// # Errors
-///
-/// [`StorageError::Damaged`] if the decompressor cannot be created.
-pub fn listing_reader(listing: Vec<u8>) -> Result<impl Read + Send, StorageError> {
-    zstd::Decoder::new(io::Cursor::new(listing))
-        .map_err(|error| StorageError::Damaged(error.to_string()))
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use samovar_nix::{HashPart, StorePath};
+use samovar_nix::HashPart;
 
 use crate::error::StorageError;
 use crate::metadata::{StoredPath, nars, paths};
@@ -45,19 +45,5 @@ impl StoredCache {
             }
         }
         Ok(false)
-    }
-
-    /// Returns the paths of the cache that have this deriver. Reads all paths of the cache.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    pub fn paths_of_deriver(&self, deriver: &StorePath) -> Result<Vec<StoredPath>, StorageError> {
-        let metadata = &self.storage.metadata;
-        let mut paths = Vec::new();
-        for hash_part in paths::of_deriver(metadata, self.id, deriver)? {
-            paths.extend(paths::peek(metadata, self.id, hash_part)?);
-        }
-        Ok(paths)
     }
 }

@@ -12,105 +12,103 @@ use samovar_nix::StorePath;
 use crate::error::StorageError;
 use crate::gc::log_files;
 use crate::layout::{LOGS, log_prefix};
-use crate::metadata::{LogFile, extras};
+use crate::metadata::{CacheId, LogFile, extras};
 use crate::receive::PutError;
 use crate::receive::publish::{Refusal, check_name};
 use crate::storage::Storage;
 use crate::storage::StoredCache;
 use crate::storage::counters::Kind;
+use crate::storage::realisations::check_recorded;
 use crate::token::Token;
 
 /// Length of the buffer for receiving a build log, in bytes.
 const BUFFER_LEN: usize = 64 * 1024;
 
-impl StoredCache {
-    /// Receives a build log of at most `len_max` bytes. It replaces an earlier log with the same
-    /// name.
-    ///
-    /// # Errors
-    ///
-    /// Any [`PutError`]. Nothing of the upload is kept then.
-    pub fn put_log(
-        &self,
-        token: &Token,
-        path: &StorePath,
-        source: &mut dyn Read,
-        len_max: u64,
-    ) -> Result<(), PutError> {
-        let outcome = self.receive_log(token, path, source, len_max);
-        self.storage.counters.count(Kind::Log, outcome)
-    }
+/// Receives a build log of at most `len_max` bytes. It replaces an earlier log with the same name.
+///
+/// # Errors
+///
+/// Any [`PutError`]. Nothing of the upload is kept then.
+pub fn put(
+    stored: &StoredCache,
+    token: &Token,
+    path: &StorePath,
+    source: &mut dyn Read,
+    len_max: u64,
+) -> Result<(), PutError> {
+    let outcome = receive(stored, token, path, source, len_max);
+    stored.storage.counters.count(Kind::Log, outcome)
+}
 
-    fn receive_log(
-        &self,
-        token: &Token,
-        path: &StorePath,
-        source: &mut dyn Read,
-        len_max: u64,
-    ) -> Result<(), PutError> {
-        // The name of a build log is that of its derivation.
-        check_name(
-            token,
-            path.name().strip_suffix(".drv").unwrap_or(path.name()),
-        )?;
-        let metadata = &self.storage.metadata;
-        let mut object = self.storage.objects.create()?;
-        let mut piece = vec![0; BUFFER_LEN];
-        let mut size = 0_u64;
-        loop {
-            let read = source.read(&mut piece).map_err(PutError::of_source)?;
-            if read == 0 {
-                break;
-            }
-            size += read as u64;
-            if size > len_max {
-                return Err(Refusal::LogTooLong(len_max).into());
-            }
-            object
-                .write_all(&piece[..read])
-                .map_err(|error| StorageError::file("cannot write", path.base_name(), error))?;
+fn receive(
+    stored: &StoredCache,
+    token: &Token,
+    path: &StorePath,
+    source: &mut dyn Read,
+    len_max: u64,
+) -> Result<(), PutError> {
+    // The name of a build log is that of its derivation.
+    check_name(
+        token,
+        path.name().strip_suffix(".drv").unwrap_or(path.name()),
+    )?;
+    let metadata = &stored.storage.metadata;
+    let mut object = stored.storage.objects.create()?;
+    let mut piece = vec![0; BUFFER_LEN];
+    let mut size = 0_u64;
+    loop {
+        let read = source.read(&mut piece).map_err(PutError::of_source)?;
+        if read == 0 {
+            break;
         }
-        let log = LogFile {
-            name: path.base_name().to_owned(),
-            size,
-            uploaded_at: metadata.now(),
-        };
-        let recorded = extras::record_log(metadata, self.id, token.id, &log, self.limit())?;
-        self.check_recorded(&recorded)?;
-        let mirror = self.storage.mirror();
-        let own = self.log_key(path);
-        if mirror.writes(self.id) {
-            object.publish(&mirrored_key(path))?;
-            // Another process may have written an older one during an upgrade.
-            self.storage.objects.remove(&own)?;
-        } else {
-            object.publish(&own)?;
+        size += read as u64;
+        if size > len_max {
+            return Err(Refusal::LogTooLong(len_max).into());
         }
-        Ok(())
+        object
+            .write_all(&piece[..read])
+            .map_err(|error| StorageError::file("cannot write", path.base_name(), error))?;
     }
+    let log = LogFile {
+        name: path.base_name().to_owned(),
+        size,
+        uploaded_at: metadata.now(),
+    };
+    let recorded = extras::record_log(metadata, stored.id, token.id, &log, stored.limit())?;
+    check_recorded(stored, &recorded)?;
+    let mirror = stored.storage.mirror();
+    let own = log_key(stored.id, path);
+    if mirror.writes(stored.id) {
+        object.publish(&mirrored_key(path))?;
+        // Another process may have written an older one during an upgrade.
+        stored.storage.objects.remove(&own)?;
+    } else {
+        object.publish(&own)?;
+    }
+    Ok(())
+}
 
-    /// Opens an uploaded build log, or returns `None` if it does not exist.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    pub fn open_log(&self, path: &StorePath) -> Result<Option<File>, StorageError> {
-        let objects = &self.storage.objects;
-        let mut opened = objects.read(&self.log_key(path))?;
-        let mirror = self.storage.mirror();
-        if opened.is_none() && mirror.is_of(self.id) {
-            opened = objects.read(&mirrored_key(path))?;
-        }
-        if opened.is_none() {
-            self.storage.check_presence()?;
-        }
-        Ok(opened)
+/// Opens an uploaded build log, or returns `None` if it does not exist.
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn open(stored: &StoredCache, path: &StorePath) -> Result<Option<File>, StorageError> {
+    let objects = &stored.storage.objects;
+    let mut opened = objects.read(&log_key(stored.id, path))?;
+    let mirror = stored.storage.mirror();
+    if opened.is_none() && mirror.is_of(stored.id) {
+        opened = objects.read(&mirrored_key(path))?;
     }
+    if opened.is_none() {
+        stored.storage.check_presence()?;
+    }
+    Ok(opened)
+}
 
-    /// Returns the key of a log of a cache that is not mirrored.
-    fn log_key(&self, path: &StorePath) -> String {
-        format!("{}{}", log_prefix(self.id.0), path.base_name())
-    }
+/// Returns the key of a log of a cache that is not mirrored.
+fn log_key(cache: CacheId, path: &StorePath) -> String {
+    format!("{}{}", log_prefix(cache.0), path.base_name())
 }
 
 /// Returns the key of a log of the mirrored cache. No other cache uses `log/`, so that a token for

@@ -4,10 +4,20 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::StorageError;
-use crate::metadata::OWN_LEN;
+use crate::metadata::{NewNar, OWN_LEN};
+use crate::objects::Placed;
 use crate::receive::PutError;
 use crate::receive::Refusal;
 use crate::token::Token;
+
+/// A verified NAR whose file was placed and synced.
+#[derive(Debug)]
+pub(crate) struct NarOfToken {
+    /// The id of the token with which it was uploaded, and the NAR.
+    pub(crate) new: (i64, NewNar),
+    pub(crate) file: Placed,
+    pub(crate) _in_flight: InFlight,
+}
 
 /// Upper bounds, by token id, of the total length of the token's files that no path uses.
 #[derive(Debug, Default)]

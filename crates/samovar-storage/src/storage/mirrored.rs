@@ -107,75 +107,78 @@ fn move_logs(storage: &Storage, from: &str, to: &str) -> Result<(), StorageError
     Ok(())
 }
 
-impl StoredCache {
-    /// Makes this cache the mirrored one, instead of the present one.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`]. The present one stays it; the background thread completes its files.
-    pub fn become_mirrored(&self) -> Result<(), StorageError> {
-        let mut mirror = self.storage.mirror_mut();
-        let changed = change(&self.storage, self.id);
-        if changed.is_ok() {
-            mirror.cache = Some(self.id);
-        } else {
-            // The directory may have files of both. The process of an upgrade ends its pause.
-            mirror.is_due |= !mirror.is_paused;
-            mirror.is_paused = true;
-            self.storage.check_mirror();
-        }
-        changed
+/// Makes this cache the mirrored one, instead of the present one.
+///
+/// # Errors
+///
+/// Any [`StorageError`]. The present one stays it; the background thread completes its files.
+pub fn become_mirrored(stored: &StoredCache) -> Result<(), StorageError> {
+    let mut mirror = stored.storage.mirror_mut();
+    let changed = change(&stored.storage, stored.id);
+    if changed.is_ok() {
+        mirror.cache = Some(stored.id);
+    } else {
+        // The directory may have files of both. The process of an upgrade ends its pause.
+        mirror.is_due |= !mirror.is_paused;
+        mirror.is_paused = true;
+        stored.storage.check_mirror();
     }
+    changed
+}
 
-    /// Writes the narinfos that the directory lacks because an earlier process was killed after
-    /// publishing them, or because they could not be written. Does nothing if the cache is not
-    /// mirrored.
-    ///
-    /// # Errors
-    ///
-    /// The first [`StorageError`]; the other narinfos are written. The repair will be repeated.
-    pub fn repair_mirror(&self, render: &Render<'_>) -> Result<(), StorageError> {
-        if !self.storage.mirror().writes(self.id) {
-            return Ok(());
-        }
-        let mut failed = Ok(());
-        for (cache, hash_part) in paths::hash_parts(&self.storage.metadata)? {
-            if cache != self.id {
-                continue;
-            }
-            let state = self.storage.objects.state(&narinfo_key(hash_part))?;
-            if state.is_none_or(|state| state.len == 0)
-                && let Err(error) = self.mirror(hash_part, render)
-            {
-                failed = failed.and(Err(error));
-            }
-        }
-        if failed.is_err() {
-            self.storage.check_mirror();
-        }
-        failed
+/// Writes the narinfos that the directory lacks because an earlier process was killed after
+/// publishing them, or because they could not be written. Does nothing if the cache is not
+/// mirrored.
+///
+/// # Errors
+///
+/// The first [`StorageError`]; the other narinfos are written. The repair will be repeated.
+pub fn repair(stored: &StoredCache, render: &Render<'_>) -> Result<(), StorageError> {
+    if !stored.storage.mirror().writes(stored.id) {
+        return Ok(());
     }
-
-    /// Writes the narinfo of a published path into the directory, if the cache is mirrored. The
-    /// path is published whether or not that succeeds: the background thread tries again, and
-    /// reports the error if it persists.
-    pub(crate) fn follow(&self, hash_part: HashPart, render: &Render<'_>) {
-        if self.mirror(hash_part, render).is_err() {
-            self.storage.check_mirror();
+    let mut failed = Ok(());
+    for (cache, hash_part) in paths::hash_parts(&stored.storage.metadata)? {
+        if cache != stored.id {
+            continue;
         }
-    }
-
-    /// Writes the narinfo of a path into the directory, if the cache is mirrored.
-    fn mirror(&self, hash_part: HashPart, render: &Render<'_>) -> Result<(), StorageError> {
-        let mirror = self.storage.mirror();
-        if mirror.writes(self.id)
-            && let Some(path) = self.peek(hash_part)?
+        let state = stored.storage.objects.state(&narinfo_key(hash_part))?;
+        if state.is_none_or(|state| state.len == 0)
+            && let Err(error) = write(stored, hash_part, render)
         {
-            let text = render(&path);
-            self.storage
-                .objects
-                .write_mirror(&narinfo_key(hash_part), &text)?;
+            failed = failed.and(Err(error));
         }
-        Ok(())
     }
+    if failed.is_err() {
+        stored.storage.check_mirror();
+    }
+    failed
+}
+
+/// Writes the narinfo of a published path into the directory, if the cache is mirrored. The path is
+/// published whether or not that succeeds: the background thread tries again, and reports the error
+/// if it persists.
+pub(crate) fn follow(stored: &StoredCache, hash_part: HashPart, render: &Render<'_>) {
+    if write(stored, hash_part, render).is_err() {
+        stored.storage.check_mirror();
+    }
+}
+
+/// Writes the narinfo of a path into the directory, if the cache is mirrored.
+fn write(
+    stored: &StoredCache,
+    hash_part: HashPart,
+    render: &Render<'_>,
+) -> Result<(), StorageError> {
+    let mirror = stored.storage.mirror();
+    if mirror.writes(stored.id)
+        && let Some(path) = stored.peek(hash_part)?
+    {
+        let text = render(&path);
+        stored
+            .storage
+            .objects
+            .write_mirror(&narinfo_key(hash_part), &text)?;
+    }
+    Ok(())
 }

@@ -1,22 +1,25 @@
 //! [`Storage`]: the files, the database and the index of uploaded paths.
 
 mod backup;
-mod browse;
-mod bulk;
+pub mod browse;
 mod cache;
 pub(crate) mod counters;
 mod hidden;
-mod logs;
-mod loose;
+pub mod logs;
+mod lookup;
+pub(crate) mod loose;
 mod lost;
-mod mirrored;
-mod pins;
+pub mod mirrored;
+pub mod nar;
+pub mod narinfo;
+pub mod pinning;
 mod presence;
-mod realisations;
+pub mod realisations;
 mod statistics;
+mod tokens;
 mod upkeep;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -27,60 +30,41 @@ use std::sync::{
 use std::time::{Duration, Instant};
 
 use samovar_nix::{HashPart, StoreDir};
-use samovar_protocol::names::FileName;
 
 use crate::error::StorageError;
 use crate::gc::plausible::{Jumps, boot_seconds};
 use crate::gc::{Retentions, Rules};
 use crate::layout::{CACHE_INFO, DATABASE, LOCK, STORE_ID};
 use crate::metadata::{
-    CacheId, CacheSummary, Clock, NewNar, NewPath, Published, Sqlite, Uses, caches, check, nars,
-    paths,
+    CacheId, CacheSummary, Clock, NewPath, Published, Sqlite, Uses, caches, check, paths,
 };
 use crate::mirror;
-use crate::objects::{Directory, NewObject, Placed};
+use crate::objects::Directory;
 use crate::receive::Admission;
 use crate::receive::CommitQueue;
-use crate::receive::PutError;
 use crate::receive::joins::Joins;
 use crate::reserve;
 use crate::root;
-use crate::token::{self, Token, TokenHash};
+use crate::token;
 use crate::unmounted::record_place;
 use crate::verify::Limits;
 use crate::waiting::LendSlot;
 
 pub use self::backup::Restored;
-pub use self::cache::{StoredCache, listing_reader};
+pub use self::cache::StoredCache;
 pub use self::counters::CollectorStatistics;
-pub(crate) use self::loose::InFlight;
 pub use self::lost::LostFile;
-pub use self::pins::{PinError, PinOptions};
 pub use self::statistics::Statistics;
 pub use self::upkeep::PAUSE;
 
 use self::counters::Counters;
-use self::loose::LooseBytes;
+use self::loose::{LooseBytes, NarOfToken};
 use self::lost::{OnLost, Place, place_of_nars};
 use self::mirrored::Mirror;
+use self::tokens::SeenTokens;
 
 /// Interval at which a new process checks whether the old one has ended.
 const LOCK_INTERVAL: Duration = Duration::from_millis(100);
-
-/// A verified NAR whose file was placed and synced.
-#[derive(Debug)]
-pub(crate) struct NarOfToken {
-    /// The id of the token with which it was uploaded, and the NAR.
-    pub(crate) new: (i64, NewNar),
-    pub(crate) file: Placed,
-    pub(crate) _in_flight: InFlight,
-}
-
-/// A new file that is counted.
-pub(crate) struct NewFile {
-    pub(crate) object: NewObject,
-    pub(crate) in_flight: InFlight,
-}
 
 /// The storage for uploaded paths: files and a database.
 #[derive(Debug)]
@@ -100,10 +84,8 @@ pub struct Storage {
     /// Held while paths are added to or removed from both the database and the index, so that the
     /// two agree.
     changing: Mutex<()>,
-    /// The tokens that were valid when last looked up. They decide how a body is received, which
-    /// rate limit counts a request, and which name is logged; no right depends on them.
-    pub(crate) seen_tokens: RwLock<HashMap<TokenHash, Token>>,
-    loose_bytes: Arc<LooseBytes>,
+    pub(crate) seen_tokens: SeenTokens,
+    pub(crate) loose_bytes: Arc<LooseBytes>,
     /// Uses of paths that are not written to the database yet.
     pub(crate) uses: Mutex<Uses>,
     pub(crate) retentions: Mutex<Retentions>,
@@ -195,7 +177,7 @@ impl Storage {
             counters: Counters::default(),
             index: RwLock::default(),
             changing: Mutex::default(),
-            seen_tokens: RwLock::default(),
+            seen_tokens: SeenTokens::default(),
             loose_bytes: Arc::default(),
             uses: Mutex::default(),
             retentions: Mutex::default(),
@@ -234,7 +216,7 @@ impl Storage {
         // Ignore errors: without its files, the storage is opened, but not usable.
         storage.probe().ok();
         // Ignore errors: the thread that watches the storage repeats this.
-        storage.read_tokens().ok();
+        storage.seen_tokens.read(&storage.metadata).ok();
         Ok(storage)
     }
 
@@ -279,7 +261,7 @@ impl Storage {
             hides: None,
         };
         if is_mirrored {
-            cache.become_mirrored()?;
+            mirrored::become_mirrored(&cache)?;
         }
         Ok(cache)
     }
@@ -377,54 +359,6 @@ impl Storage {
         self.check_mirror();
     }
 
-    /// Publishes a batch of groups, and adds the new paths to the index in memory.
-    pub(crate) fn commit(
-        &self,
-        batch: &[&[NewPath]],
-        patience: Duration,
-    ) -> Result<Vec<Vec<Published>>, StorageError> {
-        let _changing = self.changing();
-        let started = Instant::now();
-        let outcomes = paths::publish(&self.metadata, batch, patience)?;
-        let path_count = batch.iter().map(|group| group.len()).sum();
-        self.counters.committed(path_count, started.elapsed());
-        let mut index = self.index_mut();
-        for (group, outcomes) in batch.iter().zip(&outcomes) {
-            if !outcomes.iter().all(Published::is_success) {
-                continue;
-            }
-            // Also those that were known: an earlier attempt may have published them and failed.
-            for new in *group {
-                index.paths.insert((new.cache, new.path.hash_part()));
-            }
-        }
-        drop(index);
-        self.check_committed()?;
-        Ok(outcomes)
-    }
-
-    /// Makes the synced files of a batch of NARs durable, then records the NARs.
-    pub(crate) fn commit_nars(
-        &self,
-        batch: &[&[NarOfToken]],
-        patience: Duration,
-    ) -> Result<Vec<Vec<Result<(), StorageError>>>, StorageError> {
-        let nars = batch.iter().copied().flatten();
-        let files: Vec<&Placed> = nars.clone().map(|nar| &nar.file).collect();
-        self.objects.sync_names(&files)?;
-        let new: Vec<&(i64, NewNar)> = nars.map(|nar| &nar.new).collect();
-        let outcomes = nars::add_of_tokens(&self.metadata, &new, patience)?;
-        if outcomes.iter().any(|outcome| matches!(outcome, Ok(true))) {
-            self.check_mirror();
-        }
-        self.check_committed()?;
-        let mut outcomes = outcomes
-            .into_iter()
-            .map(|outcome| outcome.map(|_was_lost| ()));
-        let of_group = |group: &&[NarOfToken]| outcomes.by_ref().take(group.len()).collect();
-        Ok(batch.iter().map(of_group).collect())
-    }
-
     /// Fails if an upload would use the space that was reserved for deleting.
     pub(crate) fn check_room(&self) -> Result<(), StorageError> {
         let checked = reserve::check_room(&self.root);
@@ -439,31 +373,6 @@ impl Storage {
 
     pub(crate) fn uses(&self) -> MutexGuard<'_, Uses> {
         self.uses.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the key for an uploaded file: the key of the recorded file, or else the first one
-    /// that is not garbage, because a deletion of its earlier object may still be in progress.
-    /// Also returns whether the file is stored and not lost.
-    pub(crate) fn object_key(&self, name: &FileName) -> Result<(String, bool), StorageError> {
-        if let Some((key, is_lost)) = nars::object_key(&self.metadata, name.file_hash())? {
-            return Ok((key, !is_lost));
-        }
-        let mut number = 1;
-        loop {
-            let key = format!("nar/{}", name.numbered(number));
-            if !nars::is_garbage(&self.metadata, &key)? {
-                return Ok((key, false));
-            }
-            number += 1;
-        }
-    }
-
-    /// Counts a file of this length. Refuses it if the token's files that no path uses would exceed
-    /// their limit.
-    pub(crate) fn count_loose(&self, token: &Token, file_size: u64) -> Result<InFlight, PutError> {
-        let limit = self.rules.loose_bytes_max;
-        let recorded = || nars::loose_bytes(&self.metadata, token.id);
-        self.loose_bytes.count(token, file_size, limit, recorded)
     }
 
     /// Removes a path from the index in memory if the database no longer has it, because the

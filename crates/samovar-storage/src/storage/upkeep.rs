@@ -13,10 +13,9 @@ use crate::error::StorageError;
 use crate::gc::plausible::boot_seconds;
 use crate::gc::{Collector, Summary};
 use crate::gc::{Retentions, Rules};
-use crate::metadata::{Uses, tokens, uses};
+use crate::metadata::{Uses, uses};
 use crate::reserve;
 use crate::storage::Storage;
-use crate::storage::cache::SEEN_COUNT_MAX;
 use crate::storage::mirrored;
 
 /// Interval at which uses are written to the database, and at which the threads look whether there
@@ -50,20 +49,6 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(5);
 const WATCH_PAUSE_FACTOR: u32 = 100;
 
 impl Storage {
-    /// Reads the valid tokens, so that the first request with each of them is known to have one.
-    pub(super) fn read_tokens(&self) -> Result<(), StorageError> {
-        let tokens = tokens::valid(&self.metadata, SEEN_COUNT_MAX)?;
-        // If there may be more, those that are used are remembered.
-        if tokens.len() < SEEN_COUNT_MAX {
-            let mut seen = self
-                .seen_tokens
-                .write()
-                .unwrap_or_else(PoisonError::into_inner);
-            *seen = tokens.into_iter().collect();
-        }
-        Ok(())
-    }
-
     /// Sets the retention of each cache.
     pub fn set_retentions(&self, retentions: Retentions) {
         *self
@@ -176,7 +161,7 @@ impl Storage {
                 // Ignore errors: uploads report the same failures.
                 storage.probe().ok();
                 storage.read_totals().ok();
-                storage.read_tokens().ok();
+                storage.seen_tokens.read(&storage.metadata).ok();
                 storage.make_reserve().ok();
                 drop(storage);
                 let pause = started.elapsed() * WATCH_PAUSE_FACTOR;

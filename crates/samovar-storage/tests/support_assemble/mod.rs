@@ -17,6 +17,7 @@ use samovar_protocol::push::OpenLine;
 use samovar_protocol::recipe::{WINDOW_LOG, Writer};
 use samovar_storage::gc::Rules;
 use samovar_storage::metadata::{NewToken, tokens};
+use samovar_storage::push;
 use samovar_storage::push::{Answer, PushError};
 use samovar_storage::token::{Rights, Token, TokenHash, now};
 use samovar_storage::verify::Unlimited;
@@ -204,7 +205,7 @@ impl Fixture {
         let hash = TokenHash::of(text).unwrap();
         tokens::add(&database, &hash, &new).unwrap();
         let token = cache.authorize(text, now()).unwrap().unwrap();
-        let (id, _) = cache.open_push(&token, &[]).unwrap();
+        let (id, _) = push::open(&cache, &token, &[]).unwrap();
         Self {
             dir,
             storage,
@@ -220,13 +221,13 @@ impl Fixture {
         let hash = samovar_nix::nixbase32::encode(hash_of(nar).as_bytes());
         let head = format!("nar {hash} {compression} {}\n", file.len());
         let pack = [head.as_bytes(), &file, b"end 1\n"].concat();
-        let push = self.cache.push(&self.token, self.id).unwrap();
+        let push = push::find(&self.cache, &self.token, self.id).unwrap();
         let outcomes = push.put_pack(&mut &pack[..], &mut Unlimited).unwrap();
         assert_eq!(outcomes[0].refusal, None);
     }
 
     pub(crate) fn assemble(&self, base: &[u8], recipe: &[u8]) -> Result<(NarHash, u64), PushError> {
-        let push = self.cache.push(&self.token, self.id).unwrap();
+        let push = push::find(&self.cache, &self.token, self.id).unwrap();
         push.assemble(&hash_of(base), WINDOW_LOG, &mut &recipe[..], &mut Unlimited)
     }
 
@@ -254,7 +255,7 @@ impl Fixture {
             nar_size: nar.len() as u64,
             path: None,
         };
-        let (_, answers) = self.cache.open_push(&self.token, &[line]).unwrap();
+        let (_, answers) = push::open(&self.cache, &self.token, &[line]).unwrap();
         answers[0].clone()
     }
 

@@ -19,7 +19,7 @@ use samovar_server::config::Configuration;
 use samovar_storage::import;
 use samovar_storage::metadata::{Published, StoredPath};
 use samovar_storage::token::Token;
-use samovar_storage::{PutError, Refusal, Restored, Storage, StorageError, StoredCache};
+use samovar_storage::{PutError, Refusal, Restored, Storage, StorageError, StoredCache, narinfo};
 use samovar_store::{Settings, Store};
 
 use crate::outcome::{Failed, Outcome};
@@ -388,7 +388,7 @@ impl Import<'_> {
     /// Verifies and stores the NAR of a path. Returns the name of the NAR file, or `None` if the
     /// cache already has the path.
     fn receive(&self, info: &NarInfo) -> anyhow::Result<Option<FileName>> {
-        if self.cache.has(&info.store_path, &info.nar_hash)? {
+        if import::has(self.cache, &info.store_path, &info.nar_hash)? {
             return Ok(None);
         }
         let received = self.source.receive(self.cache, &self.token, info);
@@ -420,9 +420,14 @@ impl Import<'_> {
         let is_elsewhere = |path: &StorePath| self.accepts_missing || self.is_in_store(path);
         let render = |path: &StoredPath| (self.render)(path);
         let hash_part = info.store_path.hash_part();
-        let outcome = self
-            .cache
-            .put_narinfo(&self.token, hash_part, &text, &is_elsewhere, &render);
+        let outcome = narinfo::put(
+            self.cache,
+            &self.token,
+            hash_part,
+            &text,
+            &is_elsewhere,
+            &render,
+        );
         match outcome {
             Ok((_, Published::Conflict)) => {
                 bail!("the cache has this path with another NAR, which stays")

@@ -11,10 +11,10 @@ use samovar_nix::narinfo::NarInfo;
 use samovar_nix::{HashPart, StoreDir};
 use samovar_protocol::names::FileName;
 use samovar_protocol::push::NARINFO_LEN_MAX;
-use samovar_storage::import::file_name;
+use samovar_storage::import::{adopt_nar, file_name, owner_reads};
 use samovar_storage::token::Token;
 use samovar_storage::verify::Unlimited;
-use samovar_storage::{StoredCache, open_regular};
+use samovar_storage::{StoredCache, nar, open_regular};
 
 use super::Failure;
 use crate::cache::Cache;
@@ -149,11 +149,11 @@ impl Source {
                     None => FileName::new(copy(&mut reader, &mut io::sink())?, info.compression),
                 };
                 // A link keeps the owner and the mode of the file, which may be those of root.
-                if *links && cache.owner_reads(&file)? {
-                    cache.adopt_nar(token, &name, &file)?;
+                if *links && owner_reads(cache, &file)? {
+                    adopt_nar(cache, token, &name, &file)?;
                 } else {
                     let mut reader = open_regular(&file)?;
-                    cache.put_nar(token, &name, &mut reader, &mut Unlimited)?;
+                    nar::put(cache, token, &name, &mut reader, &mut Unlimited)?;
                 }
                 Ok(name)
             }
@@ -164,14 +164,14 @@ impl Source {
                 ensure!(status == 200, "{url} answered {status}");
                 let mut reader = response.into_body().into_reader();
                 if let Some(name) = name {
-                    cache.put_nar(token, &name, &mut reader, &mut Unlimited)?;
+                    nar::put(cache, token, &name, &mut reader, &mut Unlimited)?;
                     return Ok(name);
                 }
                 // The storage names a NAR file by its hash, which is known only after the whole
                 // download.
                 let mut file = tempfile::NamedTempFile::new_in(&self.tmp)?;
                 let name = FileName::new(copy(&mut reader, &mut file)?, info.compression);
-                cache.adopt_nar(token, &name, file.path())?;
+                adopt_nar(cache, token, &name, file.path())?;
                 Ok(name)
             }
         }

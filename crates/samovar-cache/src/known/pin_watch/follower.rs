@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use samovar_http::ws::{CloseCode, Socket};
 use samovar_storage::StoredCache;
+use samovar_storage::metadata::tokens;
 use samovar_storage::token::Token;
 
 use super::Change;
@@ -26,7 +27,7 @@ impl Follower {
     /// Sends changes of pins. Closes the socket if the token is not valid any more. A client that
     /// does not read is disconnected by the engine.
     pub(super) fn send(&self, changes: &[Change]) {
-        match self.stored.is_token_valid(&self.token) {
+        match tokens::is_valid(self.stored.metadata(), self.token.id) {
             Ok(true) => {
                 let messages = changes.iter().filter_map(&*self.to_message);
                 messages.for_each(|message| self.socket.send(&message));

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use samovar_http::ws::{Limits, Message, Socket, Upgrade};
 use samovar_http::{Request, Response};
+use samovar_storage::metadata::pins;
 use samovar_storage::token::Token;
 
 use super::{busy, context_of, parameters};
@@ -44,7 +45,7 @@ impl Uploads {
         };
         let watch = &context.narinfos.reader.shared.pin_watch;
         let change_count = watch.change_count();
-        let generations = self.stored.newest_generations();
+        let generations = pins::newest_generations(self.stored.metadata(), self.stored.id());
         let generations = generations.map_err(|error| unavailable(context, &error))?;
         let follower = self.follower(context, token, socket);
         let followed = watch.follow(follower, generations, change_count);

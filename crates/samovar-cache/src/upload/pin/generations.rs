@@ -9,7 +9,7 @@ use samovar_http::{Body, Response};
 use samovar_protocol::end_line;
 use samovar_protocol::names::PinName;
 use samovar_protocol::pins::{Generation, fingerprint, signature_line};
-use samovar_storage::metadata::Pin;
+use samovar_storage::metadata::{Pin, pins};
 
 use super::context_of;
 use crate::narinfo::narinfos::Narinfos;
@@ -48,9 +48,10 @@ impl Uploads {
         name: &PinName,
         mut below: i64,
     ) -> Result<Page, Response> {
+        let metadata = self.stored.metadata();
         let mut newest = None;
         loop {
-            let pins = self.stored.generations(name, below, PAGE_LEN);
+            let pins = pins::generations(metadata, self.stored.id(), name, below, PAGE_LEN);
             let pins = pins.map_err(|error| unavailable(context, &error))?;
             newest = newest.or(pins.first().map(|pin| pin.generation));
             let is_full = pins.len() >= PAGE_LEN as usize;

@@ -17,8 +17,9 @@ use samovar_nix::StorePath;
 use samovar_protocol::names::{PinName, PinNameError};
 use samovar_protocol::pins::removed;
 use samovar_storage::metadata::Version;
+use samovar_storage::pinning::{self, PinError};
 use samovar_storage::token::Token;
-use samovar_storage::{PinError, PutError, StorageError};
+use samovar_storage::{PutError, StorageError};
 
 use super::authorize::Right;
 use super::get::is_denied;
@@ -71,7 +72,7 @@ impl Uploads {
         let name = valid(name)?;
         let [generation] = parameters(head, ["generation"])?;
         let condition = condition::of(head).map_err(|fault| bad_request(&fault))?;
-        let outcome = self.stored.unpin(&token, name, generation, condition);
+        let outcome = pinning::unpin(&self.stored, &token, name, generation, condition);
         let count = outcome.map_err(|error| refusal(context, head, &token, error))?;
         if count > 0 {
             let shared = &context.narinfos.reader.shared;

@@ -8,9 +8,10 @@ use samovar_metrics::Event;
 use samovar_nix::StorePath;
 use samovar_protocol::names::PinName;
 use samovar_protocol::pins::{PUT_LEN_MAX, Pinned, Put};
+use samovar_storage::PutError;
 use samovar_storage::metadata::Pin;
+use samovar_storage::pinning::{self, PinError, PinOptions};
 use samovar_storage::token::Token;
-use samovar_storage::{PinError, PinOptions, PutError};
 
 use super::{bad_request, condition, number_needed, parameters, refusal, tag, valid};
 use crate::refusal::text_response;
@@ -59,7 +60,7 @@ impl Uploads {
     ) -> Result<Pin, PinError> {
         // A path that a policy hides is answered as if it did not exist.
         match self.is_readable(context, path)? {
-            true => self.stored.pin(token, path, name, options),
+            true => pinning::pin(&self.stored, token, path, name, options),
             false => Err(PinError::NotUploaded(path.clone())),
         }
     }

@@ -7,8 +7,8 @@ use samovar_http::http::Status;
 use samovar_http::{Body, Head, Response};
 use samovar_protocol::names::PinName;
 use samovar_protocol::pins::{LINEAGES, Newest};
-use samovar_storage::PinError;
-use samovar_storage::metadata::{Condition, Pin, Tags, Version};
+use samovar_storage::metadata::{Condition, Pin, Tags, Version, pins, tokens};
+use samovar_storage::pinning::PinError;
 use samovar_storage::token::Token;
 
 use super::{bad_request, busy, changed, condition, context_of, parameters, tag, valid};
@@ -108,8 +108,9 @@ impl Uploads {
         name: &PinName,
         newest: Version,
     ) -> Result<String, Response> {
+        let (metadata, cache) = (self.stored.metadata(), self.stored.id());
         let newest = newest.generation;
-        let lineages = self.stored.lineages(name, newest, LINEAGE_COUNT_MAX);
+        let lineages = pins::lineages(metadata, cache, name, newest, LINEAGE_COUNT_MAX);
         let lineages = lineages.map_err(|error| unavailable(context, &error))?;
         let tags: Vec<String> = lineages.into_iter().map(tag).collect();
         Ok(tags.join(", "))
@@ -123,7 +124,7 @@ impl Uploads {
     ) -> Result<Response, Response> {
         self.client(context, head, Right::ReadPins)?;
         let [] = parameters(head, [])?;
-        let pins = self.stored.newest_pins();
+        let pins = pins::newest(self.stored.metadata(), self.stored.id());
         let pins = pins.map_err(|error| unavailable(context, &error))?;
         let pins = self.readable_pins(context, pins)?;
         let newest = pins.into_iter().map(|pin| Newest {
@@ -197,7 +198,7 @@ impl Question for Reading {
     fn answer(&self) -> Option<Response> {
         let context = context_of(&self.narinfos);
         // The token may have been revoked while the request was waiting.
-        match self.uploads.stored.is_token_valid(&self.token) {
+        match tokens::is_valid(self.uploads.stored.metadata(), self.token.id) {
             Ok(true) => {}
             Ok(false) => return Some(unauthorized(&PinError::TokenInvalid.to_string())),
             Err(error) => return Some(unavailable(context, &error)),

@@ -1,4 +1,4 @@
-//! Looking up many uploaded paths of a cache at once.
+//! Looking up uploaded paths of a cache.
 
 use samovar_nix::HashPart;
 
@@ -7,6 +7,49 @@ use crate::metadata::{LookupResult, StoredPath, USE_INTERVAL, paths};
 use crate::storage::StoredCache;
 
 impl StoredCache {
+    /// Returns whether an uploaded path with this hash part may exist. If `false`, it certainly
+    /// does not. Never blocks on a disk.
+    #[must_use]
+    pub fn may_contain(&self, hash_part: HashPart) -> bool {
+        self.storage.index().may_contain(self.id, hash_part)
+    }
+
+    /// Returns whether an uploaded path with this hash part is in the index in memory.
+    pub(super) fn surely_contains(&self, hash_part: HashPart) -> bool {
+        let index = self.storage.index();
+        index.paths.contains(&(self.id, hash_part))
+    }
+
+    /// Returns the uploaded path with this hash part, and records a use of it. The collector does
+    /// not delete a returned path for [`Rules::hold`](crate::gc::Rules::hold). Returns `None` if
+    /// the cache does not have the path.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn lookup(&self, hash_part: HashPart) -> Result<Option<StoredPath>, StorageError> {
+        if !self.may_contain(hash_part) {
+            return Ok(None);
+        }
+        let storage = &*self.storage;
+        let mut path = paths::find(&storage.metadata, self.id, hash_part)?;
+        if let Some(found) = &path
+            && !storage.seems_whole(&found.nar)?
+        {
+            path = None;
+        }
+        match &path {
+            Some(path) if path.used_at <= storage.metadata.now() - USE_INTERVAL => {
+                storage.uses().paths.insert(path.id);
+            }
+            Some(_) => {}
+            None => {
+                storage.forget(self.id, hash_part)?;
+            }
+        }
+        Ok(path)
+    }
+
     /// Returns the uploaded paths with these hash parts, in the same order. Each result is that of
     /// [`lookup`](Self::lookup), at less cost. Pass a few hundred at a time: all condemned ones
     /// among them are revived in one transaction.
