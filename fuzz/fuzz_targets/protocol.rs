@@ -4,7 +4,9 @@
 #![no_main]
 
 use samovar_nix::{HashPart, NarHash};
-use samovar_protocol::pins::{Generations, Newest, Pinned, Put, parse_removed, removed};
+use samovar_protocol::pins::{
+    Generations, Newest, Pinned, Put, Tags, Weak, parse_removed, removed,
+};
 use samovar_protocol::push::{
     Assembled, Missing, Opened, PackOutcome, PartLine, is_published, published,
 };
@@ -37,7 +39,12 @@ fn pin(kind: u8, text: &str) -> Option<String> {
         1 => Some(Newest::text(&Newest::parse(text).ok()?)),
         2 => Some(Put::parse(text.as_bytes()).ok()?.text()),
         3 => Some(Pinned::parse(text).ok()?.text()),
-        _ => Some(removed(parse_removed(text).ok()?.try_into().ok()?)),
+        4 => Some(removed(parse_removed(text).ok()?.try_into().ok()?)),
+        // No list without a tag is written.
+        _ => match Tags::parse(text.as_bytes(), Weak::AreStrong)? {
+            Tags::Listed(none) if none.is_empty() => None,
+            tags => Some(tags.text()),
+        },
     }
 }
 
@@ -55,12 +62,12 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(text) else {
         return;
     };
-    if let Some(kind) = (message % 11).checked_sub(6) {
+    if let Some(kind) = (message % 12).checked_sub(6) {
         let written = pin(kind, text);
         let again = written.as_deref().and_then(|text| pin(kind, text));
         return assert_eq!(again, written);
     }
-    let written = match message % 11 {
+    let written = match message % 12 {
         0 => opened(text),
         1 => pack(text),
         2 => PartLine::parse(text).ok().map(|parts| PartLine::text(&parts)),
@@ -69,7 +76,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         _ => is_published(text, 12).then(|| published(12)),
     };
     let Some(written) = written else { return };
-    match message % 11 {
+    match message % 12 {
         0 | 1 => assert_eq!(spaced(&written), spaced(text)),
         _ => assert_eq!(written, text),
     }

@@ -10,7 +10,7 @@ use samovar_nix::{HashPart, StoreDir};
 pub use crate::access::fuzzing::{Pair, credentials, forwarded, secrets};
 use crate::answer::bulk;
 use crate::route::Route;
-pub use crate::upload::fuzzing::{pin_body, pin_name, pin_tags};
+pub use crate::upload::fuzzing::{pin_body, pin_name};
 
 /// The properties of a routed URL that fuzz targets check: the hash part to look up in the store;
 /// of a build log the base name, and of a realisation the ID, which become part of a file's path;

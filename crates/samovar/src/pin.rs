@@ -9,9 +9,8 @@ use std::io::{self, Write};
 use anyhow::{Context as _, bail};
 use clap::{Arg, ArgMatches, Command, value_parser};
 use samovar_protocol::names::PinName;
-use samovar_storage::metadata::{
-    CacheRow, Condition, NewPin, Pin, Pinned, Sqlite, Tags, caches, paths, pins,
-};
+use samovar_protocol::pins::{Condition, Tags};
+use samovar_storage::metadata::{CacheRow, NewPin, Pin, Pinned, Sqlite, caches, paths, pins};
 use samovar_storage::token::now;
 
 use crate::arguments::switch;
@@ -174,7 +173,7 @@ fn condition(
     };
     check_successor(name, &newest.path, &stored.path)?;
     Ok(Condition {
-        only: Some(Tags::Listed(vec![newest.version().into()])),
+        only: Some(Tags::Listed(vec![newest.version()])),
         except: None,
     })
 }

@@ -541,7 +541,8 @@ fn bodies_have_limits() {
 
 #[test]
 fn names_that_look_like_other_paths_are_not_given_to_new_pins() {
-    use samovar_storage::metadata::{Condition, NewPin, pins};
+    use samovar_protocol::pins::Condition;
+    use samovar_storage::metadata::{NewPin, pins};
 
     let pins = Pins::new(&["one"]);
     let sentence = "no part between slashes may be empty, \".\" or \"..\"";

@@ -6,7 +6,9 @@ use anyhow::{Context as _, anyhow, ensure};
 use samovar_nix::{PublicKey, StorePath};
 use samovar_protocol::names::{Lineage, PinName};
 use samovar_protocol::percent::encode;
-use samovar_protocol::pins::{self, Generations, LINEAGES, Newest, Pinned, Put, parse_removed};
+use samovar_protocol::pins::{
+    self, Generations, LINEAGES, Newest, Pinned, Put, Tags, Version, Weak, parse_removed,
+};
 
 use ureq::http::HeaderValue;
 
@@ -45,15 +47,6 @@ pub struct Generation {
     /// What the user has written about it.
     pub message: Option<String>,
     /// `None`: the server does not state it.
-    pub lineage: Option<Lineage>,
-}
-
-/// A generation of a ref with its lineage, as in an entity tag.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Version {
-    /// Number of the generation.
-    pub number: u64,
-    /// `None`: unknown.
     pub lineage: Option<Lineage>,
 }
 
@@ -121,28 +114,6 @@ impl Generation {
             number: self.number,
             lineage: self.lineage,
         }
-    }
-}
-
-impl Version {
-    /// Returns the text in an entity tag: `NUMBER-LINEAGE`, or only the number.
-    pub fn text(self) -> String {
-        match self.lineage {
-            Some(lineage) => format!("{}-{lineage}", self.number),
-            None => self.number.to_string(),
-        }
-    }
-
-    /// Parses the text in an entity tag. Returns `None` if it is no generation.
-    pub fn parse(text: &str) -> Option<Self> {
-        let (number, lineage) = match text.split_once('-') {
-            Some((number, lineage)) => (number, Some(lineage.parse().ok()?)),
-            None => (text, None),
-        };
-        Some(Self {
-            number: number.parse().ok()?,
-            lineage,
-        })
     }
 }
 
@@ -366,20 +337,18 @@ pub fn generation(text: &str, path: &StorePath) -> anyhow::Result<u64> {
 /// Returns a client whose requests require this state of a ref.
 pub fn conditional(http: &Http, expected: Expected) -> Http {
     match expected {
-        Expected::Absent => http.with_header("If-None-Match", "*".to_owned()),
-        Expected::Generation(version) => {
-            http.with_header("If-Match", format!("\"{}\"", version.text()))
-        }
+        Expected::Absent => http.with_header("If-None-Match", Tags::Any.text()),
+        Expected::Generation(version) => http.with_header("If-Match", version.tag()),
         Expected::Any => http.clone(),
     }
 }
 
 /// Parses a list of entity tags. Omits those that are no generations.
 fn tags(list: Option<&HeaderValue>) -> Vec<Version> {
-    let list = list.and_then(|list| list.to_str().ok());
-    let tags = list.unwrap_or_default().split(',');
-    let quoted = tags.map(|tag| tag.trim().strip_prefix('"')?.strip_suffix('"'));
-    quoted.flatten().filter_map(Version::parse).collect()
+    match list.and_then(|list| Tags::parse(list.as_bytes(), Weak::MatchNothing)) {
+        Some(Tags::Listed(versions)) => versions,
+        Some(Tags::Any) | None => Vec::new(),
+    }
 }
 
 /// Returns the server's sentence in an error response.
@@ -409,7 +378,7 @@ mod tests {
         let mut log = Log {
             generations: generations.collect(),
         };
-        let list = HeaderValue::from_str(&format!("\"7-{new}\", \"4-{old}\", x, \"a\"")).unwrap();
+        let list = HeaderValue::from_str(&format!("\"7-{new}\", \"4-{old}\", \"x\"")).unwrap();
         let version = |text: &str| Version::parse(text).unwrap();
         assert!(log.follows(version(&format!("6-{old}"))));
         log.set_lineages(&tags(Some(&list)));

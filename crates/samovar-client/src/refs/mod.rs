@@ -3,7 +3,6 @@
 mod client;
 mod name;
 
-pub use client::{
-    Expected, Generation, Log, Refs, Update, Updated, Version, conditional, generation, url,
-};
+pub use client::{Expected, Generation, Log, Refs, Update, Updated, conditional, generation, url};
 pub use name::{PathOrRef, RefName, check_snapshot, check_successor, is_manifest, path_names};
+pub use samovar_protocol::pins::Version;

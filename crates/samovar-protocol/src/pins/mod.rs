@@ -6,6 +6,7 @@
 //! | `GET pin/<name>` | `generations.rs` | – | [`Generations`], [`LINEAGES`] |
 //! | `PUT pin/<name>` | `put.rs` | [`Put`] | [`Pinned`] |
 //! | `DELETE pin/<name>` | `removed.rs` | – | [`removed`] |
+//! | all, in header fields | `version.rs` | [`Condition`] | [`Version`], [`Tags`] |
 //!
 //! # Limits
 //!
@@ -18,11 +19,13 @@ mod generations;
 mod list;
 mod put;
 mod removed;
+mod version;
 
 pub use generations::{Generation, Generations, fingerprint, signature_line};
 pub use list::Newest;
 pub use put::{PUT_LEN_MAX, Pinned, Put, PutError};
 pub use removed::{parse_removed, removed};
+pub use version::{Condition, Tags, Version, Weak};
 
 /// Header field of an answer with generations: the entity tag of the oldest one of each lineage.
 pub const LINEAGES: &str = "Samovar-Lineages";

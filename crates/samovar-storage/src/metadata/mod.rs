@@ -45,9 +45,7 @@ pub use overview::{
     CLOSURE_COUNT_MAX, ClosureSize, Details, REFERRER_COUNT_MAX, RecentPath, RecentPush,
 };
 pub use path::{LookupResult, NewNar, NewPath, NewReference, Published, StoredNar, StoredPath};
-pub use pin::{
-    Condition, NewPin, PIN_COUNT_MAX, Pin, Pinned, Tag, TagError, Tags, Unpin, Unpinned, Version,
-};
+pub use pin::{NewPin, PIN_COUNT_MAX, Pin, Pinned, Unpin, Unpinned};
 pub use pushes::{Need, PushLimits};
 pub(crate) use schema::SCHEMA;
 pub use sqlite::Sqlite;

@@ -8,10 +8,11 @@ use std::collections::HashMap;
 use rusqlite::{Connection, OptionalExtension as _, Params, Row, Transaction, params};
 use samovar_nix::{Glob, HashPart};
 use samovar_protocol::names::{Lineage, PinName, PinText};
+use samovar_protocol::pins::Version;
 
 use super::rows::{damaged, is_shown, path_of};
 use super::tokens::{self, Permit};
-use super::{CacheId, NewPin, PIN_COUNT_MAX, Pin, Pinned, Sqlite, Unpin, Unpinned, Version, uses};
+use super::{CacheId, NewPin, PIN_COUNT_MAX, Pin, Pinned, Sqlite, Unpin, Unpinned, uses};
 use crate::error::StorageError;
 
 /// Maximum number of removed pins of a cache whose newest generations are recorded by name. It
@@ -86,7 +87,7 @@ pub fn add(database: &Sqlite, new: &NewPin) -> Result<Pinned, StorageError> {
         let pin = select(
             transaction,
             &query,
-            params![cache, name, version.generation],
+            params![cache, name, version.number.cast_signed()],
         )?
         .pop();
         Ok(Pinned::Done(
@@ -331,14 +332,14 @@ fn insert(
         params![
             cache,
             new.name.as_str(),
-            version.generation,
+            version.number.cast_signed(),
             path,
             now,
             new.expires_at,
             new.token,
             new.host.as_ref().map(PinText::as_str),
             new.message.as_ref().map(PinText::as_str),
-            version.lineage.as_bytes(),
+            version.lineage.map(|lineage| *lineage.as_bytes()),
         ],
     )?;
     Ok(())
@@ -402,7 +403,7 @@ fn pin_of(row: &Row<'_>) -> Result<Pin, StorageError> {
 /// Returns the version in the columns with these indices: its generation and its lineage.
 fn version_of(row: &Row<'_>, generation: usize, lineage: usize) -> rusqlite::Result<Version> {
     Ok(Version {
-        generation: row.get(generation)?,
-        lineage: Lineage::from_bytes(row.get(lineage)?),
+        number: row.get::<_, i64>(generation)?.unsigned_abs(),
+        lineage: Some(Lineage::from_bytes(row.get(lineage)?)),
     })
 }

@@ -2,11 +2,10 @@
 
 use samovar_nix::{Glob, StorePath};
 use samovar_protocol::names::{PinName, PinText};
+use samovar_protocol::pins::{Condition, Version};
 
 use crate::error::StorageError;
-use crate::metadata::{
-    Condition, NewPin, PIN_COUNT_MAX, Pin, Pinned, Unpin, Unpinned, Version, pins,
-};
+use crate::metadata::{NewPin, PIN_COUNT_MAX, Pin, Pinned, Unpin, Unpinned, pins};
 use crate::storage::counters::{Counters, Reason};
 use crate::storage::{Storage, StoredCache};
 use crate::token::Token;
@@ -67,8 +66,8 @@ pub enum PinError {
 /// Describes the newest generation of a pin.
 fn found(pin: &str, newest: Option<Version>) -> String {
     match newest {
-        Some(Version { generation, .. }) => {
-            format!("the newest generation of the pin {pin:?} is {generation}")
+        Some(Version { number, .. }) => {
+            format!("the newest generation of the pin {pin:?} is {number}")
         }
         None => format!("the pin {pin:?} does not exist"),
     }

@@ -1,9 +1,7 @@
 //! Entry points for the fuzz targets in `fuzz/`.
 
 use samovar_protocol::pins::Put;
-use samovar_storage::metadata::{Tag, Tags};
 
-use super::condition::{self, Weak};
 use crate::route::Route;
 use crate::route::upload::UploadRoute;
 
@@ -11,27 +9,6 @@ use crate::route::upload::UploadRoute;
 #[must_use]
 pub fn pin_body(body: &[u8]) -> Option<String> {
     Some(Put::parse(body).ok()?.text() + "\n")
-}
-
-/// Parses a list of entity tags. Returns its tags, or `None` if the list is refused. The
-/// inner `None` is `*`.
-#[must_use]
-pub fn pin_tags(text: &[u8], is_strong: bool) -> Option<Option<Vec<String>>> {
-    let weak = match is_strong {
-        true => Weak::MatchNothing,
-        false => Weak::AreStrong,
-    };
-    Some(match condition::parse(text, weak)? {
-        Tags::Any => None,
-        Tags::Listed(tags) => Some(tags.into_iter().map(text_of).collect()),
-    })
-}
-
-fn text_of(tag: Tag) -> String {
-    match tag.lineage {
-        Some(lineage) => format!("{}-{lineage}", tag.generation),
-        None => tag.generation.to_string(),
-    }
 }
 
 /// Returns the name of the pin in a URL.

@@ -15,8 +15,7 @@ use samovar_http::{Head, Request, Response};
 use samovar_metrics::Event;
 use samovar_nix::StorePath;
 use samovar_protocol::names::{PinName, PinNameError};
-use samovar_protocol::pins::removed;
-use samovar_storage::metadata::Version;
+use samovar_protocol::pins::{Version, removed};
 use samovar_storage::pinning::{self, PinError};
 use samovar_storage::token::Token;
 use samovar_storage::{PutError, StorageError};
@@ -153,14 +152,9 @@ fn changed(pin: &str, newest: Option<Version>) -> Response {
     let text = PinError::Changed { pin, newest }.to_string();
     let response = refused(Status::PRECONDITION_FAILED, &text);
     match newest {
-        Some(newest) => response.header("ETag", tag(newest)),
+        Some(newest) => response.header("ETag", newest.tag()),
         None => response,
     }
-}
-
-/// Returns the entity tag of a pin with this newest generation.
-fn tag(newest: Version) -> String {
-    format!("\"{newest}\"")
 }
 
 /// Parses the query of the URL. Returns the values of the parameters with these names, which are

@@ -13,7 +13,7 @@ use samovar_storage::metadata::Pin;
 use samovar_storage::pinning::{self, PinError, PinOptions};
 use samovar_storage::token::Token;
 
-use super::{bad_request, condition, number_needed, parameters, refusal, tag, valid};
+use super::{bad_request, condition, number_needed, parameters, refusal, valid};
 use crate::refusal::text_response;
 use crate::upload::authorize::Right;
 use crate::upload::{Context, Uploads, failed, refused};
@@ -47,7 +47,7 @@ impl Uploads {
             number: pin.generation.unsigned_abs(),
             path,
         };
-        Ok(text_response(Status::OK, pinned.text()).header("ETag", tag(pin.version())))
+        Ok(text_response(Status::OK, pinned.text()).header("ETag", pin.version().tag()))
     }
 
     fn pin_path(

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use samovar_http::http::Status;
 use samovar_http::{Body, Head, Response};
 use samovar_protocol::names::PinName;
-use samovar_protocol::pins::{LINEAGES, Newest};
-use samovar_storage::metadata::{Condition, Pin, Tags, Version, pins, tokens};
+use samovar_protocol::pins::{Condition, LINEAGES, Newest, Tags, Version};
+use samovar_storage::metadata::{Pin, pins, tokens};
 use samovar_storage::pinning::PinError;
 use samovar_storage::token::Token;
 
-use super::{bad_request, busy, changed, condition, context_of, parameters, tag, valid};
+use super::{bad_request, busy, changed, condition, context_of, parameters, valid};
 use crate::known::pin_watch::{Question, Waiter};
 use crate::narinfo::narinfos::Narinfos;
 use crate::refusal::{NOSNIFF, TEXT, text_response};
@@ -91,8 +91,8 @@ impl Uploads {
                 shown: shown.version(),
             }));
         }
-        let shown = shown.version();
-        let lineages = self.lineages(context, name, shown)?;
+        let (number, shown) = (shown.generation, shown.version());
+        let lineages = self.lineages(context, name, number)?;
         let response = Response::new(Status::OK, self.generations_body(context, name, page));
         let response = response.header(TEXT.0, TEXT.1);
         let response = response
@@ -106,14 +106,12 @@ impl Uploads {
         &self,
         context: Context<'_>,
         name: &PinName,
-        newest: Version,
+        newest: i64,
     ) -> Result<String, Response> {
         let (metadata, cache) = (self.stored.metadata(), self.stored.id());
-        let newest = newest.generation;
         let lineages = pins::lineages(metadata, cache, name, newest, LINEAGE_COUNT_MAX);
         let lineages = lineages.map_err(|error| unavailable(context, &error))?;
-        let tags: Vec<String> = lineages.into_iter().map(tag).collect();
-        Ok(tags.join(", "))
+        Ok(Tags::Listed(lineages).text())
     }
 
     /// Responds with the newest generation of each pin.
@@ -233,6 +231,6 @@ fn wait_time(seconds: i64, condition: &Condition) -> Result<Duration, Response> 
 /// Adds the header fields of a response about a pin with this newest generation.
 fn with_fields(response: Response, newest: Version) -> Response {
     response
-        .header("ETag", tag(newest))
+        .header("ETag", newest.tag())
         .header("Cache-Control", NO_STORE)
 }
