@@ -2,8 +2,9 @@
 //!
 //! # Adding a backend
 //!
-//! `Store` separates the existing backend, [`LocalStore`](crate::LocalStore), from a server, but
-//! its methods return concrete types. So a backend of another kind must also
+//! `Store` separates a server from [`LocalStore`](crate::LocalStore), and from
+//! [`EmptyStore`](crate::EmptyStore), which has no paths. But its methods return concrete types. So
+//! a backend of another kind must also
 //!
 //! * return a [`Tree`], which reads local files;
 //! * return a [`Log`], which reads an open [`File`](std::fs::File);

@@ -18,7 +18,8 @@ pub fn purge_step(metadata: &Sqlite, objects: &Directory) -> Result<bool, Storag
     let Some(cache) = caches::to_purge(metadata)? else {
         return Ok(false);
     };
-    // Delete logs first: the database does not list them, so rows must be left if logs are left.
+    // Delete logs first, also those that are not recorded: after the last row, the deletion counts
+    // as complete, and nothing looks for files of the cache again.
     remove_logs(metadata, objects, cache)?;
     caches::purge(metadata, cache, BATCH_COUNT, &mut |key| objects.remove(key))?;
     Ok(true)
