@@ -289,12 +289,24 @@ fn memory_is_reserved_once_before_the_recipe_is_read() {
         fixture.send(&base, form);
         let push = push::find(&fixture.cache, &fixture.token, fixture.id).unwrap();
         let mut memory = Reserved(Vec::new());
-        push.assemble(&hash_of(&base), WINDOW_LOG, &mut &recipe[..], &mut memory)
-            .unwrap();
+        push::assemble(
+            &push,
+            &hash_of(&base),
+            WINDOW_LOG,
+            &mut &recipe[..],
+            &mut memory,
+        )
+        .unwrap();
         assert_eq!(memory.0, [(32 << 20) + window_len], "{form:?}");
         assert!(memory.0[0] <= TOKEN_MEMORY);
         let mut source = &recipe[..];
-        let busy = push.assemble(&hash_of(&base), WINDOW_LOG, &mut source, &mut Nothing);
+        let busy = push::assemble(
+            &push,
+            &hash_of(&base),
+            WINDOW_LOG,
+            &mut source,
+            &mut Nothing,
+        );
         assert!(
             matches!(busy, Err(PushError::Put(PutError::Busy))),
             "{busy:?}"
@@ -315,8 +327,14 @@ fn the_window_of_a_recipe_has_the_limit_that_the_client_states() {
         let fixture = Fixture::new();
         fixture.send(&base, form);
         let push = push::find(&fixture.cache, &fixture.token, fixture.id).unwrap();
-        push.assemble(&hash_of(&base), window_log, &mut &long[..], &mut Unlimited)
-            .map_err(|error| error.to_string())
+        push::assemble(
+            &push,
+            &hash_of(&base),
+            window_log,
+            &mut &long[..],
+            &mut Unlimited,
+        )
+        .map_err(|error| error.to_string())
     };
     let largest = WINDOW_LOG_MAX;
     assert!(assemble(Form::Seekable(MIB), largest).is_ok());
@@ -351,7 +369,13 @@ fn an_aborted_request_leaves_nothing() {
     for len in [0, 1, recipe.len() / 2, recipe.len() - 1] {
         let push = push::find(&fixture.cache, &fixture.token, fixture.id).unwrap();
         let mut source = Aborted(&recipe[..len]);
-        let aborted = push.assemble(&hash_of(&base), WINDOW_LOG, &mut source, &mut Unlimited);
+        let aborted = push::assemble(
+            &push,
+            &hash_of(&base),
+            WINDOW_LOG,
+            &mut source,
+            &mut Unlimited,
+        );
         assert!(
             matches!(&aborted, Err(PushError::Put(PutError::Source(error)))
                 if error.kind() == io::ErrorKind::ConnectionReset),
@@ -395,8 +419,14 @@ fn a_push_assembles_one_nar_from_a_base_at_a_time() {
                 rest,
             };
             let push = push::find(&fixture.cache, &fixture.token, fixture.id).unwrap();
-            push.assemble(&hash_of(base), WINDOW_LOG, &mut source, &mut Unlimited)
-                .unwrap()
+            push::assemble(
+                &push,
+                &hash_of(base),
+                WINDOW_LOG,
+                &mut source,
+                &mut Unlimited,
+            )
+            .unwrap()
         });
         waiting.recv().unwrap();
         let refused = fixture.assemble(base, body).unwrap_err();
@@ -425,7 +455,7 @@ fn assemblies_are_counted_like_other_uploads() {
     fixture.assemble(&base, &wrong).unwrap_err();
     let push = push::find(&fixture.cache, &fixture.token, fixture.id).unwrap();
     let assemble = |source: &mut dyn Read, memory: &mut dyn Memory| {
-        push.assemble(&hash_of(&base), WINDOW_LOG, source, memory)
+        push::assemble(&push, &hash_of(&base), WINDOW_LOG, source, memory)
     };
     assemble(&mut Aborted(&good[..9]), &mut Unlimited).unwrap_err();
     assemble(&mut &good[..], &mut Nothing).unwrap_err();

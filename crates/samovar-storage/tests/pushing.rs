@@ -11,8 +11,9 @@ use samovar_nix::nar::Encoder;
 use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
 use samovar_protocol::names::PushId;
 use samovar_protocol::push::OpenLine;
-use samovar_storage::gc::Rules;
+use samovar_storage::gc::{Rules, sweep_pushes};
 use samovar_storage::metadata::{DAY, NewToken, OWN_LEN, Published, StoredPath, collect, tokens};
+use samovar_storage::objects::Directory;
 use samovar_storage::push;
 use samovar_storage::push::{Answer, PushError};
 use samovar_storage::token::{Rights, Token, TokenHash};
@@ -147,6 +148,11 @@ impl Fixture {
         samovar_storage::metadata::Sqlite::with_clock(&path, clock).unwrap()
     }
 
+    fn sweep(&self) {
+        let objects = Directory::open(self.dir.path()).unwrap();
+        sweep_pushes(&self.database(), &objects).unwrap();
+    }
+
     fn open(&self, made: &Made) -> (PushId, Answer) {
         let (id, answers) = push::open(&self.cache, &self.token, &[made.line()]).unwrap();
         (id, answers[0].clone())
@@ -154,9 +160,7 @@ impl Fixture {
 
     fn send(&self, id: PushId, made: &Made) {
         let push = push::find(&self.cache, &self.token, id).unwrap();
-        let outcomes = push
-            .put_pack(&mut &made.pack()[..], &mut Unlimited)
-            .unwrap();
+        let outcomes = push::put_pack(&push, &mut &made.pack()[..], &mut Unlimited).unwrap();
         assert_eq!(outcomes.len(), 1);
         assert_eq!(outcomes[0].refusal, None);
     }
@@ -164,14 +168,14 @@ impl Fixture {
     fn publish(&self, id: PushId, made: &Made) {
         let push = push::find(&self.cache, &self.token, id).unwrap();
         let mut body = &made.narinfo()[..];
-        let published = push.publish(&mut body, &|_| false, &render).unwrap();
+        let published = push::publish(&push, &mut body, &|_| false, &render).unwrap();
         assert_eq!(published, [(made.path.clone(), Published::New)]);
     }
 
     fn put_part(&self, id: PushId, made: &Made) -> Result<(), PushError> {
         let (hash, len) = (made.nar_hash(), made.nar.len() as u64);
         let push = push::find(&self.cache, &self.token, id)?;
-        push.put_part(hash, 1, len, *hash.as_bytes(), &mut &made.nar[..])
+        push::put_part(&push, hash, 1, len, *hash.as_bytes(), &mut &made.nar[..])
     }
 
     fn part_count(&self) -> usize {
@@ -244,7 +248,7 @@ fn a_nar_whose_file_is_lost_is_needed_again() {
     fs::write(&file, b"short").unwrap();
     assert_eq!(fixture.open(&made).1, Answer::Need);
     let push = push::find(&fixture.cache, &fixture.token, id).unwrap();
-    let refused = push.publish(&mut &made.narinfo()[..], &|_| false, &render);
+    let refused = push::publish(&push, &mut &made.narinfo()[..], &|_| false, &render);
     assert!(matches!(refused, Err(PushError::Missing(_))), "{refused:?}");
     fixture.send(id, &made);
     assert_eq!(fs::read(&file).unwrap(), made.nar);
@@ -264,17 +268,17 @@ fn pushes_expire_a_day_after_their_last_request() {
     // A new push starts with its tolerance; later ones have between that and none.
     pass(DAY - 1);
     let push = push::find(&fixture.cache, &fixture.token, used).unwrap();
-    assert_eq!(push.parts(&made.nar_hash()).unwrap().len(), 1);
-    fixture.storage.sweep_pushes().unwrap();
+    assert_eq!(push::parts(&push, &made.nar_hash()).unwrap().len(), 1);
+    fixture.sweep();
     assert_eq!(fixture.part_count(), 2);
     pass(601);
     let gone = fixture.put_part(unused, &made);
     assert!(matches!(gone, Err(PushError::NoPush)), "{gone:?}");
-    fixture.storage.sweep_pushes().unwrap();
+    fixture.sweep();
     assert_eq!(fixture.part_count(), 1);
     fixture.put_part(used, &made).unwrap();
     pass(2 * DAY);
-    fixture.storage.sweep_pushes().unwrap();
+    fixture.sweep();
     assert_eq!(fixture.part_count(), 0);
 }
 
@@ -311,8 +315,7 @@ fn parts_survive_a_restart_and_unfinished_files_do_not() {
     assert_eq!(fixture.part_count(), 1);
     let push = push::find(&fixture.cache, &fixture.token, id).unwrap();
     let compression = samovar_nix::narinfo::Compression::None;
-    push.join(made.nar_hash(), 1, compression, &mut Unlimited)
-        .unwrap();
+    push::join(&push, made.nar_hash(), 1, compression, &mut Unlimited).unwrap();
     assert_eq!(fixture.part_count(), 0);
     assert_eq!(fixture.open(&made).1, Answer::Link);
 }
@@ -358,7 +361,7 @@ fn a_part_that_exceeds_the_quota_is_refused() {
         let put = |number: u32, mut part: &[u8]| {
             let sha256 = Sha256::digest(part).into();
             let len = part.len() as u64;
-            push.put_part(made.nar_hash(), number, len, sha256, &mut part)
+            push::put_part(&push, made.nar_hash(), number, len, sha256, &mut part)
         };
         // A part that replaces another one with the same number does not count twice.
         put(1, second).unwrap();
@@ -387,7 +390,7 @@ fn a_failure_of_the_storage_after_a_nar_was_received_is_counted() {
     fs::remove_dir(&nars).unwrap();
     fs::write(&nars, b"a file in place of the directory").unwrap();
     let push = push::find(&fixture.cache, &fixture.token, id).unwrap();
-    let failed = push.put_pack(&mut &made.pack()[..], &mut Unlimited);
+    let failed = push::put_pack(&push, &mut &made.pack()[..], &mut Unlimited);
     assert!(matches!(failed, Err(PushError::Put(_))), "{failed:?}");
     let refused = fixture.storage.statistics().refused;
     let count = refused
@@ -419,12 +422,12 @@ fn files_of_a_pack_that_are_not_recorded_yet_count_towards_the_limit() {
         });
         let (id, _) = fixture.open(&made[0]);
         let push = push::find(&fixture.cache, &fixture.token, id).unwrap();
-        let outcome = push.put_pack(&mut &pack[..], &mut Unlimited);
+        let outcome = push::put_pack(&push, &mut &pack[..], &mut Unlimited);
         assert_eq!(outcome.is_ok(), is_within, "{outcome:?}");
         // What was refused does not count.
         let (id, _) = fixture.open(&made[0]);
         let push = push::find(&fixture.cache, &fixture.token, id).unwrap();
-        let outcome = push.put_pack(&mut &made[0].pack()[..], &mut Unlimited);
+        let outcome = push::put_pack(&push, &mut &made[0].pack()[..], &mut Unlimited);
         assert!(outcome.is_ok(), "{outcome:?}");
     }
 }

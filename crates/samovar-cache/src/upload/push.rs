@@ -114,7 +114,7 @@ impl Uploads {
                 })?;
                 let push = push::find(&self.stored, token, id)?;
                 let body = SharedBody::new(request.reader());
-                let received = push.put_part(nar_hash, number, len, sha256, &mut &body);
+                let received = push::put_part(&push, nar_hash, number, len, sha256, &mut &body);
                 body.finish(received, BODY_LEN_MAX)?;
                 Ok(done())
             }
@@ -173,7 +173,7 @@ impl Uploads {
         let body = SharedBody::new(request.reader());
         let receive = || -> Result<_, PushError> {
             let mut admitted = self.stored.admit(token, &body, PATIENCE)?;
-            push.put_pack(&mut &body, &mut admitted)
+            push::put_pack(&push, &mut &body, &mut admitted)
         };
         let outcomes = body.finish(receive(), BODY_LEN_MAX)?;
         for outcome in &outcomes {
@@ -187,7 +187,7 @@ impl Uploads {
     }
 
     fn parts(&self, token: &Token, id: PushId, nar_hash: &NarHash) -> Result<Response, Failure> {
-        let parts = push::find(&self.stored, token, id)?.parts(nar_hash)?;
+        let parts = push::parts(&push::find(&self.stored, token, id)?, nar_hash)?;
         let lines = parts.iter().map(|part| PartLine {
             number: part.number,
             len: part.len,
@@ -215,7 +215,7 @@ impl Uploads {
         let push = push::find(&self.stored, token, id)?;
         let body = SharedBody::new(request.reader());
         let mut admitted = self.stored.admit(token, &body, PATIENCE)?;
-        push.join(nar_hash, count, compression, &mut admitted)?;
+        push::join(&push, nar_hash, count, compression, &mut admitted)?;
         Ok(done())
     }
 
@@ -245,7 +245,7 @@ impl Uploads {
         let body = SharedBody::new(request.reader());
         let receive = || -> Result<_, PushError> {
             let mut admitted = self.stored.admit(token, &body, PATIENCE)?;
-            push.assemble(&base, window_log, &mut &body, &mut admitted)
+            push::assemble(&push, &base, window_log, &mut &body, &mut admitted)
         };
         let (nar_hash, nar_size) = body.finish(receive(), BODY_LEN_MAX)?;
         let assembled = Assembled { nar_hash, nar_size };
@@ -275,7 +275,7 @@ impl Uploads {
             })
         };
         let render = |path: &StoredPath| render(context, path);
-        let paths = match push.publish(&mut &body, &is_elsewhere, &render) {
+        let paths = match push::publish(&push, &mut &body, &is_elsewhere, &render) {
             // The live Nix store may contain the reference, but it cannot be read at the moment.
             Err(PushError::Missing(_)) if undecided.get() => {
                 return Ok(Fixed::Unavailable.response());

@@ -51,6 +51,7 @@ mod keep;
 pub(crate) mod log_files;
 pub(crate) mod plausible;
 mod purge;
+mod pushes;
 mod retention;
 
 use std::fmt;
@@ -71,6 +72,7 @@ use crate::unmounted::check_files;
 pub use extras::unused_extras;
 pub use keep::Verdict;
 pub use purge::purge_step;
+pub use pushes::sweep_pushes;
 pub use retention::{Retention, RetentionRule, Retentions, Rules, retention_time};
 
 /// Name of the file that the collector locks, relative to the storage directory.

@@ -18,8 +18,8 @@ use samovar_nix::narinfo::Compression;
 use samovar_protocol::names::FileName;
 use samovar_protocol::recipe::{RecipeError, WINDOW_LOG_MAX};
 
-use super::{Push, PushError, usable_nar};
-use crate::metadata::{NewNar, nars, pushes};
+use super::{Push, PushError, holds_known, usable_nar};
+use crate::metadata::{NewNar, nars};
 use crate::receive::PutError;
 use crate::storage::counters::{Kind, Reason, Received};
 use crate::storage::nar::{self, NewFile};
@@ -102,135 +102,130 @@ pub enum AssembleError {
     },
 }
 
-impl Push<'_> {
-    /// Receives a recipe compressed with zstd, assembles its NAR, and verifies it. When this
-    /// returns, the NAR is stored durably. Returns the hash of the NAR, and its length in bytes.
-    /// `window_log`: maximum window of the recipe, as a power of two, at most
-    /// [`WINDOW_LOG_MAX`].
-    ///
-    /// # Errors
-    ///
-    /// [`PushError::Assemble`]. Other errors.
-    pub fn assemble(
-        &self,
-        base: &NarHash,
-        window_log: u32,
-        source: &mut dyn Read,
-        memory: &mut dyn Memory,
-    ) -> Result<(NarHash, u64), PushError> {
-        let storage = &*self.stored.storage;
-        let running = storage.joins.start((self.id.to_string(), *base));
-        let _running = running.ok_or(AssembleError::InProgress)?;
-        let found = usable_nar(self.stored, self.token, base)?;
-        let nar = found.ok_or(AssembleError::NoBase(*base))?;
-        let file = storage.open_whole(&nar)?;
-        let file = file.ok_or(AssembleError::NoBase(*base))?;
-        let index = nars::frames(&storage.metadata, nar.id)?;
-        let base_size = nar.nar_size;
-        let base = Source::new(nar, file, index.as_deref());
-        let window_log = window_log.min(WINDOW_LOG_MAX);
-        let windows_len = base.window_len(&storage.limits)? + (1 << window_log);
-        if windows_len > WINDOWS_LEN_MAX {
-            return Err(AssembleError::Windows.into());
-        }
-        let needed = windows_len + VERIFY_MEMORY + BUFFER_MEMORY;
-        let reserved = memory.reserve(needed).map_err(PutError::from);
-        let outcome = match reserved {
-            Ok(()) => {
-                let work = Work::new(memory);
-                let received = self.receive_recipe(base, base_size, window_log, source, &work);
-                work.finish(received)
-            }
-            Err(error) => Err(error.into()),
-        };
-        match &outcome {
-            Ok(_) => storage.counters.accept(Kind::Nar, 1),
-            Err(PushError::Put(error)) => storage.counters.reject(Kind::Nar, Reason::of(error)),
-            Err(_) => storage.counters.reject(Kind::Nar, Some(Reason::Nar)),
-        }
-        let (new, file) = outcome?;
-        let (nar_hash, nar_size) = (new.nar.nar_hash, new.nar.nar_size);
-        if let Some(known) = usable_nar(self.stored, self.token, &nar_hash)?
-            && pushes::hold_nars(&storage.metadata, self.token.id, &[known.id])? == [true]
-        {
-            return Ok((nar_hash, nar_size));
-        }
-        nar::store(storage, self.token, new, file)?;
-        Ok((nar_hash, nar_size))
+/// Receives a recipe compressed with zstd, assembles its NAR, and verifies it. When this
+/// returns, the NAR is stored durably. Returns the hash of the NAR, and its length in bytes.
+/// `window_log`: maximum window of the recipe, as a power of two, at most
+/// [`WINDOW_LOG_MAX`].
+///
+/// # Errors
+///
+/// [`PushError::Assemble`]. Other errors.
+pub fn assemble(
+    push: &Push<'_>,
+    base: &NarHash,
+    window_log: u32,
+    source: &mut dyn Read,
+    memory: &mut dyn Memory,
+) -> Result<(NarHash, u64), PushError> {
+    let storage = &*push.stored.storage;
+    let running = storage.joins.start((push.id.to_string(), *base));
+    let _running = running.ok_or(AssembleError::InProgress)?;
+    let found = usable_nar(push.stored, push.token, base)?;
+    let nar = found.ok_or(AssembleError::NoBase(*base))?;
+    let file = storage.open_whole(&nar)?;
+    let file = file.ok_or(AssembleError::NoBase(*base))?;
+    let index = nars::frames(&storage.metadata, nar.id)?;
+    let base_size = nar.nar_size;
+    let base = Source::new(nar, file, index.as_deref());
+    let window_log = window_log.min(WINDOW_LOG_MAX);
+    let windows_len = base.window_len(&storage.limits)? + (1 << window_log);
+    if windows_len > WINDOWS_LEN_MAX {
+        return Err(AssembleError::Windows.into());
     }
+    let needed = windows_len + VERIFY_MEMORY + BUFFER_MEMORY;
+    let reserved = memory.reserve(needed).map_err(PutError::from);
+    let outcome = match reserved {
+        Ok(()) => {
+            let work = Work::new(memory);
+            let received = receive_recipe(push, base, base_size, window_log, source, &work);
+            work.finish(received)
+        }
+        Err(error) => Err(error.into()),
+    };
+    match &outcome {
+        Ok(_) => storage.counters.accept(Kind::Nar, 1),
+        Err(PushError::Put(error)) => storage.counters.reject(Kind::Nar, Reason::of(error)),
+        Err(_) => storage.counters.reject(Kind::Nar, Some(Reason::Nar)),
+    }
+    let (new, file) = outcome?;
+    let (nar_hash, nar_size) = (new.nar.nar_hash, new.nar.nar_size);
+    if holds_known(push.stored, push.token, &nar_hash)? {
+        return Ok((nar_hash, nar_size));
+    }
+    nar::store(storage, push.token, new, file)?;
+    Ok((nar_hash, nar_size))
+}
 
-    /// Receives a recipe, and writes the file of its NAR to a new object.
-    fn receive_recipe(
-        &self,
-        base: Source,
-        base_size: u64,
-        window_log: u32,
-        source: &mut dyn Read,
-        work: &Work<'_>,
-    ) -> Result<(NewNar, NewFile), PushError> {
-        let add = |len: u64| work.add(len);
-        base.verify(&add)?;
-        let storage = &*self.stored.storage;
-        let work_max = base_size
-            .saturating_mul(WORK_FACTOR)
-            .saturating_add(WORK_FREE_LEN);
-        let used = self.stored.used_of_quota()?;
-        let check_len = |len: u64| self.stored.check_quota(used, len);
-        let recipe_limits = Limits {
-            zstd_window_log_max: window_log,
-            ..Limits::default()
-        };
-        let convert = |failure| match failure {
-            VerifyError::Source(error) => error,
-            failure => io::Error::other(of_compression(failure)),
-        };
-        let mut source = Received {
-            source,
-            counters: &storage.counters,
-        };
-        let received = decompressed(
-            &mut source,
-            Compression::Zstd,
-            &recipe_limits,
-            &mut Granted::of_client(1 << window_log, &add, &|| work.rest()),
-            &convert,
-            |recipe| {
-                base.open(&storage.limits, work_max, &add, |base| {
-                    let mut file = Assembler::new(recipe, base, base_size, work_max, &check_len)?;
-                    let received = self.receive_assembled(&mut file, used, &add);
-                    match file.take_failure() {
-                        Some(failure) => Err(failure),
-                        None => received,
-                    }
-                })
-            },
-        );
-        received.unwrap_or_else(|failure| Err(of_compression(failure).into()))
-    }
+/// Receives a recipe, and writes the file of its NAR to a new object.
+fn receive_recipe(
+    push: &Push<'_>,
+    base: Source,
+    base_size: u64,
+    window_log: u32,
+    source: &mut dyn Read,
+    work: &Work<'_>,
+) -> Result<(NewNar, NewFile), PushError> {
+    let add = |len: u64| work.add(len);
+    base.verify(&add)?;
+    let storage = &*push.stored.storage;
+    let work_max = base_size
+        .saturating_mul(WORK_FACTOR)
+        .saturating_add(WORK_FREE_LEN);
+    let used = push.stored.used_of_quota()?;
+    let check_len = |len: u64| push.stored.check_quota(used, len);
+    let recipe_limits = Limits {
+        zstd_window_log_max: window_log,
+        ..Limits::default()
+    };
+    let convert = |failure| match failure {
+        VerifyError::Source(error) => error,
+        failure => io::Error::other(of_compression(failure)),
+    };
+    let mut source = Received {
+        source,
+        counters: &storage.counters,
+    };
+    let received = decompressed(
+        &mut source,
+        Compression::Zstd,
+        &recipe_limits,
+        &mut Granted::of_client(1 << window_log, &add, &|| work.rest()),
+        &convert,
+        |recipe| {
+            base.open(&storage.limits, work_max, &add, |base| {
+                let mut file = Assembler::new(recipe, base, base_size, work_max, &check_len)?;
+                let received = receive_assembled(push, &mut file, used, &add);
+                match file.take_failure() {
+                    Some(failure) => Err(failure),
+                    None => received,
+                }
+            })
+        },
+    );
+    received.unwrap_or_else(|failure| Err(of_compression(failure).into()))
+}
 
-    /// Verifies the file of an assembled NAR, and writes it to a new object.
-    fn receive_assembled(
-        &self,
-        file: &mut Assembler<'_, '_>,
-        mut used: u64,
-        work: AddWork<'_>,
-    ) -> Result<(NewNar, NewFile), PushError> {
-        let limits = &self.stored.storage.limits;
-        let verify = |object: &mut dyn Write| {
-            let memory = &mut Granted::new(VERIFY_MEMORY, work);
-            verify_unnamed(file, Compression::Zstd, object, limits, memory)
-                .map_err(|error| PutError::of_nar(error, "an assembled NAR"))
-        };
-        let name = |verified: &verify::Verified| {
-            Ok(FileName::new(verified.file_hash, verified.compression))
-        };
-        let received = nar::receive(self.stored, self.token, &mut used, verify, name);
-        received.map_err(|error| match error {
-            // The server has made the file, so frames of the base are damaged.
-            PutError::File(refusal) if is_of_file(&refusal) => AssembleError::Damaged.into(),
-            error => error.into(),
-        })
-    }
+/// Verifies the file of an assembled NAR, and writes it to a new object.
+fn receive_assembled(
+    push: &Push<'_>,
+    file: &mut Assembler<'_, '_>,
+    mut used: u64,
+    work: AddWork<'_>,
+) -> Result<(NewNar, NewFile), PushError> {
+    let limits = &push.stored.storage.limits;
+    let verify = |object: &mut dyn Write| {
+        let memory = &mut Granted::new(VERIFY_MEMORY, work);
+        verify_unnamed(file, Compression::Zstd, object, limits, memory)
+            .map_err(|error| PutError::of_nar(error, "an assembled NAR"))
+    };
+    let name =
+        |verified: &verify::Verified| Ok(FileName::new(verified.file_hash, verified.compression));
+    let received = nar::receive(push.stored, push.token, &mut used, verify, name);
+    received.map_err(|error| match error {
+        // The server has made the file, so frames of the base are damaged.
+        PutError::File(refusal) if is_of_file(&refusal) => AssembleError::Damaged.into(),
+        error => error.into(),
+    })
 }
 
 /// Returns whether the fault is one of the compressed file, not of the NAR in it.

@@ -2,16 +2,16 @@
 //!
 //! # Theory of operation
 //!
-//! A client opens a push ([`open`]) with the list of its paths, and learns which
-//! of them it must send. It sends small NARs in packs ([`Push::put_pack`]), and large ones in parts
-//! ([`Push::put_part`], [`Push::join`]). As with the upload of a stock client, the server verifies
-//! each NAR and records it for the client's token, and no other token may use it yet. Then the
-//! client publishes paths ([`Push::publish`]), in one transaction for each request.
+//! A client opens a push ([`open`]) with the list of its paths, and learns which of them it must
+//! send. It sends small NARs in packs ([`put_pack`]), and large ones in parts ([`put_part`],
+//! [`join`]). As with the upload of a stock client, the server verifies each NAR and records it for
+//! the client's token, and no other token may use it yet. Then the client publishes paths
+//! ([`publish`](publish())), in one transaction for each request.
 //!
 //! The state of a push consists of a row in the database and of files for parts in `.samovar/tmp/`.
 //! The name of such a file contains all that the server knows about the part ([`PartKey`]), so a
 //! push survives a restart. A push expires a day after its last request. Then
-//! [`Storage::sweep_pushes`] removes it and its parts.
+//! [`gc::sweep_pushes`](crate::gc::sweep_pushes) removes it and its parts.
 //!
 //! A pushed file is named after the file hash that the server computes. Its NAR hash would not
 //! identify the file, because two clients may compress the same NAR differently.
@@ -21,7 +21,6 @@ mod pack;
 mod parts;
 mod publish;
 
-use std::collections::HashSet;
 use std::slice;
 
 use samovar_nix::{NarHash, StorePath};
@@ -29,17 +28,18 @@ use samovar_protocol::names::PushId;
 use samovar_protocol::push::{Missing, OpenAnswer, OpenLine};
 
 use crate::error::StorageError;
-use crate::layout::PART_PREFIX;
 use crate::metadata::{DAY, Need, PushLimits, StoredNar, pushes};
-use crate::objects::list_if_any;
 use crate::receive::PutError;
 use crate::receive::publish::{Refusal, check_name};
-use crate::storage::Storage;
 use crate::storage::StoredCache;
 use crate::token::Token;
 
-pub use assemble::AssembleError;
-pub use parts::{PartError, PartKey};
+pub use assemble::{AssembleError, assemble};
+pub use pack::put_pack;
+pub use parts::{PartError, PartKey, join, parts, put_part};
+pub use publish::publish;
+
+use parts::part_directory;
 
 /// Limits of the pushes that belong to one token.
 const LIMITS: PushLimits = PushLimits {
@@ -251,6 +251,19 @@ fn usable_nar(
     Ok(None)
 }
 
+/// Keeps a stored NAR with this hash for the client, if it may use one: then the NAR need not be
+/// stored again. Returns whether that is so.
+fn holds_known(
+    stored: &StoredCache,
+    token: &Token,
+    nar_hash: &NarHash,
+) -> Result<bool, StorageError> {
+    let Some(known) = usable_nar(stored, token, nar_hash)? else {
+        return Ok(false);
+    };
+    Ok(pushes::hold_nars(&stored.storage.metadata, token.id, &[known.id])? == [true])
+}
+
 /// Returns the reason why a path whose name the client states would be refused. Returns `None` if
 /// the cache has the path.
 fn refusal(token: &Token, line: &OpenLine, need: &Need) -> Option<Refusal> {
@@ -263,54 +276,4 @@ fn refusal(token: &Token, line: &OpenLine, need: &Need) -> Option<Refusal> {
         }),
         Need::Narinfo(_) | Need::All => check_name(token, path.name()).err(),
     }
-}
-
-impl Storage {
-    /// Ends pushes that have expired, and removes parts that belong to no push.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    pub fn sweep_pushes(&self) -> Result<(), StorageError> {
-        pushes::remove_expired(&self.metadata)?;
-        // List directories before pushes: then a directory that is listed belongs to a push that is
-        // listed, too, unless the push has ended.
-        let directories = self.objects.directories(PART_PREFIX)?;
-        if directories.is_empty() {
-            return Ok(());
-        }
-        let pushes: HashSet<String> = pushes::all(&self.metadata, None)?.into_iter().collect();
-        let is_over = |key: &&String| {
-            let push = key.strip_prefix(PART_PREFIX).unwrap_or_default();
-            !pushes.contains(push)
-        };
-        let mut over = directories.iter().filter(is_over);
-        over.try_for_each(|key| self.objects.remove_directory(key))
-    }
-
-    /// Returns the stored parts of a push.
-    fn parts(&self, push: &str) -> Result<Vec<PartKey>, StorageError> {
-        let mut parts = Vec::new();
-        let directory = format!("{}/", part_directory(push));
-        list_if_any(&self.objects, &directory, &mut |key| {
-            parts.extend(PartKey::parse(key));
-            Ok(())
-        })?;
-        Ok(parts)
-    }
-
-    /// Removes the parts of a NAR file of a push.
-    fn remove_parts(&self, push: PushId, nar_hash: &NarHash) -> Result<(), StorageError> {
-        let parts = self.parts(&push.to_string())?;
-        let of_nar = parts.iter().filter(|part| part.nar_hash == *nar_hash);
-        for part in of_nar {
-            self.objects.remove(&part.to_string())?;
-        }
-        Ok(())
-    }
-}
-
-/// Returns the key of the directory with the parts of a push.
-fn part_directory(push: &str) -> String {
-    format!("{PART_PREFIX}{push}")
 }

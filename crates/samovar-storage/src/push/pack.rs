@@ -7,11 +7,13 @@ use samovar_protocol::push::{PackLine, PackOutcome, Records};
 use super::{Push, PushError, usable_nar};
 use crate::error::StorageError;
 use crate::metadata::{NewNar, nars, pushes};
-use crate::objects::{ObjectGroup, Placed};
+use crate::objects::{Directory, ObjectGroup, Placed};
 use crate::receive::PutError;
-use crate::storage::counters::{Kind, Reason, Received};
+use crate::storage::Storage;
+use crate::storage::counters::{Counters, Kind, Reason, Received};
 use crate::storage::loose::InFlight;
 use crate::storage::nar::{self, NewFile};
+use crate::token::Token;
 use crate::verify::{Memory, Refusal, Verified, verify_unnamed};
 use samovar_protocol::names::FileName;
 
@@ -38,53 +40,114 @@ struct Batch<'a> {
     known: Vec<(usize, i64)>,
 }
 
-impl Push<'_> {
-    /// Receives a pack, and verifies each of its NARs. When this returns, all accepted NARs are
-    /// stored durably. Returns the outcomes in the order of the records.
-    ///
-    /// # Errors
-    ///
-    /// Any [`PushError`]; a [`PutError::Source`] may contain a
-    /// [`WireError`](samovar_protocol::push::WireError). Records before the fault may have been
-    /// kept.
-    pub fn put_pack(
-        &self,
-        source: &mut dyn Read,
-        memory: &mut dyn Memory,
-    ) -> Result<Vec<PackOutcome>, PushError> {
-        let counters = &self.stored.storage.counters;
-        let source = Received { source, counters };
-        let mut records = Records::<_, PackLine>::new(BufReader::with_capacity(BUFFER_LEN, source));
-        let mut outcomes = Vec::new();
-        let mut used = self.stored.used_of_quota()?;
-        let mut batch = self.start_batch()?;
-        while let Some(line) = records.next_record().map_err(PutError::Source)? {
-            let mut refusal = None;
-            if let Some(known) = usable_nar(self.stored, self.token, &line.nar_hash)? {
-                batch.known.push((outcomes.len(), known.id));
-            } else {
-                match self.receive(&mut records, &line, memory, &mut used) {
-                    Ok((new, file)) => {
-                        let checked = self.stored.storage.check_place();
-                        self.counted(checked.and_then(|()| batch.add(new, file)))?;
-                    }
-                    Err(PutError::File(reason)) => refusal = Some(reason.to_string()),
-                    Err(other) => return Err(other.into()),
+/// Receives a pack, and verifies each of its NARs. When this returns, all accepted NARs are stored
+/// durably. Returns the outcomes in the order of the records.
+///
+/// # Errors
+///
+/// Any [`PushError`]; a [`PutError::Source`] may contain a
+/// [`WireError`](samovar_protocol::push::WireError). Records before the fault may have been kept.
+pub fn put_pack(
+    push: &Push<'_>,
+    source: &mut dyn Read,
+    memory: &mut dyn Memory,
+) -> Result<Vec<PackOutcome>, PushError> {
+    let storage = &*push.stored.storage;
+    let counters = &storage.counters;
+    let source = Received { source, counters };
+    let mut records = Records::<_, PackLine>::new(BufReader::with_capacity(BUFFER_LEN, source));
+    let mut outcomes = Vec::new();
+    let mut used = push.stored.used_of_quota()?;
+    let mut batch = Batch::new(&storage.objects)?;
+    while let Some(line) = records.next_record().map_err(PutError::Source)? {
+        let mut refusal = None;
+        if let Some(known) = usable_nar(push.stored, push.token, &line.nar_hash)? {
+            batch.known.push((outcomes.len(), known.id));
+        } else {
+            match receive_nar(push, &mut records, &line, memory, &mut used) {
+                Ok((new, file)) => {
+                    let checked = storage.check_place();
+                    counted(counters, checked.and_then(|()| batch.add(new, file)))?;
                 }
-            }
-            outcomes.push(PackOutcome::new(line.nar_hash, refusal.as_deref()));
-            if batch.new.len() >= BATCH_COUNT || batch.len >= BATCH_LEN {
-                let full = std::mem::replace(&mut batch, self.start_batch()?);
-                self.counted(self.record(full, &mut outcomes))?;
+                Err(PutError::File(reason)) => refusal = Some(reason.to_string()),
+                Err(other) => return Err(other.into()),
             }
         }
-        self.counted(self.record(batch, &mut outcomes))?;
-        Ok(outcomes)
+        outcomes.push(PackOutcome::new(line.nar_hash, refusal.as_deref()));
+        if batch.new.len() >= BATCH_COUNT || batch.len >= BATCH_LEN {
+            let full = std::mem::replace(&mut batch, Batch::new(&storage.objects)?);
+            counted(counters, record(storage, push.token, full, &mut outcomes))?;
+        }
     }
+    counted(counters, record(storage, push.token, batch, &mut outcomes))?;
+    Ok(outcomes)
+}
 
-    fn start_batch(&self) -> Result<Batch<'_>, StorageError> {
-        Ok(Batch {
-            group: self.stored.storage.objects.start_group()?,
+/// Receives and verifies the NAR of one record.
+pub(super) fn receive_nar(
+    push: &Push<'_>,
+    source: &mut dyn Read,
+    line: &PackLine,
+    memory: &mut dyn Memory,
+    used: &mut u64,
+) -> Result<(NewNar, NewFile), PutError> {
+    let storage = &*push.stored.storage;
+    let limits = &storage.limits;
+    let verify = |object: &mut dyn Write| {
+        verify_unnamed(source, line.compression, object, limits, memory)
+            .map_err(|error| PutError::of_nar(error, "a file of a pack"))
+    };
+    let name = |verified: &Verified| match verified.nar_hash == line.nar_hash {
+        true => Ok(FileName::new(verified.file_hash, verified.compression)),
+        false => Err(PutError::File(Box::new(Refusal::NarHash {
+            stated: line.nar_hash,
+            found: verified.nar_hash,
+        }))),
+    };
+    let outcome = nar::receive(push.stored, push.token, used, verify, name);
+    storage.counters.count(Kind::Nar, outcome)
+}
+
+/// Counts an error of the storage that occurred after NARs had been received.
+fn counted<T>(counters: &Counters, outcome: Result<T, StorageError>) -> Result<T, PutError> {
+    let outcome = outcome.map_err(PutError::from);
+    if let Err(error) = &outcome {
+        counters.reject(Kind::Nar, Reason::of(error));
+    }
+    outcome
+}
+
+/// Makes the files of a batch durable, then records its NARs.
+fn record(
+    storage: &Storage,
+    token: &Token,
+    batch: Batch<'_>,
+    outcomes: &mut [PackOutcome],
+) -> Result<(), StorageError> {
+    if !batch.new.is_empty() {
+        let files: Vec<&Placed> = batch.files.iter().collect();
+        batch.group.sync(&files)?;
+        if nars::add(&storage.metadata, token.id, &batch.new)? {
+            storage.check_mirror();
+        }
+        storage.check_committed()?;
+    }
+    if !batch.known.is_empty() {
+        let ids: Vec<i64> = batch.known.iter().map(|(_, id)| *id).collect();
+        let held = pushes::hold_nars(&storage.metadata, token.id, &ids)?;
+        let lost = batch.known.iter().zip(held).filter(|(_, held)| !held);
+        for ((at, _), _) in lost {
+            let reason = "the NAR was deleted meanwhile; upload it again";
+            outcomes[*at].refusal = Some(reason.to_owned());
+        }
+    }
+    Ok(())
+}
+
+impl<'a> Batch<'a> {
+    fn new(objects: &'a Directory) -> Result<Self, StorageError> {
+        Ok(Self {
+            group: objects.start_group()?,
             new: Vec::new(),
             files: Vec::new(),
             in_flight: Vec::new(),
@@ -93,66 +156,6 @@ impl Push<'_> {
         })
     }
 
-    /// Receives and verifies the NAR of one record.
-    pub(super) fn receive(
-        &self,
-        source: &mut dyn Read,
-        line: &PackLine,
-        memory: &mut dyn Memory,
-        used: &mut u64,
-    ) -> Result<(NewNar, NewFile), PutError> {
-        let storage = &*self.stored.storage;
-        let limits = &storage.limits;
-        let verify = |object: &mut dyn Write| {
-            verify_unnamed(source, line.compression, object, limits, memory)
-                .map_err(|error| PutError::of_nar(error, "a file of a pack"))
-        };
-        let name = |verified: &Verified| match verified.nar_hash == line.nar_hash {
-            true => Ok(FileName::new(verified.file_hash, verified.compression)),
-            false => Err(PutError::File(Box::new(Refusal::NarHash {
-                stated: line.nar_hash,
-                found: verified.nar_hash,
-            }))),
-        };
-        let outcome = nar::receive(self.stored, self.token, used, verify, name);
-        storage.counters.count(Kind::Nar, outcome)
-    }
-
-    /// Counts an error of the storage that occurred after NARs had been received.
-    fn counted<T>(&self, outcome: Result<T, StorageError>) -> Result<T, PutError> {
-        let outcome = outcome.map_err(PutError::from);
-        if let Err(error) = &outcome {
-            let counters = &self.stored.storage.counters;
-            counters.reject(Kind::Nar, Reason::of(error));
-        }
-        outcome
-    }
-
-    /// Makes the files of a batch durable, then records its NARs.
-    fn record(&self, batch: Batch<'_>, outcomes: &mut [PackOutcome]) -> Result<(), StorageError> {
-        let storage = &*self.stored.storage;
-        if !batch.new.is_empty() {
-            let files: Vec<&Placed> = batch.files.iter().collect();
-            batch.group.sync(&files)?;
-            if nars::add(&storage.metadata, self.token.id, &batch.new)? {
-                storage.check_mirror();
-            }
-            storage.check_committed()?;
-        }
-        if !batch.known.is_empty() {
-            let ids: Vec<i64> = batch.known.iter().map(|(_, id)| *id).collect();
-            let held = pushes::hold_nars(&storage.metadata, self.token.id, &ids)?;
-            let lost = batch.known.iter().zip(held).filter(|(_, held)| !held);
-            for ((at, _), _) in lost {
-                let reason = "the NAR was deleted meanwhile; upload it again";
-                outcomes[*at].refusal = Some(reason.to_owned());
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Batch<'_> {
     /// Adds a verified NAR.
     fn add(&mut self, new: NewNar, file: NewFile) -> Result<(), StorageError> {
         let placed = file.object.place(&new.nar.object_key, new.is_stored)?;

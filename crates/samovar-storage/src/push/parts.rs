@@ -15,13 +15,15 @@ use samovar_protocol::push::{BODY_LEN_MAX, PackLine};
 use samovar_text::human;
 use sha2::{Digest as _, Sha256};
 
-use super::{Push, PushError, usable_nar};
+use super::pack::receive_nar;
+use super::{Push, PushError, holds_known};
 use crate::error::StorageError;
 use crate::layout::PART_PREFIX;
-use crate::objects::Directory;
+use crate::objects::{Directory, list_if_any};
 use crate::receive::PutError;
 use crate::storage::counters::{Kind, Reason, Received};
-use crate::storage::nar;
+use crate::storage::{Storage, nar};
+use crate::token::Token;
 use crate::verify::Memory;
 
 /// Maximum number that a part may have within its NAR file.
@@ -165,194 +167,214 @@ pub enum PartError {
     Joining,
 }
 
-impl Push<'_> {
-    /// Returns the stored parts of a NAR file, sorted by number.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    pub fn parts(&self, nar_hash: &NarHash) -> Result<Vec<PartKey>, StorageError> {
-        let storage = &*self.stored.storage;
-        let mut parts = Vec::new();
-        for part in storage.parts(&self.id.to_string())? {
-            if part.is_of(self.id, nar_hash)
-                && let Some(state) = storage.objects.state(&part.to_string())?
-                && state.len == part.len
-            {
-                parts.push(part);
-            }
-        }
-        parts.sort_by_key(|part| part.number);
-        // Two simultaneous requests may have stored two parts with the same number: use one of
-        // them.
-        parts.dedup_by_key(|part| part.number);
-        Ok(parts)
-    }
-
-    /// Receives a part of `len` bytes. When this returns, the part survives a crash of the server,
-    /// but not a power cut.
-    ///
-    /// # Errors
-    ///
-    /// [`PushError::Part`] if the part is refused. Other errors.
-    pub fn put_part(
-        &self,
-        nar_hash: NarHash,
-        number: u32,
-        len: u64,
-        sha256: [u8; 32],
-        source: &mut dyn Read,
-    ) -> Result<(), PushError> {
-        let part = PartKey {
-            push: self.id,
-            nar_hash,
-            number,
-            len,
-            sha256,
-        };
-        let outcome = self.receive_part(&part, source);
-        if let Err(PushError::Put(error)) = &outcome {
-            let counters = &self.stored.storage.counters;
-            counters.reject(Kind::Nar, Reason::of(error));
-        }
-        outcome
-    }
-
-    fn receive_part(&self, part: &PartKey, source: &mut dyn Read) -> Result<(), PushError> {
-        let storage = &*self.stored.storage;
-        let &PartKey {
-            nar_hash,
-            number,
-            len,
-            sha256,
-            ..
-        } = part;
-        if number == 0 || number > PART_NUMBER_MAX {
-            return Err(PartError::Number(number).into());
-        }
-        if len == 0 || len > BODY_LEN_MAX {
-            return Err(PartError::Len(len).into());
-        }
-        let stored = storage.parts(&self.id.to_string())?;
-        if !stored.contains(part) {
-            self.check_limits(len)?;
-            let of_file = stored
-                .iter()
-                .filter(|other| other.is_of(self.id, &nar_hash));
-            check_len(part, of_file.clone())?;
-            // The file has at least this length: refuse it before the rest is uploaded. A stored
-            // part with the same number is replaced.
-            let file_len = of_file
-                .filter(|other| other.number != number)
-                .fold(len, |sum, other| sum.saturating_add(other.len));
-            let used = self.stored.used_of_quota()?;
-            let checked = self.stored.check_quota(used, file_len);
-            checked.map_err(PutError::from)?;
-        }
-        let mut object = storage.objects.create()?;
-        let counters = &storage.counters;
-        let found = receive(&mut Received { source, counters }, &mut object)?;
-        if found != sha256 {
-            let stated = sha256;
-            return Err(PartError::Sha256 { stated, found }.into());
-        }
-        let key = part.to_string();
-        object.place(&key, false)?;
-        let is_replaced = |other: &&PartKey| {
-            other.is_of(self.id, &nar_hash) && other.number == number && *other != part
-        };
-        for other in stored.iter().filter(is_replaced) {
-            storage.objects.remove(&other.to_string())?;
-        }
-        Ok(())
-    }
-
-    /// Checks that one more part of `len` bytes stays within the limits of the token.
-    fn check_limits(&self, mut len: u64) -> Result<(), PushError> {
-        let storage = &*self.stored.storage;
-        let mut count = 1;
-        for push in pushes::all(&storage.metadata, Some(self.token.id))? {
-            let parts = storage.parts(&push)?;
-            count += parts.len();
-            let lens = parts.iter().map(|part| part.len);
-            len = lens.fold(len, u64::saturating_add);
-        }
-        match count > PART_COUNT_MAX || len > PARTS_LEN_MAX {
-            true => Err(PartError::TooMany { count, len }.into()),
-            false => Ok(()),
-        }
-    }
-
-    /// Joins the parts 1 to `count` of a NAR file, and verifies the file. When this returns, the
-    /// NAR is stored durably, and the parts are removed.
-    ///
-    /// # Errors
-    ///
-    /// [`PushError::Part`]. [`PutError::File`] if the file is refused; then the parts are removed.
-    /// Other errors.
-    pub fn join(
-        &self,
-        nar_hash: NarHash,
-        count: u32,
-        compression: Compression,
-        memory: &mut dyn Memory,
-    ) -> Result<(), PushError> {
-        let storage = &*self.stored.storage;
-        let join = storage.joins.start((self.id.to_string(), nar_hash));
-        let _join = join.ok_or(PartError::Joining)?;
-        let outcome = self.join_parts(nar_hash, count, compression, memory);
-        if matches!(outcome, Ok(()) | Err(PushError::Put(PutError::File(_)))) {
-            storage.remove_parts(self.id, &nar_hash)?;
-        }
-        outcome
-    }
-
-    fn join_parts(
-        &self,
-        nar_hash: NarHash,
-        count: u32,
-        compression: Compression,
-        memory: &mut dyn Memory,
-    ) -> Result<(), PushError> {
-        let storage = &*self.stored.storage;
-        if let Some(known) = usable_nar(self.stored, self.token, &nar_hash)?
-            && pushes::hold_nars(&storage.metadata, self.token.id, &[known.id])? == [true]
+/// Returns the stored parts of a NAR file, sorted by number.
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn parts(push: &Push<'_>, nar_hash: &NarHash) -> Result<Vec<PartKey>, StorageError> {
+    let storage = &*push.stored.storage;
+    let mut parts = Vec::new();
+    for part in parts_of(&storage.objects, &push.id.to_string())? {
+        if part.is_of(push.id, nar_hash)
+            && let Some(state) = storage.objects.state(&part.to_string())?
+            && state.len == part.len
         {
-            return Ok(());
+            parts.push(part);
         }
-        if count == 0 || count > PART_NUMBER_MAX {
-            return Err(PartError::Number(count).into());
-        }
-        let mut parts = self.parts(&nar_hash)?;
-        let mut numbers = 1..=count;
-        let is_there = |number: &u32| {
-            parts
-                .get(*number as usize - 1)
-                .is_some_and(|part| part.number == *number)
-        };
-        if let Some(missing) = numbers.find(|number| !is_there(number)) {
-            return Err(PartError::Missing(missing).into());
-        }
-        parts.truncate(count as usize);
-        let mut file = JoinedParts {
-            objects: &storage.objects,
-            parts: parts.into_iter(),
-            current: None,
-            failure: None,
-        };
-        let line = PackLine {
-            nar_hash,
-            compression,
-            len: 0,
-        };
-        let mut used = self.stored.used_of_quota()?;
-        let received = self.receive(&mut file, &line, memory, &mut used);
-        if let Some(failure) = file.failure {
-            return Err(failure.into());
-        }
-        let (new, file) = received?;
-        Ok(nar::store(storage, self.token, new, file)?)
     }
+    parts.sort_by_key(|part| part.number);
+    // Two simultaneous requests may have stored two parts with the same number: use one of them.
+    parts.dedup_by_key(|part| part.number);
+    Ok(parts)
+}
+
+/// Receives a part of `len` bytes. When this returns, the part survives a crash of the server, but
+/// not a power cut.
+///
+/// # Errors
+///
+/// [`PushError::Part`] if the part is refused. Other errors.
+pub fn put_part(
+    push: &Push<'_>,
+    nar_hash: NarHash,
+    number: u32,
+    len: u64,
+    sha256: [u8; 32],
+    source: &mut dyn Read,
+) -> Result<(), PushError> {
+    let part = PartKey {
+        push: push.id,
+        nar_hash,
+        number,
+        len,
+        sha256,
+    };
+    let outcome = receive_part(push, &part, source);
+    if let Err(PushError::Put(error)) = &outcome {
+        let counters = &push.stored.storage.counters;
+        counters.reject(Kind::Nar, Reason::of(error));
+    }
+    outcome
+}
+
+fn receive_part(push: &Push<'_>, part: &PartKey, source: &mut dyn Read) -> Result<(), PushError> {
+    let storage = &*push.stored.storage;
+    let &PartKey {
+        nar_hash,
+        number,
+        len,
+        sha256,
+        ..
+    } = part;
+    if number == 0 || number > PART_NUMBER_MAX {
+        return Err(PartError::Number(number).into());
+    }
+    if len == 0 || len > BODY_LEN_MAX {
+        return Err(PartError::Len(len).into());
+    }
+    let stored = parts_of(&storage.objects, &push.id.to_string())?;
+    if !stored.contains(part) {
+        check_limits(storage, push.token, len)?;
+        let of_file = stored
+            .iter()
+            .filter(|other| other.is_of(push.id, &nar_hash));
+        check_len(part, of_file.clone())?;
+        // The file has at least this length: refuse it before the rest is uploaded. A stored part
+        // with the same number is replaced.
+        let file_len = of_file
+            .filter(|other| other.number != number)
+            .fold(len, |sum, other| sum.saturating_add(other.len));
+        let used = push.stored.used_of_quota()?;
+        let checked = push.stored.check_quota(used, file_len);
+        checked.map_err(PutError::from)?;
+    }
+    let mut object = storage.objects.create()?;
+    let counters = &storage.counters;
+    let found = receive(&mut Received { source, counters }, &mut object)?;
+    if found != sha256 {
+        let stated = sha256;
+        return Err(PartError::Sha256 { stated, found }.into());
+    }
+    let key = part.to_string();
+    object.place(&key, false)?;
+    let is_replaced = |other: &&PartKey| {
+        other.is_of(push.id, &nar_hash) && other.number == number && *other != part
+    };
+    for other in stored.iter().filter(is_replaced) {
+        storage.objects.remove(&other.to_string())?;
+    }
+    Ok(())
+}
+
+/// Checks that one more part of `len` bytes stays within the limits of the token.
+fn check_limits(storage: &Storage, token: &Token, mut len: u64) -> Result<(), PushError> {
+    let mut count = 1;
+    for push in pushes::all(&storage.metadata, Some(token.id))? {
+        let parts = parts_of(&storage.objects, &push)?;
+        count += parts.len();
+        let lens = parts.iter().map(|part| part.len);
+        len = lens.fold(len, u64::saturating_add);
+    }
+    match count > PART_COUNT_MAX || len > PARTS_LEN_MAX {
+        true => Err(PartError::TooMany { count, len }.into()),
+        false => Ok(()),
+    }
+}
+
+/// Joins the parts 1 to `count` of a NAR file, and verifies the file. When this returns, the NAR is
+/// stored durably, and the parts are removed.
+///
+/// # Errors
+///
+/// [`PushError::Part`]. [`PutError::File`] if the file is refused; then the parts are removed.
+/// Other errors.
+pub fn join(
+    push: &Push<'_>,
+    nar_hash: NarHash,
+    count: u32,
+    compression: Compression,
+    memory: &mut dyn Memory,
+) -> Result<(), PushError> {
+    let storage = &*push.stored.storage;
+    let join = storage.joins.start((push.id.to_string(), nar_hash));
+    let _join = join.ok_or(PartError::Joining)?;
+    let outcome = join_parts(push, nar_hash, count, compression, memory);
+    if matches!(outcome, Ok(()) | Err(PushError::Put(PutError::File(_)))) {
+        remove(&storage.objects, push.id, &nar_hash)?;
+    }
+    outcome
+}
+
+fn join_parts(
+    push: &Push<'_>,
+    nar_hash: NarHash,
+    count: u32,
+    compression: Compression,
+    memory: &mut dyn Memory,
+) -> Result<(), PushError> {
+    let storage = &*push.stored.storage;
+    if holds_known(push.stored, push.token, &nar_hash)? {
+        return Ok(());
+    }
+    if count == 0 || count > PART_NUMBER_MAX {
+        return Err(PartError::Number(count).into());
+    }
+    let mut parts = parts(push, &nar_hash)?;
+    let mut numbers = 1..=count;
+    let is_there = |number: &u32| {
+        parts
+            .get(*number as usize - 1)
+            .is_some_and(|part| part.number == *number)
+    };
+    if let Some(missing) = numbers.find(|number| !is_there(number)) {
+        return Err(PartError::Missing(missing).into());
+    }
+    parts.truncate(count as usize);
+    let mut file = JoinedParts {
+        objects: &storage.objects,
+        parts: parts.into_iter(),
+        current: None,
+        failure: None,
+    };
+    let line = PackLine {
+        nar_hash,
+        compression,
+        len: 0,
+    };
+    let mut used = push.stored.used_of_quota()?;
+    let received = receive_nar(push, &mut file, &line, memory, &mut used);
+    if let Some(failure) = file.failure {
+        return Err(failure.into());
+    }
+    let (new, file) = received?;
+    Ok(nar::store(storage, push.token, new, file)?)
+}
+
+/// Returns the stored parts of a push.
+fn parts_of(objects: &Directory, push: &str) -> Result<Vec<PartKey>, StorageError> {
+    let mut parts = Vec::new();
+    let directory = format!("{}/", part_directory(push));
+    list_if_any(objects, &directory, &mut |key| {
+        parts.extend(PartKey::parse(key));
+        Ok(())
+    })?;
+    Ok(parts)
+}
+
+/// Removes the parts of a NAR file of a push.
+fn remove(objects: &Directory, push: PushId, nar_hash: &NarHash) -> Result<(), StorageError> {
+    let parts = parts_of(objects, &push.to_string())?;
+    let of_nar = parts.iter().filter(|part| part.nar_hash == *nar_hash);
+    for part in of_nar {
+        objects.remove(&part.to_string())?;
+    }
+    Ok(())
+}
+
+/// Returns the key of the directory with the parts of a push.
+pub(super) fn part_directory(push: &str) -> String {
+    format!("{PART_PREFIX}{push}")
 }
 
 /// Refuses a part whose length does not match the stored parts of the file: all have the same

@@ -11,9 +11,9 @@ use super::{Push, PushError, usable_nar};
 use crate::metadata::{NewPath, Published};
 use crate::mirror::Render;
 use crate::receive::PutError;
-use crate::receive::{Refusal, publish};
+use crate::receive::{Refusal, publish as rules};
 use crate::storage::counters::{Kind, Reason};
-use crate::storage::{mirrored, narinfo};
+use crate::storage::{StoredCache, mirrored, narinfo};
 
 /// Length of the buffer between the body and its records, in bytes.
 const BUFFER_LEN: usize = 64 << 10;
@@ -28,123 +28,119 @@ fn reason(error: &PushError) -> Option<Reason> {
     }
 }
 
-impl Push<'_> {
-    /// Publishes all paths of a body of narinfos, or none of them. When this returns, the paths are
-    /// durable and every look-up finds them. `is_elsewhere` returns whether the live Nix store
-    /// contains a path.
-    ///
-    /// # Errors
-    ///
-    /// [`PushError::Missing`], [`PushError::Narinfo`] and others. Nothing is published then. A
-    /// [`PutError::Source`] may contain a [`WireError`](samovar_protocol::push::WireError).
-    pub fn publish(
-        &self,
-        source: &mut dyn Read,
-        is_elsewhere: &dyn Fn(&StorePath) -> bool,
-        render: &Render<'_>,
-    ) -> Result<Vec<(StorePath, Published)>, PushError> {
-        let outcome = self.publish_group(source, is_elsewhere, render);
-        let counters = &self.stored.storage.counters;
-        match &outcome {
-            Ok(paths) => counters.accept(Kind::Narinfo, paths.len()),
-            Err(error) => counters.reject(Kind::Narinfo, reason(error)),
-        }
-        outcome
+/// Publishes all paths of a body of narinfos, or none of them. When this returns, the paths are
+/// durable and every look-up finds them. `is_elsewhere` returns whether the live Nix store contains
+/// a path.
+///
+/// # Errors
+///
+/// [`PushError::Missing`], [`PushError::Narinfo`] and others. Nothing is published then. A
+/// [`PutError::Source`] may contain a [`WireError`](samovar_protocol::push::WireError).
+pub fn publish(
+    push: &Push<'_>,
+    source: &mut dyn Read,
+    is_elsewhere: &dyn Fn(&StorePath) -> bool,
+    render: &Render<'_>,
+) -> Result<Vec<(StorePath, Published)>, PushError> {
+    let outcome = publish_group(push, source, is_elsewhere, render);
+    let counters = &push.stored.storage.counters;
+    match &outcome {
+        Ok(paths) => counters.accept(Kind::Narinfo, paths.len()),
+        Err(error) => counters.reject(Kind::Narinfo, reason(error)),
     }
+    outcome
+}
 
-    fn publish_group(
-        &self,
-        source: &mut dyn Read,
-        is_elsewhere: &dyn Fn(&StorePath) -> bool,
-        render: &Render<'_>,
-    ) -> Result<Vec<(StorePath, Published)>, PushError> {
-        let group = Arc::new(self.parse(source, is_elsewhere)?);
-        if group.is_empty() {
-            return Ok(Vec::new());
-        }
-        let outcomes = narinfo::publish(self.stored, Arc::clone(&group), is_elsewhere)?;
-        self.check(&group, &outcomes)?;
-        for new in group.iter() {
-            mirrored::follow(self.stored, new.path.hash_part(), render);
-        }
-        let paths = group.iter().map(|new| new.path.clone());
-        Ok(paths.zip(outcomes).collect())
+fn publish_group(
+    push: &Push<'_>,
+    source: &mut dyn Read,
+    is_elsewhere: &dyn Fn(&StorePath) -> bool,
+    render: &Render<'_>,
+) -> Result<Vec<(StorePath, Published)>, PushError> {
+    let group = Arc::new(parse(push, source, is_elsewhere)?);
+    if group.is_empty() {
+        return Ok(Vec::new());
     }
-
-    /// Reads the narinfos of a body, and finds their NARs.
-    fn parse(
-        &self,
-        source: &mut dyn Read,
-        is_elsewhere: &dyn Fn(&StorePath) -> bool,
-    ) -> Result<Vec<NewPath>, PushError> {
-        let store_dir = &self.stored.storage.store_dir;
-        let source = BufReader::with_capacity(BUFFER_LEN, source);
-        let mut records = Records::<_, NarinfoLine>::new(source);
-        let (mut group, mut missing) = (Vec::new(), Vec::new());
-        // References to paths that come earlier in the body need no look-up in the live Nix store.
-        let mut earlier = HashSet::new();
-        while records.next_record().map_err(PutError::Source)?.is_some() {
-            let number = records.number();
-            let refused = |path: Option<StorePath>| {
-                move |refusal| PushError::Narinfo {
-                    number,
-                    path,
-                    refusal: Box::new(refusal),
-                }
-            };
-            let mut text = Vec::new();
-            records.read_to_end(&mut text).map_err(PutError::Source)?;
-            let info = publish::parse_without_url(store_dir, text).map_err(refused(None))?;
-            let hash_part = info.store_path.hash_part();
-            let nar = usable_nar(self.stored, self.token, &info.nar_hash)?;
-            let Some(nar) = nar else {
-                missing.push(Missing::Nar(hash_part));
-                continue;
-            };
-            publish::compare_nar(store_dir, &info, &nar)
-                .map_err(refused(Some(info.store_path.clone())))?;
-            let is_elsewhere = |path: &StorePath| !earlier.contains(path) && is_elsewhere(path);
-            let new = narinfo::new_path(self.stored, self.token, nar.id, info, &is_elsewhere);
-            earlier.insert(new.path.clone());
-            group.push(new);
-        }
-        match missing.is_empty() {
-            true => Ok(group),
-            false => Err(PushError::Missing(missing)),
-        }
+    let outcomes = narinfo::publish(push.stored, Arc::clone(&group), is_elsewhere)?;
+    check(push.stored, &group, &outcomes)?;
+    for new in group.iter() {
+        mirrored::follow(push.stored, new.path.hash_part(), render);
     }
+    let paths = group.iter().map(|new| new.path.clone());
+    Ok(paths.zip(outcomes).collect())
+}
 
-    /// Returns an error unless all paths were published.
-    fn check(&self, group: &[NewPath], outcomes: &[Published]) -> Result<(), PushError> {
-        let mut missing = Vec::new();
-        for (number, (new, outcome)) in (1..).zip(group.iter().zip(outcomes)) {
-            let path = new.path.hash_part();
-            match outcome {
-                Published::MissingReferences(references) => {
-                    missing.extend(references.iter().map(|reference| Missing::Reference {
-                        reference: reference.hash_part(),
-                        path,
-                    }));
-                }
-                Published::MissingNar => missing.push(Missing::Nar(path)),
-                outcome => match narinfo::refusal(self.stored, &new.path, outcome)? {
-                    None => {}
-                    Some(
-                        refusal @ (Refusal::OtherName { .. } | Refusal::OtherPathExists { .. }),
-                    ) => {
-                        return Err(PushError::Narinfo {
-                            number,
-                            path: Some(new.path.clone()),
-                            refusal: Box::new(refusal),
-                        });
-                    }
-                    Some(refusal) => return Err(PutError::from(refusal).into()),
-                },
+/// Reads the narinfos of a body, and finds their NARs.
+fn parse(
+    push: &Push<'_>,
+    source: &mut dyn Read,
+    is_elsewhere: &dyn Fn(&StorePath) -> bool,
+) -> Result<Vec<NewPath>, PushError> {
+    let store_dir = &push.stored.storage.store_dir;
+    let source = BufReader::with_capacity(BUFFER_LEN, source);
+    let mut records = Records::<_, NarinfoLine>::new(source);
+    let (mut group, mut missing) = (Vec::new(), Vec::new());
+    // References to paths that come earlier in the body need no look-up in the live Nix store.
+    let mut earlier = HashSet::new();
+    while records.next_record().map_err(PutError::Source)?.is_some() {
+        let number = records.number();
+        let refused = |path: Option<StorePath>| {
+            move |refusal| PushError::Narinfo {
+                number,
+                path,
+                refusal: Box::new(refusal),
             }
+        };
+        let mut text = Vec::new();
+        records.read_to_end(&mut text).map_err(PutError::Source)?;
+        let info = rules::parse_without_url(store_dir, text).map_err(refused(None))?;
+        let hash_part = info.store_path.hash_part();
+        let nar = usable_nar(push.stored, push.token, &info.nar_hash)?;
+        let Some(nar) = nar else {
+            missing.push(Missing::Nar(hash_part));
+            continue;
+        };
+        rules::compare_nar(store_dir, &info, &nar)
+            .map_err(refused(Some(info.store_path.clone())))?;
+        let is_elsewhere = |path: &StorePath| !earlier.contains(path) && is_elsewhere(path);
+        let new = narinfo::new_path(push.stored, push.token, nar.id, info, &is_elsewhere);
+        earlier.insert(new.path.clone());
+        group.push(new);
+    }
+    match missing.is_empty() {
+        true => Ok(group),
+        false => Err(PushError::Missing(missing)),
+    }
+}
+
+/// Returns an error unless all paths were published.
+fn check(stored: &StoredCache, group: &[NewPath], outcomes: &[Published]) -> Result<(), PushError> {
+    let mut missing = Vec::new();
+    for (number, (new, outcome)) in (1..).zip(group.iter().zip(outcomes)) {
+        let path = new.path.hash_part();
+        match outcome {
+            Published::MissingReferences(references) => {
+                missing.extend(references.iter().map(|reference| Missing::Reference {
+                    reference: reference.hash_part(),
+                    path,
+                }));
+            }
+            Published::MissingNar => missing.push(Missing::Nar(path)),
+            outcome => match narinfo::refusal(stored, &new.path, outcome)? {
+                None => {}
+                Some(refusal @ (Refusal::OtherName { .. } | Refusal::OtherPathExists { .. })) => {
+                    return Err(PushError::Narinfo {
+                        number,
+                        path: Some(new.path.clone()),
+                        refusal: Box::new(refusal),
+                    });
+                }
+                Some(refusal) => return Err(PutError::from(refusal).into()),
+            },
         }
-        match missing.is_empty() {
-            true => Ok(()),
-            false => Err(PushError::Missing(missing)),
-        }
+    }
+    match missing.is_empty() {
+        true => Ok(()),
+        false => Err(PushError::Missing(missing)),
     }
 }

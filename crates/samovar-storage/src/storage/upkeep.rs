@@ -11,8 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::StorageError;
 use crate::gc::plausible::boot_seconds;
-use crate::gc::{Collector, Summary};
-use crate::gc::{Retentions, Rules};
+use crate::gc::{Collector, Retentions, Rules, Summary, sweep_pushes};
 use crate::metadata::{Uses, uses};
 use crate::reserve;
 use crate::storage::Storage;
@@ -95,7 +94,7 @@ impl Storage {
                     return;
                 };
                 if interval % TASKS_INTERVAL == 0 {
-                    let swept = storage.sweep_pushes();
+                    let swept = sweep_pushes(&storage.metadata, &storage.objects);
                     let swept = swept.map_err(|error| ("delete expired pushes", error));
                     for error in [swept, back_up(&storage)]
                         .into_iter()

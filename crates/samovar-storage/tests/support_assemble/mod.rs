@@ -222,13 +222,19 @@ impl Fixture {
         let head = format!("nar {hash} {compression} {}\n", file.len());
         let pack = [head.as_bytes(), &file, b"end 1\n"].concat();
         let push = push::find(&self.cache, &self.token, self.id).unwrap();
-        let outcomes = push.put_pack(&mut &pack[..], &mut Unlimited).unwrap();
+        let outcomes = push::put_pack(&push, &mut &pack[..], &mut Unlimited).unwrap();
         assert_eq!(outcomes[0].refusal, None);
     }
 
     pub(crate) fn assemble(&self, base: &[u8], recipe: &[u8]) -> Result<(NarHash, u64), PushError> {
         let push = push::find(&self.cache, &self.token, self.id).unwrap();
-        push.assemble(&hash_of(base), WINDOW_LOG, &mut &recipe[..], &mut Unlimited)
+        push::assemble(
+            &push,
+            &hash_of(base),
+            WINDOW_LOG,
+            &mut &recipe[..],
+            &mut Unlimited,
+        )
     }
 
     /// Assembles a NAR, and checks it and its file. Returns the file.
