@@ -3,6 +3,7 @@
 //!
 //! | module | contents |
 //! | --- | --- |
+//! | [`fuse`] | the view of a snapshot or of a store, and how its files are fetched |
 //! | [`overlay`] | layers of an overlay, the changes in them, and who uses them |
 //! | [`process`] | private namespaces, and the processes in them |
 //! | [`refusal`] | why a machine cannot run overlays |
@@ -13,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod fuse;
 pub mod overlay;
 pub mod process;
 pub mod refusal;

@@ -190,6 +190,10 @@ fn leave(out: &mut Option<Builder>) -> Result<(), samovar_workspace::entries::Tr
 }
 
 /// Reads all entries below the upper directory.
+///
+/// # Errors
+///
+/// A directory cannot be read.
 pub fn read_upper(root: &Path) -> Result<Upper, Errno> {
     let mut found = Upper::new();
     let root = open_directory(CWD, root.as_os_str().as_encoded_bytes())?;

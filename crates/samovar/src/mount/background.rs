@@ -5,8 +5,7 @@ use std::io::{Read as _, Write};
 use std::process::{Command, Stdio};
 
 use anyhow::Context as _;
-
-use super::cache_dir::CacheDir;
+use samovar_mount::fuse::CacheDir;
 
 /// Option that replaces the first one in the arguments of the process in the background.
 const BACKGROUND: &str = "--background";

@@ -1,39 +1,7 @@
 //! `samovar mount`: mounts a snapshot, read-only, before its contents are on this machine; or the
 //! store of a cache.
-//!
-//! # Theory of operation
-//!
-//! ```text
-//! kernel ⇄ FileSystem → Local (NAR file, marks) ← Fetcher ← Origin ← server
-//! ```
-//!
-//! The manifest has all names and attributes, so the snapshot is mounted as soon as the manifest is
-//! here. The [`Fetcher`] streams the whole NAR into one sparse file in the background. A read whose
-//! blocks are missing jumps the queue. Each file is verified with its digest in the manifest before
-//! its first byte is returned: as it arrives, or when it is read.
-//!
-//! A store path without a manifest is fetched and verified as a whole before it is mounted.
-//!
-//! With `--store`, the root of the [`FileSystem`] is a [`Store`], which opens a tree for each store
-//! path whose name is looked up, in the same way as a single one.
 
-mod arrivals;
 mod background;
-mod cache_dir;
-mod counts;
-mod download;
-mod fetch;
-mod file_system;
-mod local;
-mod mount_point;
-mod queue;
-mod source;
-mod store;
-mod transfer;
-mod tree;
-mod view;
-mod wanted;
-mod whole;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -45,6 +13,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use clap::{Arg, ArgMatches, Command, value_parser};
+use samovar_mount::fuse::{
+    Access, CacheDir, End, MountOptions, MountPoint, Mounted, SIZE_DEFAULT, Wanted,
+};
 use samovar_mount::overlay::DIRECTORY_MODE;
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -55,11 +26,6 @@ use crate::outcome::Failed;
 use crate::refs::PathOrRef;
 use crate::remote::Remote;
 use crate::size::grouped;
-use cache_dir::{CacheDir, SIZE_DEFAULT};
-use file_system::End;
-use mount_point::{MountPoint, Mounted};
-pub(crate) use wanted::keep_manifest;
-use wanted::{Access, MountOptions, Wanted};
 
 /// Time after which reads fail, from when the server became unreachable.
 const PATIENCE: Duration = Duration::from_secs(15);

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, anyhow, ensure};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
+use samovar_mount::fuse::keep_manifest;
 use samovar_mount::overlay::changes::{self, read_upper, reserved};
 use samovar_mount::overlay::layers::{
     LOWER, Layers, OVERLAYS, of_source, state_dir, unmount_lazily,
@@ -30,7 +31,6 @@ use super::origin::Origin;
 use crate::credentials::Sources;
 use crate::disk::is_served_by_fuse;
 use crate::http::Patience;
-use crate::mount::keep_manifest;
 use crate::mounts::mounts;
 use crate::notice::notice;
 use crate::outcome::Failed;

@@ -24,6 +24,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, anyhow, ensure};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use samovar_mount::fuse::keep_manifest;
 use samovar_mount::overlay::DIRECTORY_MODE;
 use samovar_mount::overlay::changes::reserved_in;
 use samovar_mount::overlay::layers::{Layers, OVERLAYS, VARIABLE, state_dir, unmount_lazily};
@@ -40,7 +41,6 @@ use super::origin::{Origin, find, report_kept};
 use crate::arguments::{credentials, keys_of, option, sources, switch, trusted_keys};
 use crate::credential::{move_token, seal, without_token};
 use crate::credentials::Sources;
-use crate::mount::keep_manifest;
 use crate::notice::notice;
 use crate::outcome::Failed;
 use crate::push::{KEEP, LocalTree, host, message, named, refuse_public, report_skipped, upload};

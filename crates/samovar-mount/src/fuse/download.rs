@@ -5,6 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow, ensure};
+use samovar_client::failed::Failed;
+use samovar_client::snapshot::Snapshots;
 use samovar_nix::nar::{Decoder, Event};
 use samovar_nix::narinfo::NarInfo;
 use samovar_nix::{NarHash, StorePath};
@@ -12,9 +14,6 @@ use samovar_workspace::entries::Builder;
 use samovar_workspace::{Entries, Mtime};
 use sha2::{Digest as _, Sha256};
 use tempfile::NamedTempFile;
-
-use crate::outcome::Failed;
-use crate::snapshot::Snapshots;
 
 /// Length of a read, in bytes.
 const PIECE_LEN: usize = 128 << 10;
@@ -169,7 +168,6 @@ impl Indexer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::reason;
 
     #[test]
     fn entries_of_a_nar_are_those_that_make_it() {
@@ -228,7 +226,7 @@ mod tests {
             error.to_string().contains("does not match its hash"),
             "{error}"
         );
-        assert_eq!(reason(&error), Some(Failed::Refused));
+        assert_eq!(Failed::of(&error), Some(Failed::Refused));
         // A valid hash, but not a NAR.
         let other = NarHash::from_bytes(Sha256::digest(b"x").into());
         let error = read(b"x", 1, &other).unwrap_err();

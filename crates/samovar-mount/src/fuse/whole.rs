@@ -9,6 +9,8 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use anyhow::{Context as _, anyhow};
+use samovar_client::failed::Failed;
+use samovar_client::snapshot::Snapshots;
 use samovar_nix::narinfo::NarInfo;
 use samovar_nix::{NarHash, StorePath};
 use samovar_workspace::{Entries, Kind, Manifest};
@@ -17,8 +19,6 @@ use super::cache_dir::CacheDir;
 use super::download::{download, read_verified};
 use super::local::{self, Local};
 use super::source::{read_manifest, replace};
-use crate::outcome::Failed;
-use crate::snapshot::Snapshots;
 
 /// Opens a store path, and downloads it first if it is not on this machine. `source`: the cache and
 /// its narinfo of the path; `None`: nothing is downloaded. `received`: called with the length of

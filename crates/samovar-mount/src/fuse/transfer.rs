@@ -4,14 +4,13 @@ use std::io::{self, Read};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use samovar_client::http::{Http, content_range, first_line};
+use samovar_client::snapshot::frames;
 use samovar_nix::narinfo::{Compression, NarInfo};
 use samovar_nix::seek_table::Frames;
 use samovar_verify::decoded_nar;
 use ureq::Body;
 use ureq::http::Response;
-
-use crate::http::{Http, content_range, first_line};
-use crate::snapshot::frames;
 
 /// Length of a read of a body, in bytes.
 const PIECE_LEN: usize = 128 << 10;

@@ -7,22 +7,21 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::{Context as _, anyhow, bail};
-
-use crate::disk::{Use, unsuitable};
-use crate::notice::notice;
-use crate::outcome::Failed;
-use crate::size::human;
-use crate::user_dirs::{self, create_private};
+use samovar_client::failed::Failed;
+use samovar_client::notice::notice;
+use samovar_client::user_dirs::{self, create_private};
+use samovar_text::human;
+use samovar_workspace::disk::{Use, unsuitable};
 
 /// Environment variable that names the cache directory.
 const VARIABLE: &str = "SAMOVAR_CACHE_DIR";
 
 /// Maximum size of the cache, unless the command line states another one.
-pub(super) const SIZE_DEFAULT: u64 = 20 << 30;
+pub const SIZE_DEFAULT: u64 = 20 << 30;
 
 /// The directory with the files of all snapshots that were mounted, a folder for each.
 #[derive(Debug, Clone)]
-pub(super) struct CacheDir {
+pub struct CacheDir {
     path: PathBuf,
     /// In bytes.
     size_max: u64,
@@ -34,7 +33,7 @@ impl CacheDir {
     /// # Errors
     ///
     /// The directory cannot be created, or is on a network file system.
-    pub(super) fn open(size_max: u64) -> anyhow::Result<Self> {
+    pub fn open(size_max: u64) -> anyhow::Result<Self> {
         Self::at(locate()?, size_max)
     }
 
@@ -55,7 +54,7 @@ impl CacheDir {
     }
 
     /// Returns the path of a file that belongs to no snapshot.
-    pub(super) fn file(&self, name: &str) -> PathBuf {
+    pub fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 

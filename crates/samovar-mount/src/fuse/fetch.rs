@@ -12,6 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use samovar_client::notice::notice;
 use sha2::{Digest as _, Sha256};
 
 use super::arrivals::Arrivals;
@@ -19,7 +20,6 @@ use super::local::Local;
 use super::queue::{DAMAGED_TIME, Job, Outage, Queue};
 use super::transfer::{Origin, Piece, Stopped};
 use super::view::bytes_of;
-use crate::notice::notice;
 
 /// Number of requests at the same time.
 const WORKER_COUNT: usize = 3;

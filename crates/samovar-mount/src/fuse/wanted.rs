@@ -1,5 +1,6 @@
 //! [`Wanted`]: what is to be mounted, from its name to the files that are served.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -7,6 +8,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use rustix::process::{Resource, getrlimit, setrlimit};
+use samovar_client::credentials::Sources;
+use samovar_client::failed::Failed;
+use samovar_client::notice::notice;
+use samovar_client::progress::Progress;
+use samovar_client::refs::PathOrRef;
+use samovar_client::remote::Remote;
+use samovar_client::snapshot::{Downloaded, Snapshots, check_path};
 use samovar_nix::{PublicKey, StoreDir};
 
 use super::cache_dir::{CacheDir, SIZE_DEFAULT};
@@ -20,17 +28,10 @@ use super::store::Store;
 use super::transfer::Origin;
 use super::tree::Tree;
 use super::whole;
-use crate::credentials::Sources;
-use crate::notice::notice;
-use crate::outcome::Failed;
-use crate::progress::Progress;
-use crate::refs::PathOrRef;
-use crate::remote::Remote;
-use crate::snapshot::{Downloaded, Snapshots, check_path};
 
 /// What is to be mounted.
 #[derive(Debug)]
-pub(crate) enum Wanted {
+pub enum Wanted {
     /// A snapshot, or a store path.
     Tree(PathOrRef),
     /// The store of this cache.
@@ -39,16 +40,17 @@ pub(crate) enum Wanted {
 
 /// How the cache is read.
 #[derive(Debug)]
-pub(crate) struct Access {
-    pub(crate) credentials: Sources,
+pub struct Access {
+    /// The files with the login or the token for the server.
+    pub credentials: Sources,
     /// If there are any, one of them must have signed what is mounted.
-    pub(crate) keys: Vec<PublicKey>,
+    pub keys: Vec<PublicKey>,
     /// Whether only what is on this machine is used, and no request is sent.
-    pub(crate) is_offline: bool,
+    pub is_offline: bool,
 }
 
 /// What was found, and the server from which its files come.
-pub(crate) struct Source<'a>(Kind<'a>);
+pub struct Source<'a>(Kind<'a>);
 
 enum Kind<'a> {
     Tree(Snapshot<'a>),
@@ -61,7 +63,7 @@ enum Kind<'a> {
 }
 
 /// Files that can be mounted. The threads that fetch them are running.
-pub(crate) struct Opened {
+pub struct Opened {
     root: Root,
     fetcher: Option<Fetcher>,
     file_count: Option<usize>,
@@ -69,19 +71,38 @@ pub(crate) struct Opened {
 
 /// How the files are shown.
 #[derive(Debug)]
-pub(crate) struct MountOptions {
+pub struct MountOptions {
     /// Whether other users of this machine may read them.
-    pub(crate) is_shared: bool,
+    pub is_shared: bool,
     /// Permissions that all directories have besides their own.
-    pub(crate) directory_mode: u16,
+    pub directory_mode: u16,
     /// Told when they are unmounted.
-    pub(crate) ended: Sender<End>,
+    pub ended: Sender<End>,
 }
 
 /// A mounted file system, which other threads serve.
-pub(crate) struct Mount {
+pub struct Mount {
     counts: Arc<Counts>,
     fetcher: Option<Fetcher>,
+}
+
+impl fmt::Debug for Source<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Source").field(&self.name()).finish()
+    }
+}
+
+impl fmt::Debug for Opened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Opened").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Mount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts = self.counts.to_string();
+        f.debug_tuple("Mount").field(&counts).finish()
+    }
 }
 
 impl Wanted {
@@ -90,11 +111,7 @@ impl Wanted {
     /// # Errors
     ///
     /// It does not exist, or the server does not answer.
-    pub(crate) fn find<'a>(
-        &self,
-        access: &Access,
-        cache_dir: &'a CacheDir,
-    ) -> anyhow::Result<Source<'a>> {
+    pub fn find<'a>(&self, access: &Access, cache_dir: &'a CacheDir) -> anyhow::Result<Source<'a>> {
         let remote = match self {
             Self::Tree(wanted) => {
                 let snapshot = Snapshot::find(wanted, access, cache_dir)?;
@@ -120,7 +137,7 @@ impl Wanted {
 
 impl Source<'_> {
     /// Returns the name that identifies the mount.
-    pub(crate) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         match &self.0 {
             Kind::Tree(snapshot) => snapshot.resolved.path.base_name(),
             Kind::Store { remote, .. } => remote.url(),
@@ -128,7 +145,7 @@ impl Source<'_> {
     }
 
     /// Returns the name for messages.
-    pub(crate) fn shown(&self) -> &str {
+    pub fn shown(&self) -> &str {
         match &self.0 {
             Kind::Tree(snapshot) => &snapshot.resolved.shown,
             Kind::Store { remote, .. } => remote.url(),
@@ -141,7 +158,7 @@ impl Source<'_> {
     /// # Errors
     ///
     /// The files are damaged or not trusted, or the server does not send them.
-    pub(crate) fn open(&self, patience: Duration) -> anyhow::Result<Opened> {
+    pub fn open(&self, patience: Duration) -> anyhow::Result<Opened> {
         let failed = || "cannot start threads";
         match &self.0 {
             Kind::Tree(snapshot) => {
@@ -173,7 +190,7 @@ impl Source<'_> {
 
 impl Opened {
     /// Returns the number of files; `None` for a store.
-    pub(crate) fn file_count(&self) -> Option<usize> {
+    pub fn file_count(&self) -> Option<usize> {
         self.file_count
     }
 
@@ -183,7 +200,7 @@ impl Opened {
     /// # Errors
     ///
     /// The system refuses it. The message names the remedy.
-    pub(crate) fn mount(
+    pub fn mount(
         self,
         point: &MountPoint,
         name: &str,
@@ -201,14 +218,14 @@ impl Opened {
 
 impl Mount {
     /// Ends the threads that fetch files.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         if let Some(fetcher) = &self.fetcher {
             fetcher.stop();
         }
     }
 
     /// Returns the numbers of requests so far, of the kernel and to the server, as text.
-    pub(crate) fn statistics(&self) -> String {
+    pub fn statistics(&self) -> String {
         let requests = self.fetcher.as_ref().map_or(0, Fetcher::request_count);
         format!("{}, {requests} requests to the server", self.counts)
     }
@@ -343,7 +360,7 @@ fn prepare(
 /// # Errors
 ///
 /// The store path is not that of the manifest, or the cache cannot be written.
-pub(crate) fn keep_manifest(snapshot: &Downloaded, dir: &StoreDir) -> anyhow::Result<()> {
+pub fn keep_manifest(snapshot: &Downloaded, dir: &StoreDir) -> anyhow::Result<()> {
     let references = [snapshot.manifest.tree.clone()];
     check_path(&snapshot.path, &snapshot.nar_hash, &references, dir)?;
     let cache_dir = CacheDir::open(SIZE_DEFAULT)?;

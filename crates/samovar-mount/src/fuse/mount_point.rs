@@ -10,11 +10,11 @@ use anyhow::{Context as _, anyhow, ensure};
 use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
+use samovar_client::credential::without_token;
+use samovar_client::failed::Failed;
+use samovar_workspace::mounts::mounts;
 
 use super::file_system::FileSystem;
-use crate::credential::without_token;
-use crate::mounts::mounts;
-use crate::outcome::Failed;
 
 /// Start of the names of our mounts in the list of mounted file systems.
 const PREFIX: &str = "samovar:";
@@ -27,14 +27,15 @@ const READ_AHEAD: &str = "1024";
 
 /// An existing directory.
 #[derive(Debug)]
-pub(super) struct MountPoint {
+pub struct MountPoint {
     /// Absolute, without links.
     path: PathBuf,
 }
 
 /// What is mounted on a directory.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Mounted {
+pub enum Mounted {
+    /// Nothing, and the directory is empty.
     Nothing,
     /// The same snapshot.
     Same,
@@ -47,7 +48,7 @@ impl MountPoint {
     /// # Errors
     ///
     /// The directory cannot be used.
-    pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
+    pub fn open(path: &Path) -> anyhow::Result<Self> {
         let failed = || format!("cannot mount on {path:?}");
         match fs::create_dir(path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists && !is_stale(path) => {
@@ -81,7 +82,8 @@ impl MountPoint {
         Ok(point)
     }
 
-    pub(super) fn path(&self) -> &Path {
+    /// Returns the path of the directory, absolute and without links.
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
@@ -90,7 +92,7 @@ impl MountPoint {
     /// # Errors
     ///
     /// Another snapshot is mounted, or the directory is not empty.
-    pub(super) fn mounted(&self, name: &str) -> anyhow::Result<Mounted> {
+    pub fn mounted(&self, name: &str) -> anyhow::Result<Mounted> {
         let path = &self.path;
         let mounts = mounts().unwrap_or_default();
         let last = mounts.iter().rfind(|mount| mount.point == *path);
@@ -167,7 +169,7 @@ impl MountPoint {
     /// # Errors
     ///
     /// The system refuses it.
-    pub(super) fn unmount(&self) -> io::Result<()> {
+    pub fn unmount(&self) -> io::Result<()> {
         match rustix::mount::unmount(&self.path, UnmountFlags::DETACH) {
             Err(Errno::PERM) => {}
             // Nothing is mounted. A stale mount that this process may not remove fails likewise.

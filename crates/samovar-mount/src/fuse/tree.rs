@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fuser::{Errno, ReplyData};
+use samovar_client::notice::notice;
 
 use super::fetch::{Arrived, Fetcher};
 use super::local::{Local, Read};
 use super::view::View;
-use crate::notice::notice;
 
 /// A tree with the contents of its files.
 pub(super) struct Tree {

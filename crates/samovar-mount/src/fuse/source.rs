@@ -6,15 +6,15 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, ensure};
+use samovar_client::credentials::Sources;
+use samovar_client::failed::Failed;
+use samovar_client::refs::{PathOrRef, RefName, is_manifest};
+use samovar_client::snapshot::Snapshots;
 use samovar_nix::{PublicKey, StorePath, nixbase32};
 use samovar_workspace::Manifest;
 use sha2::{Digest as _, Sha256};
 
 use super::cache_dir::CacheDir;
-use crate::credentials::Sources;
-use crate::outcome::Failed;
-use crate::refs::{PathOrRef, RefName, is_manifest};
-use crate::snapshot::Snapshots;
 
 /// A store path that is mounted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -162,7 +162,6 @@ pub(super) fn read_manifest(path: &Path) -> anyhow::Result<Manifest> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::reason;
 
     const MANIFEST: &str = "zs83x50c7jbs0hj70ivx7ykckxh2zzl5-app.manifest";
 
@@ -195,6 +194,6 @@ mod tests {
             (MANIFEST, path)
         );
         let error = Resolved::of_path("/nix/store/app").unwrap_err();
-        assert_eq!(reason(&error), Some(Failed::Usage));
+        assert_eq!(Failed::of(&error), Some(Failed::Usage));
     }
 }

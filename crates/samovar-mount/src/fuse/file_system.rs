@@ -61,7 +61,7 @@ pub(super) struct FileSystem {
 
 /// Why the mount ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
+pub enum End {
     /// This process got a signal.
     Signal,
     /// Another process has unmounted it.

@@ -17,6 +17,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
+use samovar_client::failed::Failed;
+use samovar_client::notice::notice;
+use samovar_client::snapshot::Snapshots;
 use samovar_nix::StorePath;
 
 use super::cache_dir::CacheDir;
@@ -24,9 +27,6 @@ use super::local::Local;
 use super::queue::{DAMAGED_TIME, Outage};
 use super::tree::Tree;
 use super::whole;
-use crate::notice::notice;
-use crate::outcome::{Failed, reason};
-use crate::snapshot::Snapshots;
 
 /// Pause after a failed attempt. It doubles after each further one.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -231,7 +231,7 @@ impl Store {
                 Ok(None) => return self.end(path, |_| Found::Absent(ABSENT)),
                 Err(error) => error,
             };
-            if reason(&error) != Some(Failed::Unavailable) {
+            if Failed::of(&error) != Some(Failed::Unavailable) {
                 notice(&format!("{error:#}: looking {path} up gives an I/O error"));
                 return self.end(path, |state| {
                     state.refused.insert(path.clone(), Instant::now());
@@ -275,7 +275,7 @@ impl Store {
         let now = Instant::now();
         let mut state = self.state();
         match answer {
-            Err(error) if reason(error) == Some(Failed::Unavailable) => {
+            Err(error) if Failed::of(error) == Some(Failed::Unavailable) => {
                 let began = state.outage.failed(now);
                 let patience = state.outage.patience().as_secs();
                 drop(state);
