@@ -23,9 +23,10 @@ fn page() -> String {
     for (title, scope) in [
         ("Options of the server", Scope::Server),
         ("Options of a cache", Scope::Cache),
+        ("Options of an upstream", Scope::Upstream),
     ] {
         write!(text, "\n## {title}\n").unwrap();
-        for spec in OptionSpec::all().filter(|spec| spec.scope == scope) {
+        for spec in OptionSpec::of(scope) {
             text.push_str(&entry(spec));
         }
     }
@@ -47,21 +48,37 @@ fn entry(spec: &OptionSpec) -> String {
         Kind::Size(0, u64::MAX) => "size".to_owned(),
         Kind::Size(min, max) => format!("size from {min} to {max} bytes"),
         Kind::Time => "time".to_owned(),
+        Kind::TimeWithin(min, max) => format!("time from {} to {}", time(min), time(max)),
+        Kind::Url => "URL".to_owned(),
+        Kind::Urls => "list of URLs".to_owned(),
         Kind::Switch => "switch".to_owned(),
         Kind::Word(words) => format!("`{}`", words.join("` or `")),
         Kind::List => "list".to_owned(),
         Kind::Tables => "tables".to_owned(),
     };
+    let option = match spec.is_of_one {
+        true => format!("--set {}=", spec.full_name()),
+        false => format!("--{}", spec.option()),
+    };
     format!(
         "\n### `{}`\n\n{}\n\n{}\n\n| type | default | option | variable |\n|---|---|---|---|\n\
-         | {kind} | {} | `--{}` | `{}` |\n",
-        spec.name,
+         | {kind} | {} | `{}` | `{}` |\n",
+        spec.full_name(),
         plain(spec.help),
-        note(spec.name),
+        note(&spec.full_name()),
         plain(&spec.default()),
-        spec.option(),
+        option,
         spec.variable()
     )
+}
+
+/// Formats a number of milliseconds.
+fn time(milliseconds: u64) -> String {
+    match (milliseconds % 60_000, milliseconds % 1000) {
+        (0, _) if milliseconds > 60_000 => format!("{} min", milliseconds / 60_000),
+        (_, 0) => format!("{} s", milliseconds / 1000),
+        _ => format!("{milliseconds} ms"),
+    }
 }
 
 /// Returns the note of an option.

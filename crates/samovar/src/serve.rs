@@ -10,8 +10,7 @@ use anyhow::anyhow;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use samovar_server::config::{
-    ConfigError, Configuration, Kind, OptionSpec, Origin, Scope, Settings, VARIABLE_PREFIX, read,
-    show,
+    ConfigError, Configuration, Kind, OptionSpec, Origin, Settings, VARIABLE_PREFIX, read, show,
 };
 use samovar_server::server::{self, Applied, Predecessor};
 use samovar_text::without_logins;
@@ -123,7 +122,7 @@ fn option(spec: &OptionSpec) -> Arg {
             .num_args(0..=1)
             .require_equals(true)
             .default_missing_value("true"),
-        Kind::List => arg.action(ArgAction::Append),
+        Kind::List | Kind::Urls => arg.action(ArgAction::Append),
         // So that the message about a negative number names the bounds.
         Kind::Count(..) => arg.allow_negative_numbers(true),
         _ => arg,
@@ -159,7 +158,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
         let file = file.clone().or_else(|| self::file(matches));
         let fresh = settings_in(matches, file.as_deref())?;
         let mut config = configuration(&fresh)?;
-        let changed = fresh.changed(&settings, Scope::Server);
+        let changed = fresh.changed_at_start(&settings);
         if !changed.is_empty() {
             config.remarks.push(format!(
                 "these changes take effect after a restart (USR2 restarts without losing a \
@@ -168,7 +167,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
             ));
         }
         let applied: Applied<'_> = Box::new(move || {
-            let changed = fresh.changed(&current.borrow(), Scope::Cache);
+            let changed = fresh.changed_at_reload(&current.borrow());
             current.replace(fresh);
             Some(changed)
         });
@@ -207,7 +206,7 @@ fn settings_in(matches: &ArgMatches, file: Option<&Path>) -> anyhow::Result<Sett
             continue;
         };
         match spec.kind {
-            Kind::List => settings.set_list(spec.name, texts.cloned(), origin)?,
+            Kind::List | Kind::Urls => settings.set_list(spec.name, texts.cloned(), origin)?,
             _ => {
                 for text in texts {
                     settings.set(spec.name, text, origin.clone())?;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use samovar_cache::access::{CertificateConfig, RateLimit};
 use samovar_cache::{PublicKey, Sign};
+use samovar_upstream::settings::UpstreamSettings;
 
 use super::error::ConfigError;
 use super::kinds::ClientAuthority;
@@ -31,6 +32,22 @@ pub(super) struct CacheDraft {
     pub(super) trusted_keys: Vec<PublicKey>,
     pub(super) is_without_pages: bool,
     pub(super) pages: Pages,
+}
+
+/// The options of one upstream that were read so far.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct UpstreamDraft {
+    pub(super) upstream: UpstreamSettings,
+    pub(super) public_keys: Option<Vec<PublicKey>>,
+}
+
+impl Default for UpstreamDraft {
+    fn default() -> Self {
+        Self {
+            upstream: UpstreamSettings::new(String::new(), String::new()),
+            public_keys: None,
+        }
+    }
 }
 
 impl ServerDraft {

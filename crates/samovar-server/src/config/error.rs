@@ -5,8 +5,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Maximum length of a cache's name, bytes.
-pub(super) const CACHE_NAME_LEN_MAX: usize = 64;
+use samovar_text::without_logins;
+
+/// Maximum length of the name of a cache or an upstream, bytes.
+pub(super) const NAME_LEN_MAX: usize = 64;
 
 /// The place where an option was set.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,7 +65,7 @@ pub enum ConfigError {
         message: String,
     },
     /// There is no such option.
-    #[error("{origin}: unknown option `{name}`{}", remedy(.nearest, *.is_of_server))]
+    #[error("{origin}: unknown option `{}`{}", without_logins(.name), remedy(.nearest, .instead))]
     Unknown {
         /// The place where the option was set.
         origin: Origin,
@@ -71,17 +73,20 @@ pub enum ConfigError {
         name: String,
         /// The known option with the most similar name; `None` if no name is similar.
         nearest: Option<String>,
-        /// Whether the option exists but belongs to the server, and was set for a cache.
-        is_of_server: bool,
+        /// What the name stands for, if the option must be set elsewhere.
+        instead: Option<String>,
     },
-    /// The name of a cache is invalid.
+    /// The name of a cache or an upstream is invalid.
     #[error(
-        "{origin}: invalid name of a cache {name:?}: use a to z, 0 to 9 and dashes, {} at most",
-        CACHE_NAME_LEN_MAX
+        "{origin}: invalid name of {thing} {:?}: use a to z, 0 to 9 and dashes, {} at most",
+        without_logins(.name),
+        NAME_LEN_MAX
     )]
-    CacheName {
+    Name {
         /// The place where the name was written.
         origin: Origin,
+        /// The thing with the name: `a cache` or `an upstream`.
+        thing: &'static str,
         /// The invalid name.
         name: String,
     },
@@ -102,10 +107,11 @@ pub enum ConfigError {
     Conflict(String),
 }
 
-fn remedy(nearest: &Option<String>, is_of_server: bool) -> String {
-    match nearest {
-        _ if is_of_server => ": it is an option of the server, not of a cache".to_owned(),
-        Some(name) => format!("; did you mean `{name}`?"),
-        None => String::new(),
+fn remedy(nearest: &Option<String>, instead: &Option<String>) -> String {
+    match (instead, nearest) {
+        (Some(instead), Some(name)) => format!(": {instead}; or did you mean `{name}`?"),
+        (Some(instead), None) => format!(": {instead}"),
+        (None, Some(name)) => format!("; did you mean `{name}`?"),
+        (None, None) => String::new(),
     }
 }

@@ -77,7 +77,7 @@ fn translate(path: &Path, text: &str) -> Result<String, ConfigError> {
                 origin,
                 name: name.to_owned(),
                 nearest: nearest(name, known.collect::<Vec<_>>()).map(str::to_owned),
-                is_of_server: false,
+                instead: None,
             });
         }
     }

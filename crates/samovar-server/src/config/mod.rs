@@ -15,6 +15,7 @@ mod rules;
 mod settings;
 mod toml;
 mod unit;
+mod upstreams;
 pub mod value;
 
 use std::num::{NonZeroU32, NonZeroU64};
@@ -26,6 +27,7 @@ use samovar_cache::access::AccessConfig;
 use samovar_cache::{NarCoding, PolicyConfig, Sign, SiteConfig, Stored};
 use samovar_http::Limits;
 use samovar_storage::gc::Retention;
+use samovar_upstream::settings::{UpstreamSettings, WhenDown};
 
 pub use error::{ConfigError, Origin};
 pub use harmonia::import_harmonia;
@@ -103,6 +105,10 @@ pub struct Configuration {
     pub scrub_rate: Option<NonZeroU64>,
     /// Directory for uploaded paths; `None`: uploads are refused.
     pub storage: Option<PathBuf>,
+    /// The upstreams, sorted by name. Names and URLs are different, the latter even without logins.
+    pub upstreams: Vec<UpstreamSettings>,
+    /// Memory for NARs of upstreams while they are passed on, bytes.
+    pub upstream_memory_len: usize,
     /// The caches, which have different URL paths; never empty.
     pub caches: Vec<CacheSettings>,
     /// Warnings about the configuration, one line each, to be logged once.
@@ -156,6 +162,9 @@ const HEAD_LEN_MIN: u64 = 1024;
 /// Maximum of `connections.head-size`, bytes: an I/O thread reads this many at once.
 const HEAD_LEN_MAX: u64 = 64 * 1024;
 
+/// Minimum of `upstream-memory`, bytes.
+const UPSTREAM_MEMORY_LEN_MIN: u64 = 1 << 20;
+
 /// Maximum of `access.rate` and `access.burst`.
 const RATE_MAX: u64 = 1_000_000;
 
@@ -193,6 +202,8 @@ impl Default for Configuration {
             verifies_first: true,
             state_directory: None,
             scrub_rate: None,
+            upstreams: Vec::new(),
+            upstream_memory_len: 64 << 20,
             caches: vec![CacheSettings::default()],
             remarks: Vec::new(),
             files: Vec::new(),
@@ -255,6 +266,14 @@ pub struct CacheSettings {
     pub retention: Retention,
     /// Maximum total length of the files of uploaded paths, in bytes; `None`: no limit.
     pub quota: Option<u64>,
+    /// Names of the upstreams of the cache; `None`: all.
+    pub upstreams: Option<Vec<String>>,
+    /// Maximum time in which a request for a narinfo waits for upstreams.
+    pub upstream_budget: Duration,
+    /// What is answered if no upstream has said in time whether a path exists.
+    pub upstream_down: WhenDown,
+    /// How long it is remembered that no upstream has a path.
+    pub negative_ttl: Duration,
 }
 
 impl CacheSettings {
@@ -264,6 +283,12 @@ impl CacheSettings {
             "" => "default",
             name => name,
         }
+    }
+
+    /// Returns whether the cache passes on what this upstream has.
+    pub fn uses(&self, upstream: &UpstreamSettings) -> bool {
+        let names = self.upstreams.as_ref();
+        names.is_none_or(|names| names.contains(&upstream.name))
     }
 }
 
@@ -301,6 +326,10 @@ impl Default for CacheSettings {
             pages: Some(Pages::default()),
             retention: Retention::default(),
             quota: None,
+            upstreams: None,
+            upstream_budget: Duration::from_secs(2),
+            upstream_down: WhenDown::default(),
+            negative_ttl: Duration::from_secs(60),
         }
     }
 }

@@ -3,13 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use samovar_cache::is_own_segment;
+use samovar_text::without_logins;
 
 use super::draft::{CacheDraft, ServerDraft};
 use super::error::{ConfigError, Origin};
-use super::options::{self, CACHES, FindCredential, OptionSpec, Row, Scope};
+use super::options::{self, FindCredential, Kind, OptionSpec, Row, Scope};
 use super::remarks::remarks;
 use super::settings::{Setting, Settings};
 use super::toml::Value;
+use super::upstreams::{check_uses, upstreams};
 use super::{CacheSettings, ClientAddress, Configuration};
 use crate::listener::ListenSpec;
 
@@ -72,6 +74,8 @@ pub fn read(
     }
     let key_file = variable("NIX_SECRET_KEY_FILE").map(PathBuf::from);
     config.caches = caches(settings, &config, key_file.as_deref(), &credential)?;
+    config.upstreams = upstreams(settings, std::mem::take(&mut config.upstreams), &credential)?;
+    check_uses(settings, &config)?;
     config.files = settings.files().to_vec();
     config.remarks = remarks(settings, &config);
     let trusts_nobody = |cache: &CacheSettings| cache.access.trusted_proxies.is_empty();
@@ -95,7 +99,7 @@ fn resolve_store(uri: &str, origin: &Origin) -> String {
 }
 
 /// Sets all options of a draft for which `find` returns a setting, with its full name.
-fn set_all<'a, D>(
+pub(super) fn set_all<'a, D>(
     rows: &[Row<D>],
     draft: &mut D,
     find: impl Fn(&str) -> Option<(String, &'a Setting)>,
@@ -106,10 +110,22 @@ fn set_all<'a, D>(
             let resolve = |text: &str| Ok(setting.origin.resolve(credential(text)?));
             row.set
                 .apply(draft, &setting.value, &resolve)
-                .map_err(|expected| invalid(name, setting, expected))?;
+                .map_err(|expected| of_kind(row.spec.kind, name, setting, expected))?;
         }
     }
     Ok(())
+}
+
+/// Creates the error for an invalid value of an option of this type.
+fn of_kind(kind: Kind, name: String, setting: &Setting, expected: String) -> ConfigError {
+    let mut error = invalid(name, setting, expected);
+    if let (ConfigError::Value { found, .. }, Kind::Url | Kind::Urls) = (&mut error, kind)
+        && found.contains('@')
+    {
+        // In an invalid URL, the end of the login may be unknown.
+        *found = "a value that is not shown, because it may contain a login".to_owned();
+    }
+    error
 }
 
 fn caches(
@@ -130,12 +146,13 @@ fn caches(
         separate_texts_of_server(settings, &mut cache);
         Ok(cache)
     };
-    let names: Vec<&str> = settings.caches().collect();
+    let named = settings.named(Scope::Cache);
+    let names: Vec<&str> = named.map(|(name, _)| name).collect();
     if names.is_empty() {
         return Ok(vec![one(None)?]);
     }
     if let Some(setting) = settings.exactly("prefix") {
-        let expected = format!("set for each cache in [{CACHES}.NAME], since some are named");
+        let expected = "set for each cache in [caches.NAME], since some are named".to_owned();
         return Err(invalid("prefix".to_owned(), setting, expected));
     }
     let mut caches: Vec<CacheSettings> = Vec::new();
@@ -197,7 +214,7 @@ fn check_access(
 fn append_prefix_to_common_url(settings: &Settings, cache: &mut CacheSettings) {
     let is_own = cache.name.is_empty()
         || settings
-            .exactly(&format!("{CACHES}.{}.public-url", cache.name))
+            .exactly(&Scope::Cache.full_name(&cache.name, "public-url"))
             .is_some();
     let url = cache
         .pages
@@ -223,7 +240,7 @@ fn separate_texts_of_server(settings: &Settings, cache: &mut CacheSettings) {
     };
     let is_own = |option: &str| {
         settings
-            .exactly(&format!("{CACHES}.{name}.{option}"))
+            .exactly(&Scope::Cache.full_name(name, option))
             .is_some()
     };
     (pages.server_title, pages.server_description) = (text("title"), text("description"));
@@ -253,12 +270,12 @@ fn path(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<PathBuf
     }
 }
 
-fn invalid(option: String, setting: &Setting, expected: String) -> ConfigError {
+pub(super) fn invalid(option: String, setting: &Setting, expected: String) -> ConfigError {
     ConfigError::Value {
         origin: setting.origin.clone(),
         option,
         expected,
-        found: setting.value.to_string(),
+        found: without_logins(&setting.value.to_string()),
     }
 }
 
@@ -276,19 +293,22 @@ pub fn show(settings: &Settings, config: &Configuration) -> String {
             },
         });
     }
-    for cache in settings.caches() {
-        let start = text.len();
-        for spec in OptionSpec::all().filter(|spec| spec.scope == Scope::Cache) {
-            let name = format!("{CACHES}.{cache}.{}", spec.name);
-            if let Some(setting) = settings.exactly(&name) {
-                text.push_str(&line(&name, setting));
+    for scope in Scope::NAMED {
+        for (thing, _) in settings.named(scope) {
+            let start = text.len();
+            for spec in OptionSpec::of(scope) {
+                let name = scope.full_name(thing, spec.name);
+                if let Some(setting) = settings.exactly(&name) {
+                    text.push_str(&line(&name, setting));
+                }
+            }
+            if text.len() == start {
+                text.push_str(&format!("{}.{thing} = {{}}\n", scope.table()));
             }
         }
-        if text.len() == start {
-            text.push_str(&format!("{CACHES}.{cache} = {{}}\n"));
-        }
     }
-    text
+    // So that nobody prints a login by mistake.
+    without_logins(&text)
 }
 
 fn line(name: &str, setting: &Setting) -> String {

@@ -2,6 +2,7 @@
 
 use samovar_cache::access::{RefuseWith, without_host_bits};
 use samovar_storage::gc::retention_time;
+use samovar_text::without_logins;
 
 use super::options::OptionSpec;
 use super::settings::Settings;
@@ -68,6 +69,29 @@ pub(super) fn remarks(settings: &Settings, config: &Configuration) -> Vec<String
                     "{name} has no effect without storage, which names the directory for uploads"
                 ));
             }
+        }
+    }
+    remarks.extend(of_upstreams(config));
+    remarks
+}
+
+/// Returns the warnings about upstreams.
+fn of_upstreams(config: &Configuration) -> Vec<String> {
+    let mut remarks = Vec::new();
+    for upstream in &config.upstreams {
+        let name = &upstream.name;
+        if !config.caches.iter().any(|cache| cache.uses(upstream)) {
+            remarks.push(format!(
+                "the upstream {name} is not asked: no cache has it in its list upstreams"
+            ));
+        }
+        if upstream.is_unsigned {
+            remarks.push(format!(
+                "upstreams.{name}.unsigned = true: narinfos of {} are passed on unverified, so its \
+                 operator, and each machine on the way to it, can change what clients download; if \
+                 it signs narinfos, set public-keys instead",
+                without_logins(&upstream.url)
+            ));
         }
     }
     remarks

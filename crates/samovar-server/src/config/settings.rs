@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use rustix::fs::OFlags;
 
-use super::error::{CACHE_NAME_LEN_MAX, ConfigError, Origin};
+use super::error::{ConfigError, NAME_LEN_MAX, Origin};
 use super::nearest::nearest;
-use super::options::{CACHES, OptionSpec, Scope, VARIABLE_PREFIX, upper_case};
+use super::options::{OptionSpec, Scope, VARIABLE_PREFIX, upper_case};
 use super::toml::{self, Value};
 
 /// Maximum size of a configuration file, bytes.
@@ -31,11 +31,12 @@ pub struct Setting {
 }
 
 /// Values by the full names of their options: the dotted name, with the prefix `caches.NAME.` for
-/// an option of one cache.
+/// an option of one cache, and `upstreams.NAME.` for one of an upstream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settings {
     values: BTreeMap<String, Setting>,
-    caches: BTreeSet<String>,
+    /// The named caches and upstreams, each with the first place where it was named.
+    named: BTreeMap<(Scope, String), Origin>,
     files: Vec<PathBuf>,
 }
 
@@ -66,11 +67,11 @@ impl Settings {
         let path: Arc<Path> = path.into();
         for leaf in leaves {
             let origin = Origin::File(Arc::clone(&path), leaf.line);
-            match (leaf.value, in_caches(&leaf.name)) {
-                // An empty table also defines a cache.
-                (None, Some(cache)) if !cache.contains('.') => {
-                    check_cache_name(cache, &origin)?;
-                    self.caches.insert(cache.to_owned());
+            match (leaf.value, in_table(&leaf.name)) {
+                // An empty table also defines a cache, or an upstream.
+                (None, Some((scope, name))) if !name.contains('.') => {
+                    check_thing(scope, name, &origin)?;
+                    self.add_thing(scope, name, origin);
                 }
                 (None, _) => {}
                 (Some(value), _) => {
@@ -101,22 +102,24 @@ impl Settings {
                 continue;
             }
             let origin = Origin::Variable(variable.clone());
-            let (cache, rest) = match rest.strip_prefix("CACHES__") {
-                Some(rest) => match rest.split_once("__") {
-                    Some((cache, rest)) => {
-                        let cache = cache.to_ascii_lowercase().replace('_', "-");
-                        (Some(cache), rest)
-                    }
-                    None => (None, rest),
-                },
+            let thing = Scope::NAMED.iter().find_map(|scope| {
+                let table = format!("{}__", upper_case(scope.table()));
+                let (name, option) = rest.strip_prefix(&table)?.split_once("__")?;
+                let name = name.to_ascii_lowercase().replace('_', "-");
+                Some((*scope, name, option))
+            });
+            let (thing, rest) = match thing {
+                Some((scope, name, option)) => (Some((scope, name)), option),
                 None => (None, rest),
             };
-            let Some(spec) = OptionSpec::all().find(|spec| upper_case(spec.name) == rest) else {
-                let names: Vec<_> = OptionSpec::all()
-                    .map(|spec| upper_case(spec.name))
-                    .collect();
+            let mut declared = OptionSpec::declared();
+            let Some(spec) = declared.find(|spec| upper_case(spec.name) == rest) else {
+                let scope = thing.map(|(scope, _)| scope);
+                let names = OptionSpec::declared().filter(|spec| spec.fits(scope));
+                let names: Vec<_> = names.map(|spec| upper_case(spec.name)).collect();
                 // The old names of nix-serve have no variables.
                 let alias = OptionSpec::by_option(&rest.to_ascii_lowercase().replace('_', "-"));
+                let alias = alias.filter(|spec| spec.fits(scope));
                 let alias = alias.map(|spec| upper_case(spec.name));
                 let near = nearest(rest, names.iter().map(|name| &**name));
                 let near = alias.as_deref().or(near);
@@ -124,11 +127,11 @@ impl Settings {
                     origin,
                     name: variable.clone(),
                     nearest: near.map(|name| variable.replace(rest, name)),
-                    is_of_server: false,
+                    instead: None,
                 });
             };
-            let name = match cache {
-                Some(cache) => format!("{CACHES}.{cache}.{}", spec.name),
+            let name = match thing {
+                Some((scope, name)) => scope.full_name(&name, spec.name),
                 None => spec.name.to_owned(),
             };
             self.set(&name, &text, origin)?;
@@ -137,7 +140,7 @@ impl Settings {
     }
 
     /// Sets an option from text of the environment or the command line. `name` may have the prefix
-    /// `caches.NAME.`.
+    /// `caches.NAME.` or `upstreams.NAME.`.
     ///
     /// # Errors
     ///
@@ -178,22 +181,28 @@ impl Settings {
     }
 
     pub(super) fn insert(&mut self, name: String, setting: Setting) {
-        if let (Some(cache), _) = split(&name) {
-            self.caches.insert(cache.to_owned());
+        if let (Some((scope, thing)), _) = split(&name) {
+            self.add_thing(scope, thing, setting.origin.clone());
         }
         self.values.insert(name, setting);
     }
 
-    /// Returns the names of the named caches, sorted.
-    pub fn caches(&self) -> impl Iterator<Item = &str> {
-        self.caches.iter().map(|name| &**name)
+    fn add_thing(&mut self, scope: Scope, name: &str, origin: Origin) {
+        self.named.entry((scope, name.to_owned())).or_insert(origin);
+    }
+
+    /// Returns the names of the things of this scope that have a table, sorted, each with the first
+    /// place where it was named.
+    pub(super) fn named(&self, scope: Scope) -> impl Iterator<Item = (&str, &Origin)> {
+        let things = self.named.iter().filter(move |((of, _), _)| *of == scope);
+        things.map(|((_, name), origin)| (&**name, origin))
     }
 
     /// Finds the setting of an option for this cache, else for all caches. Returns it with its full
     /// name, or `None` if the option is not set.
     pub fn find(&self, cache: Option<&str>, option: &str) -> Option<(String, &Setting)> {
         if let Some(cache) = cache {
-            let name = format!("{CACHES}.{cache}.{option}");
+            let name = Scope::Cache.full_name(cache, option);
             if let Some(setting) = self.values.get(&name) {
                 return Some((name, setting));
             }
@@ -206,52 +215,74 @@ impl Settings {
         self.values.get(name)
     }
 
-    /// Returns the full names of the options of this scope whose value differs in `other`. For a
-    /// cache that `other` lacks, or that only `other` has, returns `caches.NAME` with a remark
-    /// instead of the names of its options.
-    pub fn changed(&self, other: &Self, scope: Scope) -> Vec<String> {
-        let value = |settings: &Self, name| settings.exactly(name).map(|it| it.value.clone());
-        let names: BTreeSet<&String> = self.values.keys().chain(other.values.keys()).collect();
-        let is_in_both = |cache: &str| self.caches.contains(cache) && other.caches.contains(cache);
-        let is_of_scope = |name: &str| {
-            let (cache, option) = split(name);
-            let spec = OptionSpec::find(option);
-            cache.is_none_or(is_in_both) && spec.is_some_and(|spec| spec.scope == scope)
-        };
-        let mut changed: Vec<String> = names
-            .into_iter()
-            .filter(|name| is_of_scope(name) && value(self, name) != value(other, name))
-            .cloned()
-            .collect();
-        if scope == Scope::Cache {
-            for cache in self.caches.symmetric_difference(&other.caches) {
-                let what = match self.caches.contains(cache) {
-                    true => "new",
-                    false => "no longer served",
-                };
-                changed.push(format!("{CACHES}.{cache} ({what})"));
+    /// Returns the full names of the options whose value differs in `other`, and that take effect
+    /// only after a restart.
+    pub fn changed_at_start(&self, other: &Self) -> Vec<String> {
+        self.changed(other, false)
+    }
+
+    /// Returns the full names of the options whose value differs in `other`, and that take effect
+    /// at a reload. For a cache that `other` lacks, or that only `other` has, returns `caches.NAME`
+    /// with a remark instead of the names of its options, and for an upstream `upstreams.NAME`.
+    pub fn changed_at_reload(&self, other: &Self) -> Vec<String> {
+        let mut changed = self.changed(other, true);
+        for (scope, gone) in [
+            (Scope::Cache, "no longer served"),
+            (Scope::Upstream, "no longer asked"),
+        ] {
+            let names = |settings: &Self| -> BTreeSet<String> {
+                let names = settings.named(scope).map(|(name, _)| name.to_owned());
+                names.collect()
+            };
+            let own = names(self);
+            for name in own.symmetric_difference(&names(other)) {
+                let what = if own.contains(name) { "new" } else { gone };
+                changed.push(format!("{}.{name} ({what})", scope.table()));
             }
         }
         changed
     }
+
+    fn changed(&self, other: &Self, is_reloaded: bool) -> Vec<String> {
+        let value = |settings: &Self, name| settings.exactly(name).map(|it| it.value.clone());
+        let names: BTreeSet<&String> = self.values.keys().chain(other.values.keys()).collect();
+        let is_in_both = |(scope, name): (Scope, &str)| {
+            let key = (scope, name.to_owned());
+            self.named.contains_key(&key) && other.named.contains_key(&key)
+        };
+        let is_meant = |name: &str| {
+            let (thing, option) = split(name);
+            let spec = find(thing.map(|(scope, _)| scope), option);
+            thing.is_none_or(is_in_both) && spec.is_some_and(|spec| spec.is_reloaded == is_reloaded)
+        };
+        let changed = names
+            .into_iter()
+            .filter(|name| is_meant(name) && value(self, name) != value(other, name));
+        changed.cloned().collect()
+    }
 }
 
-/// Splits a full name into the name of the cache, if there is one, and the name of the option.
-fn split(name: &str) -> (Option<&str>, &str) {
-    match in_caches(name).and_then(|rest| rest.split_once('.')) {
-        Some((cache, option)) => (Some(cache), option),
+/// Splits a full name into the cache or upstream, if it names one, and the name of the option.
+fn split(name: &str) -> (Option<(Scope, &str)>, &str) {
+    let thing = in_table(name).and_then(|(scope, rest)| Some((scope, rest.split_once('.')?)));
+    match thing {
+        Some((scope, (thing, option))) => (Some((scope, thing)), option),
         None => (None, name),
     }
 }
 
-/// Returns the name without its prefix `caches.`, if it has that prefix.
-fn in_caches(name: &str) -> Option<&str> {
-    name.strip_prefix(CACHES)?.strip_prefix('.')
+/// Returns the name without its prefix `caches.` or `upstreams.`, if it has one.
+fn in_table(name: &str) -> Option<(Scope, &str)> {
+    let below = |scope: &Scope| {
+        let rest = name.strip_prefix(scope.table())?;
+        Some((*scope, rest.strip_prefix('.')?))
+    };
+    Scope::NAMED.iter().find_map(below)
 }
 
 /// Returns whether a table of this name may hold options.
 fn is_table(name: &str) -> bool {
-    if name == CACHES {
+    if Scope::NAMED.iter().any(|scope| scope.table() == name) {
         return true;
     }
     let begins = |prefix: &str| {
@@ -260,46 +291,81 @@ fn is_table(name: &str) -> bool {
             rest.is_some_and(|rest| rest.starts_with('.'))
         })
     };
-    match in_caches(name) {
-        Some(rest) => rest.split_once('.').is_none_or(|(_, table)| begins(table)),
+    match in_table(name) {
+        Some((_, rest)) => rest.split_once('.').is_none_or(|(_, table)| begins(table)),
         None => begins(name),
     }
 }
 
+/// Finds an option of one thing of this scope; without a scope, one that can be set for all.
+fn find(scope: Option<Scope>, option: &str) -> Option<&'static OptionSpec> {
+    OptionSpec::declared().find(|spec| spec.name == option && spec.fits(scope))
+}
+
 fn check_name(name: &str, origin: &Origin) -> Result<&'static OptionSpec, ConfigError> {
-    let (cache, option) = split(name);
-    if let Some(cache) = cache {
-        check_cache_name(cache, origin)?;
+    let (thing, option) = split(name);
+    if let Some((scope, thing)) = thing {
+        check_thing(scope, thing, origin)?;
     }
-    let fits = |spec: &&OptionSpec| cache.is_none() || spec.scope == Scope::Cache;
-    let found = OptionSpec::find(option);
-    if let Some(spec) = found.filter(fits) {
+    let scope = thing.map(|(scope, _)| scope);
+    if let Some(spec) = find(scope, option) {
         return Ok(spec);
     }
+    let elsewhere = OptionSpec::declared().find(|spec| spec.name == option);
+    let instead = match (scope, elsewhere) {
+        (Some(scope), Some(spec)) => Some(format!(
+            "it is an option of {}, not of {}",
+            spec.scope.thing(),
+            scope.thing()
+        )),
+        (None, Some(spec)) => Some(format!(
+            "it is an option of one {}: set it in [{}.NAME]",
+            spec.scope.noun(),
+            spec.scope.table()
+        )),
+        (None, None) => is_thing(name),
+        (Some(_), None) => None,
+    };
     let alias = OptionSpec::by_option(option).or_else(|| OptionSpec::replacing(option));
     // A misspelled table is one unknown option.
     let tables = |name: &'static str| name.match_indices('.').map(move |(at, _)| &name[..at]);
-    let names = OptionSpec::all().filter(fits).map(|spec| spec.name);
-    let names = names.flat_map(|name| tables(name).chain([name]));
-    let caches = cache.is_none().then_some(CACHES);
+    let names = OptionSpec::declared().filter(|spec| spec.fits(scope));
+    let names = names.flat_map(|spec| tables(spec.name).chain([spec.name]));
+    let things = Scope::NAMED.iter().map(|scope| scope.table());
+    let things = things.filter(|table| scope.is_none() && *table != option);
+    let is_in_table = scope.is_some() || in_table(name).is_some();
     Err(ConfigError::Unknown {
         origin: origin.clone(),
         name: name.to_owned(),
-        nearest: match alias.filter(fits) {
+        nearest: match alias.filter(|spec| spec.fits(scope)) {
+            _ if instead.is_some() && is_in_table => None,
             Some(spec) => Some(spec.name.to_owned()),
-            None => nearest(option, names.chain(caches)).map(str::to_owned),
+            None => nearest(option, names.chain(things)).map(str::to_owned),
         },
-        is_of_server: found.is_some(),
+        instead,
     })
 }
 
-fn check_cache_name(name: &str, origin: &Origin) -> Result<(), ConfigError> {
+/// Returns what a value is set for, if `name` is that of a cache or an upstream.
+fn is_thing(name: &str) -> Option<String> {
+    let (scope, thing) = in_table(name)?;
+    let option = OptionSpec::of(scope).next()?.name;
+    Some(format!(
+        "it is {}; set one of its options, such as {}",
+        scope.thing(),
+        scope.full_name(thing, option)
+    ))
+}
+
+/// Checks the name of a cache or an upstream.
+fn check_thing(scope: Scope, name: &str, origin: &Origin) -> Result<(), ConfigError> {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    if !name.is_empty() && name.len() <= CACHE_NAME_LEN_MAX && name.bytes().all(is_plain) {
+    if !name.is_empty() && name.len() <= NAME_LEN_MAX && name.bytes().all(is_plain) {
         return Ok(());
     }
-    Err(ConfigError::CacheName {
+    Err(ConfigError::Name {
         origin: origin.clone(),
+        thing: scope.thing(),
         name: name.to_owned(),
     })
 }

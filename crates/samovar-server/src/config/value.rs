@@ -1,10 +1,12 @@
 //! Parses values of command-line options by starman's rules.
 
 use std::ffi::OsStr;
+use std::net::Ipv6Addr;
 use std::str::FromStr;
 use std::time::Duration;
 
 use samovar_cache::normal_prefix;
+use samovar_text::may_end_in_login;
 
 use super::{GC_LEASE_TIME_MIN, unit};
 
@@ -88,9 +90,111 @@ pub fn public_url(text: &str) -> Option<String> {
     (!host.is_empty() && !host.contains('@') && rest.bytes().all(plain)).then(|| url.to_owned())
 }
 
+/// Description of the URL of an upstream.
+pub(super) const UPSTREAM_URL: &str = "a URL that begins with http:// or https://";
+
+/// Parses the URL of an upstream, which may contain a login. Returns it with scheme and host in
+/// lower case, and without the port of the scheme and trailing slashes.
+///
+/// # Errors
+///
+/// A description of a valid URL.
+pub fn upstream_url(text: &str) -> Result<String, String> {
+    let expected = |what: &str| format!("{UPSTREAM_URL}, {what}");
+    let (scheme, rest) = text.split_once("://").ok_or(UPSTREAM_URL)?;
+    let scheme = scheme.to_ascii_lowercase();
+    let default_port = match &*scheme {
+        "http" => 80,
+        "https" => 443,
+        _ => return Err(UPSTREAM_URL.to_owned()),
+    };
+    let authority_len = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(authority_len);
+    if may_end_in_login(authority, path) {
+        let what = "with / ? # of a login written as %2F %3F %23, and @ in its path as %40";
+        return Err(expected(what));
+    }
+    if path.contains(['?', '#']) {
+        return Err(expected("without the part from ? or # on"));
+    }
+    let is_plain = |byte: u8| byte.is_ascii_graphic() && !br#""'<>\^`{|}"#.contains(&byte);
+    if !rest.bytes().all(is_plain) {
+        return Err(expected("in which only characters of URLs occur"));
+    }
+    let (login, host) = match authority.rsplit_once('@') {
+        Some((login, host)) => (format!("{login}@"), host),
+        None => (String::new(), authority),
+    };
+    let host = host.to_ascii_lowercase();
+    let port_at = host.rfind(':').filter(|at| !host[*at..].contains(']'));
+    let (name, port) = host.split_at(port_at.unwrap_or(host.len()));
+    let is_of_host = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    let is_host = match name
+        .strip_prefix('[')
+        .and_then(|name| name.strip_suffix(']'))
+    {
+        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+        None => !name.is_empty() && name.bytes().all(is_of_host),
+    };
+    let number = match port.strip_prefix(':') {
+        Some(digits) => digits.parse::<u16>().ok().filter(|number| *number > 0),
+        None => Some(default_port),
+    };
+    let number = number.filter(|_| is_host);
+    let number = number.ok_or_else(|| expected("followed by a host, and maybe a port"))?;
+    let port = if number == default_port { "" } else { port };
+    let path = path.trim_end_matches('/');
+    Ok(format!("{scheme}://{login}{name}{port}{path}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn upstream_urls() {
+        let check = |text: &str, expected: &str| {
+            assert_eq!(upstream_url(text).as_deref(), Ok(expected), "{text}");
+        };
+        check("https://a.example/", "https://a.example");
+        check("HTTPS://A.example:443/T/a//", "https://a.example/T/a");
+        check("http://a:443", "http://a:443");
+        check("http://[::1]:80/x", "http://[::1]/x");
+        check("http://Ada:s@p@A:1/x", "http://Ada:s@p@a:1/x");
+        check("http://a/%40@x", "http://a/%40@x");
+        let refuse = |text: &str, part: &str| {
+            let expected = upstream_url(text).unwrap_err();
+            assert!(expected.contains(part), "{text}: {expected}");
+        };
+        for text in ["", "a.example", "ftp://a", "https:/a", "://a"] {
+            refuse(text, "begins with http:// or https://");
+        }
+        for text in [
+            "https://",
+            "https:///x",
+            "https://u@",
+            "http://a:0",
+            "http://a:65536",
+            "http://a:",
+            "http://[::1",
+            "http://[x]",
+            "http://a,b",
+        ] {
+            refuse(text, "followed by a host");
+        }
+        refuse("https://a?priority=1", "without the part from ?");
+        refuse("https://a/#x", "without the part from ?");
+        refuse("https://u:a/b@c", "%2F");
+        refuse("https://a:1/x@y", "%40");
+        for text in [
+            "http://a b",
+            "http://a/\u{e9}",
+            "http://a\n",
+            "http://u:'@a",
+        ] {
+            refuse(text, "only characters of URLs");
+        }
+    }
 
     #[test]
     fn public_urls() {

@@ -16,12 +16,14 @@ fn every_option_with_a_path_accepts_a_credential() {
     for name in &names {
         writeln!(file, "{name} = \"credential:{name}\"").unwrap();
     }
+    let table = "[upstreams.nixos]\nurl = \"https://cache.nixos.org\"\n";
+    writeln!(file, "{table}netrc-file = \"credential:netrc-file\"").unwrap();
     let settings = settings(&file).unwrap();
     let config = read(&settings, |name| {
         (name == "CREDENTIALS_DIRECTORY").then(|| "/run/credentials/samovar".to_owned())
     });
     let config = format!("{:?}", config.unwrap());
-    for name in names.iter().chain(&["secret-key-files"]) {
+    for name in names.iter().chain(&["secret-key-files", "netrc-file"]) {
         let path = format!("\"/run/credentials/samovar/{name}\"");
         assert!(config.contains(&path), "{name}: {config}");
     }

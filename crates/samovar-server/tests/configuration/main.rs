@@ -8,14 +8,16 @@ use std::time::Duration;
 use samovar_cache::access::AccessConfig;
 use samovar_server::config::{
     AdminSettings, CacheSettings, ClientAddress, ConfigError, Configuration, Kind, LogTarget,
-    OptionSpec, Origin, Scope, Settings, read, show,
+    OptionSpec, Origin, Settings, read, show,
 };
 use samovar_server::listener::ListenSpec;
 
+mod changed;
 mod credentials;
 mod relative;
 mod remarks;
 mod uploads;
+mod upstreams;
 
 fn settings(file: &str) -> Result<Settings, ConfigError> {
     let mut settings = Settings::default();
@@ -429,26 +431,6 @@ fn shown_defaults_can_be_uncommented() {
     assert_eq!(after, expected);
 }
 
-/// The options that a reload changes, with those of the server apart.
-#[test]
-fn changed_options_are_named() {
-    let before = settings("backlog = 1\npriority = 1\n[caches.a]\npages = false\n").unwrap();
-    let text = "backlog = 2\npriority = 1\n[caches.a]\npages = true\n[caches.b]\n";
-    let after = settings(text).unwrap();
-    assert_eq!(after.changed(&before, Scope::Server), ["backlog"]);
-    let expected = ["caches.a.pages", "caches.b (new)"];
-    assert_eq!(after.changed(&before, Scope::Cache), expected);
-    let expected = ["caches.a.pages", "caches.b (no longer served)"];
-    assert_eq!(before.changed(&after, Scope::Cache), expected);
-    // The options of a cache that came or went are not named.
-    let with = settings(&format!("{text}priority = 3\n")).unwrap();
-    assert_eq!(
-        with.changed(&before, Scope::Cache),
-        ["caches.a.pages", "caches.b (new)"]
-    );
-    assert_eq!(after.changed(&after, Scope::Cache), [""; 0]);
-}
-
 #[test]
 fn invalid_variables_are_refused() {
     let refused = |name: &str, value: &str, message: &str| {
@@ -484,7 +466,9 @@ fn every_option_can_be_set_everywhere() {
     for spec in OptionSpec::all() {
         let text = match spec.kind {
             Kind::Size(..) if spec.name == "connections.head-size" => "2 KiB",
-            Kind::Count(..) | Kind::Size(..) | Kind::Time => "1",
+            Kind::Size(..) if spec.name == "upstream-memory" => "2 MiB",
+            Kind::Count(..) | Kind::Size(..) | Kind::Time | Kind::TimeWithin(..) => "1",
+            Kind::Url | Kind::Urls => "https://cache.nixos.org",
             Kind::Switch if spec.name == "pages" => "false",
             Kind::Switch => "true",
             // The first word is the default, so use another one.

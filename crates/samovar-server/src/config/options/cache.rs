@@ -6,10 +6,13 @@ use samovar_cache::access::{Forwarded, RefuseWith, is_fingerprint, is_network};
 use samovar_cache::{NarCoding, PublicKey, Sign, Stored};
 use samovar_nix::Glob;
 use samovar_storage::gc::RetentionRule;
+use samovar_upstream::settings::WhenDown;
 
-use super::Set::{Count, Each, Parsed, Path, Paths, Rules, Size, Switch, Text, Texts, Word};
+use super::Set::{
+    Count, Each, Parsed, Path, Paths, Rules, Size, Switch, Text, Texts, TimeWithin, Word,
+};
 use super::Shown::{Effective, Value, Words};
-use super::{Row, cache};
+use super::{Row, cache, seconds};
 use crate::config::draft::CacheDraft;
 use crate::config::{PRIORITY_MAX, RATE_MAX, Value as Toml, unit, value};
 
@@ -336,6 +339,38 @@ pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
          narinfos, build logs and realisations.",
     )
     .defaults_to(Words("no limit")),
+    cache(
+        "upstreams",
+        Texts(|draft, texts| draft.cache.upstreams = Some(texts)),
+        "Names of the upstreams of the cache; an empty list for none. Can be set only for a named \
+         cache.",
+    )
+    .defaults_to(Words("all upstreams"))
+    .of_one(),
+    cache(
+        "upstream-budget",
+        TimeWithin(50, 60_000, |draft, time| draft.cache.upstream_budget = time),
+        "Time within which a request for a narinfo is answered, whatever the upstreams do.",
+    )
+    .defaults_to(Value(|config| seconds(config.caches[0].upstream_budget))),
+    cache(
+        "upstream-down",
+        Word(&["miss", "error"], |draft, word| {
+            draft.cache.upstream_down = match word {
+                "error" => WhenDown::Error,
+                _ => WhenDown::Miss,
+            };
+        }),
+        "Answer for a path of which no upstream has said within upstream-budget whether it has it: \
+         miss is 404, so clients build the path or ask another cache; error is 503, so they try \
+         again, and then fail.",
+    ),
+    cache(
+        "negative-ttl",
+        TimeWithin(0, 3_600_000, |draft, time| draft.cache.negative_ttl = time),
+        "Time for which the server remembers that no upstream has a path.",
+    )
+    .defaults_to(Value(|config| seconds(config.caches[0].negative_ttl))),
 ];
 
 /// Parses a retention time. Returns it in seconds. Refuses times of less than an hour.

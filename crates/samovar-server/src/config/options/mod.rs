@@ -2,19 +2,25 @@
 //!
 //! The configuration file, the environment, the command line, `--help` and the reference of the
 //! book are derived from it. `server.rs` declares the options of the process, `cache.rs` those of a
-//! cache.
+//! cache, `upstream.rs` those of an upstream cache.
 
 pub(super) mod cache;
+mod kind;
 pub(super) mod server;
+pub(super) mod upstream;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use samovar_cache::Rule;
 
-use super::draft::{CacheDraft, ServerDraft};
-use super::toml::{self, Value};
-use super::{Configuration, rules, unit};
+use super::draft::{CacheDraft, ServerDraft, UpstreamDraft};
+use super::toml::Value;
+use super::{Configuration, rules, unit, value};
+
+pub use kind::Kind;
+
+use kind::seconds;
 
 /// The declaration of an option.
 #[derive(Debug)]
@@ -34,8 +40,12 @@ pub struct OptionSpec {
     nix_serve_default: Option<&'static str>,
     /// Type and bounds of the option's value.
     pub kind: Kind,
-    /// Whether the option belongs to the server or to each cache.
+    /// Whether the option belongs to the server, to each cache, or to an upstream.
     pub scope: Scope,
+    /// Whether the option can be set only for one cache or upstream, in its table.
+    pub is_of_one: bool,
+    /// Whether a change of the option takes effect at a reload. If not, it does after a restart.
+    pub(super) is_reloaded: bool,
     /// How the default is shown. `None` for the first word of a [`Kind::Word`], and if there is no
     /// default.
     shown_default: Option<Shown>,
@@ -48,45 +58,54 @@ pub(super) struct Row<D> {
     pub(super) set: Set<D>,
 }
 
-/// Type of an option's values, with bounds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Text that is not empty.
-    Text,
-    /// Path of a file or directory, or `credential:NAME`.
-    Path,
-    /// Whole number between these bounds.
-    Count(u64, u64),
-    /// Number of bytes between these bounds: a number, or a number with a unit, as in `"64 MiB"`.
-    Size(u64, u64),
-    /// Time: a number of seconds, or a number with a unit, as in `"10 min"`.
-    Time,
-    /// `true` or `false`.
-    Switch,
-    /// One of these words; the first is the default.
-    Word(&'static [&'static str]),
-    /// List of texts, or a single text. In the environment, the texts are separated by white space;
-    /// on the command line, the option is repeated for each text.
-    List,
-    /// List of tables. In the environment and on the command line it is written as in the file.
-    Tables,
-}
-
-/// Whether an option belongs to the server or to each cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What an option belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
-    /// The server. Takes effect at start.
+    /// The server.
     Server,
     /// A cache: the option is set for all caches, or for one cache in `[caches.NAME]`. Takes effect
     /// at start and at reload.
     Cache,
+    /// An upstream: the option is set in `[upstreams.NAME]`. Takes effect at start and at reload.
+    Upstream,
 }
 
-/// Name of the table that contains a table per named cache.
-pub(super) const CACHES: &str = "caches";
+impl Scope {
+    /// The scopes whose things have names, with a table for each.
+    pub(super) const NAMED: [Self; 2] = [Self::Cache, Self::Upstream];
+
+    /// Returns the name of the table that contains a table per named thing of this scope; empty
+    /// for the server, which has no name.
+    pub const fn table(self) -> &'static str {
+        match self {
+            Self::Server => "",
+            Self::Cache => "caches",
+            Self::Upstream => "upstreams",
+        }
+    }
+
+    /// Returns the word for a thing of this scope, with an article.
+    pub(super) const fn thing(self) -> &'static str {
+        match self {
+            Self::Server => "the server",
+            Self::Cache => "a cache",
+            Self::Upstream => "an upstream",
+        }
+    }
+
+    /// Returns the word for a thing of this scope.
+    pub(super) fn noun(self) -> &'static str {
+        self.thing().rsplit(' ').next().unwrap_or_default()
+    }
+
+    /// Returns the full name of an option of one thing: `caches.NAME.OPTION`.
+    pub(super) fn full_name(self, name: &str, option: &str) -> String {
+        format!("{}.{name}.{option}", self.table())
+    }
+}
 
 /// Headings of help, each with its options and tables of options.
-const HEADINGS: [(&str, &[&str]); 10] = [
+const HEADINGS: [(&str, &[&str]); 11] = [
     ("Listening", &["listen", "backlog", "tls"]),
     (
         "Store",
@@ -108,6 +127,16 @@ const HEADINGS: [(&str, &[&str]); 10] = [
     ("Keys and signatures", &["secret-key-files", "signing"]),
     ("Access", &["access"]),
     ("Uploads", &["storage", "uploads"]),
+    (
+        "Upstreams",
+        &[
+            "upstream",
+            "upstream-memory",
+            "upstream-budget",
+            "upstream-down",
+            "negative-ttl",
+        ],
+    ),
     (
         "Web interface",
         &["pages", "title", "description", "public-url"],
@@ -142,6 +171,7 @@ pub(super) enum Set<D> {
     Count(u64, u64, fn(&mut D, u64)),
     Size(u64, u64, fn(&mut D, u64)),
     Time(fn(&mut D, Duration)),
+    TimeWithin(u64, u64, fn(&mut D, Duration)),
     Switch(fn(&mut D, bool)),
     Word(&'static [&'static str], fn(&mut D, &str)),
     Texts(fn(&mut D, Vec<String>)),
@@ -150,6 +180,8 @@ pub(super) enum Set<D> {
     Parsed(&'static str, fn(&mut D, &str) -> Option<()>),
     /// List whose elements have a syntax of their own; description and setter as above.
     Each(&'static str, fn(&mut D, &[Value]) -> Option<()>),
+    Url(fn(&mut D, String)),
+    Urls(fn(&mut D, Vec<String>)),
     Rules(fn(&mut D, Vec<Rule>)),
 }
 
@@ -165,9 +197,12 @@ impl<D> Set<D> {
             Self::Count(min, max, _) => Kind::Count(*min, *max),
             Self::Size(min, max, _) => Kind::Size(*min, *max),
             Self::Time(_) => Kind::Time,
+            Self::TimeWithin(min, max, _) => Kind::TimeWithin(*min, *max),
             Self::Switch(_) => Kind::Switch,
             Self::Word(words, _) => Kind::Word(words),
             Self::Paths(_) | Self::Texts(_) | Self::Each(..) => Kind::List,
+            Self::Url(_) => Kind::Url,
+            Self::Urls(_) => Kind::Urls,
             Self::Rules(_) => Kind::Tables,
         }
     }
@@ -190,23 +225,26 @@ impl<D> Set<D> {
                 set(draft, paths?);
             }
             Self::Count(min, max, set) => {
-                let count = match value {
-                    Value::Count(count) => u64::try_from(*count).ok(),
-                    _ => None,
-                };
-                let in_bounds = count.filter(|count| (min..=max).contains(&count));
-                set(draft, in_bounds.ok_or_else(expected)?);
+                set(
+                    draft,
+                    within(*min, *max, count(value)).ok_or_else(expected)?,
+                );
             }
             Self::Size(min, max, set) => {
                 let size = match value {
-                    Value::Count(count) => u64::try_from(*count).ok(),
                     Value::Text(text) => unit::size(text),
-                    _ => None,
+                    value => count(value),
                 };
-                let in_bounds = size.filter(|size| (min..=max).contains(&size));
-                set(draft, in_bounds.ok_or_else(expected)?);
+                set(draft, within(*min, *max, size).ok_or_else(expected)?);
             }
             Self::Time(set) => set(draft, unit::time_of(value).ok_or_else(expected)?),
+            Self::TimeWithin(min, max, set) => {
+                let (min, max) = (Duration::from_millis(*min), Duration::from_millis(*max));
+                set(
+                    draft,
+                    within(min, max, unit::time_of(value)).ok_or_else(expected)?,
+                );
+            }
             Self::Switch(set) => match value {
                 Value::Switch(is_on) => set(draft, *is_on),
                 _ => return Err(expected()),
@@ -230,9 +268,27 @@ impl<D> Set<D> {
                 };
                 set(draft, values).ok_or_else(|| (*expected).to_owned())?;
             }
+            Self::Url(set) => set(draft, value::upstream_url(text()?)?),
+            Self::Urls(set) => {
+                let texts = texts(value).ok_or_else(expected)?;
+                let urls = texts.iter().map(|text| value::upstream_url(text));
+                set(draft, urls.collect::<Result<_, _>>()?);
+            }
             Self::Rules(set) => set(draft, rules::rules(value)?),
         }
         Ok(())
+    }
+}
+
+/// Returns a value if it is within these bounds.
+fn within<T: PartialOrd>(min: T, max: T, value: Option<T>) -> Option<T> {
+    value.filter(|value| (&min..=&max).contains(&value))
+}
+
+fn count(value: &Value) -> Option<u64> {
+    match value {
+        Value::Count(count) => u64::try_from(*count).ok(),
+        _ => None,
     }
 }
 
@@ -252,76 +308,20 @@ fn texts(value: &Value) -> Option<Vec<String>> {
     }
 }
 
-impl Kind {
-    /// Parses text of the environment or the command line; `None` if it is not of this type.
-    pub(super) fn value(self, text: &str) -> Option<Value> {
-        match self {
-            Self::Count(..) => text.trim().parse().ok().map(Value::Count),
-            Self::Switch => match text.trim() {
-                "true" | "1" | "yes" | "on" => Some(Value::Switch(true)),
-                "false" | "0" | "no" | "off" => Some(Value::Switch(false)),
-                _ => None,
-            },
-            Self::List => match toml::value(text) {
-                Some(list @ Value::List(_)) => Some(list),
-                _ => {
-                    let words = text.split_ascii_whitespace();
-                    let words = words.map(|word| Value::Text(word.to_owned()));
-                    Some(Value::List(words.collect()))
-                }
-            },
-            Self::Tables => toml::value(text),
-            Self::Size(..) | Self::Time => Some(match text.trim().parse() {
-                Ok(count) => Value::Count(count),
-                Err(_) => Value::Text(text.to_owned()),
-            }),
-            Self::Text | Self::Path | Self::Word(_) => Some(Value::Text(text.to_owned())),
-        }
-    }
-
-    /// Returns the placeholder for a value in help, such as `PATH`.
-    pub fn value_name(self) -> String {
-        match self {
-            Self::Switch => "true|false".to_owned(),
-            Self::List | Self::Text => "TEXT".to_owned(),
-            Self::Word(words) => words.join("|"),
-            Self::Path => "PATH".to_owned(),
-            Self::Count(..) => "NUMBER".to_owned(),
-            Self::Size(..) => "BYTES".to_owned(),
-            Self::Time => "TIME".to_owned(),
-            Self::Tables => "TOML".to_owned(),
-        }
-    }
-
-    /// Describes valid values, for an error message.
-    pub(super) fn expected(self) -> String {
-        match self {
-            Self::Text => "a text".to_owned(),
-            Self::Path => "a path".to_owned(),
-            Self::Count(min, u64::MAX) => format!("a whole number from {min}"),
-            Self::Count(min, max) => format!("a whole number from {min} to {max}"),
-            Self::Size(0, u64::MAX) => "a number of bytes, such as 4096 or \"64 MiB\"".to_owned(),
-            Self::Size(min, u64::MAX) => {
-                format!("a number of bytes, at least {min}, such as 4096 or \"64 MiB\"")
-            }
-            Self::Size(min, max) => {
-                format!("a number of bytes from {min} to {max}, such as 4096 or \"64 MiB\"")
-            }
-            Self::Time => "a number of seconds, or a time such as \"10 min\"".to_owned(),
-            Self::Switch => "true or false".to_owned(),
-            Self::Word(words) => words.join(" or "),
-            Self::List => "a list of texts".to_owned(),
-            Self::Tables => "a list of tables".to_owned(),
-        }
-    }
-}
-
 const fn server(name: &'static str, set: Set<ServerDraft>, help: &'static str) -> Row<ServerDraft> {
     Row::new(Scope::Server, name, set, help)
 }
 
 const fn cache(name: &'static str, set: Set<CacheDraft>, help: &'static str) -> Row<CacheDraft> {
     Row::new(Scope::Cache, name, set, help)
+}
+
+const fn upstream(
+    name: &'static str,
+    set: Set<UpstreamDraft>,
+    help: &'static str,
+) -> Row<UpstreamDraft> {
+    Row::new(Scope::Upstream, name, set, help).of_one()
 }
 
 impl<D> Row<D> {
@@ -335,6 +335,8 @@ impl<D> Row<D> {
             nix_serve_default: None,
             kind: set.kind(),
             scope,
+            is_of_one: false,
+            is_reloaded: !matches!(scope, Scope::Server),
             shown_default: None,
         };
         Self { spec, set }
@@ -342,6 +344,18 @@ impl<D> Row<D> {
 
     const fn defaults_to(mut self, shown: Shown) -> Self {
         self.spec.shown_default = Some(shown);
+        self
+    }
+
+    /// Declares that the option can be set only for one cache or upstream.
+    const fn of_one(mut self) -> Self {
+        self.spec.is_of_one = true;
+        self
+    }
+
+    /// Declares that a change takes effect at a reload, although the option is one of the server.
+    const fn reloaded(mut self) -> Self {
+        self.spec.is_reloaded = true;
         self
     }
 
@@ -364,10 +378,23 @@ impl<D> Row<D> {
 }
 
 impl OptionSpec {
-    /// Returns all options in the order of the reference: those of the server first.
+    /// Returns all options that can be set without the name of a cache or an upstream, in the order
+    /// of the reference: those of the server first.
     pub fn all() -> impl Iterator<Item = &'static Self> + Clone {
+        Self::declared().filter(|spec| !spec.is_of_one)
+    }
+
+    /// Returns all options of a scope in the order of the reference.
+    pub fn of(scope: Scope) -> impl Iterator<Item = &'static Self> + Clone {
+        Self::declared().filter(move |spec| spec.scope == scope)
+    }
+
+    /// Returns all options. Options of different scopes may have the same name.
+    pub(super) fn declared() -> impl Iterator<Item = &'static Self> + Clone {
         let of_server = server::OPTIONS.iter().map(|row| &row.spec);
-        of_server.chain(cache::OPTIONS.iter().map(|row| &row.spec))
+        let of_caches = cache::OPTIONS.iter().map(|row| &row.spec);
+        let of_upstreams = upstream::OPTIONS.iter().map(|row| &row.spec);
+        of_server.chain(of_caches).chain(of_upstreams)
     }
 
     /// Returns all options in the order of help, each with its heading.
@@ -383,7 +410,13 @@ impl OptionSpec {
         })
     }
 
-    /// Finds an option by its dotted name; `None` if there is no such option.
+    /// Returns whether the option can be set in the table of one thing of this scope; without a
+    /// scope, whether it can be set for all.
+    pub(super) fn fits(&self, scope: Option<Scope>) -> bool {
+        scope.map_or(!self.is_of_one, |scope| self.scope == scope)
+    }
+
+    /// Finds an option of [`all`](Self::all) by its dotted name; `None` if there is none.
     pub fn find(name: &str) -> Option<&'static Self> {
         Self::all().find(|spec| spec.name == name)
     }
@@ -444,21 +477,26 @@ impl OptionSpec {
 
     /// Returns the option's environment variable.
     pub fn variable(&self) -> String {
-        format!("{VARIABLE_PREFIX}{}", upper_case(self.name))
+        let table = match self.is_of_one {
+            true => format!("{}__NAME__", upper_case(self.scope.table())),
+            false => String::new(),
+        };
+        format!("{VARIABLE_PREFIX}{table}{}", upper_case(self.name))
+    }
+
+    /// Returns the option's full name, with the name `NAME` for the cache or upstream if it can be
+    /// set only for one.
+    pub fn full_name(&self) -> String {
+        match self.is_of_one {
+            true => self.scope.full_name("NAME", self.name),
+            false => self.name.to_owned(),
+        }
     }
 }
 
 /// Converts the name of an option to the form of environment variables.
 pub(super) fn upper_case(name: &str) -> String {
     name.replace(['.', '-'], "_").to_ascii_uppercase()
-}
-
-/// Formats a time limit of the engine, which must not be `Duration::MAX`.
-fn seconds(time: Duration) -> String {
-    match time.as_secs() {
-        minutes if minutes >= 120 && minutes % 60 == 0 => format!("{} min", minutes / 60),
-        seconds => format!("{seconds} s"),
-    }
 }
 
 #[cfg(test)]
@@ -481,14 +519,24 @@ mod tests {
         let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte == b'-' || byte == b'.';
         assert!(OptionSpec::all().all(|spec| spec.name.bytes().all(is_plain)));
         // The variable `SAMOVAR_CACHES__NAME__OPTION` must not be ambiguous.
-        assert!(OptionSpec::all().all(|spec| !spec.name.starts_with(CACHES)));
+        let begins = |spec: &OptionSpec| {
+            let mut tables = Scope::NAMED.iter().map(|scope| scope.table());
+            tables.any(|table| spec.name.starts_with(table))
+        };
+        assert!(!OptionSpec::all().any(begins));
+        for scope in Scope::NAMED {
+            let names: HashSet<&str> = OptionSpec::of(scope).map(|spec| spec.name).collect();
+            assert_eq!(names.len(), OptionSpec::of(scope).count());
+        }
     }
 
     #[test]
     fn every_option_has_a_default_and_a_description() {
-        for spec in OptionSpec::all() {
+        for spec in OptionSpec::declared() {
             assert!(!spec.default().is_empty(), "{}", spec.name);
             assert!(spec.help.ends_with('.'), "{}", spec.name);
+        }
+        for spec in OptionSpec::all() {
             let headings = OptionSpec::by_heading().filter(|(_, other)| other.name == spec.name);
             assert_eq!(headings.count(), 1, "{}", spec.name);
         }
@@ -499,6 +547,7 @@ mod tests {
     fn the_first_word_is_the_default() {
         check_first_words(server::OPTIONS);
         check_first_words(cache::OPTIONS);
+        check_first_words(upstream::OPTIONS);
     }
 
     fn check_first_words<D: Default + PartialEq + std::fmt::Debug>(rows: &[Row<D>]) {

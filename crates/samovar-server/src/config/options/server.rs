@@ -3,13 +3,16 @@
 use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
-use super::Set::{Count, Each, Path, Size, Switch, Text, Time, Word};
+use samovar_upstream::settings::UpstreamSettings;
+
+use super::Set::{Count, Each, Path, Size, Switch, Text, Time, Urls, Word};
 use super::Shown::{Effective, Value, ValueOr, Words};
 use super::{Row, seconds, server};
 use crate::config::draft::{ServerDraft, listen};
 use crate::config::{
     BACKLOG_MAX, CONNECTIONS_MAX, ClientAddress, GC_LEASE_TIME_DEFAULT, GC_LEASE_TIME_MIN,
-    HEAD_LEN_MAX, HEAD_LEN_MIN, LogForm, QUEUE_LEN_MAX, STREAMS_MAX, Value as Toml, WORKERS_MAX,
+    HEAD_LEN_MAX, HEAD_LEN_MIN, LogForm, QUEUE_LEN_MAX, STREAMS_MAX, UPSTREAM_MEMORY_LEN_MIN,
+    Value as Toml, WORKERS_MAX,
 };
 
 const LISTEN: &str = "a list of HOST:PORT, [ADDRESS]:PORT, :PORT or paths of unix sockets";
@@ -267,6 +270,28 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
          `samovar token create` push into it with nix copy.",
     )
     .defaults_to(Words("none: the cache is read-only")),
+    server(
+        "upstream",
+        Urls(|draft, urls| {
+            // Names follow once all upstreams are known.
+            let unnamed = |url| UpstreamSettings::new(String::new(), url);
+            draft.config.upstreams = urls.into_iter().map(unnamed).collect();
+        }),
+        "URLs of upstream caches: what the server itself lacks, it requests there and passes on. \
+         The name of each is its host. The public key of cache.nixos.org is known; an upstream \
+         with another key needs a table, [upstreams.NAME]. Takes effect on reload, too.",
+    )
+    .reloaded(),
+    server(
+        "upstream-memory",
+        Size(UPSTREAM_MEMORY_LEN_MIN, u64::MAX, |draft, len| {
+            draft.config.upstream_memory_len = to_usize(len);
+        }),
+        "Memory for the NARs of upstreams while they are passed on.",
+    )
+    .defaults_to(Value(|config| {
+        format!("{} MiB", config.upstream_memory_len >> 20)
+    })),
     server(
         "log.errors",
         Path(|draft, path| draft.config.error_log = Some(path)),
