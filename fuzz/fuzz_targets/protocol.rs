@@ -8,7 +8,8 @@ use samovar_protocol::pins::{
     Generations, Newest, Pinned, Put, Tags, Weak, parse_removed, removed,
 };
 use samovar_protocol::push::{
-    Assembled, Missing, Opened, PackOutcome, PartLine, is_published, published,
+    AssembleQuery, Assembled, JoinQuery, Missing, Opened, PackOutcome, PartLine, PartQuery, Target,
+    is_published, published,
 };
 
 /// Returns the second words of the lines.
@@ -31,9 +32,23 @@ fn opened(text: &str) -> Option<String> {
     Some(opened.text(asked))
 }
 
-/// Reads a text, writes it again, and reads that. Percent-encoded texts have several forms, so the
-/// second form is what must not change.
-fn pin(kind: u8, text: &str) -> Option<String> {
+/// Reads the URL of a request of a push, and writes it again.
+fn url(text: &str) -> Option<String> {
+    let (path, query) = text.split_once('?').unwrap_or((text, ""));
+    let target = Target::parse(path.as_bytes())?;
+    assert_eq!(target.to_string(), path);
+    let query = query.as_bytes();
+    Some(match target {
+        Target::Part(..) => format!("{target}?{}", PartQuery::parse(query).ok()?),
+        Target::Join(..) => format!("{target}?{}", JoinQuery::parse(query).ok()?),
+        Target::Assemble(_) => format!("{target}?{}", AssembleQuery::parse(query).ok()?),
+        _ => path.to_owned(),
+    })
+}
+
+/// Reads a text of which there are several forms, such as a percent-encoded one, and writes it
+/// again. The second form is what must not change.
+fn rewritten(kind: u8, text: &str) -> Option<String> {
     match kind {
         0 => Some(Generations::parse(text).ok()?.text()),
         1 => Some(Newest::text(&Newest::parse(text).ok()?)),
@@ -41,10 +56,11 @@ fn pin(kind: u8, text: &str) -> Option<String> {
         3 => Some(Pinned::parse(text).ok()?.text()),
         4 => Some(removed(parse_removed(text).ok()?.try_into().ok()?)),
         // No list without a tag is written.
-        _ => match Tags::parse(text.as_bytes(), Weak::AreStrong)? {
+        5 => match Tags::parse(text.as_bytes(), Weak::AreStrong)? {
             Tags::Listed(none) if none.is_empty() => None,
             tags => Some(tags.text()),
         },
+        _ => url(text),
     }
 }
 
@@ -62,12 +78,12 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(text) else {
         return;
     };
-    if let Some(kind) = (message % 12).checked_sub(6) {
-        let written = pin(kind, text);
-        let again = written.as_deref().and_then(|text| pin(kind, text));
+    if let Some(kind) = (message % 13).checked_sub(6) {
+        let written = rewritten(kind, text);
+        let again = written.as_deref().and_then(|text| rewritten(kind, text));
         return assert_eq!(again, written);
     }
-    let written = match message % 12 {
+    let written = match message % 13 {
         0 => opened(text),
         1 => pack(text),
         2 => PartLine::parse(text).ok().map(|parts| PartLine::text(&parts)),
@@ -76,7 +92,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         _ => is_published(text, 12).then(|| published(12)),
     };
     let Some(written) = written else { return };
-    match message % 12 {
+    match message % 13 {
         0 | 1 => assert_eq!(spaced(&written), spaced(text)),
         _ => assert_eq!(written, text),
     }

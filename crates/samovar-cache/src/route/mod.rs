@@ -13,7 +13,6 @@
 
 pub(crate) mod page;
 pub(crate) mod path;
-pub(crate) mod push;
 #[cfg(test)]
 mod tests;
 pub(crate) mod upload;

@@ -4,9 +4,9 @@ use samovar_http::http::percent;
 use samovar_metrics::Class;
 use samovar_nix::{HashPart, StorePath};
 use samovar_protocol::names::{FileName, PinName};
+use samovar_protocol::push::{PREFIX, Target};
 use samovar_store::RealisationId;
 
-use super::push::PushRoute;
 use super::{Route, own, path};
 
 /// The resource that a path below `/upload/` names.
@@ -21,7 +21,7 @@ pub(crate) enum UploadRoute {
     /// A URL below `pin/`. `None`: the rest is not the name of a pin.
     Pin(Option<PinName>),
     /// A URL below `push/`. `None`: the push protocol has no such URL.
-    Push(Option<PushRoute>),
+    Push(Option<Target>),
 }
 
 /// What clients upload to a URL and read from it, at the cache's own URL and below `/upload/`.
@@ -45,8 +45,9 @@ impl UploadRoute {
                 name => Self::Pin(pin_name(name).filter(|_| !name.contains(&b'/'))),
             };
         }
-        if let Some(rest) = path.strip_prefix(b"push/") {
-            return Self::Push(PushRoute::of(rest));
+        if path.starts_with(b"push/") {
+            let below = path.strip_prefix(PREFIX.as_bytes());
+            return Self::Push(below.and_then(Target::parse));
         }
         match path {
             b"pin-events" => Self::PinEvents,
@@ -109,6 +110,25 @@ mod tests {
             assert_eq!(below.resource(), route.resource());
             assert_eq!(below, Route::Upload(UploadRoute::Of(Box::new(route))));
         }
+    }
+
+    #[test]
+    fn urls_of_pushes() {
+        let push = |path: &str| match of(path) {
+            Route::Upload(UploadRoute::Push(target)) => Some(target),
+            _ => None,
+        };
+        assert_eq!(push("/upload/push/1/open"), Some(Some(Target::Open)));
+        for unknown in [
+            "", "1", "1/", "1open", "10/open", "2/open", "1/opened", "1//open",
+        ] {
+            assert_eq!(
+                push(&format!("/upload/push/{unknown}")),
+                Some(None),
+                "{unknown}"
+            );
+        }
+        assert_eq!(push("/upload/push"), None);
     }
 
     #[test]

@@ -4,18 +4,18 @@ use std::cell::Cell;
 use std::fmt::Display;
 use std::io::BufReader;
 
-use samovar_http::http::Status;
+use samovar_http::http::{Method, Status};
 use samovar_http::{Head, Request, Response};
 use samovar_metrics::Event;
-use samovar_nix::narinfo::Compression;
 use samovar_nix::{NarHash, StorePath};
 use samovar_protocol::names::PushId;
+use samovar_protocol::nar_hash_text;
 use samovar_protocol::push::{
-    Assembled, BODY_LEN_MAX, Missing, OPEN_COUNT_MAX, Opened, PackOutcome, PartLine, WireError,
+    AssembleQuery, Assembled, BODY_LEN_MAX, JoinQuery, Missing, OPEN_COUNT_MAX, OPEN_LEN_MAX,
+    Opened, PUBLISH_LEN_MAX, PackOutcome, PartLine, PartQuery, QueryError, Target, WireError,
     published, read_open,
 };
-use samovar_protocol::recipe::{RecipeError, WINDOW_LOG, WINDOW_LOG_MAX, WINDOW_LOG_MIN};
-use samovar_protocol::{nar_hash_text, parse_sha256};
+use samovar_protocol::recipe::RecipeError;
 use samovar_storage::metadata::{Published, StoredPath};
 use samovar_storage::push::{self, Answer, AssembleError, PartError, PushError};
 use samovar_storage::token::Token;
@@ -26,7 +26,6 @@ use super::authorize::Right;
 use super::body::SharedBody;
 use super::{Context, Uploads, failed, refused, render, report};
 use crate::refusal::{Fixed, text_response};
-use crate::route::push::{PushRoute, small_number};
 
 /// Memory for parsing a body, as a multiple of the body's length.
 const PARSE_FACTOR: u64 = 3;
@@ -47,18 +46,22 @@ fn bad_request(text: &str) -> Failure {
     Failure::Response(refused(Status::BAD_REQUEST, text))
 }
 
+fn bad_query(error: QueryError) -> Failure {
+    bad_request(&error.to_string())
+}
+
 impl Uploads {
     /// Answers a request of the push protocol.
     pub(super) fn push(
         &self,
         context: Context<'_>,
         request: &mut Request,
-        target: Option<PushRoute>,
+        target: Option<Target>,
     ) -> Response {
         let Some(target) = target else {
             return Fixed::NotFound.response();
         };
-        let (method, name) = target.method();
+        let (method, name) = method(target);
         if request.head().method() != method {
             return refused(Status::METHOD_NOT_ALLOWED, &format!("use {name}"))
                 .header("Allow", name);
@@ -84,10 +87,10 @@ impl Uploads {
         &self,
         context: Context<'_>,
         request: &mut Request,
-        target: PushRoute,
+        target: Target,
         token: &Token,
     ) -> Result<Response, Failure> {
-        let len = match target.body_len_max() {
+        let len = match body_len_max(target) {
             Some(limit) => body_len(request.head(), limit)?,
             None => 0,
         };
@@ -98,29 +101,25 @@ impl Uploads {
             )));
         }
         match target {
-            PushRoute::Open => self.open_push(context, request, token, len),
-            PushRoute::Push(id) => {
+            Target::Open => self.open_push(context, request, token, len),
+            Target::Push(id) => {
                 push::close(&self.stored, token, id)?;
                 Ok(done())
             }
-            PushRoute::Pack(id) => self.put_pack(context, request, token, id),
-            PushRoute::Parts(id, nar_hash) => self.parts(token, id, &nar_hash),
-            PushRoute::Part(id, nar_hash, number) => {
-                let sha256 = parameter(request.head(), "sha256").and_then(parse_sha256);
-                let sha256 = sha256.ok_or_else(|| {
-                    bad_request(
-                        "the URL needs the parameter sha256: 64 lower-case hexadecimal digits",
-                    )
-                })?;
+            Target::Pack(id) => self.put_pack(context, request, token, id),
+            Target::Parts(id, nar_hash) => self.parts(token, id, &nar_hash),
+            Target::Part(id, nar_hash, number) => {
+                let PartQuery { sha256 } =
+                    PartQuery::parse(query(request.head())).map_err(bad_query)?;
                 let push = push::find(&self.stored, token, id)?;
                 let body = SharedBody::new(request.reader());
                 let received = push::put_part(&push, nar_hash, number, len, sha256, &mut &body);
                 body.finish(received, BODY_LEN_MAX)?;
                 Ok(done())
             }
-            PushRoute::Join(id, nar_hash) => self.join(request, token, id, nar_hash),
-            PushRoute::Assemble(id) => self.assemble(request, token, id),
-            PushRoute::Publish(id) => self.publish_all(context, request, token, id, len),
+            Target::Join(id, nar_hash) => self.join(request, token, id, nar_hash),
+            Target::Assemble(id) => self.assemble(request, token, id),
+            Target::Publish(id) => self.publish_all(context, request, token, id, len),
         }
     }
 
@@ -204,18 +203,14 @@ impl Uploads {
         id: PushId,
         nar_hash: NarHash,
     ) -> Result<Response, Failure> {
-        let head = request.head();
-        let count = parameter(head, "parts").and_then(small_number);
-        let count = count
-            .ok_or_else(|| bad_request("the URL needs the parameter parts: the number of parts"))?;
-        let compression = parameter(head, "compression").and_then(Compression::from_name);
-        let compression = compression.ok_or_else(|| {
-            bad_request("the URL needs the parameter compression: a name such as zstd")
-        })?;
+        let JoinQuery {
+            part_count,
+            compression,
+        } = JoinQuery::parse(query(request.head())).map_err(bad_query)?;
         let push = push::find(&self.stored, token, id)?;
         let body = SharedBody::new(request.reader());
         let mut admitted = self.stored.admit(token, &body, PATIENCE)?;
-        push::join(&push, nar_hash, count, compression, &mut admitted)?;
+        push::join(&push, nar_hash, part_count, compression, &mut admitted)?;
         Ok(done())
     }
 
@@ -225,22 +220,8 @@ impl Uploads {
         token: &Token,
         id: PushId,
     ) -> Result<Response, Failure> {
-        let base = parameter(request.head(), "base");
-        let base = base.and_then(|text| NarHash::parse_nixbase32(text.as_bytes()).ok());
-        let base = base.ok_or_else(|| {
-            bad_request("the URL needs the parameter base: the hash of a NAR, 52 characters")
-        })?;
-        let window_log = match parameter(request.head(), "window") {
-            None => WINDOW_LOG,
-            Some(text) => small_number(text)
-                .filter(|log| (WINDOW_LOG_MIN..=WINDOW_LOG_MAX).contains(log))
-                .ok_or_else(|| {
-                    bad_request(&format!(
-                        "the parameter window is the power of two of the zstd window, \
-                         {WINDOW_LOG_MIN} to {WINDOW_LOG_MAX}"
-                    ))
-                })?,
-        };
+        let AssembleQuery { base, window_log } =
+            AssembleQuery::parse(query(request.head())).map_err(bad_query)?;
         let push = push::find(&self.stored, token, id)?;
         let body = SharedBody::new(request.reader());
         let receive = || -> Result<_, PushError> {
@@ -364,11 +345,31 @@ fn body_len(head: Head<'_>, limit: u64) -> Result<u64, Failure> {
     }
 }
 
-/// Returns the value of a parameter in the URL's query, or `None` if the query lacks it.
-fn parameter<'a>(head: Head<'a>, name: &str) -> Option<&'a str> {
-    let query = std::str::from_utf8(head.query()?).ok()?;
-    let mut parameters = query.split('&').filter_map(|text| text.split_once('='));
-    parameters.find_map(|(found, value)| (found == name).then_some(value))
+/// Returns the query of the URL.
+fn query(head: Head<'_>) -> &[u8] {
+    head.query().unwrap_or_default()
+}
+
+/// Returns the only method that a target allows, and the method's name.
+fn method(target: Target) -> (Method, &'static str) {
+    match target {
+        Target::Open | Target::Join(..) | Target::Assemble(_) | Target::Publish(_) => {
+            (Method::Post, "POST")
+        }
+        Target::Pack(_) | Target::Part(..) => (Method::Put, "PUT"),
+        Target::Parts(..) => (Method::Get, "GET"),
+        Target::Push(_) => (Method::Delete, "DELETE"),
+    }
+}
+
+/// Returns the maximum length of the request body, in bytes. `None`: the request has no body.
+fn body_len_max(target: Target) -> Option<u64> {
+    match target {
+        Target::Open => Some(OPEN_LEN_MAX),
+        Target::Pack(_) | Target::Part(..) | Target::Assemble(_) => Some(BODY_LEN_MAX),
+        Target::Publish(_) => Some(PUBLISH_LEN_MAX),
+        Target::Join(..) | Target::Parts(..) | Target::Push(_) => None,
+    }
 }
 
 fn done() -> Response {

@@ -7,6 +7,7 @@
 //! | `part` | `part.rs` | – | [`PartLine`] |
 //! | `assemble` | `assembled.rs` | a [recipe](crate::recipe) | [`Assembled`] |
 //! | `publish` | `publish.rs` | [`NarinfoLine`] in [`Records`] | [`Missing`], [`published`] |
+//! | all | `target.rs` | the URL: [`Target`] and its parameters | – |
 //!
 //! # Limits
 //!
@@ -26,6 +27,7 @@ mod pack;
 mod part;
 mod publish;
 mod records;
+mod target;
 
 pub use assembled::Assembled;
 pub use open::{OPEN_COUNT_MAX, OPEN_LEN_MAX, OpenAnswer, OpenLine, Opened, read_open};
@@ -36,6 +38,7 @@ pub use publish::{
     published,
 };
 pub use records::{LINE_LEN_MAX, RecordLine, Records, WireError, write_end, write_record};
+pub use target::{AssembleQuery, JoinQuery, PREFIX, PartQuery, QueryError, Target};
 
 /// Maximum length of a pack and of a part of a NAR, in bytes.
 pub const BODY_LEN_MAX: u64 = 32 << 20;

@@ -30,7 +30,7 @@ pub(super) struct Assembler<'a> {
     pack_nars: Vec<usize>,
     part: Vec<u8>,
     /// Number of the next part, from 1.
-    part_number: u64,
+    part_number: u32,
     /// Bytes of the NAR whose last frame is in the current part.
     part_content_len: u64,
 }
@@ -156,7 +156,7 @@ impl<'a> Assembler<'a> {
         if is_last {
             self.shared.set_part_count(nar, number)?;
         }
-        self.part_number = if is_last { 1 } else { number + 1 };
+        self.part_number = if is_last { 1 } else { number.saturating_add(1) };
         let part = Part {
             nar,
             number,

@@ -122,7 +122,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<E
 ///
 /// The server cannot be reached, or refuses the login.
 pub(crate) fn may_push(http: &Http) -> anyhow::Result<Option<bool>> {
-    let http = http.at(format!("{}/upload{}", http.remote(), session::PREFIX));
+    let http = session::client(&http.at(format!("{}/upload", http.remote())));
     Ok(match session::open_as("the token", &http, &[])? {
         Opening::Opened(opened) => {
             session::end(&http, &opened);
@@ -135,7 +135,7 @@ pub(crate) fn may_push(http: &Http) -> anyhow::Result<Option<bool>> {
 
 /// Fails if the login gives no right to push. `below`: client for the URL below which uploads are.
 fn may_push_below(below: &Http) -> anyhow::Result<()> {
-    let http = below.at(format!("{}{}", below.remote(), session::PREFIX));
+    let http = session::client(below);
     match session::open(&http, &[])? {
         Opening::Opened(opened) => session::end(&http, &opened),
         Opening::NotPermitted(error) => return Err(error),
@@ -441,7 +441,7 @@ impl Pusher {
         let (mut protocol, mut pins) = (None, None);
         let cache = match response.status().as_u16() {
             200 => {
-                protocol = Some(below.at(format!("{}{}", below.remote(), session::PREFIX)));
+                protocol = Some(session::client(&below));
                 pins = Some(below.clone());
                 Cache::with_info(below, response)?
             }

@@ -31,10 +31,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
-use samovar_nix::{Hash, PathInfo, StoreDir};
+use samovar_nix::narinfo::Compression;
+use samovar_nix::{PathInfo, StoreDir};
 use samovar_protocol::names::PushId;
-use samovar_protocol::nar_hash_text;
-use samovar_protocol::push::{OpenLine, Opened, PackOutcome, PartLine};
+use samovar_protocol::push::{
+    JoinQuery, OpenLine, Opened, PREFIX, PackOutcome, PartLine, PartQuery, Target,
+};
 use sha2::{Digest as _, Sha256};
 use ureq::Body;
 use ureq::http::Response;
@@ -47,9 +49,6 @@ use super::resume::Unfinished;
 use crate::http::{Http, Payload, read_body};
 use crate::outcome::Failed;
 use crate::progress::Progress;
-
-/// Prefix of the protocol's URL paths, appended to the URL that stock Nix clients push to.
-pub(super) const PREFIX: &str = "/push/1";
 
 /// Length of a buffer for a pack or a part, in bytes, unless the server allows less.
 pub(super) const BUFFER_LEN: usize = 32 << 20;
@@ -96,6 +95,12 @@ pub(super) enum Opening {
     NotPermitted(anyhow::Error),
 }
 
+/// Returns a client for the URLs of the protocol. `below`: client for the URL to which stock Nix
+/// clients push.
+pub(super) fn client(below: &Http) -> Http {
+    below.at(format!("{}/{PREFIX}", below.remote()))
+}
+
 /// Opens a push: sends the list of its paths to the server.
 ///
 /// # Errors
@@ -111,9 +116,10 @@ pub(super) fn open(http: &Http, infos: &[PathInfo]) -> anyhow::Result<Opening> {
 ///
 /// As [`open`].
 pub(super) fn open_as(what: &str, http: &Http, infos: &[PathInfo]) -> anyhow::Result<Opening> {
+    let url = Target::Open.to_string();
     let send = |with_names| {
         let body = open_body(infos, with_names);
-        answer(|| http.post("/open", body.as_bytes()))
+        answer(|| http.post(&url, body.as_bytes()))
     };
     let (mut response, mut text) = send(true)?;
     if response.status() == 400 && !infos.is_empty() {
@@ -129,7 +135,7 @@ pub(super) fn open_as(what: &str, http: &Http, infos: &[PathInfo]) -> anyhow::Re
     };
     let asked = infos.iter().map(|info| info.path.hash_part());
     let opened = Opened::parse(&text, asked)
-        .with_context(|| format!("invalid answer from {}", http.url("/open")))?;
+        .with_context(|| format!("invalid answer from {}", http.url(&url)))?;
     Ok(opened.map_or(Opening::Unsupported, Opening::Opened))
 }
 
@@ -148,7 +154,7 @@ fn open_body(infos: &[PathInfo], with_names: bool) -> String {
 /// Ends the push on the server. Ignores errors, because the push expires anyway. An earlier push
 /// whose parts were continued is not ended: it may have parts of other NARs.
 pub(super) fn end(http: &Http, opened: &Opened) {
-    http.delete(&format!("/{}", opened.push_id)).ok();
+    http.delete(&Target::Push(opened.push_id).to_string()).ok();
 }
 
 /// Sends a request. Returns the response, and its text if the status is 200 or 409. Repeats the
@@ -182,7 +188,7 @@ pub(super) enum Upload {
 pub(super) struct Part {
     pub(super) nar: usize,
     /// Number of the part within its NAR, from 1.
-    pub(super) number: u64,
+    pub(super) number: u32,
     pub(super) bytes: Vec<u8>,
     /// NAR bytes, before compression, that this part adds to the progress.
     pub(super) content_len: u64,
@@ -194,10 +200,10 @@ struct Parts {
     /// Push id under which the parts are sent.
     push_id: PushId,
     /// SHA-256 of the parts that the server had at the start, by part number.
-    known: HashMap<u64, [u8; 32]>,
-    done_count: u64,
+    known: HashMap<u32, [u8; 32]>,
+    done_count: u32,
     /// Number of all parts of the NAR. `None` until the last part is complete.
-    count: Option<u64>,
+    count: Option<u32>,
 }
 
 /// State that the threads of a push share.
@@ -273,10 +279,6 @@ impl Session<'_> {
         end(self.http, &self.opened);
         Ok(summary)
     }
-
-    fn url(&self, rest: &str) -> String {
-        format!("/{}/{rest}", self.opened.push_id)
-    }
 }
 
 impl Shared<'_> {
@@ -297,7 +299,7 @@ impl Shared<'_> {
     }
 
     /// Records the number of parts of a NAR, after its last part was made.
-    pub(super) fn set_part_count(&self, nar: usize, count: u64) -> anyhow::Result<()> {
+    pub(super) fn set_part_count(&self, nar: usize, count: u32) -> anyhow::Result<()> {
         let mut all = lock(&self.parts);
         all.get_mut(&nar).context("unknown NAR")?.count = Some(count);
         Ok(())
@@ -318,17 +320,14 @@ impl Shared<'_> {
                 count: None,
             };
             if let Some(push_id) = self.session.unfinished.push_id(&info.nar_hash) {
-                let hash = nar_hash_text(&info.nar_hash);
-                let url = format!("/{push_id}/part/{hash}");
+                let url = Target::Parts(push_id, info.nar_hash).to_string();
                 let (response, text) = answer(|| self.session.http.get(&url))?;
                 if let (200, Some(text)) = (response.status().as_u16(), text) {
                     let listed = PartLine::parse(&text).with_context(|| {
                         format!("invalid answer from {}", self.session.http.url(&url))
                     })?;
                     let known = listed.into_iter();
-                    parts.known = known
-                        .map(|part| (u64::from(part.number), part.sha256))
-                        .collect();
+                    parts.known = known.map(|part| (part.number, part.sha256)).collect();
                     parts.push_id = push_id;
                 }
             }
@@ -367,7 +366,7 @@ impl Shared<'_> {
     }
 
     fn send_pack(&self, body: &[u8], nars: &[usize], events: &Sender<Event>) -> anyhow::Result<()> {
-        let url = self.session.url("pack");
+        let url = Target::Pack(self.session.opened.push_id).to_string();
         let (response, text) =
             answer(|| self.session.http.put(&url, BINARY, Payload::Bytes(body)))?;
         let (200, Some(text)) = (response.status().as_u16(), text) else {
@@ -406,7 +405,7 @@ impl Shared<'_> {
         self.progress.add(part.content_len, sent_len);
         let mut all = lock(&self.parts);
         let parts = all.get_mut(&part.nar).context("unknown NAR")?;
-        parts.done_count += 1;
+        parts.done_count = parts.done_count.saturating_add(1);
         if parts.count == Some(parts.done_count) {
             joins.send(part.nar)?;
         }
@@ -415,9 +414,8 @@ impl Shared<'_> {
 
     fn put_part(&self, part: &Part, push_id: PushId, sha256: &[u8; 32]) -> anyhow::Result<()> {
         let info = self.info(part.nar)?;
-        let (hash, number) = (nar_hash_text(&info.nar_hash), part.number);
-        let sha256 = Hash::sha256(sha256).base16();
-        let url = format!("/{push_id}/part/{hash}/{number}?sha256={sha256}");
+        let target = Target::Part(push_id, info.nar_hash, part.number);
+        let url = format!("{target}?{}", PartQuery { sha256: *sha256 });
         // Record the push id before the part is sent: the part may arrive even if this process is
         // killed.
         self.session.unfinished.remember(&info.nar_hash, push_id);
@@ -425,7 +423,7 @@ impl Shared<'_> {
         let response = self.session.http.put(&url, BINARY, bytes)?;
         if response.status() != 200 {
             self.session.unfinished.forget(&info.nar_hash);
-            let what = format!("part {number} of {}", info.path.base_name());
+            let what = format!("part {} of {}", part.number, info.path.base_name());
             return Err(self.session.http.refused(what, response));
         }
         Ok(())
@@ -445,13 +443,14 @@ impl Shared<'_> {
     /// server lets a request wait: it then answers 503, and the request is repeated.
     fn join(&self, nar: usize, events: &Sender<Event>) -> anyhow::Result<()> {
         let info = self.info(nar)?;
-        let hash = nar_hash_text(&info.nar_hash);
         let url = {
             let all = lock(&self.parts);
             let parts = all.get(&nar).context("unknown NAR")?;
-            let count = parts.count.context("unknown number of parts")?;
-            let push_id = parts.push_id;
-            format!("/{push_id}/join/{hash}?parts={count}&compression=zstd")
+            let query = JoinQuery {
+                part_count: parts.count.context("unknown number of parts")?,
+                compression: Compression::Zstd,
+            };
+            format!("{}?{query}", Target::Join(parts.push_id, info.nar_hash))
         };
         let time = JOIN_TIME + Duration::from_secs(info.nar_size / JOIN_RATE);
         let started_at = Instant::now();
@@ -493,7 +492,8 @@ impl Shared<'_> {
         events: &Receiver<Event>,
     ) -> Option<Ledger<'l>> {
         let session = self.session;
-        let mut publisher = Publisher::new(session.http, session.url("publish"), dir, ledger);
+        let url = Target::Publish(session.opened.push_id).to_string();
+        let mut publisher = Publisher::new(session.http, url, dir, ledger);
         for event in events {
             if !self.is_failed() {
                 self.note(publisher.take(event));

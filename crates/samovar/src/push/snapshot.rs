@@ -15,9 +15,8 @@ use std::io::{self, Cursor, Read, Write};
 use anyhow::{Context as _, anyhow, bail, ensure};
 use samovar_nix::{ContentAddress, Method, NarHash, PathInfo, StoreDir, StorePath, path_of_nar};
 use samovar_protocol::names::PinName;
-use samovar_protocol::nar_hash_text;
-use samovar_protocol::push::{Assembled, OpenAnswer, Opened};
-use samovar_protocol::recipe::{self, RecipeError, WINDOW_LOG_MAX};
+use samovar_protocol::push::{AssembleQuery, Assembled, OpenAnswer, Opened, Target};
+use samovar_protocol::recipe::{self, RecipeError, WINDOW_LOG, WINDOW_LOG_MAX};
 use samovar_workspace::delta::{Delta, Op};
 use samovar_workspace::{Entries, Manifest, pack};
 use sha2::{Digest as _, Sha256};
@@ -104,10 +103,9 @@ pub(crate) fn upload(
     is_quiet: bool,
 ) -> anyhow::Result<Uploaded> {
     let http = snapshots.cache().http();
-    let protocol = http.at(format!("{}{}", http.remote(), session::PREFIX));
     let upload = Upload {
         http,
-        protocol: protocol.showing_progress(!is_quiet),
+        protocol: session::client(http).showing_progress(!is_quiet),
         dir: snapshots.store_dir(),
         names: path_names(name),
         tree,
@@ -268,12 +266,14 @@ impl Upload<'_> {
             Err(error) if is_too_long(&error) => return Ok(None),
             body => body?,
         };
-        let base = nar_hash_text(base);
-        let window = match delta.literal_len() >= LONG_LEN_MIN {
-            true => format!("&window={WINDOW_LOG_MAX}"),
-            false => String::new(),
+        let query = AssembleQuery {
+            base: *base,
+            window_log: match delta.literal_len() >= LONG_LEN_MIN {
+                true => WINDOW_LOG_MAX,
+                false => WINDOW_LOG,
+            },
         };
-        let url = format!("/{}/assemble?base={base}{window}", recipes.opened.push_id);
+        let url = format!("{}?{query}", Target::Assemble(recipes.opened.push_id));
         let (response, text) = answer(|| self.protocol.post(&url, &body))?;
         recipes.sent_len += body.len() as u64;
         match (response.status().as_u16(), text) {
