@@ -11,7 +11,8 @@
 //! | [`snapshot`] | downloads of snapshots of trees |
 //! | [`failed`], [`private`] | why a command fails |
 //! | [`notice`], [`progress`] | messages on standard error while a user waits |
-//! | [`user_dirs`] | the directories of the user |
+//! | [`user_dirs`], [`machine`] | the directories of the user, and the name of the machine |
+//! | [`workspace`] | the state of workspaces |
 //!
 //! [`cache::Cache`] uses bulk queries (`docs/bulk-queries.md`) if the server supports them; else it
 //! requests single narinfos over many connections.
@@ -30,6 +31,7 @@ pub mod failed;
 pub mod fault;
 mod guarded;
 pub mod http;
+pub mod machine;
 pub mod netrc;
 pub mod notice;
 pub mod pace;
@@ -42,3 +44,4 @@ pub mod snapshot;
 pub mod trust;
 pub mod user_dirs;
 pub mod walk;
+pub mod workspace;

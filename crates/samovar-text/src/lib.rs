@@ -1,7 +1,7 @@
 //! Texts for people: messages, logs and pages of server and client.
 //!
-//! [`counted`] formats a number of things, [`human`] a number of bytes. [`without_logins`] removes
-//! the logins of URLs.
+//! [`counted`] formats a number of things, [`human`] a number of bytes, [`shown_path`] a path.
+//! [`without_logins`] removes the logins of URLs.
 //!
 //! # Out of scope
 //!
@@ -11,7 +11,10 @@
 
 mod logins;
 
+use std::ffi::OsStr;
 use std::fmt::Display;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 
 pub use logins::{may_end_in_login, without_logins};
 
@@ -34,6 +37,25 @@ pub fn counted(count: impl Display, noun: &str) -> String {
         (_, true) => "es",
     };
     format!("{count} {noun}{ending}")
+}
+
+/// Formats a path in one line, without control characters.
+///
+/// # Examples
+///
+/// ```
+/// use samovar_text::shown_path;
+///
+/// assert_eq!(shown_path("a/ä b".as_bytes()), "a/ä b");
+/// assert_eq!(shown_path(b"a\nb"), r#""a\nb""#);
+/// assert_eq!(shown_path(b"a\xff"), r#""a\xFF""#);
+/// ```
+#[must_use]
+pub fn shown_path(path: &[u8]) -> String {
+    match std::str::from_utf8(path) {
+        Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
+        _ => format!("{:?}", Path::new(OsStr::from_bytes(path))),
+    }
 }
 
 /// Formats a number of bytes with a binary unit.

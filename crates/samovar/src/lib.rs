@@ -43,7 +43,6 @@ mod status;
 mod storage;
 mod token;
 mod usage;
-mod user_dirs;
 mod workspace;
 
 use std::ffi::OsString;
@@ -53,7 +52,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use samovar_client::{
     cache, credential, credentials, http, netrc, notice, private, progress, remote, snapshot,
-    trust, walk,
+    trust, user_dirs, walk,
 };
 pub use samovar_text::without_logins;
 use samovar_workspace::{disk, mounts};

@@ -304,11 +304,12 @@ mod tests {
     use std::path::PathBuf;
     use std::process::Command;
 
+    use samovar_client::workspace::layers::check_file_system;
     use samovar_workspace::pack;
 
     use super::*;
     use crate::overlay::DIRECTORY_MODE;
-    use crate::overlay::layers::{Layers, check_file_system, unmount_lazily};
+    use crate::overlay::layers::{Layers, unmount_lazily};
     use crate::process::namespace::Namespace;
 
     /// Creates the tree that the programs of [`work`] change.

@@ -1,9 +1,9 @@
 //! [`Layers`]: the directories of an overlay on the local disk.
 
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CString, OsStr};
 use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{ErrorKind, Write as _};
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -12,38 +12,26 @@ use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use samovar_client::failed::Failed;
-use samovar_client::user_dirs::{self, create_private};
+use samovar_client::user_dirs::create_private;
+use samovar_client::workspace::layers::{UPPER, check_file_system, mount_source, upper};
 use samovar_workspace::Mtime;
-use samovar_workspace::disk::{Use, unsuitable};
 use samovar_workspace::mounts::mounts;
 
 use crate::process::namespace::Namespace;
 use crate::refusal::{Step, refusal};
 
-/// Environment variable that names the directory for the state of overlays.
-pub const VARIABLE: &str = "SAMOVAR_STATE_DIR";
-
-/// Name of the directory with the layers of all workspaces.
-pub const OVERLAYS: &str = "overlays";
-
 /// Name of the directory, and of the mount, of the snapshot.
 pub const LOWER: &str = "lower";
-/// Name of the directory with the changes.
-const UPPER: &str = "upper";
 /// Name of the directory that overlayfs needs beside the changes.
 const WORK: &str = "work";
 /// Name of a mount point that shows whether the overlay is in use.
 const PROBE: &str = "probe";
 /// Name of the file that describes the snapshot below the changes.
 const ORIGIN: &str = "origin";
-/// Prefix of the sources of mounts.
-const SOURCE: &str = "samovar:";
 /// Prefix of the names of directories that are being removed.
 const REMOVED: &str = ".removed-";
 /// Name of a file that exists while the snapshot is served without the server.
 const OFFLINE: &str = "offline";
-/// Name of the file with the path of the directory on which an earlier version mounted a workspace.
-const DIRECTORY: &str = "directory";
 
 /// The directories of an overlay: the changes, and the mount point of the snapshot below them.
 #[derive(Debug)]
@@ -51,42 +39,6 @@ pub struct Layers {
     dir: PathBuf,
     /// Locked while the overlay is in use.
     lock: File,
-}
-
-/// Returns the directory for the state of overlays, and creates it if it does not exist.
-///
-/// # Errors
-///
-/// The directory cannot be created, or its file system is unsuitable.
-pub fn state_dir() -> anyhow::Result<PathBuf> {
-    let dir = user_dirs::variable(VARIABLE);
-    let dir = dir.or_else(|| Some(user_dirs::state()?.join("samovar")));
-    let dir = dir.with_context(|| format!("there is no HOME for changes: set {VARIABLE}"))?;
-    let created = create_private(&dir).and_then(|()| dir.canonicalize());
-    let dir = created.with_context(|| {
-        format!("cannot create the directory {dir:?}: set {VARIABLE} to another one")
-    })?;
-    check_file_system(&dir)?;
-    Ok(dir)
-}
-
-/// Checks that a directory can have the changes of an overlay.
-///
-/// # Errors
-///
-/// Its file system is unsuitable, or its type cannot be read.
-pub fn check_file_system(dir: &Path) -> anyhow::Result<()> {
-    let kind = unsuitable(dir, Use::Overlay)
-        .with_context(|| format!("cannot read the type of the file system of {dir:?}"))?;
-    let Some(kind) = kind else {
-        return Ok(());
-    };
-    let error = anyhow!(
-        "{dir:?} is on {kind}, which cannot have the changes of an overlay: set {VARIABLE} to a \
-         directory on a local disk, such as /var/tmp/samovar-$USER, or use samovar ws open, which \
-         works without overlays"
-    );
-    Err(Failed::Usage.because(error))
 }
 
 impl Layers {
@@ -354,29 +306,6 @@ fn remove_leftovers(parent: &Path) {
             fs::remove_dir_all(&dir).ok();
         }
     }
-}
-
-/// Returns the directory with the changes, in the directory of an overlay.
-pub fn upper(dir: &Path) -> PathBuf {
-    dir.join(UPPER)
-}
-
-/// Returns the source of the mount of the layers in this directory.
-pub fn mount_source(dir: &Path) -> String {
-    let name = dir.file_name().unwrap_or_default();
-    format!("{SOURCE}{}", name.to_string_lossy())
-}
-
-/// Returns the directory, below `parent`, of the layers whose mount has this source.
-pub fn of_source(parent: &Path, source: &str) -> Option<PathBuf> {
-    Some(parent.join(source.strip_prefix(SOURCE)?))
-}
-
-/// Returns the directory of the workspace that an earlier version mounted last, in the directory of
-/// an overlay.
-pub fn last_directory(dir: &Path) -> Option<PathBuf> {
-    let path = fs::read(dir.join(DIRECTORY)).ok()?;
-    Some(OsString::from_vec(path).into())
 }
 
 /// Removes a mount at once, even if programs still use it. Ignores directories without a mount.

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use anyhow::{anyhow, bail, ensure};
 use clap::ArgMatches;
+use samovar_client::machine::host;
 use samovar_workspace::{ReadError, Scanned, scan};
 use serde_json::json;
 
@@ -294,10 +295,4 @@ pub(crate) fn named(paths: &[PathBuf]) -> String {
         ""
     };
     format!("{}{more}", first.join(", "))
-}
-
-/// Returns the name of this machine, for the log of a ref.
-pub(crate) fn host() -> String {
-    let uname = rustix::system::uname();
-    uname.nodename().to_string_lossy().into_owned()
 }

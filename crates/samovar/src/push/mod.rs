@@ -64,9 +64,7 @@ use resume::Unfinished;
 use session::{Opening, Session};
 use stock::Stock;
 
-pub(crate) use directory::{
-    KEEP, host, named, refuse_public, report_left_out, report_skipped, reserved,
-};
+pub(crate) use directory::{KEEP, named, refuse_public, report_left_out, report_skipped, reserved};
 pub(crate) use local_tree::LocalTree;
 pub(crate) use options::{command, message};
 pub(crate) use snapshot::upload;

@@ -11,13 +11,14 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
+use samovar_client::workspace::{Base, State, Workspace};
 use samovar_protocol::names::PinName;
+use samovar_text::shown_path;
 use samovar_workspace::repository::is_repository;
 use samovar_workspace::{Entries, Entry, Kind, Walk};
 
 use super::conflicts::Conflict;
 use super::local::{changes, read, summary};
-use super::state::{Base, State, Workspace, shown_path};
 use crate::refs::{Generation, RefName};
 use crate::size::counted;
 use crate::snapshot::{Downloaded, Snapshots};

@@ -17,14 +17,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, anyhow};
 use rustix::fs::{CWD, FileType, RenameFlags};
 use rustix::io::Errno;
+use samovar_client::workspace::place::Place;
+use samovar_text::shown_path;
 use samovar_workspace::merge::{Action, ActionKind};
 use samovar_workspace::root::Attributes;
 use samovar_workspace::unchanged::{Links, is_as_scanned};
 use samovar_workspace::{Entry, Kind, Manifest, Mtime, Root, Scanned, modes};
 
-use super::fetch::{Place, Staged, file};
+use super::fetch::{Staged, file};
 use super::held::Held;
-use super::state::shown_path;
 use crate::notice::notice;
 use crate::outcome::Failed;
 use crate::size::counted;

@@ -10,13 +10,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, ensure};
+use samovar_client::workspace::{Base, STATE, Workspace, is_workspace};
 use samovar_workspace::{ReadError, Scanned};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::delete::is_closing;
 use super::push::{Options, Pushed, conflict, push};
-use super::state::{Base, STATE, Workspace, is_workspace};
 use crate::credentials::Sources;
 use crate::notice::notice;
 use crate::outcome::{Failed, TreeChanges, reason};

@@ -6,11 +6,10 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
+use samovar_text::shown_path;
 use samovar_workspace::merge::work_tree;
 use samovar_workspace::repository::{COPY, Contents, Names, is_conflict_copy, is_copy};
 use samovar_workspace::{Entries, Kind, Root};
-
-use super::state::shown_path;
 
 /// Maximum number of names of commits that are printed for a repository.
 const NAMED_COUNT: usize = 8;

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context as _, anyhow, ensure};
+use samovar_client::workspace::place::Place;
+use samovar_text::shown_path;
 use samovar_workspace::{Entries, Kind, Manifest};
 use sha2::{Digest as _, Sha256};
 
-use super::state::shown_path;
 use crate::outcome::Failed;
 use crate::progress::Progress;
 use crate::snapshot::Snapshots;
@@ -21,16 +22,6 @@ use crate::snapshot::Snapshots;
 const PARTIAL: &str = ".part";
 
 const BUFFER_LEN: usize = 256 << 10;
-
-/// A tree whose files a merge changes.
-#[derive(Debug)]
-pub(super) struct Place {
-    pub(super) root: PathBuf,
-    /// Directory for files that are received, on the file system of the root.
-    pub(super) incoming: PathBuf,
-    /// Directory with what is known about the base of the tree.
-    pub(super) state: PathBuf,
-}
 
 /// Contents of files, verified, in the directory
 /// [`Place::incoming`]. Their names are their digests

@@ -11,10 +11,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use anyhow::anyhow;
+use samovar_text::shown_path;
 use samovar_workspace::repository::is_git_repository;
 use samovar_workspace::{Entries, Root};
 
-use super::state::shown_path;
 use crate::outcome::Failed;
 
 /// Name of the file that a command of git creates before it changes an index.

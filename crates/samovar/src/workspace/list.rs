@@ -5,11 +5,12 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
+use samovar_client::workspace::{STATE, State, Workspace};
+use samovar_client::workspace::{old, registry};
 
 use super::delete::check_complete;
 use super::local::{local_changes, summary};
-use super::state::{STATE, State, Workspace};
-use super::{age, old, overlay, registry};
+use super::{age, overlay};
 use crate::outcome::Failed;
 use crate::user_dirs;
 

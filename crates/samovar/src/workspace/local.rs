@@ -6,6 +6,7 @@ use std::path::Path;
 use std::thread;
 
 use anyhow::anyhow;
+use samovar_client::workspace::Workspace;
 use samovar_workspace::diff::{Change, ChangeKind, diff};
 use samovar_workspace::entries::Builder;
 use samovar_workspace::pack::{default_threads, hash};
@@ -14,7 +15,6 @@ use samovar_workspace::{Entries, Index, Kind, Mtime, ReadError, Scanned, prepare
 use serde_json::{Value, json};
 
 use super::overlay;
-use super::state::Workspace;
 use crate::hashing;
 use crate::outcome::{Failed, TreeChanges};
 use crate::push::LocalTree;

@@ -20,28 +20,21 @@
 mod adopt;
 mod apply;
 mod auto;
-mod based;
-mod begun;
 mod command;
 mod conflicts;
 mod delete;
 mod fetch;
-mod file;
 mod held;
 mod list;
 mod local;
-mod mode;
-mod old;
 mod on_server;
 mod open;
 mod overlay;
 mod pull;
 mod push;
-mod registry;
 mod repair;
 mod repositories;
 mod restore;
-mod state;
 mod status;
 
 use std::io::Write;
@@ -50,6 +43,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow};
 use clap::ArgMatches;
+use samovar_client::workspace::Workspace;
 use samovar_storage::token::now;
 
 use command::OVERLAY;
@@ -60,7 +54,6 @@ use crate::outcome::{Failed, reason};
 use crate::push::KEEP;
 use crate::refs::RefName;
 use crate::remote::Remote;
-use state::Workspace;
 
 /// Runs one subcommand of `samovar workspace`.
 ///

@@ -1,8 +1,8 @@
 //! [`OnServer`]: the ref of a workspace on the server, compared with the base of the workspace.
 
 use anyhow::anyhow;
+use samovar_client::workspace::{State, Workspace};
 
-use super::state::{State, Workspace};
 use crate::outcome::Failed;
 use crate::refs::{Generation, Log, Refs};
 

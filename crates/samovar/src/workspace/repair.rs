@@ -5,12 +5,12 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt as _;
 
 use anyhow::anyhow;
+use samovar_client::workspace::Workspace;
 use samovar_workspace::root::is_temporary;
 use samovar_workspace::{CLOCK, Index, Kind, Root, Scanned};
 
 use super::local::read;
 use super::overlay;
-use super::state::Workspace;
 use crate::credentials::Sources;
 use crate::outcome::{Failed, reason};
 use crate::size::counted;

@@ -15,16 +15,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, ensure};
+use samovar_client::workspace::Workspace;
+use samovar_client::workspace::place::Place;
+use samovar_text::shown_path;
 use samovar_workspace::merge::doubtful;
 use samovar_workspace::repository::{Contents, READ_LEN_MAX, indexes, is_git_root, lock, wanted};
 use samovar_workspace::scan::Options;
 use samovar_workspace::{Entries, Entry, Manifest, Root, Scanned, Walk};
 use sha2::{Digest as _, Sha256};
 
-use super::fetch::{Place, Staged, file};
+use super::fetch::{Staged, file};
 use super::held;
 use super::local::read_with;
-use super::state::{Workspace, shown_path};
 use crate::outcome::Failed;
 use crate::snapshot::Snapshots;
 

@@ -7,15 +7,16 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, ensure};
+use samovar_client::workspace::Workspace;
+use samovar_client::workspace::begun;
+use samovar_text::shown_path;
 use samovar_workspace::merge::{Action, ActionKind, merge};
 use samovar_workspace::{Entries, Walk};
 
 use super::apply::{Apply, Counts};
-use super::begun;
 use super::delete::{CLOSING, check_complete};
 use super::local::{changes, empty, read, summary};
 use super::on_server::check_base;
-use super::state::{Workspace, shown_path};
 use crate::credentials::Sources;
 use crate::outcome::Failed;
 use crate::size::{counted, human};

@@ -7,13 +7,14 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::anyhow;
+use samovar_client::workspace::{State, Workspace};
+use samovar_text::shown_path;
 use samovar_workspace::diff::ChangeKind;
 use serde_json::json;
 
 use super::age;
 use super::local::{beside, changes, counts, empty, read_visible, summary, word};
 use super::on_server::{OnServer, missing};
-use super::state::{State, Workspace, shown_path};
 use crate::credentials::Sources;
 use crate::http::{Http, Patience, printable};
 use crate::push::report_left_out;

@@ -7,6 +7,8 @@
 use std::io;
 
 use anyhow::{Context as _, anyhow, ensure};
+use samovar_client::workspace::begun::{self, Begun};
+use samovar_client::workspace::place::Place;
 use samovar_mount::overlay::DIRECTORY_MODE;
 use samovar_mount::overlay::changes::scan;
 use samovar_nix::StorePath;
@@ -16,9 +18,7 @@ use samovar_workspace::scan::Options;
 use samovar_workspace::{ReadError, Scanned, merge_with};
 
 use super::super::apply::Apply;
-use super::super::begun::{self, Begun};
 use super::super::conflicts::Report;
-use super::super::fetch::Place;
 use super::super::held;
 use super::super::local::{as_read_error, empty, read_error};
 use super::super::pull::conflicts;

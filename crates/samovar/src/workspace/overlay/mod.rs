@@ -12,6 +12,3 @@ pub(super) use guard::{command as guard_command, run as run_guard};
 pub(super) use mounted::{check_machine, close, create, find_removed, is_mounted, mount, remove};
 pub(super) use mounted::{remove_begun, restore_removed, scan};
 pub(super) use run::{command, run};
-pub(super) use samovar_mount::overlay::layers::{
-    OVERLAYS, last_directory, mount_source, state_dir, upper,
-};

@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, anyhow, ensure};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
+use samovar_client::workspace::layers::{OVERLAYS, of_source, state_dir};
+use samovar_client::workspace::mode::{Lower, Mode, Overlay};
+use samovar_client::workspace::{STATE, State, Workspace};
+use samovar_client::workspace::{begun, old, registry};
 use samovar_mount::fuse::keep_manifest;
 use samovar_mount::overlay::changes::{self, read_upper, reserved};
-use samovar_mount::overlay::layers::{
-    LOWER, Layers, OVERLAYS, of_source, state_dir, unmount_lazily,
-};
+use samovar_mount::overlay::layers::{LOWER, Layers, unmount_lazily};
 use samovar_mount::overlay::users;
 use samovar_mount::process::namespace::{Namespace, may_mount};
 use samovar_mount::refusal::check_fuse;
@@ -21,11 +23,9 @@ use samovar_workspace::{Entries, Scanned};
 
 use super::super::delete::{check_complete, check_reserved, is_closing, mark_closing};
 use super::super::local::{empty, local_changes};
-use super::super::mode::{Lower, Mode, Overlay};
 use super::super::on_server::check_stored;
 use super::super::open::{has_files, unpushed};
-use super::super::state::{STATE, State, Workspace};
-use super::super::{begun, old, registry, repositories};
+use super::super::repositories;
 use super::guard::start_view;
 use super::origin::Origin;
 use crate::credentials::Sources;

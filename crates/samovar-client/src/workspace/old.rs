@@ -21,12 +21,13 @@ use anyhow::{Context as _, anyhow, ensure};
 use rustix::fs::OFlags;
 use samovar_workspace::{Index, Mtime, STATE_DIRECTORY};
 
-use super::overlay::{OVERLAYS, last_directory, mount_source, state_dir, upper};
+use super::directory::{BASE, LOCK};
+use super::layers::{OVERLAYS, last_directory, mount_source, state_dir, upper};
 use super::registry::{self, Registered, decoded, encoded};
-use super::state::{BASE, LOCK, STATE, State};
+use super::state::{STATE, State};
+use crate::failed::Failed;
+use crate::machine::host;
 use crate::notice::notice;
-use crate::outcome::Failed;
-use crate::push::host;
 use crate::user_dirs;
 
 /// Returns the path of the list. `None`: the user has no home directory.
@@ -40,13 +41,13 @@ fn file() -> Option<PathBuf> {
 }
 
 /// Returns the paths of all workspaces that were not converted yet.
-pub(super) fn list() -> Vec<PathBuf> {
+pub fn list() -> Vec<PathBuf> {
     let text = file().and_then(|file| fs::read_to_string(file).ok());
     parse(&text.unwrap_or_default())
 }
 
 /// Returns whether a directory has what may be the state of an earlier version.
-pub(super) fn has_state(root: &Path) -> bool {
+pub fn has_state(root: &Path) -> bool {
     let found = root.join(STATE_DIRECTORY).join(STATE).symlink_metadata();
     match found {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => true,
@@ -55,13 +56,13 @@ pub(super) fn has_state(root: &Path) -> bool {
 }
 
 /// Returns whether a directory is a workspace of an earlier version that can be converted.
-pub(super) fn is_workspace(root: &Path) -> bool {
+pub fn is_workspace(root: &Path) -> bool {
     has_state(root) && list().iter().any(|path| path == root)
 }
 
 /// Returns the directory with the changes, which has also the state, of a workspace in overlay mode
 /// whose directory was removed while nothing was mounted.
-pub(super) fn removed(root: &Path) -> Option<PathBuf> {
+pub fn removed(root: &Path) -> Option<PathBuf> {
     let overlays = fs::read_dir(state_dir().ok()?.join(OVERLAYS)).ok()?;
     let mut dirs = overlays.flatten().map(|found| found.path());
     let dir = dirs.find(|dir| last_directory(dir).is_some_and(|directory| directory == root))?;
@@ -70,7 +71,7 @@ pub(super) fn removed(root: &Path) -> Option<PathBuf> {
 }
 
 /// Returns a sentence about a state that is not used, in a directory that contains this one.
-pub(super) fn unused(directory: &Path) -> String {
+pub fn unused(directory: &Path) -> String {
     let mut directories = directory.ancestors();
     let unused = directories.find(|one| has_state(one));
     unused.map_or_else(String::new, |unused| {
@@ -87,7 +88,7 @@ pub(super) fn unused(directory: &Path) -> String {
 /// # Errors
 ///
 /// Another command uses the state, or it cannot be read, or not be written in its new place.
-pub(super) fn convert(root: &Path) -> anyhow::Result<Option<Registered>> {
+pub fn convert(root: &Path) -> anyhow::Result<Option<Registered>> {
     if !list().iter().any(|path| path == root) {
         return Ok(None);
     }
@@ -130,7 +131,7 @@ fn convert_from(root: &Path, from: &Path) -> anyhow::Result<Option<Registered>> 
 
 /// Returns whether a directory has the state of an earlier version that is not converted, because
 /// nothing proves that it was made there. The command line may name the ref again.
-pub(super) fn is_unproved(root: &Path) -> bool {
+pub fn is_unproved(root: &Path) -> bool {
     let from = root.join(STATE_DIRECTORY);
     let state = || {
         let text = fs::read(from.join(STATE)).ok()?;
@@ -279,7 +280,7 @@ fn remove(from: &Path, root: &Path) {
 }
 
 /// Removes the link to a state that was converted while an overlay hid the link.
-pub(super) fn remove_link(root: &Path) {
+pub fn remove_link(root: &Path) {
     let link = root.join(STATE_DIRECTORY);
     let target = fs::read_link(&link).unwrap_or_default();
     let layers = target.parent().and_then(Path::parent);
@@ -291,7 +292,7 @@ pub(super) fn remove_link(root: &Path) {
 }
 
 /// Removes what a conversion that was killed has left.
-pub(super) fn finish(root: &Path) {
+pub fn finish(root: &Path) {
     if !list().iter().any(|path| path == root) {
         return;
     }
@@ -303,7 +304,7 @@ pub(super) fn finish(root: &Path) {
 }
 
 /// Removes a workspace from the list.
-pub(super) fn forget(root: &Path) {
+pub fn forget(root: &Path) {
     let Some(path) = file().filter(|path| path.exists()) else {
         return;
     };

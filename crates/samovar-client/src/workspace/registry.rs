@@ -6,7 +6,7 @@
 //! `$XDG_STATE_HOME/samovar/.samovar/ID` is the state directory of a workspace. ID is 32 random
 //! hexadecimal digits. No snapshot contains a directory with the name `.samovar`, so that a home
 //! directory can be a workspace, and `close --delete` deletes none. Besides the files of the
-//! [state](super::state), it has the file `directory`, which is written last:
+//! [state](super::Workspace), it has the file `directory`, which is written last:
 //!
 //! ```text
 //! samovar-directory 1
@@ -42,12 +42,12 @@ use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
 use rustix::fs::{AtFlags, CWD, Dir, StatxFlags, XattrFlags, getxattr, setxattr, statx};
 
 use samovar_workspace::boot_id;
+use samovar_workspace::mounts::mounts;
 
 use super::based;
 use super::mode::field;
-use crate::mounts::mounts;
-use crate::outcome::Failed;
-use crate::push::host;
+use crate::failed::Failed;
+use crate::machine::host;
 use crate::user_dirs::{self, create_private};
 
 /// Extended attribute with the ID of the workspace.
@@ -67,11 +67,11 @@ const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
 
 /// A state directory, and the directory to which it belongs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Registered {
+pub struct Registered {
     /// The state directory.
-    pub(super) dir: PathBuf,
+    pub dir: PathBuf,
     /// Where the workspace was found last.
-    pub(super) path: PathBuf,
+    pub path: PathBuf,
     inode: u64,
     device: u64,
     /// Time of birth, in seconds and nanoseconds.
@@ -80,7 +80,7 @@ pub(super) struct Registered {
     machine: String,
     is_marked: bool,
     /// Source of the overlay of the workspace. `None`: it has none.
-    pub(super) mount: Option<String>,
+    pub mount: Option<String>,
 }
 
 /// What identifies a directory.
@@ -134,7 +134,7 @@ impl Identity {
 
 impl Registered {
     /// Returns the name of the state directory.
-    pub(super) fn id(&self) -> &str {
+    pub fn id(&self) -> &str {
         let name = self.dir.file_name().and_then(|name| name.to_str());
         name.unwrap_or_default()
     }
@@ -218,7 +218,12 @@ impl Registered {
         })
     }
 
-    pub(super) fn read(dir: PathBuf) -> anyhow::Result<Self> {
+    /// Reads the file with the identity in a state directory.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or is damaged.
+    pub fn read(dir: PathBuf) -> anyhow::Result<Self> {
         let text = fs::read_to_string(dir.join(DIRECTORY))?;
         Self::parse(dir, &text)
     }
@@ -239,7 +244,7 @@ fn process_id() -> u32 {
 
 /// Returns all registered workspaces. Removes what commands have left that were killed while they
 /// removed a state.
-pub(super) fn list() -> Vec<Registered> {
+pub fn list() -> Vec<Registered> {
     let entries = user_dirs::workspaces().and_then(|states| fs::read_dir(states).ok());
     let mut all = Vec::new();
     for entry in entries.into_iter().flatten().flatten() {
@@ -259,7 +264,11 @@ pub(super) fn list() -> Vec<Registered> {
 
 /// Refuses a state that another user has made: it could name the server of an attacker, who would
 /// get the token.
-pub(super) fn check_owner(root: &Path, directory: &Path) -> anyhow::Result<()> {
+///
+/// # Errors
+///
+/// It is another user's, or cannot be opened.
+pub fn check_owner(root: &Path, directory: &Path) -> anyhow::Result<()> {
     let found = directory.metadata();
     let found = found.with_context(|| format!("cannot open {directory:?}"))?;
     ensure!(
@@ -277,7 +286,7 @@ pub(super) fn check_owner(root: &Path, directory: &Path) -> anyhow::Result<()> {
 /// # Errors
 ///
 /// A program has removed the permissions.
-pub(super) fn check() -> anyhow::Result<()> {
+pub fn check() -> anyhow::Result<()> {
     let Some(states) = user_dirs::workspaces() else {
         return Ok(());
     };
@@ -304,12 +313,12 @@ pub(super) fn check() -> anyhow::Result<()> {
 }
 
 /// Returns the state of the workspace in the directory `root`, if it is one.
-pub(super) fn find(root: &Path) -> Option<Registered> {
+pub fn find(root: &Path) -> Option<Registered> {
     find_in(&list(), root)
 }
 
 /// Returns the state of the workspace in the directory `root`, among `all`.
-pub(super) fn find_in(all: &[Registered], root: &Path) -> Option<Registered> {
+pub fn find_in(all: &[Registered], root: &Path) -> Option<Registered> {
     let sources = all.iter().any(|one| one.mount.is_some());
     if sources && let Some(source) = mounted_on(root) {
         let is_mounted = |one: &&Registered| one.mount.as_deref() == Some(&source);
@@ -323,7 +332,7 @@ pub(super) fn find_in(all: &[Registered], root: &Path) -> Option<Registered> {
 }
 
 /// Returns the state of a workspace in overlay mode whose directory was removed.
-pub(super) fn find_removed(root: &Path) -> Option<Registered> {
+pub fn find_removed(root: &Path) -> Option<Registered> {
     let all = list();
     if find_in(&all, root).is_some() {
         return None;
@@ -334,7 +343,7 @@ pub(super) fn find_removed(root: &Path) -> Option<Registered> {
 
 /// Returns the state, with a file of the name `file`, of a workspace whose directory was removed
 /// while its file system was mounted.
-pub(super) fn find_deleted(root: &Path, file: &str) -> Option<Registered> {
+pub fn find_deleted(root: &Path, file: &str) -> Option<Registered> {
     let is_absent =
         fs::symlink_metadata(root).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     let above = Identity::of(root.parent()?).ok()?;
@@ -345,7 +354,7 @@ pub(super) fn find_deleted(root: &Path, file: &str) -> Option<Registered> {
 }
 
 /// Returns the source of what is mounted on a directory.
-pub(super) fn mounted_on(root: &Path) -> Option<String> {
+pub fn mounted_on(root: &Path) -> Option<String> {
     let mounts = mounts().ok()?;
     let last = mounts.iter().rfind(|mount| mount.point == root)?;
     last.source.to_str().map(str::to_owned)
@@ -357,7 +366,7 @@ pub(super) fn mounted_on(root: &Path) -> Option<String> {
 /// # Errors
 ///
 /// The user has no home directory, or the directory cannot be created.
-pub(super) fn create(root: &Path, mount: Option<&str>) -> anyhow::Result<Registered> {
+pub fn create(root: &Path, mount: Option<&str>) -> anyhow::Result<Registered> {
     let states = user_dirs::workspaces();
     let states = states.context("there is no HOME for the state of workspaces: set HOME")?;
     let context = || {
@@ -421,7 +430,7 @@ fn set_mark(one: &Registered, root: &Path) -> bool {
 /// # Errors
 ///
 /// The directory does not exist, or the file cannot be written.
-pub(super) fn update(one: &Registered, root: &Path, mount: Option<&str>) -> io::Result<()> {
+pub fn update(one: &Registered, root: &Path, mount: Option<&str>) -> io::Result<()> {
     let mut new = Registered {
         path: root.to_owned(),
         mount: mount.map(str::to_owned),
@@ -449,7 +458,7 @@ pub(super) fn update(one: &Registered, root: &Path, mount: Option<&str>) -> io::
 /// # Errors
 ///
 /// The directory cannot be removed.
-pub(super) fn remove(dir: &Path, root: &Path) -> io::Result<()> {
+pub fn remove(dir: &Path, root: &Path) -> io::Result<()> {
     let id = dir.file_name().and_then(|name| name.to_str());
     if id.is_some() && mark(root).as_deref() == id {
         // Without a state directory, the mark means nothing.
@@ -502,12 +511,12 @@ fn machine() -> String {
 }
 
 /// Encodes a path for one line of text.
-pub(super) fn encoded(path: &Path) -> String {
+pub fn encoded(path: &Path) -> String {
     percent_encode(path.as_os_str().as_bytes(), ENCODED).to_string()
 }
 
 /// Decodes a path that [`encoded`] returned.
-pub(super) fn decoded(text: &str) -> PathBuf {
+pub fn decoded(text: &str) -> PathBuf {
     let bytes: Vec<u8> = percent_decode_str(text).collect();
     PathBuf::from(OsString::from_vec(bytes))
 }

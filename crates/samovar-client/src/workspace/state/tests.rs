@@ -1,4 +1,4 @@
-use super::super::mode::Lower;
+use super::super::mode::{Lower, Overlay};
 use super::*;
 
 const MANIFEST: &str = "vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-app.manifest";
@@ -55,11 +55,4 @@ fn a_truncated_state_is_refused_or_has_no_base() {
         }
     }
     assert!(State::parse(&format!("{text}x\n")).is_err());
-}
-
-#[test]
-fn paths_are_printed_in_one_line() {
-    assert_eq!(shown_path("a/\u{e4} b".as_bytes()), "a/\u{e4} b");
-    assert_eq!(shown_path(b"a\nb"), "\"a\\nb\"");
-    assert_eq!(shown_path(b"a\xff"), "\"a\\xFF\"");
 }

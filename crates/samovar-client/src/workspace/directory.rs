@@ -5,34 +5,17 @@
 //! | file | content |
 //! | --- | --- |
 //! | `directory` | the directory of the workspace, see [`registry`] |
-//! | `workspace` | the ref, and the generation on which the files are based |
+//! | `workspace` | the ref, and the generation on which the files are based, see [`State`] |
 //! | `base-HASH` | text of the manifest of that generation; HASH is the hash part of its path |
 //! | `index` | digests of the files, with the metadata at the time of hashing |
 //! | `lock` | locked by the command that changes the workspace; contains its PID |
 //! | `pull-…` | text of the manifest of a generation that a pull has [begun](super::begun) to merge |
-//! | `closing` | exists while `close` [deletes](super::delete) the files |
+//! | `closing` | exists while `close` deletes the files |
 //! | `repositories` | fingerprints of the indexes of git in the base |
 //!
 //! Files that a pull has received, but not yet moved to their places, are in the root of the
 //! workspace, which may be on another file system, in the directory of
 //! [`Workspace::incoming`].
-//!
-//! `workspace` is UTF-8 text:
-//!
-//! ```text
-//! samovar-workspace 1
-//! mode dir                      or mode overlay, then these two lines:
-//! layers <percent-encoded path of the directory with the layers>
-//! lower <store path of the manifest of the lower layer, or -, if it is empty>
-//! url <URL of the cache, without a login>
-//! ref <name>
-//! public                        if the tree may be in a cache that everybody can read
-//! trust <public key>            a line for each key of --trusted-public-keys
-//! base <generation>-<lineage> <base name of the manifest> <hash of its NAR> <seconds since 1970>
-//! ```
-//!
-//! Without the last line, nothing was pushed or pulled yet. A base has no lineage if the server did
-//! not state one.
 //!
 //! # Crashes
 //!
@@ -42,37 +25,35 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};
-use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, ensure};
 use rustix::fs::OFlags;
-use samovar_nix::{NarHash, PublicKey, StorePath};
-use samovar_protocol::names::PinName;
-use samovar_storage::token::now;
+use samovar_nix::{NarHash, StorePath};
 use samovar_workspace::{CLOCK, Manifest, file_nar, modes};
 use sha2::{Digest as _, Sha256};
 
 use super::based;
 use super::begun;
-use super::fetch::Place;
 use super::file::{TEMPORARY, replace_file};
-use super::mode::{Mode, Overlay, field};
+use super::layers::mount_source;
+use super::mode::{Mode, Overlay};
 use super::old;
-use super::overlay::mount_source;
+use super::place::Place;
 use super::registry::{self, Registered};
+use super::state::{Base, STATE, State};
 use crate::credentials::Sources;
+use crate::failed::Failed;
 use crate::http::{Http, Patience};
-use crate::outcome::Failed;
 use crate::refs::{Generation, Version};
 use crate::remote::Remote;
 use crate::snapshot::{Downloaded, Snapshots};
 
-const MAGIC: &str = "samovar-workspace 1";
-pub(super) const STATE: &str = "workspace";
+/// Begin of the names of files with manifests.
 pub(super) const BASE: &str = "base-";
+/// Name of the file that the command locks which changes the workspace.
 pub(super) const LOCK: &str = "lock";
 
 /// Maximum wait for another command in the same workspace.
@@ -80,148 +61,34 @@ const LOCK_TIME: Duration = Duration::from_secs(3);
 
 /// A directory, and its state.
 #[derive(Debug)]
-pub(super) struct Workspace {
+pub struct Workspace {
     /// Absolute path.
-    pub(super) root: PathBuf,
+    pub root: PathBuf,
     /// The state directory.
     registered: Registered,
-    pub(super) state: State,
-}
-
-/// The content of the file `workspace`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct State {
-    /// URL of the cache, without `/upload` and without a login.
-    pub(super) url: String,
-    pub(super) name: PinName,
-    pub(super) mode: Mode,
-    /// Whether the tree may be in a cache that everybody can read.
-    pub(super) is_public: bool,
-    /// Keys of which one must have signed what is read from the cache. Empty: no signature is
-    /// required.
-    pub(super) keys: Vec<PublicKey>,
-    /// `None`: nothing was pushed or pulled yet.
-    pub(super) base: Option<Base>,
-}
-
-/// The generation on which the files of a workspace are based.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Base {
-    pub(super) version: Version,
-    /// Store path of the manifest.
-    pub(super) manifest: StorePath,
-    /// Hash of the manifest's NAR.
-    pub(super) nar_hash: NarHash,
-    /// Time of the push or pull, by the clock of this machine, in seconds since 1970.
-    pub(super) synced_at: i64,
+    /// What was read last from the state directory.
+    pub state: State,
 }
 
 /// The lock of a workspace. Dropping it releases the lock.
 #[derive(Debug)]
-pub(super) struct Lock {
+pub struct Lock {
     _file: File,
 }
 
-impl State {
-    /// Returns the generation of the base; 0 if there is none.
-    pub(super) fn generation(&self) -> u64 {
-        self.base.as_ref().map_or(0, |base| base.version.number)
-    }
-
-    pub(super) fn text(&self) -> String {
-        let mode = self.mode.text();
-        let mut text = format!("{MAGIC}\n{mode}url {}\nref {}\n", self.url, self.name);
-        if self.is_public {
-            text.push_str("public\n");
-        }
-        for key in &self.keys {
-            text.push_str(&format!("trust {key}\n"));
-        }
-        if let Some(base) = &self.base {
-            text.push_str(&format!(
-                "base {} {} {} {}\n",
-                base.version.text(),
-                base.manifest.base_name(),
-                base.nar_hash.to_string().trim_start_matches("sha256:"),
-                base.synced_at
-            ));
-        }
-        text
-    }
-
-    /// Parses a text that [`text`](Self::text) returned.
-    pub(super) fn parse(text: &str) -> anyhow::Result<Self> {
-        let another = "it has another format: use the version of samovar that wrote it";
-        let rest = text.strip_prefix(MAGIC).context(another)?;
-        let rest = rest.strip_prefix('\n').context(another)?;
-        let (mode, rest) = Mode::parse(rest)?.context(another)?;
-        let (url, rest) = field(rest, "url ")?;
-        let (name, rest) = field(rest, "ref ")?;
-        let (is_public, mut rest) = match rest.strip_prefix("public\n") {
-            Some(rest) => (true, rest),
-            None => (false, rest),
-        };
-        let mut keys = Vec::new();
-        while rest.starts_with("trust ") {
-            let (key, after) = field(rest, "trust ")?;
-            keys.push(PublicKey::parse(key).context("a trusted key is malformed")?);
-            rest = after;
-        }
-        let base = match rest {
-            "" => None,
-            rest => {
-                let (base, rest) = field(rest, "base ")?;
-                ensure!(rest.is_empty(), "it has more lines than expected");
-                Some(Base::parse(base)?)
-            }
-        };
-        Ok(Self {
-            url: url.to_owned(),
-            name: name
-                .parse()
-                .map_err(|_error| anyhow!("the name of the ref is invalid"))?,
-            mode,
-            is_public,
-            keys,
-            base,
-        })
-    }
-}
-
-impl Base {
-    /// Returns the state after a push or pull that ends now.
-    pub(super) fn now(version: Version, snapshot: &Downloaded) -> Self {
-        Self {
-            version,
-            manifest: snapshot.path.clone(),
-            nar_hash: snapshot.nar_hash,
-            synced_at: now(),
-        }
-    }
-
-    fn parse(line: &str) -> anyhow::Result<Self> {
-        let words: Vec<&str> = line.split(' ').collect();
-        let [version, manifest, nar_hash, synced_at] = words[..] else {
-            anyhow::bail!("the line of the base is malformed");
-        };
-        Ok(Self {
-            version: Version::parse(version).context("the generation of the base is malformed")?,
-            manifest: StorePath::from_base_name(manifest)?,
-            nar_hash: NarHash::parse_nixbase32(nar_hash.as_bytes())?,
-            synced_at: synced_at.parse()?,
-        })
-    }
-}
-
 /// Returns whether a directory is a workspace.
-pub(super) fn is_workspace(directory: &Path) -> bool {
+pub fn is_workspace(directory: &Path) -> bool {
     let found = registry::find(directory);
     found.is_some_and(|found| found.dir.join(STATE).exists())
 }
 
 impl Workspace {
     /// Finds the workspace that contains a directory.
-    pub(super) fn find(directory: &Path) -> anyhow::Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// There is none, or its state cannot be read.
+    pub fn find(directory: &Path) -> anyhow::Result<Self> {
         let start = directory
             .canonicalize()
             .with_context(|| format!("cannot open {directory:?}"))
@@ -240,7 +107,11 @@ impl Workspace {
     }
 
     /// Returns the workspace with this root, if it is one. Converts that of an earlier version.
-    pub(super) fn at(root: &Path) -> anyhow::Result<Option<Self>> {
+    ///
+    /// # Errors
+    ///
+    /// The state cannot be read, is damaged, or is that of another user.
+    pub fn at(root: &Path) -> anyhow::Result<Option<Self>> {
         let found = registry::find(root).filter(|found| found.dir.join(STATE).exists());
         let found = match found {
             Some(found) => Some(found),
@@ -250,13 +121,21 @@ impl Workspace {
     }
 
     /// Reads the state of the workspace with this root.
-    pub(super) fn read(root: &Path) -> anyhow::Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// It is no workspace any more, or as [`at`](Self::at).
+    pub fn read(root: &Path) -> anyhow::Result<Self> {
         let found = Self::at(root)?;
         found.with_context(|| format!("{root:?} is not a workspace any more"))
     }
 
     /// Reads a registered state.
-    pub(super) fn of(root: &Path, registered: Registered) -> anyhow::Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// The state cannot be read, is damaged, or is that of another user.
+    pub fn of(root: &Path, registered: Registered) -> anyhow::Result<Self> {
         registry::check_owner(root, &registered.dir)?;
         let file = registered.dir.join(STATE);
         let text = fs::read(&file).with_context(|| format!("cannot read {file:?}"))?;
@@ -278,7 +157,7 @@ impl Workspace {
     /// # Errors
     ///
     /// The directory cannot be created.
-    pub(super) fn create(root: PathBuf, state: State) -> anyhow::Result<Self> {
+    pub fn create(root: PathBuf, state: State) -> anyhow::Result<Self> {
         let mount = state.mode.layers().map(mount_source);
         let registered = registry::create(&root, mount.as_deref())?;
         registry::check_owner(&root, &registered.dir)?;
@@ -294,13 +173,13 @@ impl Workspace {
     /// # Errors
     ///
     /// [`based::check`].
-    pub(super) fn check_based(&self) -> anyhow::Result<()> {
+    pub fn check_based(&self) -> anyhow::Result<()> {
         let (files, dir) = (self.files(), &self.registered.dir);
         based::check(files, &self.root, dir, self.version())
     }
 
     /// Marks the files as those that the state describes.
-    pub(super) fn mark_based(&self) {
+    pub fn mark_based(&self) {
         based::mark(self.files(), self.version(), self.version());
     }
 
@@ -316,14 +195,14 @@ impl Workspace {
 
     /// Stores where the workspace is, if it was moved, so that `list` names its new place.
     /// Otherwise, a command that only reads changes nothing.
-    pub(super) fn register_moved(&mut self) {
+    pub fn register_moved(&mut self) {
         if self.registered.path != self.root {
             self.register();
         }
     }
 
     /// Stores where the workspace is, if that has changed.
-    pub(super) fn register(&mut self) {
+    pub fn register(&mut self) {
         let mount = self.state.mode.layers().map(mount_source);
         // Ignore errors: it is found by its identity next time, too.
         registry::update(&self.registered, &self.root, mount.as_deref()).ok();
@@ -334,13 +213,13 @@ impl Workspace {
 
     /// Returns the directory for files that a pull has received, in the root, whose file system it
     /// must be on. It has the name of a temporary entry, which is in no snapshot.
-    pub(super) fn incoming(&self) -> PathBuf {
+    pub fn incoming(&self) -> PathBuf {
         let digits = self.registered.id().get(..16).unwrap_or_default();
         self.root.join(format!(".samovar-tmp-{digits}"))
     }
 
     /// Returns the tree for merges.
-    pub(super) fn place(&self) -> Place {
+    pub fn place(&self) -> Place {
         Place {
             root: self.root.clone(),
             incoming: self.incoming(),
@@ -349,7 +228,7 @@ impl Workspace {
     }
 
     /// Returns the layers in overlay mode.
-    pub(super) fn overlay(&self) -> Option<&Overlay> {
+    pub fn overlay(&self) -> Option<&Overlay> {
         match &self.state.mode {
             Mode::Directory => None,
             Mode::Overlay(overlay) => Some(overlay),
@@ -357,30 +236,38 @@ impl Workspace {
     }
 
     /// Returns the directory with the changes, in overlay mode.
-    pub(super) fn upper(&self) -> Option<PathBuf> {
+    pub fn upper(&self) -> Option<PathBuf> {
         self.overlay().map(Overlay::upper)
     }
 
     /// Returns whether the overlay is mounted, in overlay mode.
-    pub(super) fn is_mounted(&self) -> bool {
+    pub fn is_mounted(&self) -> bool {
         let source = self.state.mode.layers().map(mount_source);
         source.is_some() && registry::mounted_on(&self.root) == source
     }
 
     /// Returns the path of a file in the state directory.
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.registered.dir.join(name)
     }
 
     /// Opens the cache of the workspace.
-    pub(super) fn snapshots(&self, sources: &Sources) -> anyhow::Result<Snapshots> {
+    ///
+    /// # Errors
+    ///
+    /// The credentials cannot be read, or the cache does not answer.
+    pub fn snapshots(&self, sources: &Sources) -> anyhow::Result<Snapshots> {
         let remote = Remote::of_cache(&self.state.url)?;
         let snapshots = Snapshots::open(remote, sources, &self.state.keys)?;
         Ok(snapshots.with_remembered_keys())
     }
 
     /// Returns a client for the cache of the workspace, without a request.
-    pub(super) fn http(&self, sources: &Sources, patience: Patience) -> anyhow::Result<Http> {
+    ///
+    /// # Errors
+    ///
+    /// The credentials cannot be read.
+    pub fn http(&self, sources: &Sources, patience: Patience) -> anyhow::Result<Http> {
         let mut remote = Remote::of_cache(&self.state.url)?;
         let authorized = sources.authorize(&mut remote);
         authorized.map_err(|error| Failed::Usage.because(error))?;
@@ -388,12 +275,17 @@ impl Workspace {
     }
 
     /// Returns the ref with the generation of the base, for messages.
-    pub(super) fn title(&self) -> String {
+    pub fn title(&self) -> String {
         format!("{}@{}", self.state.name, self.state.generation())
     }
 
     /// Takes the lock of the workspace. Waits briefly for another command.
-    pub(super) fn lock(&mut self) -> anyhow::Result<Lock> {
+    ///
+    /// # Errors
+    ///
+    /// Another command changes the workspace, or has removed its state, or the files are not those
+    /// that the state describes.
+    pub fn lock(&mut self) -> anyhow::Result<Lock> {
         let path = self.path(LOCK);
         let context = || format!("cannot lock {path:?}");
         let mut file = File::options()
@@ -443,7 +335,11 @@ impl Workspace {
     }
 
     /// Replaces the state. Base files to which it does not refer are removed.
-    pub(super) fn set_state(&mut self, state: State) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn set_state(&mut self, state: State) -> anyhow::Result<()> {
         let version = state.base.as_ref().map(|base| base.version);
         based::mark(self.files(), self.version(), version);
         self.write(STATE, state.text().as_bytes())?;
@@ -456,12 +352,16 @@ impl Workspace {
     }
 
     /// Writes the base file of a snapshot, to which the state may refer afterwards.
-    pub(super) fn write_base(&self, snapshot: &Downloaded) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn write_base(&self, snapshot: &Downloaded) -> anyhow::Result<()> {
         self.write(&base_file(&snapshot.path), snapshot.text.as_bytes())
     }
 
     /// Removes the base file of a snapshot that is not the base.
-    pub(super) fn remove_base(&self, snapshot: &Downloaded) {
+    pub fn remove_base(&self, snapshot: &Downloaded) {
         let file = base_file(&snapshot.path);
         if !self.needs_base(&file) {
             // It is removed with the next change of the state.
@@ -471,7 +371,11 @@ impl Workspace {
 
     /// Makes a snapshot the base if its base file exists: this workspace has pushed it, but did not
     /// get the response. Returns whether it is the base now.
-    pub(super) fn adopt_base(&mut self, newest: &Generation) -> anyhow::Result<bool> {
+    ///
+    /// # Errors
+    ///
+    /// The state cannot be written.
+    pub fn adopt_base(&mut self, newest: &Generation) -> anyhow::Result<bool> {
         let manifest = &newest.manifest;
         let Ok(text) = fs::read_to_string(self.path(&base_file(manifest))) else {
             return Ok(false);
@@ -497,7 +401,11 @@ impl Workspace {
     }
 
     /// Reads the snapshot on which the workspace is based.
-    pub(super) fn base(&self) -> anyhow::Result<Option<Downloaded>> {
+    ///
+    /// # Errors
+    ///
+    /// The file with the manifest is missing or damaged.
+    pub fn base(&self) -> anyhow::Result<Option<Downloaded>> {
         let Some(base) = &self.state.base else {
             return Ok(None);
         };
@@ -509,7 +417,11 @@ impl Workspace {
     }
 
     /// Reads the snapshot with this manifest from its base file.
-    pub(super) fn snapshot(&self, manifest: &StorePath) -> anyhow::Result<Downloaded> {
+    ///
+    /// # Errors
+    ///
+    /// The file is missing or damaged.
+    pub fn snapshot(&self, manifest: &StorePath) -> anyhow::Result<Downloaded> {
         let text = fs::read_to_string(self.path(&base_file(manifest)));
         let text = text.with_context(|| self.damaged(manifest))?;
         downloaded(manifest, text).with_context(|| self.damaged(manifest))
@@ -522,7 +434,11 @@ impl Workspace {
 
     /// Removes the directory of the workspace, which is empty but for files of this program, and
     /// then its state: without the state, no command would know the empty directory.
-    pub(super) fn remove(&self) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// The state cannot be removed.
+    pub fn remove(&self) -> anyhow::Result<()> {
         self.remove_own_files();
         // The current directory of a program and mount points may stay. They are empty.
         fs::remove_dir(&self.root).unwrap_or_default();
@@ -535,7 +451,11 @@ impl Workspace {
     }
 
     /// Removes the state of the workspace.
-    pub(super) fn remove_state(&self) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// It cannot be removed.
+    pub fn remove_state(&self) -> anyhow::Result<()> {
         self.remove_own_files();
         let directory = &self.registered.dir;
         let removed = registry::remove(directory, &self.root);
@@ -543,7 +463,7 @@ impl Workspace {
     }
 
     /// Removes what killed processes have left. Returns the number of files.
-    pub(super) fn remove_leftovers(&self) -> usize {
+    pub fn remove_leftovers(&self) -> usize {
         let incoming = self.incoming();
         let has_incoming = incoming.exists();
         fs::remove_dir_all(incoming).unwrap_or_default();
@@ -580,14 +500,3 @@ fn downloaded(path: &StorePath, text: String) -> anyhow::Result<Downloaded> {
         text,
     })
 }
-
-/// Formats a path in one line, without control characters.
-pub(super) fn shown_path(path: &[u8]) -> String {
-    match std::str::from_utf8(path) {
-        Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
-        _ => format!("{:?}", Path::new(std::ffi::OsStr::from_bytes(path))),
-    }
-}
-
-#[cfg(test)]
-mod tests;

@@ -25,7 +25,7 @@ const PREFIX: &str = "pull-";
 
 /// The generations that were begun on a base.
 #[derive(Debug)]
-pub(super) struct Begun<'a> {
+pub struct Begun<'a> {
     /// Directory of the state.
     state: &'a Path,
     /// Begin of the names of the files.
@@ -37,7 +37,7 @@ pub(super) struct Begun<'a> {
 impl<'a> Begun<'a> {
     /// Reads what was begun on this base, before the generation `newest` of the same lineage.
     /// `base`: path of its manifest.
-    pub(super) fn read(state: &'a Path, base: Option<&StorePath>, newest: Version) -> Self {
+    pub fn read(state: &'a Path, base: Option<&StorePath>, newest: Version) -> Self {
         let base = base.map_or_else(|| "none".to_owned(), |base| base.hash_part().to_string());
         let prefix = format!("{PREFIX}{base}-");
         let is_older = |name: &String| {
@@ -59,7 +59,8 @@ impl<'a> Begun<'a> {
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    /// Returns whether nothing was begun.
+    pub fn is_empty(&self) -> bool {
         self.manifests.is_empty()
     }
 
@@ -68,7 +69,7 @@ impl<'a> Begun<'a> {
     /// # Errors
     ///
     /// A manifest is damaged.
-    pub(super) fn advance(&self, mut base: Entries, ours: &Entries) -> anyhow::Result<Entries> {
+    pub fn advance(&self, mut base: Entries, ours: &Entries) -> anyhow::Result<Entries> {
         for manifest in &self.manifests {
             let advanced = advanced(&base, ours, &manifest.entries);
             base = advanced.context("a snapshot of an earlier pull is no tree")?;
@@ -81,7 +82,7 @@ impl<'a> Begun<'a> {
     /// # Errors
     ///
     /// The file cannot be written.
-    pub(super) fn begin(&self, snapshot: &Downloaded) -> anyhow::Result<()> {
+    pub fn begin(&self, snapshot: &Downloaded) -> anyhow::Result<()> {
         let (hash, version) = (snapshot.path.hash_part(), self.newest.text());
         let name = format!("{}{hash}-{version}", self.prefix);
         replace_file(self.state, &name, snapshot.text.as_bytes())
@@ -89,7 +90,7 @@ impl<'a> Begun<'a> {
 }
 
 /// Forgets what was begun, after the base has changed. What is left means nothing then.
-pub(super) fn end(state: &Path) {
+pub fn end(state: &Path) {
     for name in names(state) {
         if name.starts_with(PREFIX) {
             fs::remove_file(state.join(name)).unwrap_or_default();
@@ -102,7 +103,7 @@ pub(super) fn end(state: &Path) {
 /// # Errors
 ///
 /// A file cannot be copied.
-pub(super) fn copy(state: &Path, to: &Path) -> io::Result<()> {
+pub fn copy(state: &Path, to: &Path) -> io::Result<()> {
     let mut begun = names(state).filter(|name| name.starts_with(PREFIX));
     begun.try_for_each(|name| fs::copy(state.join(&name), to.join(&name)).map(drop))
 }

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use samovar_nix::StorePath;
 
-use super::{overlay, registry};
+use super::{layers, registry};
 
 /// Where the files of a workspace are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Mode {
+pub enum Mode {
     /// In its directory.
     Directory,
     /// In a snapshot, and in a directory with the changes, which are mounted on its directory.
@@ -18,24 +18,25 @@ pub(super) enum Mode {
 
 /// The layers of a workspace in overlay mode.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Overlay {
-    /// Directory of the [`Layers`](super::overlay::Layers).
-    pub(super) layers: PathBuf,
+pub struct Overlay {
+    /// Directory of the layers.
+    pub layers: PathBuf,
     /// `None`: the lower layer is empty.
-    pub(super) lower: Option<Lower>,
+    pub lower: Option<Lower>,
 }
 
 /// The snapshot that is the lower layer of a workspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Lower {
+pub struct Lower {
     /// Store directory of the cache.
-    pub(super) store_dir: String,
-    pub(super) manifest: StorePath,
+    pub store_dir: String,
+    /// Store path of its manifest.
+    pub manifest: StorePath,
 }
 
 impl Mode {
     /// Returns the directory with the layers, in overlay mode.
-    pub(super) fn layers(&self) -> Option<&Path> {
+    pub fn layers(&self) -> Option<&Path> {
         match self {
             Self::Directory => None,
             Self::Overlay(overlay) => Some(&overlay.layers),
@@ -43,7 +44,7 @@ impl Mode {
     }
 
     /// Returns the lines of the state that describe the mode.
-    pub(super) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         match self {
             Self::Directory => "mode dir\n".to_owned(),
             Self::Overlay(Overlay { layers, lower }) => format!(
@@ -56,7 +57,11 @@ impl Mode {
 
     /// Parses the lines that [`text`](Self::text) returned. Returns also the lines that follow.
     /// Returns `None` for another mode.
-    pub(super) fn parse(text: &str) -> anyhow::Result<Option<(Self, &str)>> {
+    ///
+    /// # Errors
+    ///
+    /// A line is missing or malformed.
+    pub fn parse(text: &str) -> anyhow::Result<Option<(Self, &str)>> {
         Ok(match field(text, "mode ")? {
             ("dir", rest) => Some((Self::Directory, rest)),
             ("overlay", rest) => {
@@ -78,14 +83,14 @@ impl Mode {
 
 impl Overlay {
     /// Returns the directory with the changes.
-    pub(super) fn upper(&self) -> PathBuf {
-        overlay::upper(&self.layers)
+    pub fn upper(&self) -> PathBuf {
+        layers::upper(&self.layers)
     }
 }
 
 impl Lower {
     /// Returns the full store path of the manifest.
-    pub(super) fn path(&self) -> String {
+    pub fn path(&self) -> String {
         format!("{}/{}", self.store_dir, self.manifest.base_name())
     }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::anyhow;
 
-use crate::outcome::Failed;
+use crate::failed::Failed;
 
 /// End of the names of files that are not complete.
 pub(super) const TEMPORARY: &str = ".tmp";

@@ -15,9 +15,9 @@ use std::path::Path;
 
 use anyhow::{anyhow, ensure};
 use rustix::fs::{XattrFlags, getxattr, removexattr, setxattr};
+use samovar_workspace::disk::{Use, unsuitable};
 
-use crate::disk::{Use, unsuitable};
-use crate::outcome::Failed;
+use crate::failed::Failed;
 use crate::refs::Version;
 
 /// Extended attribute with two generations, or `-` for none.
