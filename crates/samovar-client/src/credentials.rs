@@ -140,8 +140,8 @@ fn report_other_server(remote: &Remote) {
     static REPORTED: Once = Once::new();
     REPORTED.call_once(|| {
         notice(&format!(
-            "the token in {TOKEN_VARIABLE} is not sent to {}, the server of these files, \
-             because {URL_VARIABLE} names another one: set {URL_VARIABLE} to the token's cache",
+            "the token in {TOKEN_VARIABLE} is not sent to {}, the server of these files, because \
+             {URL_VARIABLE} names another server: set {URL_VARIABLE} to the token's cache",
             remote.host()
         ));
     });

@@ -36,7 +36,7 @@ pub(crate) fn paths() -> Arg {
         .num_args(0..)
         .help(
             "Store path, base name, hash part, or link to a store path such as ./result; - reads \
-             them from standard input, one per line",
+             paths from standard input, one per line",
         )
 }
 

@@ -26,21 +26,24 @@ pub(crate) fn command() -> Command {
         .about("Lists the caches of a storage: paths, bytes stored, pins, tokens, last upload")
         .after_help(
             "TOKENS counts the valid tokens that are restricted to the cache. With --config, the \
-             list also shows quota and retention, and whether the configuration names the cache: \
-             the paths of a cache that it does not name are stored, but not served.",
+             list also shows quota and retention, and whether the configuration names the cache. \
+             The paths of a cache that the configuration does not name are stored, but not served.",
         )
         .arg(json());
     let delete = Command::new("delete")
-        .about("Deletes all uploaded paths of a cache, its pins, and the tokens for it alone")
+        .about("Deletes a cache: its uploaded paths, its pins, and the tokens for this cache only")
         .after_help(
-            "The server answers requests for the paths with 404 at once; it may run meanwhile. \
-             The collector later deletes the files that no other cache uses. If the command is \
-             interrupted, either nothing has changed, or the cache is hidden: then run the \
+            "The server may run meanwhile, and answers requests for the deleted paths with 404 at \
+             once. The collector later deletes the files that no other cache uses. If the command \
+             is interrupted, either nothing has changed, or the cache is hidden: then run the \
              command again, or leave the rest to the collector. Tokens for all caches or for a \
-             pattern stay. Example: samovar cache delete --storage /srv/samovar nightly",
+             pattern stay valid. Example: samovar cache delete --storage /srv/samovar nightly",
         )
         .arg(switch("yes").help("Do not ask for confirmation; needed without a terminal"))
-        .arg(required("name", "NAME").help("Cache; \"default\" is the one without a name"));
+        .arg(required("name", "NAME").help(
+            "Name of the cache; \"default\" is the cache without a \
+                                            name",
+        ));
     Command::new("cache")
         .about("Lists the caches of a storage, and deletes caches")
         .subcommand_required(true)
@@ -229,14 +232,15 @@ fn delete(
     if configured.any(|settings| settings.storage_name() == name) {
         writeln!(
             out,
-            "the configuration names it: remove it there, unless clients are to push to it anew"
+            "the configuration still names this cache: remove it there, unless clients are to push \
+             to it again"
         )?;
     }
     // The cache is hidden by now, and deleting a million rows takes minutes.
     out.flush()?;
     while purge_step(metadata, objects).context(
-        "the cache is deleted and not served, but some of its rows are left: run the command \
-         again, or leave them to the collector",
+        "the cache is deleted and no longer served, but the database still has some of its rows: \
+         run the command again, or leave these rows to the collector",
     )? {}
     Ok(())
 }

@@ -34,10 +34,10 @@ pub(crate) fn command() -> Command {
              nix-cache-info. Files that the directory has are skipped. Hashes of files are \
              checked. Prints a line for each path that cannot be exported, or that refers to a \
              path of the server's Nix store, which is not exported. Exit code 0: all paths were \
-             exported; 1: a path was not, or misses a reference; 2: the command line or the \
-             configuration is invalid; 3: the storage or the directory is unavailable. The server \
-             may run. Give its configuration, for the signing keys: samovar export --config FILE \
-             --to DIRECTORY",
+             exported; 1: a path was not exported, or lacks a reference; 2: the command line or \
+             the configuration is invalid; 3: the storage or the directory is unavailable. The \
+             server may run meanwhile. Give its configuration, for the signing keys: samovar \
+             export --config FILE --to DIRECTORY",
         )
         .arg(
             Arg::new("to")

@@ -22,13 +22,13 @@ pub(crate) fn command() -> Command {
     let command = Command::new("fsck")
         .about("Checks the storage of uploaded paths, and repairs it")
         .after_help(
-            "Checks that the file of each uploaded NAR is there and has the right length, that \
-             the narinfos in the directory agree with the database, that references exist, and \
-             that each file in nar/ belongs to a path. Prints a line for each finding, with the \
-             paths that it affects. Exit code 0: no findings; 1: findings, whether or not they \
-             were repaired; 2: a file or the storage cannot be read, or the command line is \
-             invalid. The server may run. To rewrite narinfos, the command needs the signing keys: \
-             samovar fsck --config FILE --repair",
+            "Checks that the file of each uploaded NAR is there and has the right length, that the \
+             narinfos in the directory agree with the database, that references exist, and that \
+             each file in nar/ belongs to a path. Prints a line for each finding, with the paths \
+             that it affects. Exit code 0: no findings; 1: findings, whether or not they were \
+             repaired; 2: a file or the storage cannot be read, or the command line is invalid. \
+             The server may run meanwhile. To rewrite narinfos, the command needs the signing \
+             keys: samovar fsck --config FILE --repair",
         )
         .arg(switch("deep").help("Also read, decompress and hash all files"))
         .arg(switch("repair").help(
@@ -39,9 +39,10 @@ pub(crate) fn command() -> Command {
             "Delete files in nar/ that have belonged to no path for two days; their names are not \
              used again for a week",
         ))
-        .arg(
-            switch("json").help("Print a JSON document for each finding, and one with the counts"),
-        );
+        .arg(switch("json").help(
+            "Print a JSON document for each finding, and a last one with the \
+                                 counts",
+        ));
     serve::with_options(command, |name| {
         matches!(name, "storage" | "secret-key-files")
     })

@@ -26,16 +26,16 @@ pub(crate) fn command() -> Command {
         .about("Deletes uploaded paths that are not kept, as the server does every hour")
         .after_help(
             "Keeps pinned paths, paths uploaded within the last day, and paths used within \
-             uploads.retention, all with their closures. The first run only marks the other \
-             paths for deletion, and they are still served. A run at least an hour later \
-             deletes the marked paths that were not used in between. A run at least an hour \
-             after that deletes their files, unless other paths use them. With --now, one run \
-             does all of this. It keeps the files that clients have sent, or asked for with \
-             their token, within the last hour, because a push may be in progress; without \
-             --now, that is a day. If a server runs, it waits 15 seconds between marking and \
-             deleting, and keeps what a client uses meanwhile. Give the configuration of the \
-             server: samovar gc --config FILE --dry-run. A run that would delete more than half \
-             of the paths, or that finds that the clock may have jumped, changes nothing \
+             uploads.retention, all with their closures. The first run only marks the other paths \
+             for deletion; marked paths are still served. A run at least an hour later deletes the \
+             marked paths that were not used in between. A run at least an hour after that deletes \
+             their files, unless other paths use them. With --now, one run does all of this, but \
+             keeps the files that clients have sent, or asked for with their token, within the \
+             last hour, because a push may be in progress; without --now, such files are kept for \
+             a day. If a server runs, a run with --now waits 15 seconds between marking and \
+             deleting, and keeps the paths that clients use meanwhile. Give the configuration of \
+             the server: samovar gc --config FILE --dry-run. A run that would delete more than \
+             half of the paths, or that finds that the clock may have jumped, changes nothing \
              without --force.",
         )
         .arg(
@@ -44,12 +44,10 @@ pub(crate) fn command() -> Command {
                 .action(ArgAction::SetTrue)
                 .help("Print the paths that would be deleted, and change nothing"),
         )
-        .arg(
-            Arg::new("now")
-                .long("now")
-                .action(ArgAction::SetTrue)
-                .help("Delete at once what is not kept, and files sent more than an hour ago"),
-        )
+        .arg(Arg::new("now").long("now").action(ArgAction::SetTrue).help(
+            "Delete at once all paths that are not kept, and unused files sent more than \
+                       an hour ago",
+        ))
         .arg(
             Arg::new("force")
                 .long("force")

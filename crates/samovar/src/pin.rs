@@ -40,7 +40,10 @@ pub(crate) fn command() -> Command {
                 .long("keep")
                 .value_name("NUMBER")
                 .value_parser(value_parser!(u32).range(1..))
-                .help("Keep the newest generations only, including the new one [default: all]"),
+                .help(
+                    "Keep only this number of newest generations, including the new one \
+                       [default: all]",
+                ),
         )
         .arg(
             Arg::new("expires")
@@ -74,7 +77,7 @@ fn cache() -> Arg {
         .long("cache")
         .value_name("NAME")
         .default_value("default")
-        .help("Cache of the path; \"default\" is the one without a name")
+        .help("Cache of the path; \"default\" is the cache without a name")
 }
 
 fn name() -> Arg {

@@ -24,9 +24,10 @@ pub(crate) fn token() -> Command {
     Command::new("token")
         .about("Makes tokens: for a storage (see create), or as a line for access.tokens-file")
         .after_help(
-            "There are two sorts. The tokens of create are in a storage, begin with smv1_, and may \
-             read, push and pin. Those of line are in access.tokens-file, and may read only. A \
-             NAME without a command is short for line NAME.",
+            "There are two kinds of tokens. samovar token create makes a token of a storage: it \
+             begins with smv1_, and may read, push and pin. samovar token line makes a token for \
+             access.tokens-file, which may only read. samovar token NAME is short for samovar \
+             token line NAME.",
         )
         .arg(name().help("Name of the token"))
 }

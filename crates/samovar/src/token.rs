@@ -28,24 +28,22 @@ pub(crate) fn command() -> Command {
     let create = Command::new("create")
         .about("Makes a token for clients that push to a storage, and prints it")
         .after_help(
-            "The token is printed once; the storage has its hash. Clients use it as the password \
-             of any login, in netrc. If the directory is missing or empty, it becomes a new \
-             storage. Several tokens may have the same name. In a GLOB, * matches any characters \
-             and ? matches one. Example: samovar token create --storage /srv/samovar --name ci \
-             --rights read,push --expires 90d",
+            "The token is printed once; the storage has only its hash. Clients use the token as \
+             the password of any login in their netrc file. If the directory is missing or empty, \
+             it becomes a new storage. Several tokens may have the same name. In a GLOB, * matches \
+             any characters and ? matches one. Example: samovar token create --storage \
+             /srv/samovar --name ci --rights read,push --expires 90d",
         )
         .args(storage())
-        .arg(name().help("Name for people, without blanks: who or what uses the token"))
-        .arg(
-            option("cache", "GLOB")
-                .value_parser(cache_pattern)
-                .help("Caches that it is for; the one without a name is default [default: all]"),
-        )
-        .arg(
-            option("names", "GLOB")
-                .value_parser(name_pattern)
-                .help("Names of paths that it may push or pin, without the hash [default: all]"),
-        )
+        .arg(name().help("Name without blanks that shows who or what uses the token"))
+        .arg(option("cache", "GLOB").value_parser(cache_pattern).help(
+            "Caches for which the token is valid; the cache without a name is default \
+                       [default: all]",
+        ))
+        .arg(option("names", "GLOB").value_parser(name_pattern).help(
+            "Names, without the hash, of paths that the token may push or pin [default: \
+                       all]",
+        ))
         .arg(
             Arg::new("rights")
                 .long("rights")
@@ -57,12 +55,12 @@ pub(crate) fn command() -> Command {
         .arg(
             option("expires", "TIME")
                 .value_parser(lifetime)
-                .help("Time until it expires, as 12h, 90d or 52w [default: never]"),
+                .help("Time until the token expires, as 12h, 90d or 52w [default: never]"),
         );
     let line = Command::new("line")
         .about("Makes a token that may read, and prints its line for access.tokens-file")
         .after_help(
-            "The token itself is written to standard error only. It works without a storage, and \
+            "The token itself is written to standard error only. The token needs no storage, and \
              cannot push. Example: samovar token line ci >> tokens",
         )
         .arg(required("name", "NAME").help("Name of the token"));

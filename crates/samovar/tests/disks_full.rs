@@ -192,18 +192,18 @@ fn a_mount_whose_cache_disk_is_full_gives_errors_until_there_is_room() {
     let mount = Mount::start(command(&disk).args(["--timeout", "1"]), dir);
     let lines = mount
         .process
-        .lines_to("cannot write what was fetched to the cache directory");
+        .lines_to("cannot write downloaded files to the cache directory");
     assert_has(lines.last().unwrap(), FULL);
     let failing = (0..4).filter(|number| mount.read(&format!("deep/large-{number}")) == Err(5));
     assert!(failing.count() > 0);
     // It is stated once, and the server is not blamed.
-    assert_eq!(mount.process.count("cannot write what was fetched"), 1);
+    assert_eq!(mount.process.count("cannot write downloaded files"), 1);
     assert_eq!(mount.process.count("cannot read http"), 0);
     disk.resize("size=30m");
     mount.process.wait_for("can be written again");
     let expected = listed(&fixture.tree());
     eventually("everything is readable", || listed(&mount.dir) == expected);
-    assert_eq!(mount.process.count("cannot write what was fetched"), 1);
+    assert_eq!(mount.process.count("cannot write downloaded files"), 1);
     drop(mount);
     // Not even the manifest fits.
     let Some(disk) = SmallDisk::new("nr_inodes=5") else {

@@ -198,7 +198,7 @@ fn kept_changes_get_the_token_of_their_cache_and_their_user_only() {
     assert_eq!(text.matches("is not sent to").count(), 1, "{text}");
     if support_users::has_users() {
         let mut root = overlays.run_as_root(&continued, "true");
-        assert_has(&exits(&mut root, 125), "only by their owner");
+        assert_has(&exits(&mut root, 125), "only this user can use them");
     }
     let mut unnamed = overlays.run(&continued, "cat keep/same");
     exits(unnamed.env("SAMOVAR_CACHE", ""), 0);

@@ -241,7 +241,10 @@ fn closures_are_imported_over_http() {
         &second,
         &["--from", &url, &MadePath::new("absent").store_path],
     );
-    assert!(text.contains("the source does not have it"), "{text}");
+    assert!(
+        text.contains("the source does not have this path"),
+        "{text}"
+    );
     let keys = ["--trusted-public-keys", &second.public_key];
     let text = import_part(&second, &[&["--from", &url, &path], &keys[..]].concat());
     assert!(
@@ -323,7 +326,7 @@ fn a_lost_database_is_made_again() {
         String::from_utf8(done.stderr),
     );
     assert_eq!(text.unwrap(), "2 paths imported, 0 known, 0 not imported\n");
-    assert!(advice.unwrap().contains("make the tokens and pins again"));
+    assert!(advice.unwrap().contains("create the tokens and pins again"));
     assert_eq!(site.files(), files);
     // With a backup, the rebuilt database has the token and the pin again.
     lose_database();

@@ -136,7 +136,10 @@ fn directories_that_cannot_be_workspaces_are_refused() {
     assert_has(&text, "no generation 7");
     assert!(!home.dir("seven").exists());
     let text = output(&mut open("app", "full", &["--adopt"]));
-    assert_has(&text, "nothing shows which of them were changed here");
+    assert_has(
+        &text,
+        "it is unknown which of them were changed on this machine",
+    );
     assert_eq!(read(&home.dir("full"), "b"), "b");
     let text = exits(&mut home.command_in(&home.dir("state"), &["status"]), 2);
     assert_has(&text, "is not in a workspace");

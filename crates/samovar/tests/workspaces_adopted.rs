@@ -89,7 +89,7 @@ fn nothing_is_new_if_the_server_has_not_all_generations() {
     }
     write(&one, "a", "3");
     let text = adopt(&home, &one, "app");
-    assert_has(&text, "besides the files of generation 3");
+    assert_has(&text, "it has the files of generation 3");
     assert_has(&text, "1 path, such as \"old\"");
     assert_has(&home.exits(&one, &["push"], 1), "workspace pull");
     let text = home.exits(&one, &["pull"], 1);

@@ -191,7 +191,7 @@ fn what_no_snapshot_has_is_named_and_stays() {
     }
     let before = tree(&one);
     let text = home.exits(&one, &["close", "--delete"], 1);
-    assert_has(&text, "2 paths, in no snapshot");
+    assert_has(&text, "2 paths that no snapshot contains");
     assert_eq!(tree(&one), before);
     let text = home.exits(&one, &["close", "--delete", "--discard"], 1);
     assert_has(&text, "3 paths stay, which no snapshot has");

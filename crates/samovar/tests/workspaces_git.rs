@@ -116,7 +116,7 @@ fn two_changed_repositories_are_joined_by_the_commands_of_the_report() {
     let of_two = commit(&two, "c", "of two\n");
     let text = home.exits(&two.dir, &["pull"], 1);
     for part in [
-        "conflict: .git stays as it is; that of ",
+        "conflict: .git stays as it is; the version of ",
         &format!("  here:  HEAD is main {}\n", &of_two[..12]),
         "  there: HEAD is main ",
         ", topic ",
@@ -286,9 +286,9 @@ fn a_push_waits_for_a_command_that_changes_the_repository() {
         let text = home.exits(&one.dir, &[command], 1);
         assert_has(
             &text,
-            ".git/index.lock\" exists: a command is changing the repository",
+            ".git/index.lock\" exists: another command is changing the repository",
         );
-        assert_has(&text, "If none is running, it was killed: remove ");
+        assert_has(&text, "if none is running, remove the file first");
     };
     refused("push");
     write(&two.dir, "b", "2\n");

@@ -132,7 +132,7 @@ fn a_pull_reports_the_conflicts_of_a_killed_one() {
     }
     let text = home.exits(&other, &["pull"], 1);
     assert_has(&text, line);
-    assert_has(&text, "is 1/9.conflict-");
+    assert_has(&text, "is stored as 1/9.conflict-");
     assert_eq!(tree(&other), files);
     assert_has(&home.run(&other, &["pull"]), "is the newest generation");
 }

@@ -155,7 +155,7 @@ fn a_conflict_copy_that_is_removed_is_made_again() {
         let copies: Vec<_> = found.iter().filter(is_copy).collect();
         assert_eq!(copies.len(), 2, "{found:?} {text}");
         for name in copies {
-            assert_has(&text, &format!("is {file}/{name}"));
+            assert_has(&text, &format!("is stored as {file}/{name}"));
         }
         assert_eq!(found.len(), if file == "2" { 4 } else { 2 }, "{found:?}");
     }
@@ -327,7 +327,10 @@ fn a_damaged_copy_on_the_server_is_named() {
         assert_has(&text, &format!("{}/upload/nar/", home.server.url()));
         assert_has(&text, " is damaged on the server: ");
         assert_has(&text, "a/first");
-        assert_has(&text, "its operator should run samovar fsck --deep");
+        assert_has(
+            &text,
+            "the operator of the server should run samovar fsck --deep",
+        );
         assert!(!text.contains("incoming"), "{text}");
     }
 }

@@ -74,7 +74,8 @@ impl Snapshots {
         let response = below.get(INFO_PATH)?;
         if matches!(response.status().as_u16(), 404 | 405) {
             let error = anyhow!(
-                "{} takes no uploads, and so it has no snapshots: its operator must set storage",
+                "{} takes no uploads, and so it has no snapshots: the operator of the cache must \
+                 set the option storage",
                 http.remote()
             );
             return Err(Failed::Refused.because(error));
@@ -277,8 +278,8 @@ impl Snapshots {
     pub fn damaged(&self, narinfo: &NarInfo, path: &str, reason: &str) -> anyhow::Error {
         let url = self.cache.http().url(&format!("/{}", narinfo.url));
         Failed::Refused.because(anyhow!(
-            "{url} is damaged on the server: {path} differs from the manifest: {reason}; its \
-             operator should run samovar fsck --deep"
+            "{url} is damaged on the server: {path} differs from the manifest: {reason}; the \
+             operator of the server should run samovar fsck --deep"
         ))
     }
 

@@ -85,7 +85,7 @@ impl NarStream {
                 "{} is gone: the cache no longer has the file",
                 http.url(&url)
             ),
-            (200, Some(_)) => bail!("{} has no ranges any more", http.url(&url)),
+            (200, Some(_)) => bail!("{} no longer supports range requests", http.url(&url)),
             _ => return Err(http.refused("a download", response)),
         }
         Ok(Self {

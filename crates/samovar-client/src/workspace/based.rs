@@ -67,8 +67,8 @@ pub(super) fn check(
         Failed::Refused.because(anyhow!(
             "the state of {root:?}, in {dir:?} on a network file system, was changed by another \
              machine: the files here are older. If this machine was cloned from the other one, set \
-             XDG_STATE_HOME to a local disk, and run samovar workspace open --adopt REF {}. If \
-             they were restored from a backup, and shall replace what was pushed since then, run \
+             XDG_STATE_HOME to a local disk, and run samovar workspace open --adopt REF {}. If the \
+             files were restored from a backup, and must replace what was pushed since then, run \
              samovar workspace repair",
             root.display()
         ))

@@ -34,7 +34,12 @@ const DIRECTORY: &str = "directory";
 pub fn state_dir() -> anyhow::Result<PathBuf> {
     let dir = user_dirs::variable(VARIABLE);
     let dir = dir.or_else(|| Some(user_dirs::state()?.join("samovar")));
-    let dir = dir.with_context(|| format!("there is no HOME for changes: set {VARIABLE}"))?;
+    let dir = dir.with_context(|| {
+        format!(
+            "HOME is not set, so there is no directory for changes: \
+                                           set {VARIABLE}"
+        )
+    })?;
     let created = create_private(&dir).and_then(|()| dir.canonicalize());
     let dir = created.with_context(|| {
         format!("cannot create the directory {dir:?}: set {VARIABLE} to another one")

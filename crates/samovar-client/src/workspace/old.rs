@@ -151,10 +151,10 @@ fn unproved(state: &State, root: &Path) -> anyhow::Error {
         None => String::new(),
     };
     Failed::Refused.because(anyhow!(
-        "it does not describe the files in {root:?} as they are on this disk, as if it had come \
-         with a copy. If this is your workspace, changed or restored since, run samovar workspace \
-         open --adopt URL#{}{generation} {}, where URL is that of your cache, which gets your \
-         token: {:?}, if you know that one. The files stay as they are",
+        "the state does not describe the files in {root:?} as they are on this disk, so it may \
+         have come with a copy. If this is your workspace, and its files were changed or restored \
+         since, run samovar workspace open --adopt URL#{}{generation} {}. URL is the cache that \
+         gets your token: {:?}, if you know that cache. The files stay as they are",
         state.name,
         root.display(),
         state.url

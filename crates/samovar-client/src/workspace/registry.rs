@@ -274,8 +274,8 @@ pub fn check_owner(root: &Path, directory: &Path) -> anyhow::Result<()> {
     ensure!(
         found.uid() == rustix::process::geteuid().as_raw(),
         Failed::Refused.because(anyhow!(
-            "the state of {root:?}, in {directory:?}, is not that of the user who runs this \
-             command: a workspace can be used only by its owner"
+            "the state of {root:?}, in {directory:?}, belongs to another user: a workspace can be \
+             used only by its owner"
         ))
     );
     Ok(())
@@ -368,7 +368,10 @@ pub fn mounted_on(root: &Path) -> Option<String> {
 /// The user has no home directory, or the directory cannot be created.
 pub fn create(root: &Path, mount: Option<&str>) -> anyhow::Result<Registered> {
     let states = user_dirs::workspaces();
-    let states = states.context("there is no HOME for the state of workspaces: set HOME")?;
+    let states = states.context(
+        "HOME is not set, so there is no directory for the state of \
+                                 workspaces: set HOME",
+    )?;
     let context = || {
         format!("cannot create a directory in {states:?}, for the state of the workspace {root:?}")
     };

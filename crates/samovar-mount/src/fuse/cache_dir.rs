@@ -145,8 +145,9 @@ fn locate() -> anyhow::Result<PathBuf> {
     if let Some(dir) = user_dirs::variable(VARIABLE) {
         return Ok(dir);
     }
-    let dir = user_dirs::cache()
-        .with_context(|| format!("there is no HOME for a cache: set {VARIABLE}"))?;
+    let dir = user_dirs::cache().with_context(|| {
+        format!("HOME is not set, so there is no cache directory: set {VARIABLE}")
+    })?;
     Ok(dir.join("samovar/mount"))
 }
 

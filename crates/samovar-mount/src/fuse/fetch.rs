@@ -354,7 +354,7 @@ impl Fetcher {
             let url = self.0.origin.as_ref().map(Origin::url).unwrap_or_default();
             notice(&format!(
                 "cannot read {url} ({reason}); files that are not on this machine give I/O errors \
-                 after {patience} seconds, until it can be read again"
+                 after {patience} seconds, until the URL can be read again"
             ));
         }
     }
@@ -370,7 +370,7 @@ impl Fetcher {
         drop(state);
         if began {
             notice(&format!(
-                "cannot write what was fetched to the cache directory of mounts ({error}): free \
+                "cannot write downloaded files to the cache directory of mounts ({error}): free \
                  space there; until then, files that are not on this machine give I/O errors"
             ));
         }

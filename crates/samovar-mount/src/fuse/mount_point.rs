@@ -219,7 +219,8 @@ impl MountPoint {
                  both, run this under unshare --user --map-root-user --mount, {PULL}"
             ),
             Ok(_) if is_root => format!(
-                "the system refuses it ({error}): in a container, add --cap-add SYS_ADMIN, {PULL}"
+                "the system refuses the mount ({error}): in a container, add --cap-add SYS_ADMIN, \
+                 {PULL}"
             ),
             Ok(_) => format!("{}, {PULL}", error.to_string().trim()),
         };

@@ -280,7 +280,7 @@ impl<'a> Snapshot<'a> {
         let info = server.any_narinfo(&tree)?;
         if info.nar_hash != nar_hash || info.nar_size != local.nar_size() {
             let url = server.cache().url();
-            let error = anyhow!("{url} has other contents of {tree} than its manifest states");
+            let error = anyhow!("the contents of {tree} at {url} differ from its manifest");
             return Err(Failed::Refused.because(error));
         }
         let http = server.cache().http().clone();

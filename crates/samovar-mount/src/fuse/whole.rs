@@ -57,7 +57,7 @@ pub(super) fn open(
         Some(manifest) => manifest,
         // Another mount uses the path, and has verified it.
         None => {
-            let nar_hash = known_hash(&dir).context("another mount has not verified it")?;
+            let nar_hash = known_hash(&dir).context("another mount has not verified this path")?;
             index(&dir, path, nar_hash)?
         }
     };
@@ -66,8 +66,8 @@ pub(super) fn open(
     {
         let url = server.cache().url();
         let error = anyhow!(
-            "{url} has other contents of {path} than the cache from which it is mounted on this \
-             machine: unmount it there first"
+            "the contents of {path} at {url} differ from those at the cache from which the path is \
+             mounted on this machine: unmount that mount first"
         );
         return Err(Failed::Refused.because(error));
     }

@@ -107,8 +107,7 @@ impl Layers {
         ensure!(
             dir.metadata()?.uid() == rustix::process::geteuid().as_raw(),
             Failed::Refused.because(anyhow!(
-                "the changes in {dir:?} are not those of the user who runs this command: they can \
-                 be used only by their owner"
+                "the changes in {dir:?} belong to another user, and only this user can use them"
             ))
         );
         check_file_system(&dir)?;

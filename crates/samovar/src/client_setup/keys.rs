@@ -31,8 +31,8 @@ pub(super) fn trusted(
         let shown = shown.unwrap_or_default();
         ensure!(
             shown.is_empty() || given.iter().any(|key| shown.contains(key)),
-            "{url} shows another public key than the given one, {}: ask its operator which is \
-             right",
+            "{url} shows the public key {}, which differs from the given one: ask the operator of \
+             the cache which is right",
             texts(&shown)
         );
         return Ok(given);

@@ -50,11 +50,11 @@ pub(crate) fn command() -> Command {
         .after_help(
             "Changes the settings of the machine in /etc/nix if run as root, else those of the \
              user in ~/.config/nix, and prints what it changed. The public key is read from the \
-             web page of the cache. A token is read from --token-file or SAMOVAR_TOKEN, checked \
-             by the cache, and written into the netrc file of Nix, which has one login for all \
-             caches of a host. Exit code 0: the client uses the cache; 1: something is left to do, \
-             which is printed, or the cache refused the request; 2: the command line is invalid; \
-             3: the cache is unavailable.",
+             web page of the cache. A token is read from --token-file or SAMOVAR_TOKEN, checked by \
+             the cache, and written into the netrc file of Nix, which has one login for all caches \
+             of a host. Exit code 0: the client uses the cache; 1: you must do a printed step by \
+             hand, or the cache refused the request; 2: the command line is invalid; 3: the cache \
+             is unavailable.",
         )
         .arg(
             Arg::new("key")
@@ -416,7 +416,7 @@ fn snippet_file(dir: &Path, url: &str) -> anyhow::Result<PathBuf> {
     let text = files::read(&file)?;
     ensure!(
         text.is_none_or(|text| text.starts_with(&first_line(url))),
-        "{file:?} is not about {url}: rename it"
+        "{file:?} has the settings for another cache than {url}: rename this file"
     );
     Ok(file)
 }

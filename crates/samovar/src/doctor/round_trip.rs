@@ -56,7 +56,7 @@ impl Place<'_> {
                     "{refused}: the cache is private, and admits neither a request without a login \
                      nor the client certificate"
                 ),
-                "add the certificate to access.certificates, or give another one",
+                "add the certificate to access.certificates, or give another certificate",
             ),
             (None, true) => (
                 format!(
@@ -181,11 +181,12 @@ fn check_path(
         let text = format!("{url} does not have {shown}, the newest {kind}");
         let fix = match kind {
             "uploaded path" => {
-                "check that it serves this storage and that its policy allows the path"
+                "check that the server uses this storage, and that the policy of the cache allows \
+                 the path"
             }
             _ => {
-                "check that it runs with this configuration: send HUP to the server, and give the \
-                 URL of this cache with --url"
+                "check that the server runs with this configuration: send HUP to the server, and \
+                 give the URL of this cache with --url"
             }
         };
         return Err((text, fix));
@@ -199,7 +200,7 @@ fn check_path(
     if let Some(key) = keys.find(|key| !is_signed(key)) {
         return Err((
             format!("{url} does not sign {shown} with {}", key.name()),
-            "send HUP to the server to reload its keys, and check that it runs with this \
+            "send HUP to the server to reload its keys, and check that the server runs with this \
              configuration",
         ));
     }
@@ -208,7 +209,7 @@ fn check_path(
         Ok(status) if status == 200 => Ok(format!("{url} serves {shown}")),
         Ok(status) => Err((
             format!("{url} has {shown}, but answers {status} for its NAR"),
-            "look for the cause in the log of the server: it may be unable to read the files",
+            "look for the cause in the log of the server, which may be unable to read the files",
         )),
         Err(error) => Err((
             format!("{error:#}"),

@@ -44,10 +44,11 @@ pub(crate) fn command() -> Command {
              and no file is copied: so a directory that was written by nix copy --to file://DIR \
              becomes a storage. Paths that the storage has are skipped; an import that was \
              interrupted goes on when it is repeated. Prints a line for each path that cannot be \
-             imported. Exit code 0: all paths were imported; 1: a path was not, or the source \
-             refused the request; 2: the command line or the configuration is invalid; 3: the \
-             source or the storage is unavailable. Give the configuration of the server, for its \
-             signing keys: samovar import --config FILE --from https://cache.example.org ./result",
+             imported. Exit code 0: all paths were imported; 1: a path was not imported, or the \
+             source refused the request; 2: the command line or the configuration is invalid; 3: \
+             the source or the storage is unavailable. Give the configuration of the server, for \
+             its signing keys: samovar import --config FILE --from https://cache.example.org \
+             ./result",
         )
         .arg(
             Arg::new("from")
@@ -76,9 +77,10 @@ pub(crate) fn command() -> Command {
                 .action(ArgAction::SetTrue)
                 .conflicts_with("from")
                 .help(
-                    "Make a lost database again, from the narinfos in the storage directory. Paths \
-                     need not have all their references. Until the end, nothing else can use the \
-                     storage; repeat the command to continue it after an interruption",
+                    "Make a new database from the narinfos in the storage directory, if the \
+                     database was lost. Paths are published even if references are missing. Until \
+                     the command has ended, nothing else can use the storage; after an \
+                     interruption, repeat the command to continue",
                 ),
         )
         .arg(
@@ -245,16 +247,16 @@ fn advise(storage: &Storage, backup: Option<Option<Restored>>) {
     let mut advice = Vec::new();
     match backup {
         Some(Some(Restored { key, unreadable })) => {
-            let older = |reason| format!("a newer backup was left out: {reason}");
+            let older = |reason| format!("a newer backup cannot be used: {reason}");
             advice.extend(unreadable.into_iter().map(older));
             advice.push(format!(
-                "tokens, pins, last uses and the paths of other caches are those of {key}: repeat \
-                 what changed since, such as revocations"
+                "tokens, pins, last uses and the paths of other caches were restored from the \
+                 backup {key}: repeat later changes, such as revocations"
             ));
         }
         Some(None) => advice.push(
-            "there is no backup of tokens, pins and last uses: make the tokens and pins again; \
-             paths of other caches are not in the directory"
+            "there is no backup of tokens, pins and last uses: create the tokens and pins again; \
+             push the paths of other caches again, because the directory does not list them"
                 .to_owned(),
         ),
         None => {}
@@ -394,7 +396,7 @@ impl Import<'_> {
         let received = self.source.receive(self.cache, &self.token, info);
         received.map(Some).map_err(|error| match error.downcast() {
             Ok(PutError::File(refusal)) => anyhow!(
-                "its file {} is damaged ({}): replace it, and import the path again",
+                "its file {} is damaged ({}): replace the file, and import the path again",
                 info.url,
                 refusal.fault()
             ),

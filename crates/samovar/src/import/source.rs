@@ -117,7 +117,7 @@ impl Source {
         })?;
         for root in roots {
             if found.missing.contains(&root.hash_part) {
-                fail(root.text, "the source does not have it".to_owned());
+                fail(root.text, "the source does not have this path".to_owned());
             }
         }
         let failures = failures
@@ -226,7 +226,7 @@ fn read_narinfo(
     let found = &info.store_path;
     ensure!(
         found.hash_part() == hash_part,
-        "it is the narinfo of {found}"
+        "the file is the narinfo of {found}"
     );
     Ok(Some(info))
 }

@@ -40,19 +40,19 @@ pub(crate) fn command() -> Command {
         )
         .after_help(
             "A REF is [URL#]NAME[@GENERATION]; see samovar ref. A store path is written as \
-             [URL#]/nix/store/…. A snapshot is mounted before its files are here: those that are \
-             read are fetched first, and everything else in the background. Each file is verified \
-             before it is read. A store path without a manifest is downloaded and verified before \
-             it is mounted. With --store, DIR shows all store paths of a cache: each one is \
-             downloaded and verified when its name is looked up, and DIR lists those that are in \
-             use, because a cache has no list. Without --trusted-public-keys, the cache is \
-             trusted: contents are compared with the hash that it states. What was fetched stays \
-             in $SAMOVAR_CACHE_DIR, else in $XDG_CACHE_HOME/samovar/mount or \
-             ~/.cache/samovar/mount, which must be on a local disk. The command runs until DIR is \
-             unmounted, by fusermount3 -u DIR or by a signal. \
-             Exit code 0: it was unmounted, or has this snapshot already; 1: there is no such ref \
-             or path, or it cannot be trusted, or DIR is not usable; 2: the command line is \
-             invalid; 3: the cache, the disk or FUSE is unavailable.",
+             [URL#]/nix/store/…. A snapshot is mounted before its files are on this machine: files \
+             that are read are fetched first, and all others in the background. Each file is \
+             verified before it is read. A store path without a manifest is downloaded and \
+             verified before it is mounted. With --store, DIR shows all store paths of a cache: \
+             each one is downloaded and verified when its name is looked up, and DIR lists only \
+             the store paths that are in use, because a cache has no list of its paths. Without \
+             --trusted-public-keys, the cache is trusted: contents are compared with the hash that \
+             the cache states. Downloaded files stay in $SAMOVAR_CACHE_DIR, else in \
+             $XDG_CACHE_HOME/samovar/mount or ~/.cache/samovar/mount, which must be on a local \
+             disk. The command runs until DIR is unmounted, by fusermount3 -u DIR or by a signal. \
+             Exit code 0: DIR was unmounted, or the snapshot was already mounted there; 1: the ref \
+             or path does not exist, or cannot be trusted, or DIR cannot be used; 2: the command \
+             line is invalid; 3: the cache, the disk or FUSE is unavailable.",
         )
         .arg(required("source", "REF|STOREPATH").value_parser(value_parser!(OsString)))
         .arg(
@@ -67,18 +67,18 @@ pub(crate) fn command() -> Command {
         .arg(
             switch("offline")
                 .conflicts_with("trusted-public-keys")
-                .help("Use only what is on this machine, and send no request"),
+                .help("Use only files that are on this machine, and send no request"),
         )
         .arg(switch("allow-other").help("Let other users of this machine read the files"))
         .arg(
             option("cache-size", "GIB")
                 .value_parser(value_parser!(u32).range(1..))
-                .help("Maximum size of what was fetched, in GiB [default: 20]"),
+                .help("Maximum size of all downloaded files, in GiB [default: 20]"),
         )
         .arg(
             option("timeout", "SECONDS")
                 .value_parser(value_parser!(u32).range(1..))
-                .help("Time after which reads fail while the server is away [default: 15]"),
+                .help("Time after which reads fail while the server is unreachable [default: 15]"),
         )
         .arg(trusted_keys())
         .args(credentials())

@@ -227,8 +227,8 @@ fn check_skipped(
         None => Ok(()),
         Some(path) => Err(Failed::Unavailable.because(anyhow!(
             "{path:?} is a mounted file system, and the newest generation, which may have files \
-             there, cannot be read: unmount it, or push again when the cache can be read; nothing \
-             was published"
+             there, cannot be read: unmount the file system, or push again when the cache can be \
+             read; nothing was published"
         ))),
     }
 }

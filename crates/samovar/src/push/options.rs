@@ -77,11 +77,12 @@ pub(crate) fn command() -> Command {
         ))
         .arg(paths())
         .arg(switch("exec").requires("command").help(
-            "Run the COMMAND after --, then push the paths built meanwhile, also if it fails",
+            "Run the COMMAND after --, then push the paths built meanwhile, even if it fails",
         ))
         .arg(hook::spool().help("Push the paths that samovar hook has stored in this directory"))
         .arg(switch("watch").help(
-            "Push the paths that are built from now on, and after a restart those built meanwhile",
+            "Push all paths that are built from now on; after a restart, also those built while \
+             the command did not run",
         ))
         .group(
             ArgGroup::new("source")
@@ -125,15 +126,15 @@ pub(crate) fn command() -> Command {
 /// Defines the options that select the paths to push.
 fn selection() -> [Arg; 5] {
     [
-        option("store", "URI").help("Store that has the paths [default: that of Nix]"),
+        option("store", "URI").help("Store that has the paths [default: the store of Nix]"),
         switch("no-closure").help("Push only the named paths: the cache must have references"),
         option("exclude", "GLOB")
             .action(ArgAction::Append)
-            .help("Do not push paths with such a name, as *-debug; * and ? are wildcards"),
+            .help("Do not push paths whose name matches, such as *-debug; * and ? are wildcards"),
         option("skip-signed-by", "KEY-NAME")
             .action(ArgAction::Append)
             .value_parser(key_name)
-            .help("Do not push paths with a signature of this key, as cache.nixos.org-1"),
+            .help("Do not push paths with a signature of this key, such as cache.nixos.org-1"),
         switch("substituted").help(
             "With --exec and --watch: also push paths that were downloaded, not only those that \
              were built",
@@ -157,8 +158,8 @@ fn pin() -> [Arg; 3] {
         option("keep", "NUMBER")
             .value_parser(value_parser!(u32).range(1..))
             .help(format!(
-                "With --pin or a directory: keep the newest generations only [default: all, of a \
-                 directory {KEEP}]"
+                "With --pin or a directory: keep only this number of newest generations [default: \
+                 all, of a directory {KEEP}]"
             )),
         option("pin-expires", "TIME")
             .requires("pin")
@@ -173,7 +174,7 @@ fn directory() -> [Arg; 3] {
         message().help("With a directory: message for the log of the ref"),
         switch("force").help(
             "With a directory: set the ref even if another client has set it meanwhile, or if it \
-             is a pin of a package; with --pin: even if NAME is a ref of snapshots",
+             is a pin of a package; with --pin: pin the path even if NAME is a ref of snapshots",
         ),
         switch("public")
             .help("With a directory: accept a cache that everybody can read without a token"),

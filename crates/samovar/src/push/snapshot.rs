@@ -230,8 +230,9 @@ impl Upload<'_> {
         ensure!(
             !self.tree.needs_base(),
             Failed::Refused.because(anyhow!(
-                "the server cannot take files that are not readable here from the last \
-                 generation: unmount what is mounted in the tree, permit reading it, or remove it"
+                "some files cannot be read on this machine, and the server cannot take them from \
+                 the last generation: unmount the file systems that are mounted in the tree, or \
+                 permit reading the files, or remove them"
             ))
         );
         self.tree.nar_hash()

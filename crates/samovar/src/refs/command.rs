@@ -54,7 +54,8 @@ pub(crate) fn command() -> Command {
             .arg(required("ref", "REF")),
         )
         .subcommand(
-            sub("unpin", "Ends what ref pin has begun").arg(required("ref", "REF@GENERATION")),
+            sub("unpin", "Ends the effect of samovar ref pin")
+                .arg(required("ref", "REF@GENERATION")),
         )
         .subcommand(
             sub("remove", "Removes a ref, or one of its generations")

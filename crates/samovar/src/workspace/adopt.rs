@@ -119,10 +119,10 @@ impl Origin {
                 added_count,
                 added,
             } => format!(
-                "besides the files of generation {generation}, it has {}, such as {:?}, of which \
-                 nothing shows whether they are new: the cache has no generations before {oldest} \
-                 any more, and other machines may have removed them since. samovar workspace pull \
-                 makes each of them a conflict. If they are new, name the generation: samovar \
+                "it has the files of generation {generation}, and in addition {}, such as {:?}, \
+                 which may be old: the cache no longer has the generations before {oldest}, and \
+                 other machines may have removed these paths since. samovar workspace pull makes \
+                 each of these paths a conflict. If they are new, name the generation: samovar \
                  workspace open --adopt {name}@{generation} {root}",
                 counted(*added_count as u64, "path"),
                 shown_path(added)
@@ -135,11 +135,11 @@ impl Origin {
                     _ => "GENERATION".to_owned(),
                 };
                 format!(
-                    "its files are not those of a generation that the cache has, so nothing shows \
-                     which of them were changed here: samovar workspace pull makes each difference \
-                     a conflict. If the files have come from a generation and were changed here \
-                     since, name it: samovar workspace open --adopt {name}@{nearest} {root} (it \
-                     has the fewest differences)"
+                    "its files match no generation that the cache has, so it is unknown which of \
+                     them were changed on this machine: samovar workspace pull makes each \
+                     difference a conflict. If the files come from a generation and were changed \
+                     on this machine since, name that generation: samovar workspace open --adopt \
+                     {name}@{nearest} {root} (it has the fewest differences)"
                 )
             }
         }
@@ -240,14 +240,15 @@ impl Doubt {
         let path = shown_path(&self.path);
         let reason = match self.seen_in {
             Some(seen_in) => format!("generation {seen_in} of {name} has it"),
-            None => "an older generation, which the cache does not have any more, may have had it"
-                .to_owned(),
+            None => {
+                "an older generation, which the cache no longer has, may have had it".to_owned()
+            }
         };
         writeln!(
             out,
-            "conflict: {path} stays as it is; generation {newest} does not have it, or not all of \
-             it, but {reason}: remove it if that is right; otherwise the next push publishes it \
-             again"
+            "conflict: {path} stays as it is, although generation {newest} lacks it or a part of \
+             it, because {reason}: if another machine has removed it on purpose, remove it here, \
+             too; otherwise the next push publishes it again"
         )
     }
 }

@@ -445,8 +445,8 @@ fn visible(ours: &Scanned, actions: &[Action]) -> anyhow::Result<Vec<Action>> {
                 if is_left_out(&action.path) =>
             {
                 return Err(Failed::Refused.because(anyhow!(
-                    "{} is a socket, a FIFO or a device here, and a file or directory there: move \
-                     it, then run the command again; nothing was changed",
+                    "{} is a socket, a FIFO or a device on this machine, and a file or directory \
+                     in the generation: move it, then run the command again; nothing was changed",
                     shown_path(&action.path)
                 )));
             }

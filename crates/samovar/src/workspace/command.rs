@@ -120,7 +120,10 @@ fn skip_unreadable() -> Arg {
 }
 
 fn keep() -> Arg {
-    let help = format!("Keep the newest generations only, including the new one [default: {KEEP}]");
+    let help = format!(
+        "Keep only this number of newest generations, including the new one \
+                        [default: {KEEP}]"
+    );
     option("keep", "NUMBER")
         .value_parser(value_parser!(u32).range(1..))
         .help(help)
@@ -130,9 +133,9 @@ fn pull() -> Command {
     let about = "Merges the newest generation of the ref into the files";
     in_workspace("pull", about)
         .after_help(
-            "If both sides changed a file, the local one stays, and the other one becomes \
-         NAME.conflict-HOST-DATE beside it. Files that a program changes meanwhile are not \
-         overwritten. Exit code 0: merged; 1: merged with conflicts, or refused.",
+            "If both sides changed a file, the local version stays, and the other version is \
+             stored beside it as NAME.conflict-HOST-DATE. Files that a program changes meanwhile \
+             are not overwritten. Exit code 0: merged; 1: merged with conflicts, or refused.",
         )
         .arg(remembered_keys())
 }
@@ -144,12 +147,12 @@ fn remembered_keys() -> Arg {
 }
 
 fn log() -> Command {
-    let about = "Lists the generations of the ref, with * at that of the last push or pull";
+    let about = "Lists the generations of the ref; * marks that of the last push or pull";
     in_workspace("log", about)
 }
 
 fn restore() -> Command {
-    let about = "Makes files like those of an older generation, as local changes";
+    let about = "Replaces files by those of an older generation, as unpushed changes";
     in_workspace("restore", about)
         .after_help(
             "Files that the generation lacks are removed if they were pushed. New files stay. \
@@ -175,7 +178,7 @@ fn generation(text: &str) -> Result<u64, &'static str> {
 }
 
 fn discard() -> Command {
-    let about = "Makes files like those of the last push or pull";
+    let about = "Undoes unpushed changes: restores the files of the last push or pull";
     in_workspace("discard", about)
         .after_help("Changed and removed files are brought back, new files are removed.")
         .arg(switch("yes").help("Do not ask"))
@@ -191,11 +194,11 @@ fn discard() -> Command {
 fn close() -> Command {
     in_workspace("close", "Makes a workspace an ordinary directory")
         .after_help(
-            "Refuses while there are unpushed changes. The files stay. --delete deletes what is \
-             on the server: files that programs create or change meanwhile stay, and the exit code \
-             is 1. If it was killed, the next close goes on. In overlay mode, the files \
-             are unmounted, so that the directory is empty, and --discard keeps unpushed changes \
-             in another directory, which it prints.",
+            "Refuses while there are unpushed changes. The files stay. --delete deletes only files \
+             that are on the server: files that programs create or change meanwhile stay, and the \
+             exit code is 1. If close --delete was killed, the next close continues. In overlay \
+             mode, the files are unmounted, so that the directory is empty, and --discard keeps \
+             unpushed changes in another directory, which it prints.",
         )
         .arg(switch("discard").help("Close even if there are unpushed changes"))
         .arg(switch("delete").help("Delete the files"))
@@ -235,7 +238,9 @@ fn auto() -> Command {
             option("max-delete", "PERCENT")
                 .value_parser(value_parser!(u64).range(..=100))
                 .default_value("50")
-                .help("Wait for a push by hand if more of the files that were pushed are gone"),
+                .help(
+                    "Wait for a push by hand if more than this share of the pushed files is gone",
+                ),
         )
         .arg(keep())
         .arg(remembered_keys())

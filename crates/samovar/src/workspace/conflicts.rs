@@ -66,7 +66,7 @@ impl Report<'_> {
         let kept = self.ours.path(conflict.ours);
         writeln!(
             out,
-            "conflict: {} stays as it is; that of {} is {}",
+            "conflict: {} stays as it is; the version of {} is stored as {}",
             shown_path(&kept),
             self.host,
             shown_path(&conflict.copy)
@@ -86,7 +86,8 @@ impl Report<'_> {
         }
         writeln!(
             out,
-            "  The files that it tracks stay as they are, too. Both repositories are kept."
+            "  The files that the repository tracks stay as they are, too. Both repositories are \
+             kept."
         )?;
         if name(&kept) != b".git" && !has_other_name {
             return Ok(());
@@ -111,11 +112,14 @@ impl Report<'_> {
         if repository.tree != WorkTree::None {
             writeln!(
                 out,
-                "  It also has what is staged and stashed there: git --git-dir={copy} diff \
-                 --cached; git --git-dir={copy} stash list"
+                "  The other repository also has staged or stashed changes: git --git-dir={copy} \
+                 diff --cached; git --git-dir={copy} stash list"
             )?;
         }
-        writeln!(out, "  If you need nothing else of it: rm -rf {copy}")
+        writeln!(
+            out,
+            "  When you need nothing else of that repository: rm -rf {copy}"
+        )
     }
 
     /// Returns how the work tree of our repository is found. `root`: that of the workspace.

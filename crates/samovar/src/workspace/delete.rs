@@ -65,7 +65,7 @@ pub(super) fn check_complete(workspace: &Workspace) -> anyhow::Result<()> {
         Failed::Refused.because(anyhow!(
             "files in {:?} are missing, because samovar workspace close --delete was interrupted: \
              run samovar workspace close to delete the others, or samovar workspace discard to \
-             bring all back",
+             restore all of them",
             workspace.root
         ))
     );
@@ -153,8 +153,8 @@ pub(super) fn check_reserved(root: &Path, reserved: &[PathBuf]) -> anyhow::Resul
     ensure!(
         reserved.is_empty(),
         Failed::Refused.because(anyhow!(
-            "{root:?} has {}, in no snapshot, because the name .samovar is reserved: {}. \
-             Move them out of the workspace, or use --discard, which lets them stay",
+            "{root:?} has {} that no snapshot contains, because the name .samovar is reserved: {}. \
+             Move them out of the workspace, or use --discard, which keeps them there",
             counted(reserved.len() as u64, "path"),
             named(reserved)
         ))

@@ -69,8 +69,9 @@ impl Held {
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     return Err(Failed::Refused.because(anyhow!(
-                        "{} exists: a command is changing the repository. Run this command again \
-                         when it has ended. Nothing was changed",
+                        "{} exists: another command is changing the repository, or was killed. Run \
+                         this command again when that command has ended; if none is running, \
+                         remove the file first. Nothing was changed",
                         shown_path(&path)
                     )));
                 }

@@ -62,14 +62,14 @@ impl OnServer {
         let advice = match self.has_base {
             true => "run samovar workspace pull",
             false => {
-                "samovar workspace pull makes what differs from it a conflict, and samovar \
-                 workspace push --force publishes these files as the next generation"
+                "samovar workspace pull makes each difference from that generation a conflict, and \
+                 samovar workspace push --force publishes these files as the next generation"
             }
         };
         Some(Failed::Refused.because(anyhow!(
             "the server has lost generation {} of {}, on which these files are based: its newest \
-             one is {}, as after a restore from a backup, or after the ref was removed and created \
-             again. Nothing was changed: {advice}",
+             generation is {}, as after a restore from a backup, or after the ref was removed and \
+             created again. Nothing was changed: {advice}",
             base.version.number,
             state.name,
             newest.number

@@ -221,9 +221,9 @@ fn check_deleted(base: &Entries, new: &Entries, max_delete: u64) -> anyhow::Resu
     ensure!(
         !is_too_many(gone_count),
         Failed::Refused.because(anyhow!(
-            "{gone_count} of {} are gone, more than {max_delete} % (--max-delete): run samovar \
-             workspace push if they shall be removed everywhere, or samovar workspace discard to \
-             bring them back",
+            "{gone_count} of {} are gone, more than {max_delete} % (--max-delete): to remove them \
+             everywhere, run samovar workspace push; to restore them, run samovar workspace \
+             discard",
             counted(file_count, "file")
         ))
     );

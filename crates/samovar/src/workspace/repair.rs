@@ -72,7 +72,7 @@ pub(super) fn repair(
     if !matches!(Index::read(&workspace.path("")), Ok(Some(_))) {
         // All files are hashed below.
         fs::remove_file(workspace.path("index")).unwrap_or_default();
-        writeln!(out, "made the index of the files again")?;
+        writeln!(out, "made a new index of the files")?;
     }
     let scanned = read(workspace, false)?;
     let count = workspace.remove_leftovers() + remove_temporary_files(&scanned)?;

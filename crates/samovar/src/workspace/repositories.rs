@@ -59,9 +59,9 @@ pub(super) fn read_settled(
         while path.symlink_metadata().is_ok() {
             if started_at.elapsed() >= LOCK_TIME {
                 return Err(Failed::Refused.because(anyhow!(
-                    "{path:?} exists: a command is changing the repository. Run this command again \
-                     when it has ended. If none is running, it was killed: remove {path:?}. \
-                     Nothing was changed"
+                    "{path:?} exists: another command is changing the repository, or was killed. \
+                     Run this command again when that command has ended; if none is running, \
+                     remove the file first. Nothing was changed"
                 )));
             }
             thread::sleep(Duration::from_millis(50));

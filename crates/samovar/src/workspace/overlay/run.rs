@@ -101,7 +101,8 @@ pub(crate) fn command() -> Command {
             option("keep", "NUMBER")
                 .value_parser(value_parser!(u32).range(1..))
                 .help(format!(
-                    "Keep the newest generations only, including the new one [default: {KEEP}]"
+                    "Keep only this number of newest generations, including the new one [default: \
+                     {KEEP}]"
                 )),
         )
         .arg(switch("force").help("Set the ref even if it has a newer generation, without merging"))
@@ -230,7 +231,7 @@ impl Wanted {
             ensure!(
                 own.iter().any(|own| parent == Some(own)),
                 "{dir:?} is not in {state:?}, where commands keep changes: name a directory in it, \
-                 or set {VARIABLE} to the directory that it was at the time of that command"
+                 or set {VARIABLE} to the value that it had for that command"
             );
             let origin = Origin::parse(&text);
             continued = Some((
@@ -386,8 +387,8 @@ impl Run {
         self.end(is_removed);
         if !reserved.is_empty() {
             notice(&format!(
-                "{dir:?} is kept, because no snapshot has the name .samovar: move {} elsewhere, \
-                 then remove the rest with rm -rf {dir:?}",
+                "{dir:?} is kept, because snapshots leave out the name .samovar: move {} \
+                 elsewhere, then remove the rest with rm -rf {dir:?}",
                 named(&reserved)
             ));
         } else if !is_removed {
@@ -463,7 +464,7 @@ impl Run {
             }
         }
         Err(Failed::Unavailable.because(anyhow!(
-            "other clients set {} all the time: run the command again",
+            "other clients keep setting {}: run the command again",
             push.name.name
         )))
     }
