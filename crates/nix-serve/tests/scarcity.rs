@@ -180,7 +180,7 @@ fn a_full_disk_under_the_error_log_costs_its_lines_alone() {
     eventually("it says that there were lines", || {
         server.signal("USR1");
         let text = fs::read_to_string(&log).unwrap();
-        text.contains("error log: ") && text.contains(" lines lost")
+        text.contains("error log: ") && text.contains(" lines were lost")
     });
     assert!(fs::read_to_string(&log).unwrap().ends_with('\n'));
     assert!(server.is_alive());

@@ -158,8 +158,8 @@ impl Fixed {
             Self::NotFound => "File not found.\n",
             Self::WrongHash => "Incorrect NAR hash. Maybe the path has been recreated.\n",
             Self::Quarantined => {
-                "The files of this path are damaged here. It is served again once they are \
-                 repaired.\n"
+                "The files of this path are damaged on the server. The path is served again once \
+                 they are repaired.\n"
             }
             Self::Incomplete => "The closure has a path that cannot be served.\n",
             Self::NotAllowed => "This cache is read-only: use GET or HEAD.\n",

@@ -255,7 +255,11 @@ impl fmt::Display for Event<'_> {
                  repair it with `nix-store --verify --check-contents --repair`"
             ),
             Self::PathReleased(path) => {
-                write!(f, "{path} is served again: its files have changed")
+                write!(
+                    f,
+                    "{path} is served again: its files are right, or were changed since the \
+                           damage was found"
+                )
             }
             Self::QuarantinedPathRequested => f.write_str("a quarantined path was requested"),
             Self::PathVerified => f.write_str("a path was verified"),

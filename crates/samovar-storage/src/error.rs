@@ -61,8 +61,8 @@ pub enum StorageError {
     Doubtful(Doubt),
     /// This storage directory, or its database, is no longer the one that was opened.
     #[error(
-        "the storage directory {0:?} was moved or unmounted, or a part of it such as its database: \
-         put it back; if it was replaced, restart the server"
+        "the storage directory {0:?}, or a part of it such as its database, was moved or \
+         unmounted: put it back; if it was replaced, restart the server"
     )]
     Gone(PathBuf),
     /// The directory of NAR files lacks the files that the database lists. It is empty, or another
@@ -137,8 +137,8 @@ pub enum StorageError {
     /// The storage directory and the database belong to different storages.
     #[error(
         "storage directory and database do not belong together: .samovar/store-id is {directory}, \
-         the database has {database}; restore both from the same copy, or, if the right database \
-         is lost, move this one away and run samovar import --rebuild"
+         the database has {database}; restore both from the same copy, or, if the database of this \
+         directory is lost, move .samovar/db.sqlite* away and run samovar import --rebuild"
     )]
     StoreId {
         /// The identifier in the storage directory.

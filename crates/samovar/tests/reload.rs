@@ -415,8 +415,9 @@ fn a_cache_that_is_no_longer_served_is_reported() {
     let file = File::new("");
     let (server, address) = serve(&file);
     let mut connection = Connection::new(&address);
-    let warning = "warning: the cache at / is no longer served: as soon as a cache is named, all \
-                   must be; to serve it again, add [caches.default] with prefix = \"/\"";
+    let warning = "warning: the cache at / is no longer served: as soon as one cache is named, \
+                   all caches must be named; to serve it again, add [caches.default] with \
+                   prefix = \"/\"";
     for (text, status, is_reported, changed) in [
         (
             "[caches.team]\npriority = 20\n",

@@ -30,7 +30,7 @@ pub(crate) struct Registration {
 
 /// Error: the path was collected or registered anew during the response.
 #[derive(Debug, thiserror::Error)]
-#[error("path was collected or registered anew on the way")]
+#[error("path was collected or registered again while it was read")]
 pub(crate) struct Collected;
 
 impl From<Collected> for io::Error {

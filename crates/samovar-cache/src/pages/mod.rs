@@ -210,8 +210,8 @@ impl View<'_> {
             Refusal::Quarantined => self.message(
                 Status::NOT_FOUND,
                 "Damaged",
-                "The files of this path are damaged on the server. It will be served again when \
-                 they are repaired.",
+                "The files of this path are damaged on the server. The path will be served again \
+                 when they are repaired.",
             ),
             refusal if refusal.is_absence() => self.no_path(),
             _ => self.unreadable(),

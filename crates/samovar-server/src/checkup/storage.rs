@@ -255,7 +255,10 @@ fn database(directory: &Path, found: &Inspection, findings: &mut Findings) {
     if let Some(user) = found.user {
         findings.ok(
             SUBJECT,
-            format!("process {user} uses {directory:?}; no second server can at the same time"),
+            format!(
+                "process {user} uses {directory:?}; a second server cannot use the directory \
+                     at the same time"
+            ),
         );
     }
     clock(now(), found.newest_at, findings);
@@ -305,8 +308,8 @@ fn files(found: &Inspection, findings: &mut Findings) {
         count => findings.warning(
             SUBJECT,
             format!("{count} of the newest 1000 narinfos are missing in the directory or wrong"),
-            "reload or start the server, which writes missing ones; samovar fsck --repair rewrites \
-             wrong ones",
+            "reload or start the server, which writes missing narinfos; samovar fsck --repair \
+             rewrites wrong narinfos",
         ),
     }
     if found.left_over_count > 0 {

@@ -184,12 +184,13 @@ pub(super) fn trouble_text(name: &str, trouble: &Trouble<'_>) -> String {
     match trouble {
         Trouble::Lost(count) => {
             format!(
-                "{name}: {count} lines lost, as they could not be written fast enough or at all"
+                "{name}: {count} lines were lost, because they could not be written, or not fast \
+                 enough"
             )
         }
         Trouble::Write(error) => format!("{name}: cannot write: {error}"),
         Trouble::Reopen(error) => {
-            format!("{name}: cannot open the file anew, the old one stays in use: {error}")
+            format!("{name}: cannot reopen the file, so the old file stays in use: {error}")
         }
     }
 }

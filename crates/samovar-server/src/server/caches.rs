@@ -62,8 +62,8 @@ pub(super) fn replace(
     }
     if had_root && !site.has_prefix("") {
         warnings.push(
-            "the cache at / is no longer served: as soon as a cache is named, all must be; to \
-             serve it again, add [caches.default] with prefix = \"/\""
+            "the cache at / is no longer served: as soon as one cache is named, all caches must be \
+             named; to serve it again, add [caches.default] with prefix = \"/\""
                 .to_owned(),
         );
     }
@@ -116,8 +116,14 @@ pub fn root_faults(settings: &[CacheSettings], store: &dyn Store) -> Vec<PolicyR
                 ),
                 // The references of the path are unknown, unless it was uploaded.
                 RootFault::NotInStore(_) => (
-                    format!("{prefix}/ denies it, but its closure only if it was uploaded"),
-                    format!("let {root:?} lead to a path in the store, unless an upload is meant"),
+                    format!(
+                        "{prefix}/ denies that path, but its closure only if the path was \
+                             uploaded"
+                    ),
+                    format!(
+                        "let {root:?} lead to a path in the store, unless it is meant to lead \
+                             to an uploaded path"
+                    ),
                     false,
                 ),
             };

@@ -177,7 +177,7 @@ fn drain(
         let duration = left.duration;
         if duration >= LEFT_BEHIND_TIME {
             logs.errors.warning(format_args!(
-                "left behind: {}, in progress for {} s",
+                "request not finished: {}, in progress for {} s",
                 left.request,
                 duration.as_secs()
             ));

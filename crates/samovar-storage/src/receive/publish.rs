@@ -258,16 +258,16 @@ impl Refusal {
                 "state the CA that nix path-info --json prints, or leave the field out"
             }
             Self::MissingReference { .. } => {
-                "upload it first, or run the command again with --refresh if your client believes \
-                 that it is there"
+                "upload it first, or run the command again with --refresh if your client has \
+                 cached that it is there"
             }
             Self::LogTooLong(_) => "shorten the log, or do not upload it",
             Self::Realisation(_) => "correct it, or let an unchanged Nix upload it",
             Self::RealisationTooLong => "leave out signatures and dependentRealisations",
             Self::TooManyRealisations => "wait until unused outputs are deleted",
             Self::MissingOutput(_) => {
-                "upload the path first, or run the command again with --refresh if your client \
-                 believes that it is there"
+                "upload the path first, or run the command again with --refresh if your client has \
+                 cached that it is there"
             }
             Self::Quota { .. } => {
                 "ask the operator of the cache for a larger quota, or to delete paths that are not \
@@ -284,7 +284,10 @@ impl Refusal {
                 "push the path under its right name, or to another cache"
             }
             Self::TokenInvalid => "ask the operator of the cache for a new token",
-            Self::CacheDeleted => "to push to it anew, wait until samovar cache delete has ended",
+            Self::CacheDeleted => {
+                "to push to this cache again, wait until samovar cache delete \
+                                   has ended"
+            }
         }
     }
 }

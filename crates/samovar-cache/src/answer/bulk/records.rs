@@ -138,7 +138,8 @@ impl Records {
         {
             return Err(io::Error::new(
                 io::ErrorKind::NotFound,
-                "a path of the closure was collected, registered anew or found damaged on the way",
+                "a path of the closure was collected, registered again or found damaged during the \
+                 response",
             ));
         }
         self.next += members.len();

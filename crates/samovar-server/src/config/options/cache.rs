@@ -26,7 +26,7 @@ pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
                 Some(())
             },
         ),
-        "URL path of the cache. Cannot be set for all caches at once if some are named.",
+        "URL path of the cache. Cannot be set for all caches at once if some caches are named.",
     )
     .defaults_to(Words("/, and /NAME for a named cache"))
     .nix_serve(&["path"])
@@ -36,8 +36,8 @@ pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
         Count(0, PRIORITY_MAX, |draft, count| {
             draft.cache.priority = u32::try_from(count).unwrap_or(u32::MAX);
         }),
-        "Priority in nix-cache-info. Clients query caches with a lower number first; that of \
-         cache.nixos.org is 40.",
+        "Priority in nix-cache-info. Clients query caches with a lower number first; the priority \
+         of cache.nixos.org is 40.",
     )
     .defaults_to(Value(|config| config.caches[0].priority.to_string()))
     .nix_serve(&[]),
@@ -219,8 +219,8 @@ pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
                 _ => Stored::Replace,
             };
         }),
-        "Signatures from the Nix database: keep sends them beside those of the cache; replace \
-         sends them only where the cache does not sign.",
+        "Signatures from the Nix database: keep sends them in addition to those of the cache; \
+         replace sends them only for paths that the cache does not sign.",
     ),
     cache(
         "signing.content-addresses",
@@ -231,8 +231,8 @@ pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
     cache(
         "signing.realisations",
         Switch(|draft, is_on| draft.cache.signs_realisations = is_on),
-        "Whether the cache signs realisations of content-addressed derivations. It signs those \
-         whose output path signing.sign covers.",
+        "Whether the cache signs realisations of content-addressed derivations. It signs the \
+         realisations whose output path signing.sign covers.",
     )
     .defaults_to(Value(|config| {
         config.caches[0].signs_realisations.to_string()
@@ -268,8 +268,8 @@ pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
     cache(
         "pages",
         Switch(|draft, is_on| draft.is_without_pages = !is_on),
-        "Whether the cache has a web interface: how to use it, and for each path its metadata and \
-         files.",
+        "Whether the cache has a web interface, which shows how to use the cache, and the metadata \
+         and files of each path.",
     )
     .defaults_to(Value(|_| "true".to_owned()))
     .nix_serve(&[])
@@ -328,15 +328,15 @@ pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
         Size(1, u64::MAX, |draft, len| {
             draft.cache.retention.size = Some(len);
         }),
-        "Total size of the files of uploaded paths above which those whose last use is the longest \
-         ago are deleted. Pinned paths, and those used within the last day, stay.",
+        "Total size of the files of uploaded paths above which the least recently used paths are \
+         deleted. Pinned paths, and paths used within the last day, stay.",
     )
     .defaults_to(Words("no limit")),
     cache(
         "uploads.quota",
         Size(1, u64::MAX, |draft, len| draft.cache.quota = Some(len)),
-        "Total size of what the cache stores above which uploads are refused with 413: files, \
-         narinfos, build logs and realisations.",
+        "Total size of all files, narinfos, build logs and realisations of the cache above which \
+         uploads are refused with 413.",
     )
     .defaults_to(Words("no limit")),
     cache(

@@ -47,7 +47,7 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
         Count(1, WORKERS_MAX, |draft, count| {
             draft.config.workers = NonZeroU32::new(to_u32(count));
         }),
-        "Worker threads, which run everything that may block.",
+        "Number of worker threads, which run all operations that may block.",
     )
     .defaults_to(Effective("by the number of cores", |config| {
         Some(config.worker_count().to_string())
@@ -56,8 +56,8 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
     server(
         "tls.certificate",
         Path(|draft, path| draft.certificate = Some(path)),
-        "PEM file with the server's certificate, followed by those of its issuers. Needs tls.key. \
-         Read again on reload.",
+        "PEM file with the server's certificate, followed by the certificates of its issuers. \
+         Needs tls.key. Read again on reload.",
     )
     .defaults_to(Words("none: plain HTTP"))
     .nix_serve(&["ssl-cert"]),
@@ -126,7 +126,7 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
             draft.config.limits.connections_max = to_usize(count);
         }),
         "Simultaneous connections. At the limit, an idle connection is closed for a new one; if \
-         there is none, the new one is answered with 503.",
+         none is idle, the new connection is answered with 503.",
     )
     .defaults_to(ValueOr(
         |config| config.limits.connections_max.to_string(),
@@ -147,7 +147,8 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
         Count(1, STREAMS_MAX, |draft, count| {
             draft.config.limits.streams_max = to_u32(count);
         }),
-        "Concurrent streams of an HTTP/2 connection. Further ones are refused with REFUSED_STREAM.",
+        "Concurrent streams of an HTTP/2 connection. Further streams are refused with \
+         REFUSED_STREAM.",
     )
     .defaults_to(Value(|config| config.limits.streams_max.to_string())),
     server(
@@ -212,8 +213,8 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
         Size(0, u64::MAX, |draft, len| {
             draft.config.narinfo_memory_len = to_usize(len);
         }),
-        "Memory for the narinfos of all caches. What exceeds 32 MiB holds compressed narinfos, 0.4 \
-         KiB each.",
+        "Memory for the narinfos of all caches. Memory beyond 32 MiB holds compressed narinfos, \
+         0.4 KiB each.",
     )
     .defaults_to(Value(|config| {
         format!("{} MiB", config.narinfo_memory_len >> 20)
@@ -242,7 +243,7 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
         Word(&["first", "never"], |draft, word| {
             draft.config.verifies_first = word == "first";
         }),
-        "Which NARs are hashed while they are sent: the first one of each path, or none.",
+        "Which NARs are hashed while they are sent: the first NAR sent of each path, or none.",
     )
     .nix_serve(&[]),
     server(
@@ -335,8 +336,8 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
                 _ => ClientAddress::Peer,
             };
         }),
-        "Client address in the access log: that of the connection's peer, or the one that a proxy \
-         of access.trusted-proxies reports in access.forwarded-header.",
+        "Client address in the access log: the address of the connection's peer, or the address \
+         that a proxy of access.trusted-proxies reports in access.forwarded-header.",
     ),
     server(
         "admin.listen",
@@ -352,7 +353,7 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
         }),
         "Addresses for metrics and status, over plain HTTP: /metrics, /healthz, /readyz, /version \
          and /status. An empty list, or an empty text, turns them off. Every client that reaches \
-         them sees what is requested and by whom.",
+         these addresses sees which paths are requested, and by which clients.",
     )
     .defaults_to(Value(|config| config.admin.listeners[0].to_string()))
     .nix_serve(&["admin"])
