@@ -7,6 +7,7 @@
 //! | [`websocket`] | WebSocket frames, written and read without a library that corrects them |
 //! | [`process`] | child processes whose output is collected, killed on drop |
 //! | [`procfs`] | CPU time, memory and descriptors of a process, from `/proc` |
+//! | [`limit`] | limits that warn, and fail at twice their value |
 //! | [`free_port()`] | a port for servers that cannot choose one themselves |
 //! | [`wait`] | [`eventually`]: polling with a deadline |
 //! | [`random`] | [`SplitMix64`](random::SplitMix64) |
@@ -35,6 +36,7 @@ mod free_port;
 pub mod http1;
 #[cfg(feature = "http2")]
 pub mod http2;
+pub mod limit;
 pub mod nar;
 pub mod nix;
 pub mod process;

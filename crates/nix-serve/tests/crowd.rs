@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use burden::{connect, cpu_time, percentile_99, raise_descriptors, resident_len, slow_readers};
 use support::{OwnStore, ServerProcess, eventually, hash_part};
 use testkit::http1::Connection;
+use testkit::limit;
 
 const ASKED: u32 = 2000;
 /// Number of measurements of which one must meet the limit. A busy machine delays some requests of
@@ -102,10 +103,10 @@ fn idle_and_slow_clients_take_bounded_memory_and_delay_no_others() {
         with_readers.saturating_sub(with_resting) / readers as u64 / 1024,
         with_readers >> 20,
     );
-    let bound = before + resting as u64 * RESTING_LEN + readers as u64 * READER_LEN + REST_LEN;
-    assert!(
-        with_readers <= bound,
-        "{with_readers} bytes, at most {bound} expected"
+    limit::memory_at_most(
+        "memory for idle clients and slow readers",
+        with_readers.saturating_sub(before),
+        resting as u64 * RESTING_LEN + readers as u64 * READER_LEN + REST_LEN,
     );
     drop((crowd, slow));
     eventually("nothing is left of them", || socket_count(pid) <= sockets);
@@ -143,9 +144,10 @@ fn idle_and_slow_http2_clients_take_bounded_memory_and_delay_no_others() {
         "{resting} at rest over HTTP/2: {} bytes each; p99 {alone:?} alone, {beside:?} beside them",
         held / resting
     );
-    assert!(
-        held <= resting * RESTING_HTTP2_LEN + (4 << 20),
-        "{held} bytes"
+    limit::memory_at_most(
+        "memory for idle HTTP/2 clients",
+        held,
+        resting * RESTING_HTTP2_LEN + (4 << 20),
     );
     drop(crowd);
     eventually("nothing is left of them", || socket_count(pid) <= sockets);

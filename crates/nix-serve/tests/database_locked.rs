@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use support::{local, nix_serve};
 use support_database::{BACK_WITHIN, FAILED, Subject, nar};
 use support_process::{Connection, Process, PublicBinary, Shell, is_root, public_store};
+use testkit::limit;
 use testkit::sqlite::SETTINGS;
 use testkit::sqlite::run as sqlite;
 
@@ -228,7 +229,11 @@ fn many_clients_of_a_locked_database() {
         times.len(),
         times.last().unwrap()
     );
-    assert!(p99 < Duration::from_millis(250) + 2 * p99_others, "{p99:?}");
+    limit::time_at_most(
+        "for the 99th percentile of responses",
+        p99,
+        Duration::from_millis(250) + 2 * p99_others,
+    );
     // A probe waits for half a second, and the next one starts a tenth of a second later.
     let probes = start.elapsed().as_millis() / 600 + 1;
     assert!(slow <= usize::try_from(2 * probes).unwrap(), "{slow}");

@@ -11,7 +11,7 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use samovar_nix::nar::Encoder;
@@ -19,6 +19,7 @@ use sha2::{Digest, Sha256};
 use support::{hash_part, output};
 use support_hostile::{Hostile, fetch};
 use testkit::http1::Connection;
+use testkit::limit;
 
 /// Depth in nested directories: twice the number of bytes of `PATH_MAX`.
 const DEPTH: usize = 8192;
@@ -101,7 +102,7 @@ fn a_tree_deeper_than_the_longest_path_is_served() {
         assert_eq!(text.matches("{\"d\":").count(), DEPTH - 1);
     }
     let (_, used) = hostile.end();
-    assert!(used.memory_kb < 32 << 10, "{used:?}");
+    limit::memory_at_most("memory of the server", used.memory_len, 32 << 20);
 }
 
 #[test]
@@ -140,10 +141,9 @@ fn a_directory_with_very_many_entries_is_served() {
         }
     });
     let (_, used) = hostile.end();
-    // Memory for the plan, and 40 bytes plus the name for each entry of the directory being walked,
-    // in KiB.
-    let bound = (32 << 10) + 4 * width as u64 * 150 / 1024;
-    assert!(used.memory_kb < bound, "{used:?}");
+    // Memory for the plan, and 40 bytes plus the name for each entry of the directory being walked.
+    let bound = (32 << 20) + 4 * width as u64 * 150;
+    limit::memory_at_most("memory of the server", used.memory_len, bound);
 }
 
 /// A sparse file of one tebibyte is served, registered with an arbitrary hash.
@@ -200,6 +200,7 @@ fn a_file_of_one_tebibyte_is_served() {
         }
     }
     let (_, used) = hostile.end();
-    assert!(used.memory_kb < 32 << 10, "{used:?}");
-    assert!(used.cpu_seconds < 5.0, "{used:?}");
+    limit::memory_at_most("memory of the server", used.memory_len, 32 << 20);
+    let cpu_time = Duration::from_secs_f64(used.cpu_seconds);
+    limit::time_at_most("of CPU time", cpu_time, Duration::from_secs(5));
 }

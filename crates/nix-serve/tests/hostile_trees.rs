@@ -16,6 +16,7 @@ use std::process::Command;
 use support::{hash_part, local, output};
 use support_hostile::{CANARY, Hostile, canary, fetch, fetch_settled, holds_canary, may};
 use support_process::{Process, PublicBinary, is_root, make_public, once, public_store, set_mode};
+use testkit::limit;
 use testkit::sqlite::run as sqlite;
 
 /// A replacement, with its name. The function creates it at the given path, where nothing exists
@@ -161,7 +162,7 @@ fn everything_at(file_len: usize, place: &str) {
         .count();
     assert!(path_lines > 0, "{lines:#?}");
     assert!(lines.len() < 100, "{} lines", lines.len());
-    assert!(used.memory_kb < 64 << 10, "{used:?}");
+    limit::memory_at_most("memory of the server", used.memory_len, 64 << 20);
 }
 
 #[test]

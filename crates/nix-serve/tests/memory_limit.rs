@@ -19,6 +19,7 @@ use burden::{ask, connect, percentile_99, raise_descriptors, slow_readers};
 use limited_memory::LimitedMemory;
 use support::{OwnStore, ServerProcess, hash_part, local};
 use testkit::http1::Connection;
+use testkit::limit;
 
 const MIB: u64 = 1 << 20;
 /// Memory limit, slightly above the sum of all budgets: see `docs/book/limits.md`.
@@ -142,7 +143,7 @@ fn everything_at_once_in_little_memory() {
     );
     assert_eq!(group.killed_count(), 0, "killed for want of memory");
     assert!(server.is_alive());
-    assert!(held < LIMIT_LEN * 3 / 4, "{held} bytes");
+    limit::memory_at_most("memory of the server", held, LIMIT_LEN * 3 / 4);
     drop((resting, slow, lists));
     assert!(server.get(&nar(&scene.trees[1])).is_complete);
     assert_eq!(group.killed_count(), 0);

@@ -21,6 +21,7 @@ use support::{
 };
 use support_process::Shell;
 use testkit::http1::Connection;
+use testkit::limit;
 use testkit::sqlite::run as sqlite;
 
 /// Number of downloads, far more than there are workers.
@@ -224,7 +225,11 @@ fn a_disk_that_hangs_and_a_database_that_is_locked() {
         p99(&times),
         times[count - 1]
     );
-    assert!(p99(&times) < Duration::from_secs(1));
+    limit::time_at_most(
+        "for the 99th percentile of responses",
+        p99(&times),
+        Duration::from_secs(1),
+    );
     assert!(store.disk.hung_count() > 0);
 
     drop(holder);

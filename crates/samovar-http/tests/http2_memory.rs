@@ -9,6 +9,7 @@ use samovar_http::Limits;
 use support::h2::{self as wire, Raw, frame, literal};
 use support::h2_app::{start, wait_until};
 use support::resident_len;
+use testkit::limit;
 
 /// Maximum memory of an idle connection, in bytes: HPACK tables and the buffers of `h2`.
 const IDLE_LEN_MAX: usize = 48 * 1024;
@@ -25,9 +26,10 @@ fn memory_is_limited_whatever_the_client_does_not_read() {
     let before_len = resident_len();
     let idle: Vec<_> = (0..200).map(|_| Raw::connect(addr)).collect();
     let idle_len = resident_len().saturating_sub(before_len) / idle.len();
-    assert!(
-        idle_len <= IDLE_LEN_MAX,
-        "{idle_len} bytes an idle connection"
+    limit::memory_at_most(
+        "memory for an idle connection",
+        idle_len as u64,
+        IDLE_LEN_MAX as u64,
     );
     drop(idle);
 
@@ -51,9 +53,10 @@ fn memory_is_limited_whatever_the_client_does_not_read() {
         most_len = most_len.max(resident_len().saturating_sub(before_len) / greedy.len());
         std::thread::sleep(Duration::from_millis(10));
     }
-    assert!(
-        most_len <= GREEDY_LEN_MAX,
-        "{most_len} bytes a greedy connection"
+    limit::memory_at_most(
+        "memory for a greedy connection",
+        most_len as u64,
+        GREEDY_LEN_MAX as u64,
     );
     drop(greedy);
     wait_until("all is given back", || server.connection_count() == 0);

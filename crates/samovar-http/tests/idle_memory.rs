@@ -8,6 +8,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use samovar_http::http::Status;
 use samovar_http::{Head, Inline, Prepared, Reply, Request, Response, Service, Turn};
 use support::{Reader, connect, resident_len, serve};
+use testkit::limit;
 
 /// Maximum user memory per idle connection, in bytes, including the engine's bookkeeping.
 const IDLE_LEN_MAX: usize = 1024;
@@ -69,5 +70,9 @@ fn an_idle_connection_takes_less_than_a_kilobyte() {
     assert_eq!(server.connection_count(), CONNECTIONS + 200);
     let each = resident_len().saturating_sub(before) / CONNECTIONS;
     println!("{each} bytes for an idle connection");
-    assert!(each <= IDLE_LEN_MAX, "{each} bytes for an idle connection");
+    limit::memory_at_most(
+        "memory for an idle connection",
+        each as u64,
+        IDLE_LEN_MAX as u64,
+    );
 }

@@ -10,6 +10,7 @@ use samovar_http::ws::{Message, Socket, Upgrade};
 use support::recorder::App;
 use support::ws::{Client, frame, handshake};
 use support::{resident_len, serve};
+use testkit::limit;
 
 /// Maximum user memory per idle WebSocket, in bytes, including the engine's bookkeeping.
 const IDLE_LEN_MAX: usize = 1024;
@@ -50,5 +51,9 @@ fn an_idle_websocket_costs_less_than_a_kilobyte() {
     assert_eq!(server.connection_count(), SOCKETS + 200);
     let each = resident_len().saturating_sub(before) / SOCKETS;
     println!("{each} bytes for an idle WebSocket");
-    assert!(each <= IDLE_LEN_MAX, "{each} bytes for an idle WebSocket");
+    limit::memory_at_most(
+        "memory for an idle WebSocket",
+        each as u64,
+        IDLE_LEN_MAX as u64,
+    );
 }

@@ -12,6 +12,7 @@ use support_protocol::{Push, lines_of, pack};
 use support_uploads::{MadePath, Running, Site, assert_refused, hash};
 use testkit::eventually;
 use testkit::http1::Connection;
+use testkit::limit;
 use testkit::procfs;
 use testkit::random::SplitMix64;
 
@@ -342,7 +343,7 @@ fn a_pack_of_a_thousand_nars_is_stored_with_bounded_memory() {
     assert!(kept.iter().all(|line| line.starts_with("kept ")));
     push.published(&id, &paths);
     let used = memory() - idle;
-    assert!(used < 24 << 20, "{used} bytes");
+    limit::memory_at_most("memory for a push", used, 24 << 20);
     assert_eq!(push.open(&paths).1, vec!["have"; COUNT + 1]);
     for path in [paths[0], paths[COUNT - 1], &large] {
         server.assert_serves(path);

@@ -5,6 +5,8 @@
 //! timeout, a disk or a client. A program's output is printed when it has ended, so outputs do not
 //! mix.
 //!
+//! The summary repeats the warnings of values above their limits ([`testkit::limit`]).
+//!
 //! A test that fails beside others and passes alone is *flaky*. It is reported, and does not fail
 //! the run ([0054](../../../docs/decisions/0054-what-failed-runs-again.md)).
 
@@ -24,7 +26,7 @@ use cargo_metadata::{Artifact, Message};
 use self::known::LIST;
 pub(crate) use self::known::parse_known;
 use self::program::{Ended, Program};
-use self::report::{Summary, failed_tests, output_of};
+use self::report::{Summary, failed_tests, output_of, warnings};
 use crate::command::{in_pairs, progress, repository};
 
 /// Number of the slowest test programs that are listed at the end.
@@ -94,11 +96,14 @@ fn run_programs(programs: &[Program], started: Instant, build_time: Duration) ->
     let mut summary = Summary::default();
     let mut times = Vec::new();
     let mut failures = Vec::new();
+    let mut warned = Vec::new();
     for (program, ended) in programs.iter().zip(all) {
         let ended = ended.with_context(|| program.name.clone())?;
         summary.add(&ended.summary);
         times.push((ended.time, &*program.name));
         failures.extend(failures_of(program, &ended));
+        let warnings = warnings(&ended.output);
+        warned.extend(warnings.map(|warning| format!("{} {warning}", program.name)));
     }
     let (flaky, failed) = run_again(failures, &outputs)?;
     // A test that leaves out a version passes, and its output is not shown.
@@ -106,6 +111,9 @@ fn run_programs(programs: &[Program], started: Instant, build_time: Duration) ->
         println!("samovar: {line}");
     }
     report_flaky(&flaky)?;
+    for warning in warned {
+        println!("samovar: warning: {warning}");
+    }
     println!("samovar: the slowest: {}", slowest(times));
     println!(
         "samovar: {} tests passed, {} failed, {} flaky, {} ignored, in {} binaries; {:.0} s to \

@@ -1,4 +1,7 @@
-//! What the output of a test program says: counts, names of failed tests, and their outputs.
+//! What the output of a test program says: counts, names of failed tests and their outputs, and
+//! warnings.
+
+use testkit::limit::{EXPECTED, WARNING};
 
 /// Numbers of test programs and of tests, by their result.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -58,6 +61,13 @@ pub(super) fn failed_tests(output: &str) -> Vec<String> {
         .map_while(|line| line.strip_prefix("    "))
         .map(str::to_owned)
         .collect()
+}
+
+/// Returns the warnings of limits, each with the name of its test in front.
+pub(super) fn warnings(output: &str) -> impl Iterator<Item = &str> {
+    let lines = output.lines();
+    let warnings = lines.filter_map(|line| line.strip_prefix(WARNING));
+    warnings.filter(|warning| warning.contains(EXPECTED))
 }
 
 /// Returns what a failed test has printed, with its headline; the whole output if there is no such
@@ -121,6 +131,18 @@ test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; 
             "---- a::two stdout ----\nsecond\n"
         );
         assert_eq!(output_of("three", OUTPUT), OUTPUT);
+    }
+
+    #[test]
+    fn warnings_are_the_lines_of_values_above_their_limits() {
+        let output = "test one ... \n\
+                      warning: one: 130.0 MiB of memory, expected at most 128.0 MiB\n\
+                      warning: unused import\nok\n";
+        let found: Vec<&str> = warnings(output).collect();
+        assert_eq!(
+            found,
+            ["one: 130.0 MiB of memory, expected at most 128.0 MiB"]
+        );
     }
 
     #[test]

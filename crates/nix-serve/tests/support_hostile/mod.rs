@@ -61,17 +61,16 @@ pub struct Hostile {
 #[derive(Debug, Clone, Copy)]
 pub struct Usage {
     pub cpu_seconds: f64,
-    /// Peak resident memory, in KiB.
-    pub memory_kb: u64,
+    /// Peak resident memory, in bytes.
+    pub memory_len: u64,
     pub descriptor_count: usize,
 }
 
 impl Usage {
     pub fn of(pid: u32) -> Self {
-        let peak = procfs::memory(pid, "status", "VmHWM").unwrap();
         Self {
             cpu_seconds: procfs::cpu_time(pid).unwrap().as_secs_f64(),
-            memory_kb: peak / 1024,
+            memory_len: procfs::memory(pid, "status", "VmHWM").unwrap(),
             descriptor_count: procfs::descriptor_count(pid).unwrap(),
         }
     }
@@ -139,7 +138,7 @@ impl Hostile {
         );
         let used = Usage {
             cpu_seconds: after.cpu_seconds - self.before.cpu_seconds,
-            memory_kb: after.memory_kb - self.before.memory_kb,
+            memory_len: after.memory_len - self.before.memory_len,
             ..after
         };
         println!("slowest neighbour {slowest:?}, {used:?}");
