@@ -5,8 +5,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use samovar_text::without_logins;
-
 /// Maximum length of the name of a cache or an upstream, bytes.
 pub(super) const NAME_LEN_MAX: usize = 64;
 
@@ -65,7 +63,7 @@ pub enum ConfigError {
         message: String,
     },
     /// There is no such option.
-    #[error("{origin}: unknown option `{}`{}", without_logins(.name), remedy(.nearest, .instead))]
+    #[error("{origin}: unknown option `{}`{}", shown(.name), remedy(.nearest, .instead))]
     Unknown {
         /// The place where the option was set.
         origin: Origin,
@@ -79,7 +77,7 @@ pub enum ConfigError {
     /// The name of a cache or an upstream is invalid.
     #[error(
         "{origin}: invalid name of {thing} {:?}: use a to z, 0 to 9 and dashes, {} at most",
-        without_logins(.name),
+        shown(.name),
         NAME_LEN_MAX
     )]
     Name {
@@ -105,6 +103,14 @@ pub enum ConfigError {
     /// Options that contradict one another, or an option that needs another one.
     #[error("{0}")]
     Conflict(String),
+}
+
+/// Returns a name as messages show it: not at all if it may be a part of a URL with a login.
+fn shown(name: &str) -> &str {
+    match name.contains([':', '@']) {
+        true => "***",
+        false => name,
+    }
 }
 
 fn remedy(nearest: &Option<String>, instead: &Option<String>) -> String {

@@ -118,14 +118,10 @@ pub(super) fn set_all<'a, D>(
 
 /// Creates the error for an invalid value of an option of this type.
 fn of_kind(kind: Kind, name: String, setting: &Setting, expected: String) -> ConfigError {
-    let mut error = invalid(name, setting, expected);
-    if let (ConfigError::Value { found, .. }, Kind::Url | Kind::Urls) = (&mut error, kind)
-        && found.contains('@')
-    {
-        // In an invalid URL, the end of the login may be unknown.
-        *found = "a value that is not shown, because it may contain a login".to_owned();
+    match kind {
+        Kind::Url | Kind::Urls => invalid_url(name, setting, expected),
+        _ => invalid(name, setting, expected),
     }
-    error
 }
 
 fn caches(
@@ -270,6 +266,18 @@ fn path(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<PathBuf
     }
 }
 
+/// Creates the error for an invalid value in which a URL may be. If the URL may have a login, the
+/// value is not shown, because the end of a login in an invalid URL is unknown.
+pub(super) fn invalid_url(option: String, setting: &Setting, expected: String) -> ConfigError {
+    let mut error = invalid(option, setting, expected);
+    if let ConfigError::Value { found, .. } = &mut error
+        && found.contains('@')
+    {
+        *found = "a value that is not shown, because it may contain a login".to_owned();
+    }
+    error
+}
+
 pub(super) fn invalid(option: String, setting: &Setting, expected: String) -> ConfigError {
     ConfigError::Value {
         origin: setting.origin.clone(),
@@ -305,6 +313,15 @@ pub fn show(settings: &Settings, config: &Configuration) -> String {
             if text.len() == start {
                 text.push_str(&format!("{}.{thing} = {{}}\n", scope.table()));
             }
+        }
+    }
+    for upstream in &config.upstreams {
+        let name = Scope::Upstream.full_name(&upstream.name, "public-keys");
+        let is_in_table = settings.exactly(&Scope::Upstream.full_name(&upstream.name, "url"));
+        if let (Some(_), None) = (is_in_table, settings.exactly(&name)) {
+            let keys = upstream.public_keys.iter();
+            let keys = keys.map(|key| Value::Text(key.to_string()));
+            text.push_str(&format!("#{name} = {}\n", Value::List(keys.collect())));
         }
     }
     // So that nobody prints a login by mistake.

@@ -8,7 +8,7 @@ use samovar_upstream::settings::{Resign, UpstreamSettings};
 use super::draft::{UpstreamDraft, requires};
 use super::error::{ConfigError, Origin};
 use super::options::{self, FindCredential, Scope};
-use super::read::{invalid, set_all};
+use super::read::{invalid_url, set_all};
 use super::settings::Settings;
 use super::{Configuration, nearest};
 
@@ -192,7 +192,7 @@ pub(super) fn check_uses(settings: &Settings, config: &Configuration) -> Result<
                 (None, known) => format!("a list of names among {}", known.join(", ")),
             };
             if let Some(setting) = settings.exactly(&full_name) {
-                return Err(invalid(full_name, setting, expected));
+                return Err(invalid_url(full_name, setting, expected));
             }
         }
         for upstream in config
@@ -216,4 +216,29 @@ pub(super) fn check_uses(settings: &Settings, config: &Configuration) -> Result<
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_as_short_as_they_are_unique() {
+        let check = |urls: &[&str], expected: &[&str]| {
+            let mut upstreams = vec![UpstreamSettings::new("a".to_owned(), "http://x".to_owned())];
+            let unnamed = |url: &&str| UpstreamSettings::new(String::new(), (*url).to_owned());
+            upstreams.extend(urls.iter().map(unnamed));
+            name_by_urls(&mut upstreams, 1);
+            let names = upstreams.iter().map(|upstream| &*upstream.name);
+            assert_eq!(names.collect::<Vec<_>>()[1..], *expected);
+        };
+        check(&["https://u:p@b:1/c"], &["b"]);
+        check(&["https://[::1]:1/c"], &["[::1]"]);
+        check(&["https://b/c", "https://u:p@b:1"], &["b/c", "b:1"]);
+        check(&["https://b", "https://b:1"], &["b", "b:1"]);
+        check(&["http://b", "https://b"], &["http://b", "https://b"]);
+        // The name of a table is taken.
+        check(&["https://a:1"], &["a:1"]);
+        check(&["https://u@a"], &["https://a"]);
+    }
 }

@@ -17,6 +17,7 @@ mod credentials;
 mod relative;
 mod remarks;
 mod uploads;
+mod upstream_logins;
 mod upstreams;
 
 fn settings(file: &str) -> Result<Settings, ConfigError> {
