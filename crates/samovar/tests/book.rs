@@ -335,6 +335,7 @@ pages! {
     troubleshooting: "docs/book/troubleshooting.md",
     upgrading: "docs/book/upgrading.md",
     uploads: "docs/book/uploads.md",
+    upstreams: "docs/book/upstreams.md",
     web_interface: "docs/book/web-interface.md",
     workspace_server: "docs/book/workspace-server.md",
     workspaces: "docs/book/workspaces.md",
