@@ -19,6 +19,7 @@ use crate::metadata::{NewNar, NewToken, Sqlite, backup, caches, check, nars, pat
 use crate::receive::PutError;
 use crate::regular::open_regular;
 use crate::root::{self, PRIVATE, REBUILDING, RootKind, create_private, is_rebuilding, make_ready};
+use crate::storage::backup::newest;
 use crate::storage::nar::object_key;
 use crate::storage::{Storage, StoredCache, is_in_use};
 use crate::token::{self, Rights, Token, TokenHash};
@@ -42,7 +43,7 @@ pub fn begin(root: &Path) -> Result<(), StorageError> {
 }
 
 /// Prepares a directory for making its lost database again, or for continuing an interrupted
-/// rebuild. Until [`end_rebuild`], only [`Storage::open_for_rebuild`] opens the storage.
+/// rebuild. Until [`end_rebuild`], only [`open_for_rebuild`] opens the storage.
 ///
 /// # Errors
 ///
@@ -96,75 +97,54 @@ fn create_database(root: &Path) -> Result<(), StorageError> {
     }
 }
 
-impl Storage {
-    /// Opens a storage whose database is being rebuilt.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    pub fn open_for_rebuild(root: &Path, store_dir: &StoreDir) -> Result<Arc<Self>, StorageError> {
-        Self::of_prepared(root, store_dir, Rules::default(), token::now)
-    }
+/// Opens a storage whose database is being rebuilt.
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn open_for_rebuild(root: &Path, store_dir: &StoreDir) -> Result<Arc<Storage>, StorageError> {
+    Storage::of_prepared(root, store_dir, Rules::default(), token::now)
+}
 
-    /// Returns the name of the cache whose narinfos are also written into the directory. Returns
-    /// `None` if no cache is mirrored.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    pub fn mirrored_name(&self) -> Result<Option<String>, StorageError> {
-        let mirrored = caches::mirrored(&self.metadata)?;
-        Ok(mirrored.map(|cache| cache.name))
+/// Returns the name of the cache whose narinfos are also written into the directory. If none is,
+/// because the database was made anew, returns that of the newest backup. Returns `None` if neither
+/// states one.
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn mirrored_name(storage: &Storage) -> Result<Option<String>, StorageError> {
+    let metadata = &storage.metadata;
+    if let Some(mirrored) = caches::mirrored(metadata)? {
+        return Ok(Some(mirrored.name));
     }
+    match newest(metadata, &storage.objects)? {
+        Some(newest) => backup::mirrored_cache(metadata, &newest.lines),
+        None => Ok(None),
+    }
+}
 
-    /// Returns the name of the cache whose narinfos were written into the directory when the newest
-    /// backup was made. Returns `None` if there is no such backup.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    pub fn backed_up_mirrored_name(&self) -> Result<Option<String>, StorageError> {
-        match self.newest_backup()? {
-            Some(backup) => backup::mirrored_cache(&self.metadata, &backup.lines),
-            None => Ok(None),
-        }
+/// Returns the token with which imported paths are recorded. Creates it if it does not exist.
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn token(storage: &Storage) -> Result<Token, StorageError> {
+    // No known text has this hash, so no client can use the token.
+    let hash = TokenHash([0; 32]);
+    if let Some(token) = tokens::find(&storage.metadata, &hash)? {
+        return Ok(token);
     }
-
-    /// Returns the token with which imported paths are recorded. Creates it if it does not exist.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    pub fn import_token(&self) -> Result<Token, StorageError> {
-        // No known text has this hash, so no client can use the token.
-        let hash = TokenHash([0; 32]);
-        if let Some(token) = tokens::find(&self.metadata, &hash)? {
-            return Ok(token);
-        }
-        let new = NewToken {
-            name: TOKEN_NAME.to_owned(),
-            cache: None,
-            names: None,
-            rights: Rights::default(),
-            expires_at: None,
-        };
-        tokens::add(&self.metadata, &hash, &new)?;
-        let token = tokens::find(&self.metadata, &hash)?;
-        token.ok_or_else(|| StorageError::Database("the new token is missing".to_owned()))
-    }
-
-    /// Adds the paths that another process, such as an import, has published to the index in
-    /// memory.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    pub fn refresh(&self) -> Result<(), StorageError> {
-        let _changing = self.changing();
-        let paths = paths::hash_parts(&self.metadata)?;
-        self.index_mut().paths.extend(paths);
-        Ok(())
-    }
+    let new = NewToken {
+        name: TOKEN_NAME.to_owned(),
+        cache: None,
+        names: None,
+        rights: Rights::default(),
+        expires_at: None,
+    };
+    tokens::add(&storage.metadata, &hash, &new)?;
+    let token = tokens::find(&storage.metadata, &hash)?;
+    token.ok_or_else(|| StorageError::Database("the new token is missing".to_owned()))
 }
 
 /// Returns whether the cache has this path with a NAR of this hash.

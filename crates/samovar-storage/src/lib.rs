@@ -53,8 +53,7 @@ pub use reserve::has_room;
 pub use root::{RootKind, owned};
 pub use samovar_verify as verify;
 pub use storage::{
-    CollectorStatistics, LostFile, PAUSE, Restored, Statistics, Storage, StoredCache, is_in_use,
-    open_database,
+    CollectorStatistics, LostFile, Statistics, Storage, StoredCache, is_in_use, open_database,
 };
-pub use storage::{browse, logs, mirrored, nar, narinfo, pinning, realisations};
+pub use storage::{backup, browse, logs, mirrored, nar, narinfo, pinning, realisations, upkeep};
 pub use waiting::{LendSlot, PATIENCE, Patience, Waits};

@@ -257,6 +257,18 @@ impl Directory {
         sync_directory(path.parent().unwrap_or(&self.root)).map_err(failed)
     }
 
+    /// Durably gives an object a second key, without copying it. Replaces an existing object with
+    /// that key.
+    pub(crate) fn add_key(&self, key: &str, new: &str) -> Result<(), StorageError> {
+        self.link(&self.root.join(key), new)
+    }
+
+    /// Creates the directory with this key if it does not exist.
+    pub(crate) fn create_directory(&self, key: &str) -> Result<(), StorageError> {
+        create_directory(&self.root.join(key))
+            .map_err(|error| StorageError::file("cannot create", key, error))
+    }
+
     /// Removes an object. It is no error if the object does not exist.
     pub(crate) fn remove(&self, key: &str) -> Result<(), StorageError> {
         match fs::remove_file(self.root.join(key)) {

@@ -14,9 +14,9 @@ use samovar_nix::nar::Encoder;
 use samovar_protocol::recipe::{OPERATION_COUNT_MAX, WINDOW_LOG, WINDOW_LOG_MAX, Writer};
 use samovar_storage::PutError;
 use samovar_storage::gc::Rules;
-use samovar_storage::push;
 use samovar_storage::push::{AssembleError, PushError};
 use samovar_storage::verify::{Memory, MemoryError, Unlimited};
+use samovar_storage::{Statistics, push};
 use support_assemble::{
     Change, Fixture, Form, MIB, Tree, changed, compress, hash_of, large, nar_of, recipe,
 };
@@ -445,7 +445,7 @@ fn assemblies_are_counted_like_other_uploads() {
     let fixture = Fixture::new();
     let base = nar_of(&large());
     fixture.send(&base, Form::Seekable(MIB));
-    let before = fixture.storage.statistics();
+    let before = Statistics::of(&fixture.storage);
     let new = nar_of(&changed(&large(), &Change::Remove(3)));
     let good = recipe(&base, &new, true);
     fixture.assemble(&base, &good).unwrap();
@@ -459,7 +459,7 @@ fn assemblies_are_counted_like_other_uploads() {
     };
     assemble(&mut Aborted(&good[..9]), &mut Unlimited).unwrap_err();
     assemble(&mut &good[..], &mut Nothing).unwrap_err();
-    let after = fixture.storage.statistics();
+    let after = Statistics::of(&fixture.storage);
     let uploads = |outcome: &str| {
         let count = |uploads: &[(&str, &str, u64)]| -> u64 {
             let found = uploads

@@ -20,7 +20,7 @@ use samovar_storage::metadata::{NewToken, Sqlite, caches, paths, tokens};
 use samovar_storage::token::{Rights, Token, TokenHash};
 use samovar_storage::verify::Unlimited;
 use samovar_storage::{DATABASE, Storage, StoredCache};
-use samovar_storage::{nar, narinfo};
+use samovar_storage::{nar, narinfo, upkeep};
 use sha2::{Digest, Sha256};
 
 const PATH_COUNT: u64 = 1500;
@@ -246,7 +246,7 @@ impl Model {
             0 => u64::MAX,
             _ => random.below(16),
         };
-        let deleted = self.storage.collecting(|collector| {
+        let deleted = upkeep::collecting(&self.storage, |collector| {
             // The model condemns most paths at once.
             let mut collector = collector.forced(true);
             for _ in 0..step_count {

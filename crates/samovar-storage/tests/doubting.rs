@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use samovar_nix::StoreDir;
-use samovar_storage::Storage;
 use samovar_storage::gc::Rules;
+use samovar_storage::{Storage, upkeep};
 
 const DAY: i64 = 86_400;
 
@@ -29,13 +29,13 @@ fn open(dir: &Path, settling: i64) -> Arc<Storage> {
         ..Rules::default()
     };
     let storage = Storage::with_rules(dir, &StoreDir::default(), rules, clock).unwrap();
-    storage.collect().unwrap().unwrap();
+    upkeep::collect(&storage).unwrap().unwrap();
     storage
 }
 
 #[track_caller]
 fn assert_doubted(storage: &Storage) {
-    let error = storage.collect().unwrap_err().to_string();
+    let error = upkeep::collect(&storage).unwrap_err().to_string();
     assert!(error.contains("the clock has jumped forward"), "{error}");
 }
 
@@ -48,7 +48,7 @@ fn a_doubted_clock_is_believed_again_if_it_does_not_jump_again() {
     // Another jump starts the time again.
     jump(2 * DAY);
     assert_doubted(&storage);
-    storage.collect().unwrap().unwrap();
+    upkeep::collect(&storage).unwrap().unwrap();
     drop(storage);
 
     // Until the time is over, the run is doubted, unless the clock goes back.
@@ -58,5 +58,5 @@ fn a_doubted_clock_is_believed_again_if_it_does_not_jump_again() {
     assert_doubted(&storage);
     assert_doubted(&storage);
     jump(-2 * DAY);
-    storage.collect().unwrap().unwrap();
+    upkeep::collect(&storage).unwrap().unwrap();
 }

@@ -14,11 +14,11 @@ use samovar_protocol::push::OpenLine;
 use samovar_storage::gc::{Rules, sweep_pushes};
 use samovar_storage::metadata::{DAY, NewToken, OWN_LEN, Published, StoredPath, collect, tokens};
 use samovar_storage::objects::Directory;
-use samovar_storage::push;
 use samovar_storage::push::{Answer, PushError};
 use samovar_storage::token::{Rights, Token, TokenHash};
 use samovar_storage::verify::Unlimited;
 use samovar_storage::{DATABASE, Storage, StoredCache};
+use samovar_storage::{Statistics, push, upkeep};
 use sha2::{Digest, Sha256};
 
 thread_local! {
@@ -221,7 +221,7 @@ fn a_nar_that_the_client_need_not_send_stays_for_a_day() {
     let made = Made::new("path");
     let (id, _) = fixture.open(&made);
     fixture.send(id, &made);
-    let collect = || fixture.storage.collect().unwrap().unwrap();
+    let collect = || upkeep::collect(&fixture.storage).unwrap().unwrap();
     for _ in 0..3 {
         pass(DAY - 60);
         assert_eq!(collect().condemned_nars, 0);
@@ -392,7 +392,7 @@ fn a_failure_of_the_storage_after_a_nar_was_received_is_counted() {
     let push = push::find(&fixture.cache, &fixture.token, id).unwrap();
     let failed = push::put_pack(&push, &mut &made.pack()[..], &mut Unlimited);
     assert!(matches!(failed, Err(PushError::Put(_))), "{failed:?}");
-    let refused = fixture.storage.statistics().refused;
+    let refused = Statistics::of(&fixture.storage).refused;
     let count = refused
         .iter()
         .find(|(reason, _)| *reason == "storage_failed");

@@ -13,7 +13,8 @@ use samovar_server::server::unserved;
 use samovar_storage::gc::{Collector, Retention, Retentions, Rules, Verdict, preview};
 use samovar_storage::metadata::{Sqlite, caches, collect, totals};
 use samovar_storage::objects::Directory;
-use samovar_storage::{PAUSE, is_in_use, unused_extras};
+use samovar_storage::upkeep::PAUSE;
+use samovar_storage::{is_in_use, unused_extras};
 
 use crate::serve;
 use crate::size::{counted, human};

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 
 use samovar_nix::StoreDir;
-use samovar_storage::{DATABASE, Storage};
+use samovar_storage::{DATABASE, Storage, backup};
 use support::{samovar, sample, sample_store};
 use support_uploads::{MadePath, Running, Site};
 use testkit::eventually;
@@ -306,7 +306,7 @@ fn a_lost_database_is_made_again() {
     };
     let back_up = || {
         let storage = Storage::open(&site.storage(), &StoreDir::default()).unwrap();
-        storage.back_up().unwrap();
+        backup::write(&storage).unwrap();
     };
     let kept = site.dir().join("database");
     site.sql(&format!(".backup '{}'", kept.display()));

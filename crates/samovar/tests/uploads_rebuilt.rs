@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use samovar_nix::StoreDir;
-use samovar_storage::{DATABASE, Storage};
+use samovar_storage::{DATABASE, Storage, backup};
 use support::samovar;
 use support_uploads::{MadePath, Site};
 use testkit::process::{fails, finish, output};
@@ -31,7 +31,7 @@ fn without_database() -> (Site, MadePath, String) {
 
 fn back_up(site: &Site) {
     let storage = Storage::open(&site.storage(), &StoreDir::default()).unwrap();
-    storage.back_up().unwrap();
+    backup::write(&storage).unwrap();
 }
 
 fn remove_database(site: &Site) {

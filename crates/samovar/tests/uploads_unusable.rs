@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::Command;
 
 use samovar_nix::StoreDir;
-use samovar_storage::{DATABASE, Storage};
+use samovar_storage::{DATABASE, Storage, backup};
 use support::samovar;
 use support_uploads::{MadePath, Site};
 use testkit::process::{fails, output};
@@ -69,7 +69,7 @@ fn used() -> (Site, MadePath, String) {
     server.publish(&token, &path);
     server.process.terminate();
     let storage = Storage::open(&site.storage(), &StoreDir::default()).unwrap();
-    storage.back_up().unwrap();
+    backup::write(&storage).unwrap();
     (site, path, token)
 }
 

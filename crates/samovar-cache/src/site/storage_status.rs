@@ -16,7 +16,7 @@ impl Site {
     /// Returns the status of the storage, if there is one. Never blocks on a disk.
     pub(crate) fn storage_status(&self) -> Option<StorageStatus> {
         let storage = self.storage()?;
-        let statistics = storage.statistics();
+        let statistics = Statistics::of(storage);
         let caches = self.caches();
         let quota = |name: &str| {
             let mut uploads = caches.iter().filter_map(Cache::uploads);

@@ -17,7 +17,7 @@ use samovar_http::{Server, handover};
 use samovar_metrics::{Metrics, Observer};
 use samovar_nix::StoreDir;
 use samovar_storage::gc::Summary;
-use samovar_storage::{RootKind, Storage, StorageError};
+use samovar_storage::{RootKind, Storage, StorageError, upkeep};
 use samovar_store::{Settings, Store, StoreUri, has_default_store};
 
 use super::admin::{Admin, Planned};
@@ -332,8 +332,7 @@ impl Serving<'_> {
                 Ok(summary) => errors.info(format_args!("collected uploaded paths: {summary}")),
                 Err((task, error)) => errors.error(format_args!("cannot {task}: {error}")),
             };
-            storage
-                .start_upkeep(site.mirror_repair(), report)
+            upkeep::start(storage, site.mirror_repair(), report)
                 .context("cannot start a thread")?;
         }
         Ok(())
@@ -358,7 +357,7 @@ impl Serving<'_> {
     pub(super) fn exit(self) {
         self.server.service().stop_watching();
         if let Some(storage) = self.server.service().storage()
-            && let Err(error) = storage.write_uses()
+            && let Err(error) = upkeep::write_uses(storage)
         {
             let errors = &self.bound.prepared.logs.errors;
             errors.error(format_args!(

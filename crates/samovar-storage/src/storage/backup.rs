@@ -5,12 +5,13 @@
 //! It is written again if they change. A file that has more than the database is kept under another
 //! name. `samovar import --rebuild` restores the data from the newest file that can be read.
 
-use crate::metadata::backup;
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::time::Instant;
 
 use crate::error::StorageError;
+use crate::metadata::{Sqlite, backup};
+use crate::objects::Directory;
 use crate::storage::Storage;
 use crate::storage::counters::locked;
 
@@ -52,171 +53,175 @@ pub struct Restored {
     pub unreadable: Vec<String>,
 }
 
-impl Storage {
-    /// Writes today's backup if it is missing or outdated, and deletes the oldest backups above the
-    /// maximum. Keeps a backup of another process that has more than the database.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`]. After [`StorageError::BackupKept`], the backup is complete. After
-    /// [`StorageError::Damaged`], it may lack damaged paths only.
-    pub fn back_up(&self) -> Result<(), StorageError> {
-        let key = format!("{PREFIX}{}{SUFFIX}", backup::today(&self.metadata)?);
-        let state = backup::state(&self.metadata)?;
-        let started = Instant::now();
-        let is_current =
-            |(last, pause_end): &(String, Instant)| *last == state || started < *pause_end;
-        let is_first = locked(&self.last_backup).is_none();
-        let exists = self.objects.state(&key)?.is_some();
-        if exists && locked(&self.last_backup).as_ref().is_some_and(is_current) {
-            return Ok(());
-        }
-        let kept = match exists && is_first && self.lacks_lines_of(&key)? {
-            true => Some(StorageError::BackupKept(self.keep(&key)?)),
-            false => None,
-        };
-        let failed = |error| StorageError::file("cannot write", &key, error);
-        let object = self.objects.create()?;
-        let mut encoder = zstd::Encoder::new(object, LEVEL).map_err(failed)?;
-        encoder.include_checksum(true).map_err(failed)?;
-        let fault = backup::dump(&self.metadata, &mut |line| {
-            writeln!(encoder, "{line}").map_err(failed)
-        })?;
-        encoder.finish().map_err(failed)?.publish(&key)?;
-        let pause_end = Instant::now() + started.elapsed() * PAUSE_FACTOR;
-        *locked(&self.last_backup) = Some((state, pause_end));
-        let (kept_keys, keys): (Vec<_>, Vec<_>) = self
-            .backups()?
-            .into_iter()
-            .partition(|key| key.contains(KEPT));
-        for mut keys in [kept_keys, keys] {
-            keys.truncate(keys.len().saturating_sub(COUNT_MAX));
-            keys.iter().try_for_each(|key| self.objects.remove(key))?;
-        }
-        fault.or(kept).map_or(Ok(()), Err)
+/// Writes today's backup if it is missing or outdated, and deletes the oldest backups above the
+/// maximum. Keeps a backup of another process that has more than the database.
+///
+/// # Errors
+///
+/// Any [`StorageError`]. After [`StorageError::BackupKept`], the backup is complete. After
+/// [`StorageError::Damaged`], it may lack damaged paths only.
+pub fn write(storage: &Storage) -> Result<(), StorageError> {
+    let Storage {
+        metadata,
+        objects,
+        last_backup,
+        ..
+    } = storage;
+    let key = format!("{PREFIX}{}{SUFFIX}", backup::today(metadata)?);
+    let state = backup::state(metadata)?;
+    let started = Instant::now();
+    let is_current = |(last, pause_end): &(String, Instant)| *last == state || started < *pause_end;
+    let is_first = locked(last_backup).is_none();
+    let exists = objects.state(&key)?.is_some();
+    if exists && locked(last_backup).as_ref().is_some_and(is_current) {
+        return Ok(());
     }
+    let kept = match exists && is_first && lacks_lines_of(metadata, objects, &key)? {
+        true => Some(StorageError::BackupKept(keep(objects, &key)?)),
+        false => None,
+    };
+    let failed = |error| StorageError::file("cannot write", &key, error);
+    let object = objects.create()?;
+    let mut encoder = zstd::Encoder::new(object, LEVEL).map_err(failed)?;
+    encoder.include_checksum(true).map_err(failed)?;
+    let fault = backup::dump(metadata, &mut |line| {
+        writeln!(encoder, "{line}").map_err(failed)
+    })?;
+    encoder.finish().map_err(failed)?.publish(&key)?;
+    let pause_end = Instant::now() + started.elapsed() * PAUSE_FACTOR;
+    *locked(last_backup) = Some((state, pause_end));
+    let (kept_keys, keys): (Vec<_>, Vec<_>) = backups(objects)?
+        .into_iter()
+        .partition(|key| key.contains(KEPT));
+    for mut keys in [kept_keys, keys] {
+        keys.truncate(keys.len().saturating_sub(COUNT_MAX));
+        keys.iter().try_for_each(|key| objects.remove(key))?;
+    }
+    fault.or(kept).map_or(Ok(()), Err)
+}
 
-    /// Returns whether a backup has a token, a pin or a path of another cache that the database
-    /// lacks. Of a backup that is damaged, only the part before the damage counts.
-    fn lacks_lines_of(&self, key: &str) -> Result<bool, StorageError> {
-        let Some(file) = self.objects.read(key)? else {
+/// Returns whether a backup has a token, a pin or a path of another cache that the database lacks.
+/// Of a backup that is damaged, only the part before the damage counts.
+fn lacks_lines_of(metadata: &Sqlite, objects: &Directory, key: &str) -> Result<bool, StorageError> {
+    let Some(file) = objects.read(key)? else {
+        return Ok(false);
+    };
+    let Ok(lines) = lines_of(file) else {
+        return Ok(false);
+    };
+    let mut lines = lines.map_while(Result::ok);
+    loop {
+        let some: Vec<String> = lines.by_ref().take(LINES_AT_ONCE).collect();
+        if some.is_empty() {
             return Ok(false);
-        };
-        let Ok(lines) = lines_of(file) else {
-            return Ok(false);
-        };
-        let mut lines = lines.map_while(Result::ok);
-        loop {
-            let some: Vec<String> = lines.by_ref().take(LINES_AT_ONCE).collect();
-            if some.is_empty() {
-                return Ok(false);
+        }
+        if backup::lacks_any(metadata, &some)? {
+            return Ok(true);
+        }
+    }
+}
+
+/// Gives a backup a second name, under which it stays. Returns that name.
+fn keep(objects: &Directory, key: &str) -> Result<String, StorageError> {
+    let day = key.strip_suffix(SUFFIX).unwrap_or(key);
+    let mut number = 1;
+    loop {
+        let kept = format!("{day}{KEPT}{number}{SUFFIX}");
+        if objects.state(&kept)?.is_none() {
+            objects.add_key(key, &kept)?;
+            return Ok(kept);
+        }
+        number += 1;
+    }
+}
+
+/// Restores tokens, pins and last uses from the newest backup that can be read. Returns `None` if
+/// there is no backup.
+///
+/// # Errors
+///
+/// [`StorageError::NoBackup`] if no backup can be read. Other errors.
+pub fn restore(storage: &Storage) -> Result<Option<Restored>, StorageError> {
+    let Some(backup) = newest(&storage.metadata, &storage.objects)? else {
+        return Ok(None);
+    };
+    backup::restore(&storage.metadata, &backup.lines)?;
+    Ok(Some(Restored {
+        key: backup.key,
+        unreadable: backup.unreadable,
+    }))
+}
+
+/// Returns the narinfos of the caches that are not mirrored from the newest backup, each with the
+/// name of its cache. A path comes after its references.
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn narinfos(storage: &Storage) -> Result<Vec<(String, String)>, StorageError> {
+    match newest(&storage.metadata, &storage.objects)? {
+        Some(backup) => backup::narinfos(&storage.metadata, &backup.lines),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// Reads the newest backup that can be read. Returns `None` if there is no backup. A power cut or a
+/// full disk may have damaged the newest file, while the older ones are intact.
+pub(crate) fn newest(
+    metadata: &Sqlite,
+    objects: &Directory,
+) -> Result<Option<Backup>, StorageError> {
+    let mut unreadable = Vec::new();
+    for key in backups(objects)?.into_iter().rev() {
+        match read(metadata, objects, &key) {
+            Ok(lines) => {
+                return Ok(Some(Backup {
+                    key,
+                    lines,
+                    unreadable,
+                }));
             }
-            if backup::lacks_any(&self.metadata, &some)? {
-                return Ok(true);
-            }
+            Err(error) => unreadable.push(error.to_string()),
         }
     }
+    match unreadable.is_empty() {
+        true => Ok(None),
+        false => Err(StorageError::NoBackup(unreadable.join("; "))),
+    }
+}
 
-    /// Gives a backup a second name, under which it stays. Returns that name.
-    fn keep(&self, key: &str) -> Result<String, StorageError> {
-        let day = key.strip_suffix(SUFFIX).unwrap_or(key);
-        let mut number = 1;
-        loop {
-            let kept = format!("{day}{KEPT}{number}{SUFFIX}");
-            if self.objects.state(&kept)?.is_none() {
-                self.objects.link(&self.root.join(key), &kept)?;
-                return Ok(kept);
-            }
-            number += 1;
-        }
+fn read(metadata: &Sqlite, objects: &Directory, key: &str) -> Result<Vec<String>, StorageError> {
+    let failed = |error| StorageError::file("cannot read", key, error);
+    let missing = || failed(io::ErrorKind::NotFound.into());
+    let file = objects.read(key)?.ok_or_else(missing)?;
+    // An empty file decodes to no lines, but every backup has a frame.
+    if file.metadata().map_err(failed)?.len() == 0 {
+        return Err(failed(io::ErrorKind::UnexpectedEof.into()));
     }
+    let lines = lines_of(file).and_then(Iterator::collect::<io::Result<Vec<String>>>);
+    let lines = lines.map_err(failed)?;
+    match backup::narinfos(metadata, &lines) {
+        Ok(_) => Ok(lines),
+        Err(error) => Err(failed(io::Error::new(
+            io::ErrorKind::InvalidData,
+            error.to_string(),
+        ))),
+    }
+}
 
-    /// Restores tokens, pins and last uses from the newest backup that can be read. Returns `None`
-    /// if there is no backup.
-    ///
-    /// # Errors
-    ///
-    /// [`StorageError::NoBackup`] if no backup can be read. Other errors.
-    pub fn restore_backup(&self) -> Result<Option<Restored>, StorageError> {
-        let Some(backup) = self.newest_backup()? else {
-            return Ok(None);
-        };
-        backup::restore(&self.metadata, &backup.lines)?;
-        Ok(Some(Restored {
-            key: backup.key,
-            unreadable: backup.unreadable,
-        }))
+/// Returns the keys of all backups, the newest last.
+fn backups(objects: &Directory) -> Result<Vec<String>, StorageError> {
+    let mut keys = Vec::new();
+    let listed = objects.list(PREFIX, &mut |key| {
+        keys.extend(key.ends_with(SUFFIX).then(|| key.to_owned()));
+        Ok(())
+    });
+    match listed {
+        Err(StorageError::File { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => {}
+        listed => listed?,
     }
-
-    /// Returns the narinfos of the caches that are not mirrored from the newest backup, each with
-    /// the name of its cache. A path comes after its references.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    pub fn backed_up_narinfos(&self) -> Result<Vec<(String, String)>, StorageError> {
-        match self.newest_backup()? {
-            Some(backup) => backup::narinfos(&self.metadata, &backup.lines),
-            None => Ok(Vec::new()),
-        }
-    }
-
-    /// Reads the newest backup that can be read. Returns `None` if there is no backup. A power cut
-    /// or a full disk may have damaged the newest file, while the older ones are intact.
-    pub(crate) fn newest_backup(&self) -> Result<Option<Backup>, StorageError> {
-        let mut unreadable = Vec::new();
-        for key in self.backups()?.into_iter().rev() {
-            match self.read_backup(&key) {
-                Ok(lines) => {
-                    return Ok(Some(Backup {
-                        key,
-                        lines,
-                        unreadable,
-                    }));
-                }
-                Err(error) => unreadable.push(error.to_string()),
-            }
-        }
-        match unreadable.is_empty() {
-            true => Ok(None),
-            false => Err(StorageError::NoBackup(unreadable.join("; "))),
-        }
-    }
-
-    fn read_backup(&self, key: &str) -> Result<Vec<String>, StorageError> {
-        let failed = |error| StorageError::file("cannot read", key, error);
-        let missing = || failed(io::ErrorKind::NotFound.into());
-        let file = self.objects.read(key)?.ok_or_else(missing)?;
-        // An empty file decodes to no lines, but every backup has a frame.
-        if file.metadata().map_err(failed)?.len() == 0 {
-            return Err(failed(io::ErrorKind::UnexpectedEof.into()));
-        }
-        let lines = lines_of(file).and_then(Iterator::collect::<io::Result<Vec<String>>>);
-        let lines = lines.map_err(failed)?;
-        match backup::narinfos(&self.metadata, &lines) {
-            Ok(_) => Ok(lines),
-            Err(error) => Err(failed(io::Error::new(
-                io::ErrorKind::InvalidData,
-                error.to_string(),
-            ))),
-        }
-    }
-
-    /// Returns the keys of all backups, the newest last.
-    fn backups(&self) -> Result<Vec<String>, StorageError> {
-        let mut keys = Vec::new();
-        let listed = self.objects.list(PREFIX, &mut |key| {
-            keys.extend(key.ends_with(SUFFIX).then(|| key.to_owned()));
-            Ok(())
-        });
-        match listed {
-            Err(StorageError::File { error, .. })
-                if error.kind() == std::io::ErrorKind::NotFound => {}
-            listed => listed?,
-        }
-        keys.sort_unstable();
-        Ok(keys)
-    }
+    keys.sort_unstable();
+    Ok(keys)
 }
 
 fn lines_of(file: File) -> io::Result<impl Iterator<Item = io::Result<String>>> {

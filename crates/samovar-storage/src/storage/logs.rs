@@ -2,7 +2,7 @@
 //!
 //! The database records the name and the length of each log, which count towards the quota. A log
 //! is recorded before its file gets its name, so the record of a killed upload may lack its file.
-//! [`log_files::compare`] corrects that, and records logs that other programs have written.
+//! [`log_files::compare`](crate::gc::log_files::compare) corrects that, and records logs that other programs have written.
 
 use std::fs::File;
 use std::io::{Read, Write as _};
@@ -10,12 +10,10 @@ use std::io::{Read, Write as _};
 use samovar_nix::StorePath;
 
 use crate::error::StorageError;
-use crate::gc::log_files;
 use crate::layout::{LOGS, log_prefix};
 use crate::metadata::{CacheId, LogFile, extras};
 use crate::receive::PutError;
 use crate::receive::publish::{Refusal, check_name};
-use crate::storage::Storage;
 use crate::storage::StoredCache;
 use crate::storage::counters::Kind;
 use crate::storage::realisations::check_recorded;
@@ -115,12 +113,4 @@ fn log_key(cache: CacheId, path: &StorePath) -> String {
 /// one cache cannot change the logs of another.
 fn mirrored_key(path: &StorePath) -> String {
     format!("{LOGS}{}", path.base_name())
-}
-
-impl Storage {
-    /// Records the build logs in the directory that are not recorded.
-    pub(crate) fn compare_logs(&self) -> Result<(), StorageError> {
-        let before = self.metadata.now() - self.rules.young;
-        log_files::compare(&self.metadata, &self.objects, before)
-    }
 }

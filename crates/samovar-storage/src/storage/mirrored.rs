@@ -10,9 +10,9 @@ use samovar_nix::HashPart;
 
 use crate::error::StorageError;
 use crate::layout::{LOGS, log_prefix, narinfo_key};
-use crate::metadata::{CacheId, caches, extras, paths};
+use crate::metadata::{CacheId, Sqlite, caches, extras, paths};
 use crate::mirror::Render;
-use crate::objects::{create_directory, list_if_any};
+use crate::objects::{Directory, list_if_any};
 use crate::storage::{Storage, StoredCache};
 
 /// Which cache this process mirrors.
@@ -55,7 +55,9 @@ pub(crate) fn resume(storage: &Storage) {
     }
     if mirror
         .cache
-        .map_or(Ok(()), |cache| change(storage, cache))
+        .map_or(Ok(()), |cache| {
+            change(&storage.metadata, &storage.objects, cache)
+        })
         .is_ok()
     {
         (mirror.is_paused, mirror.is_due) = (false, false);
@@ -68,41 +70,40 @@ pub(crate) fn resume(storage: &Storage) {
 /// mirrored before; an import of the directory would add its paths to the new one.
 ///
 /// If the process is killed, the next call completes the work.
-fn change(storage: &Storage, cache: CacheId) -> Result<(), StorageError> {
-    let mirrored = caches::mirrored(&storage.metadata)?;
+fn change(metadata: &Sqlite, objects: &Directory, cache: CacheId) -> Result<(), StorageError> {
+    let mirrored = caches::mirrored(metadata)?;
     let mirrored = mirrored.map(|mirrored| mirrored.id);
     if let Some(before) = mirrored.filter(|before| *before != cache) {
-        for (of, hash_part) in paths::hash_parts(&storage.metadata)? {
+        for (of, hash_part) in paths::hash_parts(metadata)? {
             if of == before {
-                storage.objects.remove(&narinfo_key(hash_part))?;
+                objects.remove(&narinfo_key(hash_part))?;
             }
         }
-        for key in extras::realisation_keys(&storage.metadata, before)? {
-            storage.objects.remove(&key)?;
+        for key in extras::realisation_keys(metadata, before)? {
+            objects.remove(&key)?;
         }
-        move_logs(storage, LOGS, &log_prefix(before.0))?;
+        move_logs(objects, LOGS, &log_prefix(before.0))?;
     }
-    caches::set_mirrored(&storage.metadata, cache)?;
-    move_logs(storage, &log_prefix(cache.0), LOGS)
+    caches::set_mirrored(metadata, cache)?;
+    move_logs(objects, &log_prefix(cache.0), LOGS)
 }
 
-fn move_logs(storage: &Storage, from: &str, to: &str) -> Result<(), StorageError> {
+fn move_logs(objects: &Directory, from: &str, to: &str) -> Result<(), StorageError> {
     let mut names = Vec::new();
     let mut visit = |key: &str| {
         names.extend(key.strip_prefix(from).map(str::to_owned));
         Ok(())
     };
-    list_if_any(&storage.objects, from, &mut visit)?;
+    list_if_any(objects, from, &mut visit)?;
     if names.is_empty() {
         return Ok(());
     }
-    create_directory(&storage.root.join(to))
-        .map_err(|error| StorageError::file("cannot create", to, error))?;
+    objects.create_directory(to)?;
     for name in names {
         let key = format!("{from}{name}");
         let moved = format!("{to}{name}");
-        storage.objects.link(&storage.root.join(&key), &moved)?;
-        storage.objects.remove(&key)?;
+        objects.add_key(&key, &moved)?;
+        objects.remove(&key)?;
     }
     Ok(())
 }
@@ -113,8 +114,9 @@ fn move_logs(storage: &Storage, from: &str, to: &str) -> Result<(), StorageError
 ///
 /// Any [`StorageError`]. The present one stays it; the background thread completes its files.
 pub fn become_mirrored(stored: &StoredCache) -> Result<(), StorageError> {
-    let mut mirror = stored.storage.mirror_mut();
-    let changed = change(&stored.storage, stored.id);
+    let storage = &*stored.storage;
+    let mut mirror = storage.mirror_mut();
+    let changed = change(&storage.metadata, &storage.objects, stored.id);
     if changed.is_ok() {
         mirror.cache = Some(stored.id);
     } else {

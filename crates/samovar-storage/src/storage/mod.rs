@@ -1,6 +1,6 @@
 //! [`Storage`]: the files, the database and the index of uploaded paths.
 
-mod backup;
+pub mod backup;
 pub mod browse;
 mod cache;
 pub(crate) mod counters;
@@ -17,7 +17,7 @@ mod presence;
 pub mod realisations;
 mod statistics;
 mod tokens;
-mod upkeep;
+pub mod upkeep;
 
 use std::collections::HashSet;
 use std::fs::{self, File, TryLockError};
@@ -50,12 +50,10 @@ use crate::unmounted::record_place;
 use crate::verify::Limits;
 use crate::waiting::LendSlot;
 
-pub use self::backup::Restored;
 pub use self::cache::StoredCache;
 pub use self::counters::CollectorStatistics;
 pub use self::lost::LostFile;
 pub use self::statistics::Statistics;
-pub use self::upkeep::PAUSE;
 
 use self::counters::Counters;
 use self::loose::{LooseBytes, NarOfToken};
@@ -300,6 +298,14 @@ impl Storage {
         caches::all(&self.metadata)
     }
 
+    /// Sets the retention of each cache.
+    pub fn set_retentions(&self, retentions: Retentions) {
+        *self
+            .retentions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = retentions;
+    }
+
     /// Sets the function that lends the worker slot of a thread that waits for the database for
     /// long. It can be set once.
     pub fn set_lend_slot(&self, lend_slot: LendSlot) {
@@ -373,6 +379,19 @@ impl Storage {
 
     pub(crate) fn uses(&self) -> MutexGuard<'_, Uses> {
         self.uses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds the paths that another process, such as an import, has published to the index in
+    /// memory.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn refresh(&self) -> Result<(), StorageError> {
+        let _changing = self.changing();
+        let paths = paths::hash_parts(&self.metadata)?;
+        self.index_mut().paths.extend(paths);
+        Ok(())
     }
 
     /// Removes a path from the index in memory if the database no longer has it, because the

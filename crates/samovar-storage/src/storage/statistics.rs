@@ -1,16 +1,16 @@
 //! [`Statistics`]: counters of uploads since the start of the process, and totals of the storage.
 //!
 //! Totals need a scan of the database. A background thread therefore reads them, and only after
-//! they were requested: see [`Storage::read_totals`].
+//! they were requested: see [`read_totals`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::error::StorageError;
-use crate::metadata::{Totals, totals};
-use crate::objects::Space;
+use crate::metadata::{Sqlite, Totals, totals};
+use crate::objects::{Directory, Space};
 use crate::storage::Storage;
-use crate::storage::counters::{CollectorStatistics, locked};
+use crate::storage::counters::{CollectorStatistics, Counters, locked};
 
 /// The counters and totals of a storage at one moment.
 #[derive(Debug, Clone, Default)]
@@ -45,16 +45,16 @@ pub struct Statistics {
     pub space: Option<Space>,
 }
 
-impl Storage {
+impl Statistics {
     /// Returns the counters, and the totals of the last read. Never blocks on a disk.
     #[must_use]
-    pub fn statistics(&self) -> Statistics {
-        let counters = &self.counters;
+    pub fn of(storage: &Storage) -> Self {
+        let counters = &storage.counters;
         counters.are_totals_wanted.store(true, Ordering::Relaxed);
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let usage = self.admission.usage();
+        let usage = storage.admission.usage();
         let (totals, space) = locked(&counters.latest).clone().unzip();
-        Statistics {
+        Self {
             uploads: counters.uploads(),
             refused: counters.refused(),
             received_bytes: of(&counters.received_bytes),
@@ -62,7 +62,7 @@ impl Storage {
             verifications: counters.verifications.get(),
             commits: counters.commits.get(),
             committed_paths: of(&counters.committed_paths),
-            queued_paths: self.queue.len() as u64,
+            queued_paths: storage.queue.len() as u64,
             running: usage.running,
             waiting: usage.waiting,
             running_max: usage.running_max,
@@ -71,21 +71,24 @@ impl Storage {
             space: space.flatten(),
         }
     }
+}
 
-    /// Reads the totals for [`statistics`](Self::statistics), if they were requested since the last
-    /// read. Scans the table of NARs, which takes about a second for a million NARs.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`]. The previous totals stay.
-    pub fn read_totals(&self) -> Result<(), StorageError> {
-        let counters = &self.counters;
-        if !counters.are_totals_wanted.swap(false, Ordering::Relaxed) {
-            return Ok(());
-        }
-        let totals = totals::read(&self.metadata)?;
-        let space = self.objects.space()?;
-        *locked(&counters.latest) = Some((totals, space));
-        Ok(())
+/// Reads the totals for [`Statistics::of`], if they were requested since the last read. Scans the
+/// table of NARs, which takes about a second for a million NARs.
+///
+/// # Errors
+///
+/// Any [`StorageError`]. The previous totals stay.
+pub(super) fn read_totals(
+    counters: &Counters,
+    metadata: &Sqlite,
+    objects: &Directory,
+) -> Result<(), StorageError> {
+    if !counters.are_totals_wanted.swap(false, Ordering::Relaxed) {
+        return Ok(());
     }
+    let totals = totals::read(metadata)?;
+    let space = objects.space()?;
+    *locked(&counters.latest) = Some((totals, space));
+    Ok(())
 }

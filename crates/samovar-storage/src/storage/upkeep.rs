@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use crate::error::StorageError;
 use crate::gc::plausible::boot_seconds;
-use crate::gc::{Collector, Retentions, Rules, Summary, sweep_pushes};
+use crate::gc::{Collector, Rules, Summary, log_files, sweep_pushes};
 use crate::metadata::{Uses, uses};
 use crate::reserve;
-use crate::storage::Storage;
-use crate::storage::mirrored;
+use crate::storage::statistics::read_totals;
+use crate::storage::{Storage, backup, mirrored};
 
 /// Interval at which uses are written to the database, and at which the threads look whether there
 /// is something to do.
@@ -47,228 +47,225 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(5);
 /// therefore takes at most 1 % of the time.
 const WATCH_PAUSE_FACTOR: u32 = 100;
 
-impl Storage {
-    /// Sets the retention of each cache.
-    pub fn set_retentions(&self, retentions: Retentions) {
-        *self
-            .retentions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = retentions;
-    }
-
-    /// Starts the threads that make a backup at the start and every day, record the uses of paths
-    /// every few seconds, and run the collector every hour and soon after an upload was refused
-    /// because of the quota. They end after the storage is dropped. `report` receives each outcome
-    /// of the collector, and each error with its task, such as `delete expired pushes`. `repair`
-    /// writes the files that the mirror lacks; it is called at the start, after
-    /// [`check_mirror`](Self::check_mirror), and after a file could not be written.
-    ///
-    /// # Errors
-    ///
-    /// If a thread cannot be started.
-    pub fn start_upkeep(
-        self: &Arc<Self>,
-        repair: impl Fn() + Send + 'static,
-        report: impl Fn(Result<Summary, (&'static str, StorageError)>) + Send + 'static,
-    ) -> io::Result<()> {
-        let weak = Arc::downgrade(self);
-        let upkeep = move || {
-            let back_up = |storage: &Self| {
-                let backed_up = storage.back_up();
-                backed_up.map_err(|error| ("back up the database of the storage", error))
+/// Starts the threads that make a backup at the start and every day, record the uses of paths every
+/// few seconds, and run the collector every hour and soon after an upload was refused because of
+/// the quota. They end after the storage is dropped. `report` receives each outcome of the
+/// collector, and each error with its task, such as `delete expired pushes`. `repair` writes the
+/// files that the mirror lacks; it is called at the start, after [`Storage::check_mirror`], and
+/// after a file could not be written.
+///
+/// # Errors
+///
+/// If a thread cannot be started.
+pub fn start(
+    storage: &Arc<Storage>,
+    repair: impl Fn() + Send + 'static,
+    report: impl Fn(Result<Summary, (&'static str, StorageError)>) + Send + 'static,
+) -> io::Result<()> {
+    let weak = Arc::downgrade(storage);
+    let upkeep = move || {
+        let back_up = |storage: &Storage| {
+            let backed_up = backup::write(storage);
+            backed_up.map_err(|error| ("back up the database of the storage", error))
+        };
+        if let Some(storage) = weak.upgrade() {
+            let Storage {
+                metadata,
+                objects,
+                rules,
+                ..
+            } = &*storage;
+            let before = metadata.now() - rules.young;
+            let compared = log_files::compare(metadata, objects, before);
+            let compared = compared.map_err(|error| ("count the build logs", error));
+            for error in [back_up(&storage), compared]
+                .into_iter()
+                .filter_map(Result::err)
+            {
+                report(Err(error));
+            }
+        }
+        let mut freed_in = 0;
+        for interval in 1_u32.. {
+            std::thread::sleep(INTERVAL);
+            let Some(storage) = weak.upgrade() else {
+                return;
             };
-            if let Some(storage) = weak.upgrade() {
-                let compared = storage.compare_logs();
-                let compared = compared.map_err(|error| ("count the build logs", error));
-                for error in [back_up(&storage), compared]
+            if interval % TASKS_INTERVAL == 0 {
+                let swept = sweep_pushes(&storage.metadata, &storage.objects);
+                let swept = swept.map_err(|error| ("delete expired pushes", error));
+                for error in [swept, back_up(&storage)]
                     .into_iter()
                     .filter_map(Result::err)
                 {
                     report(Err(error));
                 }
             }
-            let mut freed_in = 0;
-            for interval in 1_u32.. {
-                std::thread::sleep(INTERVAL);
-                let Some(storage) = weak.upgrade() else {
-                    return;
-                };
-                if interval % TASKS_INTERVAL == 0 {
-                    let swept = sweep_pushes(&storage.metadata, &storage.objects);
-                    let swept = swept.map_err(|error| ("delete expired pushes", error));
-                    for error in [swept, back_up(&storage)]
-                        .into_iter()
-                        .filter_map(Result::err)
-                    {
-                        report(Err(error));
-                    }
-                }
-                let is_over_quota = &storage.is_over_quota;
-                let collected = if interval % COLLECT_INTERVAL == TASKS_INTERVAL {
-                    storage.collect()
-                } else if (freed_in == 0 || interval - freed_in >= FREE_INTERVAL)
-                    && is_over_quota.swap(false, Ordering::Relaxed)
-                {
-                    freed_in = interval;
-                    storage.collect_at_once()
-                } else {
-                    continue;
-                };
-                if let Some(outcome) = collected.transpose() {
-                    report(outcome.map_err(|error| ("collect uploaded paths", error)));
-                }
-            }
-        };
-        let thread = std::thread::Builder::new().name("storage-upkeep".to_owned());
-        thread.spawn(upkeep)?;
-        self.start_recording()?;
-        self.start_watch(repair)
-    }
-
-    /// Starts the thread that writes uses to the database. It has nothing else to do, so that a
-    /// collector of another process can rely on the interval.
-    fn start_recording(self: &Arc<Self>) -> io::Result<()> {
-        let weak = Arc::downgrade(self);
-        let record = move || {
-            while let Some(storage) = weak.upgrade() {
-                // Ignore errors: the next attempt writes the uses, and uploads report the failures.
-                storage.write_uses().ok();
-                drop(storage);
-                std::thread::sleep(INTERVAL);
-            }
-        };
-        let thread = std::thread::Builder::new().name("storage-uses".to_owned());
-        thread.spawn(record).map(drop)
-    }
-
-    /// Starts the thread that probes the storage, repairs the mirror when it is behind, and reads
-    /// the valid tokens and the totals whenever they were requested.
-    fn start_watch(self: &Arc<Self>, repair: impl Fn() + Send + 'static) -> io::Result<()> {
-        let weak = Arc::downgrade(self);
-        let watch = move || {
-            while let Some(storage) = weak.upgrade() {
-                let mut started = Instant::now();
-                let is_behind = &storage.is_mirror_behind;
-                if is_behind.swap(false, Ordering::Relaxed) {
-                    mirrored::resume(&storage);
-                    repair();
-                    if !is_behind.load(Ordering::Relaxed) {
-                        // Only a repair that failed will be repeated.
-                        started = Instant::now();
-                    }
-                }
-                // Ignore errors: uploads report the same failures.
-                storage.probe().ok();
-                storage.read_totals().ok();
-                storage.seen_tokens.read(&storage.metadata).ok();
-                storage.make_reserve().ok();
-                drop(storage);
-                let pause = started.elapsed() * WATCH_PAUSE_FACTOR;
-                std::thread::sleep(pause.max(WATCH_INTERVAL));
-            }
-        };
-        let thread = std::thread::Builder::new().name("storage-watch".to_owned());
-        thread.spawn(watch).map(drop)
-    }
-
-    /// Writes the uses of paths and NARs that are still in memory to the database.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`]. The next attempt writes the uses.
-    pub fn write_uses(&self) -> Result<(), StorageError> {
-        loop {
-            let batch = take_batch(&mut self.uses());
-            if batch.paths.is_empty() && batch.nars.is_empty() {
-                return Ok(());
-            }
-            if let Err(error) = uses::record(&self.metadata, &batch) {
-                let mut unwritten = self.uses();
-                unwritten.paths.extend(batch.paths);
-                unwritten.nars.extend(batch.nars);
-                return Err(error);
+            let is_over_quota = &storage.is_over_quota;
+            let collected = if interval % COLLECT_INTERVAL == TASKS_INTERVAL {
+                collect(&storage)
+            } else if (freed_in == 0 || interval - freed_in >= FREE_INTERVAL)
+                && is_over_quota.swap(false, Ordering::Relaxed)
+            {
+                freed_in = interval;
+                collect_at_once(&storage)
+            } else {
+                continue;
+            };
+            if let Some(outcome) = collected.transpose() {
+                report(outcome.map_err(|error| ("collect uploaded paths", error)));
             }
         }
-    }
+    };
+    let thread = std::thread::Builder::new().name("storage-upkeep".to_owned());
+    thread.spawn(upkeep)?;
+    start_recording(storage)?;
+    start_watch(storage, repair)
+}
 
-    /// Runs the collector. Returns `None` if another collector of this storage is running.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`]. The next run continues the collection.
-    pub fn collect(&self) -> Result<Option<Summary>, StorageError> {
-        self.collect_by(self.rules, |collector| collector.run())
-    }
-
-    /// Like [`collect`](Self::collect), but frees space [at once](Rules::at_once).
-    fn collect_at_once(&self) -> Result<Option<Summary>, StorageError> {
-        let run = |collector: Collector<'_>| collector.pausing(PAUSE).run();
-        self.collect_by(self.rules.at_once(), run)
-    }
-
-    fn collect_by(
-        &self,
-        rules: Rules,
-        run: impl FnOnce(Collector<'_>) -> Result<Summary, StorageError>,
-    ) -> Result<Option<Summary>, StorageError> {
-        let started = Instant::now();
-        let outcome = self.collecting_by(rules, run).transpose();
-        if let Some(outcome) = &outcome {
-            self.counters.collected(outcome, started.elapsed());
+/// Starts the thread that writes uses to the database. It has nothing else to do, so that a
+/// collector of another process can rely on the interval.
+fn start_recording(storage: &Arc<Storage>) -> io::Result<()> {
+    let weak = Arc::downgrade(storage);
+    let record = move || {
+        while let Some(storage) = weak.upgrade() {
+            // Ignore errors: the next attempt writes the uses, and uploads report the failures.
+            write_uses(&storage).ok();
+            drop(storage);
+            std::thread::sleep(INTERVAL);
         }
-        outcome.transpose()
-    }
+    };
+    let thread = std::thread::Builder::new().name("storage-uses".to_owned());
+    thread.spawn(record).map(drop)
+}
 
-    /// Returns the number of seconds by which the clock has advanced more than the time that has
-    /// passed since the storage was opened, or since a jump that counts no more. The time in which
-    /// the machine was suspended has passed.
-    fn drift(&self, rules: &Rules) -> i64 {
-        let mut jumps = self.jumps.lock().unwrap_or_else(PoisonError::into_inner);
-        let boot = boot_seconds();
-        jumps.drift(self.metadata.now() - boot, boot, rules)
-    }
+/// Starts the thread that probes the storage, repairs the mirror when it is behind, and reads the
+/// valid tokens and the totals whenever they were requested.
+fn start_watch(storage: &Arc<Storage>, repair: impl Fn() + Send + 'static) -> io::Result<()> {
+    let weak = Arc::downgrade(storage);
+    let watch = move || {
+        while let Some(storage) = weak.upgrade() {
+            let mut started = Instant::now();
+            let is_behind = &storage.is_mirror_behind;
+            if is_behind.swap(false, Ordering::Relaxed) {
+                mirrored::resume(&storage);
+                repair();
+                if !is_behind.load(Ordering::Relaxed) {
+                    // Only a repair that failed will be repeated.
+                    started = Instant::now();
+                }
+            }
+            // Ignore errors: uploads report the same failures.
+            storage.probe().ok();
+            read_totals(&storage.counters, &storage.metadata, &storage.objects).ok();
+            storage.seen_tokens.read(&storage.metadata).ok();
+            storage.make_reserve().ok();
+            drop(storage);
+            let pause = started.elapsed() * WATCH_PAUSE_FACTOR;
+            std::thread::sleep(pause.max(WATCH_INTERVAL));
+        }
+    };
+    let thread = std::thread::Builder::new().name("storage-watch".to_owned());
+    thread.spawn(watch).map(drop)
+}
 
-    /// Starts a run of the collector and passes it to `run`, so that tests can interrupt it.
-    /// Returns `None` if another collector is running.
-    ///
-    /// # Errors
-    ///
-    /// Any [`StorageError`].
-    pub fn collecting<T>(
-        &self,
-        run: impl FnOnce(Collector<'_>) -> Result<T, StorageError>,
-    ) -> Result<Option<T>, StorageError> {
-        self.collecting_by(self.rules, run)
+/// Writes the uses of paths and NARs that are still in memory to the database.
+///
+/// # Errors
+///
+/// Any [`StorageError`]. The next attempt writes the uses.
+pub fn write_uses(storage: &Storage) -> Result<(), StorageError> {
+    loop {
+        let batch = take_batch(&mut storage.uses());
+        if batch.paths.is_empty() && batch.nars.is_empty() {
+            return Ok(());
+        }
+        if let Err(error) = uses::record(&storage.metadata, &batch) {
+            let mut unwritten = storage.uses();
+            unwritten.paths.extend(batch.paths);
+            unwritten.nars.extend(batch.nars);
+            return Err(error);
+        }
     }
+}
 
-    fn collecting_by<T>(
-        &self,
-        rules: Rules,
-        run: impl FnOnce(Collector<'_>) -> Result<T, StorageError>,
-    ) -> Result<Option<T>, StorageError> {
-        reserve::give_back(&self.root);
-        self.write_uses()?;
-        // The collector removes objects: those of an unmounted directory would count as removed.
-        self.check_presence()?;
-        let retentions = self
-            .retentions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        let deleted = |cache, hash_part| self.forget(cache, hash_part).map(drop);
-        let collector = Collector::start(
-            &self.root,
-            &self.metadata,
-            &self.objects,
-            rules,
-            &retentions,
-            &deleted,
-        )?;
-        let drift = self.drift(&rules);
-        collector
-            .map(|collector| run(collector.with_drift(drift)))
-            .transpose()
+/// Runs the collector. Returns `None` if another collector of this storage is running.
+///
+/// # Errors
+///
+/// Any [`StorageError`]. The next run continues the collection.
+pub fn collect(storage: &Storage) -> Result<Option<Summary>, StorageError> {
+    collect_by(storage, storage.rules, |collector| collector.run())
+}
+
+/// Like [`collect`], but frees space [at once](Rules::at_once).
+fn collect_at_once(storage: &Storage) -> Result<Option<Summary>, StorageError> {
+    let run = |collector: Collector<'_>| collector.pausing(PAUSE).run();
+    collect_by(storage, storage.rules.at_once(), run)
+}
+
+fn collect_by(
+    storage: &Storage,
+    rules: Rules,
+    run: impl FnOnce(Collector<'_>) -> Result<Summary, StorageError>,
+) -> Result<Option<Summary>, StorageError> {
+    let started = Instant::now();
+    let outcome = collecting_by(storage, rules, run).transpose();
+    if let Some(outcome) = &outcome {
+        storage.counters.collected(outcome, started.elapsed());
     }
+    outcome.transpose()
+}
+
+/// Returns the number of seconds by which the clock has advanced more than the time that has passed
+/// since the storage was opened, or since a jump that counts no more. The time in which the machine
+/// was suspended has passed.
+fn drift(storage: &Storage, rules: &Rules) -> i64 {
+    let mut jumps = storage.jumps.lock().unwrap_or_else(PoisonError::into_inner);
+    let boot = boot_seconds();
+    jumps.drift(storage.metadata.now() - boot, boot, rules)
+}
+
+/// Starts a run of the collector and passes it to `run`, so that tests can interrupt it. Returns
+/// `None` if another collector is running.
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn collecting<T>(
+    storage: &Storage,
+    run: impl FnOnce(Collector<'_>) -> Result<T, StorageError>,
+) -> Result<Option<T>, StorageError> {
+    collecting_by(storage, storage.rules, run)
+}
+
+fn collecting_by<T>(
+    storage: &Storage,
+    rules: Rules,
+    run: impl FnOnce(Collector<'_>) -> Result<T, StorageError>,
+) -> Result<Option<T>, StorageError> {
+    reserve::give_back(&storage.root);
+    write_uses(storage)?;
+    // The collector removes objects: those of an unmounted directory would count as removed.
+    storage.check_presence()?;
+    let retentions = storage
+        .retentions
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
+    let deleted = |cache, hash_part| storage.forget(cache, hash_part).map(drop);
+    let collector = Collector::start(
+        &storage.root,
+        &storage.metadata,
+        &storage.objects,
+        rules,
+        &retentions,
+        &deleted,
+    )?;
+    let drift = drift(storage, &rules);
+    collector
+        .map(|collector| run(collector.with_drift(drift)))
+        .transpose()
 }
 
 /// Removes some of the uses that wait to be written.

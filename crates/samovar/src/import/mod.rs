@@ -16,10 +16,11 @@ use samovar_nix::narinfo::NarInfo;
 use samovar_nix::{HashPart, PublicKey, StoreDir, StorePath};
 use samovar_protocol::names::FileName;
 use samovar_server::config::Configuration;
+use samovar_storage::backup::{self, Restored};
 use samovar_storage::import;
 use samovar_storage::metadata::{Published, StoredPath};
 use samovar_storage::token::Token;
-use samovar_storage::{PutError, Refusal, Restored, Storage, StorageError, StoredCache, narinfo};
+use samovar_storage::{PutError, Refusal, Storage, StorageError, StoredCache, narinfo};
 use samovar_store::{Settings, Store};
 
 use crate::outcome::{Failed, Outcome};
@@ -140,7 +141,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     let render = renderer(&signing, source.store_dir().clone());
     let import = Import {
         cache: &cache,
-        token: storage.import_token()?,
+        token: import::token(&storage)?,
         source: &source,
         // A rebuild needs no store: its paths had their references when they were first published.
         store: if rebuilds { None } else { live_store(&config) },
@@ -159,7 +160,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
         import.backed_up(&storage, &mut counts, out)?;
     }
     let backup = match rebuilds {
-        true => Some(storage.restore_backup()?),
+        true => Some(backup::restore(&storage)?),
         false => None,
     };
     if rebuilds {
@@ -191,7 +192,7 @@ fn open(
 ) -> Result<Arc<Storage>, StorageError> {
     if rebuilds {
         import::begin_rebuild(root)?;
-        return Storage::open_for_rebuild(root, store_dir);
+        return import::open_for_rebuild(root, store_dir);
     }
     if is_in_place {
         import::begin(root)?;
@@ -207,12 +208,9 @@ fn cache_of(
     is_in_place: bool,
 ) -> anyhow::Result<(StoredCache, Signing)> {
     let first = config.caches.first().context("a server has a cache")?;
-    let mirrored = storage.mirrored_name()?;
-    // A rebuilt database does not know it yet. The order of the configured caches may have changed
-    // since the narinfos were written.
-    let mirrored =
-        mirrored.map_or_else(|| storage.backed_up_mirrored_name(), |name| Ok(Some(name)));
-    let mirrored = mirrored?.unwrap_or_else(|| first.storage_name().to_owned());
+    // The order of the configured caches may have changed since the narinfos were written.
+    let mirrored = import::mirrored_name(storage)?;
+    let mirrored = mirrored.unwrap_or_else(|| first.storage_name().to_owned());
     let name = name.unwrap_or(&mirrored);
     if is_in_place && *name != mirrored {
         return Err(Failed::Usage.because(anyhow!(
@@ -364,7 +362,7 @@ impl Import<'_> {
     ) -> anyhow::Result<()> {
         let dir = self.source.store_dir();
         let mut caches: BTreeMap<String, Vec<NarInfo>> = BTreeMap::new();
-        for (cache, text) in storage.backed_up_narinfos()? {
+        for (cache, text) in backup::narinfos(storage)? {
             // The mirrored cache may have been another one at the time of the backup.
             if cache != self.cache.name() {
                 let info = NarInfo::parse(dir, text.as_bytes());
