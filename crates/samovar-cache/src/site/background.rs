@@ -122,7 +122,7 @@ impl Background {
 fn check_of_roots(cache: &Cache) -> Option<RootsCheck> {
     let reader = cache.reader();
     let roots = Arc::clone(&reader.policy.roots);
-    let uploaded = || cache.uploads().map(|uploads| uploads.stored.clone());
+    let uploaded = || cache.uploads().cloned();
     roots
         .is_used()
         .then(|| RootsCheck::new(Arc::clone(&reader.shared), roots, uploaded()))

@@ -32,7 +32,7 @@ use crate::refusal::{Fixed, Refusal, TEXT};
 use crate::route::upload::UploadRoute;
 use crate::route::{Route, path};
 use crate::site::config::CacheConfig;
-use crate::upload::{self, Context, Uploaded, Uploads};
+use crate::upload::{self, Context, Uploaded};
 
 /// The header line of all answers of a cache that is not public: a shared cache, such as that of a
 /// reverse proxy, must not give them to other clients.
@@ -53,7 +53,7 @@ pub(crate) struct Cache {
     cache_info: Prepared,
     priority: u32,
     pub(crate) pages: Option<PagesConfig>,
-    uploads: Option<Uploads>,
+    uploads: Option<StoredCache>,
     /// Whether the server has no other cache.
     is_only: bool,
 }
@@ -73,7 +73,7 @@ impl Cache {
         let name = |stored: &StoredCache| stored.name().to_owned();
         let has_same_uploads = |before: &&Self| {
             let uploads = before.uploads.as_ref();
-            uploads.map(|uploads| name(&uploads.stored)) == config.uploads.as_ref().map(name)
+            uploads.map(name) == config.uploads.as_ref().map(name)
         };
         let before = before.filter(has_same_uploads);
         let narinfos = match before.map(|before| &before.narinfos) {
@@ -91,12 +91,12 @@ impl Cache {
         let uploads = config
             .uploads
             .map(|stored| match narinfos.reader.policy.is_open() {
-                true => Uploads::new(stored),
+                true => stored,
                 false => {
                     let narinfos = Arc::clone(&narinfos);
                     let hides =
                         move |path: &StoredPath| narinfos.reader.admit_uploaded(path).is_err();
-                    Uploads::new(stored.hiding(hides))
+                    stored.hiding(hides)
                 }
             });
         let cache_info = format!(
@@ -125,7 +125,7 @@ impl Cache {
         Fixed::of_method(method, self.uploads.is_some())
     }
 
-    pub(crate) fn uploads(&self) -> Option<&Uploads> {
+    pub(crate) fn uploads(&self) -> Option<&StoredCache> {
         self.uploads.as_ref()
     }
 
@@ -140,8 +140,8 @@ impl Cache {
 
     /// Writes the narinfos that are missing in the directory of the storage.
     pub(crate) fn repair_mirror(&self) {
-        if let Some(uploads) = &self.uploads {
-            uploads.repair_mirror(self.context());
+        if let Some(stored) = &self.uploads {
+            upload::repair_mirror(self.context(stored));
         }
     }
 
@@ -185,7 +185,7 @@ impl Cache {
             config: self.pages.as_ref()?,
             path_prefix: &self.path_prefix,
             priority: self.priority,
-            stored: self.uploads.as_ref().map(|uploads| &uploads.stored),
+            stored: self.uploads.as_ref(),
         })
     }
 
@@ -210,7 +210,7 @@ impl Cache {
             // A token of the storage counts as one client, if it was valid before. Forged tokens
             // count as their address.
             let token = match (&self.uploads, access.has_rate_limit()) {
-                (Some(uploads), true) => uploads.seen_token(head),
+                (Some(stored), true) => upload::seen_token(stored, head),
                 _ => None,
             };
             match access.admit(head, Instant::now(), token) {
@@ -255,7 +255,7 @@ impl Cache {
     /// Returns whether a request may wait until the disk of the uploads is written.
     fn may_write(&self, head: Head<'_>, route: &Route) -> bool {
         let uploads = self.uploads.as_ref();
-        uploads.is_some_and(|uploads| uploads.writes(head.method(), route))
+        uploads.is_some_and(|stored| upload::writes(stored, head.method(), route))
     }
 
     // Long: one case per route. Splitting it would hide which routes are answered on the I/O
@@ -304,7 +304,7 @@ impl Cache {
         };
         if is_absent {
             let uploads = self.uploads.as_ref();
-            return match uploads.is_some_and(|uploads| uploads.may_contain(hash_part)) {
+            return match uploads.is_some_and(|stored| stored.may_contain(hash_part)) {
                 true => self.pass_on(route, reply),
                 false => reply.prepared(fixed.get(Fixed::NoPath)),
             };
@@ -363,8 +363,8 @@ impl Cache {
         }
     }
 
-    /// Whether [`Uploads`] decide about the access of the request, because it needs a token also in
-    /// a public cache. They ask clients for a token, and so would show that a hidden cache exists.
+    /// Whether [`upload`] decides about the access of the request, because it needs a token also in
+    /// a public cache. It asks clients for a token, and so would show that a hidden cache exists.
     fn asks_for_token(&self, access: &Access, head: Head<'_>, route: &Route) -> bool {
         self.uploads.is_some() && !access.is_hiding() && upload::needs_token(head.method(), route)
     }
@@ -386,18 +386,18 @@ impl Cache {
         let uploads = self.uploads.as_ref();
         if let Some(access) = self.guard()
             && !self.asks_for_token(access, head, route)
-            && !uploads.is_some_and(|uploads| uploads.admits(head, route))
+            && !uploads.is_some_and(|stored| upload::admits(stored, head, route))
             && let Err(response) = self.ask(access, head, route)
         {
             return response;
         }
-        let context = Context {
+        let context = uploads.map(|stored| Context {
             is_reader: self.lets_read(head),
             address: upload::address(self.access.as_ref(), head),
-            ..self.context()
-        };
-        if let Some(uploads) = uploads
-            && let Some(response) = uploads.handle(context, request, route)
+            ..self.context(stored)
+        });
+        if let Some(context) = context
+            && let Some(response) = upload::handle(context, request, route)
         {
             return Some(response);
         }
@@ -416,7 +416,7 @@ impl Cache {
 
     /// Answers a GET or HEAD from the store, and if that has nothing with this URL, from uploaded
     /// paths.
-    fn read(&self, context: Context<'_>, head: Head<'_>, route: &Route) -> Response {
+    fn read(&self, context: Option<Context<'_>>, head: Head<'_>, route: &Route) -> Response {
         let of_store = match route {
             Route::File(_, of_store) => of_store,
             route => route,
@@ -427,10 +427,10 @@ impl Cache {
             Err(refusal) => refusal.is_absence(),
         };
         if is_absent
-            && let Some(uploads) = &self.uploads
+            && let Some(context) = context
             && let Some(response) = match route {
                 Route::Closure(hash_part) => self.uploaded().map(|all| all.closure(*hash_part)),
-                _ => uploads.find(context, head, route),
+                _ => upload::find(context, head, route),
             }
         {
             return response;
@@ -490,7 +490,7 @@ impl Cache {
             // If clients need passwords, workers also get requests that are not for pages.
             (_, Some(cache)) if pages::is_answered(head, route) => {
                 let uploads = self.uploads.as_ref();
-                let shows_pins = uploads.is_some_and(|uploads| uploads.may_read_pins(head));
+                let shows_pins = uploads.is_some_and(|stored| upload::may_read_pins(stored, head));
                 let path = self.below_prefix(head.path()).unwrap_or_default();
                 pages::answer(cache, head, (path, route), shows_pins)
             }
@@ -536,7 +536,7 @@ impl Cache {
                 let fault = self
                     .uploads
                     .as_ref()
-                    .and_then(|uploads| uploads.denial(head));
+                    .and_then(|stored| upload::denial(stored, head));
                 match self.sign_in(access, refusal, head) {
                     Some(page) if fault.is_none() => Some(page),
                     _ => access.refused_because(refusal, fault.as_ref()),
@@ -562,13 +562,14 @@ impl Cache {
 
     /// Returns the cache's uploaded paths, for bulk responses; `None` if the cache is read-only.
     fn uploaded(&self) -> Option<Uploaded> {
-        let stored = &self.uploads.as_ref()?.stored;
+        let stored = self.uploads.as_ref()?;
         Some(Uploaded::new(&self.narinfos, stored))
     }
 
     /// Returns the parts of this cache that uploads need.
-    fn context(&self) -> Context<'_> {
+    fn context<'a>(&'a self, stored: &'a StoredCache) -> Context<'a> {
         Context {
+            stored,
             narinfos: &self.narinfos,
             store_dir: self.shared.store.store_dir(),
             cache_info: self.cache_info.body(),

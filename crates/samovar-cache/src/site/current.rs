@@ -20,6 +20,7 @@ use crate::route::path;
 use crate::site::cache::Cache;
 use crate::site::config::CacheConfig;
 use crate::sync::unpoisoned;
+use crate::upload;
 
 /// The caches of a site.
 #[derive(Debug)]
@@ -187,7 +188,7 @@ impl Clients {
         let access = cache.access.as_ref();
         let client = access.map(|access| access.client(head, Instant::now()));
         let uploads = cache.uploads();
-        let Some(token) = uploads.and_then(|uploads| uploads.token_name(head)) else {
+        let Some(token) = uploads.and_then(|stored| upload::token_name(stored, head)) else {
             return client;
         };
         let mut client = client.unwrap_or_else(|| Client {

@@ -326,7 +326,7 @@ impl Service for Site {
         if let Some((cache, _, true)) = found
             && !cache
                 .uploads()
-                .is_some_and(|uploads| uploads.has_seen_token(head))
+                .is_some_and(|stored| upload::has_seen_token(stored, head))
         {
             return upload::untouched(head);
         }
@@ -341,9 +341,9 @@ impl Service for Site {
         let uploads = cache.and_then(Cache::uploads);
         match (head.method(), uploads) {
             (Method::Post, Some(uploads)) if path.is_some_and(is_push) => {
-                return uploads.intake(head);
+                return upload::intake(uploads, head);
             }
-            (Method::Put, Some(uploads)) => return uploads.intake(head),
+            (Method::Put, Some(uploads)) => return upload::intake(uploads, head),
             (Method::Put, None) => return Intake::Buffered(64 * 1024),
             _ => {}
         }

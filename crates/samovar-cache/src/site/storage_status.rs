@@ -20,10 +20,7 @@ impl Site {
         let caches = self.caches();
         let quota = |name: &str| {
             let mut uploads = caches.iter().filter_map(Cache::uploads);
-            uploads
-                .find(|uploads| uploads.stored.name() == name)?
-                .stored
-                .quota()
+            uploads.find(|stored| stored.name() == name)?.quota()
         };
         Some(status(storage, &statistics, &quota))
     }

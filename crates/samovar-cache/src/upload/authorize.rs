@@ -3,9 +3,10 @@
 use samovar_http::http::Status;
 use samovar_http::{Head, Response};
 use samovar_protocol::names::TOKEN_PREFIX;
+use samovar_storage::StoredCache;
 use samovar_storage::token::{Rights, Token, now};
 
-use super::{Context, Uploads, refused, unavailable};
+use super::{Context, refused, unavailable};
 use crate::access::credentials::Credentials;
 
 /// The right that a request about uploads needs.
@@ -68,48 +69,45 @@ impl Right {
     }
 }
 
-impl Uploads {
-    /// Returns whether the request has a token that may read pins. Only a worker can check the
-    /// token, in the database.
-    pub(crate) fn may_read_pins(&self, head: Head<'_>) -> bool {
-        let token = with_token(head, |text| self.stored.authorize(text, now()));
-        matches!(token, Some(Ok(Ok(token))) if Right::ReadPins.is_in(token.rights))
-    }
+/// Returns whether the request has a token that may read pins. Only a worker can check the token,
+/// in the database.
+pub(crate) fn may_read_pins(stored: &StoredCache, head: Head<'_>) -> bool {
+    let token = with_token(head, |text| stored.authorize(text, now()));
+    matches!(token, Some(Ok(Ok(token))) if Right::ReadPins.is_in(token.rights))
+}
 
-    /// Returns the client's token if it has the right, otherwise the refusal. Adds the right to
-    /// read to those of the token if the client may read without it.
-    pub(super) fn client(
-        &self,
-        context: Context<'_>,
-        head: Head<'_>,
-        right: Right,
-    ) -> Result<Token, Response> {
-        let token = with_token(head, |text| self.stored.authorize(text, now()));
-        let refusal = match token {
-            Some(Ok(Ok(mut token))) if right.is_in(token.rights) => {
-                token.rights.read |= context.is_reader;
-                return Ok(token);
-            }
-            Some(Ok(Ok(token))) => {
-                let reason = right.refusal(&token);
-                context.refuse(head, &token, None, &reason);
-                refused(Status::FORBIDDEN, &reason)
-            }
-            Some(Ok(Err(denied))) => unauthorized(&denied.to_string()),
-            Some(Err(error)) => return Err(unavailable(context, &error)),
-            None if Credentials::of(head.headers()).is_some() => unauthorized(&format!(
-                "the password is not a token of the storage, which begins with {TOKEN_PREFIX}: ask \
-                 the operator of the cache for one, who makes it with `samovar token create`"
-            )),
-            None => unauthorized(&format!(
-                "{} needs a token as the password for this host in netrc: ask the operator of the \
-                 cache for one, who makes it with `samovar token create`",
-                right.participle()
-            )),
-        };
-        self.stored.count_unauthorized();
-        Err(refusal)
-    }
+/// Returns the client's token if it has the right, otherwise the refusal. Adds the right to read to
+/// those of the token if the client may read without it.
+pub(super) fn client(
+    context: Context<'_>,
+    head: Head<'_>,
+    right: Right,
+) -> Result<Token, Response> {
+    let token = with_token(head, |text| context.stored.authorize(text, now()));
+    let refusal = match token {
+        Some(Ok(Ok(mut token))) if right.is_in(token.rights) => {
+            token.rights.read |= context.is_reader;
+            return Ok(token);
+        }
+        Some(Ok(Ok(token))) => {
+            let reason = right.refusal(&token);
+            context.refuse(head, &token, None, &reason);
+            refused(Status::FORBIDDEN, &reason)
+        }
+        Some(Ok(Err(denied))) => unauthorized(&denied.to_string()),
+        Some(Err(error)) => return Err(unavailable(context, &error)),
+        None if Credentials::of(head.headers()).is_some() => unauthorized(&format!(
+            "the password is not a token of the storage, which begins with {TOKEN_PREFIX}: ask \
+             the operator of the cache for one, who makes it with `samovar token create`"
+        )),
+        None => unauthorized(&format!(
+            "{} needs a token as the password for this host in netrc: ask the operator of the \
+             cache for one, who makes it with `samovar token create`",
+            right.participle()
+        )),
+    };
+    context.stored.count_unauthorized();
+    Err(refusal)
 }
 
 /// Calls `look_up` with the text of the request's token. Returns `None` if the request has no

@@ -6,9 +6,9 @@ use samovar_nix::{HashPart, StorePath};
 use samovar_protocol::names::FileName;
 use samovar_storage::metadata::{Client, StoredPath};
 use samovar_storage::token::now;
-use samovar_storage::{browse, logs};
+use samovar_storage::{StoredCache, browse, logs};
 
-use super::{Context, Uploads, needs_token, render, unavailable, with_token};
+use super::{Context, needs_token, realisation, render, unavailable, with_token};
 use crate::answer::build_log;
 use crate::answer::nar::Part;
 use crate::narinfo::rendered;
@@ -18,136 +18,128 @@ use crate::route::upload::Resource;
 
 /// Whether answering this route may wait for a disk: see [`Route::reads_files`]. Before an uploaded
 /// path is named, its NAR file is examined, which may be on another disk than the databases.
-pub(crate) fn reads_files(uploads: Option<&Uploads>, route: &Route) -> bool {
-    let names_uploads = |uploads: &Uploads| match route {
-        Route::Narinfo(hash_part) => uploads.may_contain(*hash_part),
+pub(crate) fn reads_files(stored: Option<&StoredCache>, route: &Route) -> bool {
+    let names_uploads = |stored: &StoredCache| match route {
+        Route::Narinfo(hash_part) => stored.may_contain(*hash_part),
         Route::Narinfos | Route::Closure(_) => true,
         _ => false,
     };
-    route.reads_files() || uploads.is_some_and(names_uploads)
+    route.reads_files() || stored.is_some_and(names_uploads)
 }
 
-impl Uploads {
-    /// Returns whether a request may wait until the disk is written, because it changes something.
-    /// While the disk hangs, such a request is refused and does not wait. Never blocks on a disk.
-    pub(crate) fn writes(&self, method: Method, route: &Route) -> bool {
-        let is_change = !matches!(method, Method::Get | Method::Head) && needs_token(method, route);
-        is_change && !self.stored.disk_hangs()
-    }
+/// Returns whether a request may wait until the disk is written, because it changes something.
+/// While the disk hangs, such a request is refused and does not wait. Never blocks on a disk.
+pub(crate) fn writes(stored: &StoredCache, method: Method, route: &Route) -> bool {
+    let is_change = !matches!(method, Method::Get | Method::Head) && needs_token(method, route);
+    is_change && !stored.disk_hangs()
+}
 
-    /// Answers a GET or HEAD from uploaded paths, after the live Nix store had nothing with this
-    /// URL. Returns `None` if nothing is uploaded there, either: then the store's answer says why
-    /// there is none.
-    pub(crate) fn find(
-        &self,
-        context: Context<'_>,
-        head: Head<'_>,
-        route: &Route,
-    ) -> Option<Response> {
-        let response = self.get(context, head, Some(route.resource()?));
-        (response.status() != Status::NOT_FOUND).then_some(response)
-    }
+/// Answers a GET or HEAD from uploaded paths, after the live Nix store had nothing with this URL.
+/// Returns `None` if nothing is uploaded there, either: then the store's answer says why there is
+/// none.
+pub(crate) fn find(context: Context<'_>, head: Head<'_>, route: &Route) -> Option<Response> {
+    let response = answer(context, head, Some(route.resource()?));
+    (response.status() != Status::NOT_FOUND).then_some(response)
+}
 
-    /// Answers a GET or HEAD from uploaded paths alone, without the live Nix store.
-    pub(super) fn get(
-        &self,
-        context: Context<'_>,
-        head: Head<'_>,
-        resource: Option<Resource<'_>>,
-    ) -> Response {
-        if resource == Some(Resource::CacheInfo) {
-            return Response::new(Status::OK, context.cache_info.to_vec()).header(TEXT.0, TEXT.1);
-        }
-        context.narinfos.reader.decided(|| match resource {
-            Some(Resource::Narinfo(hash_part)) => self.narinfo(context, hash_part),
-            Some(Resource::Listing(hash_part)) => self.listing(context, hash_part),
-            Some(Resource::Nar(name)) => self.nar(context, head, &name),
-            Some(Resource::Log(path)) => self.log(context, path),
-            Some(Resource::Realisation(id)) => self.realisation(context, id),
-            Some(Resource::CacheInfo | Resource::DebugInfo) | None => Fixed::NotFound.response(),
-        })
+/// Answers a GET or HEAD from uploaded paths alone, without the live Nix store.
+pub(super) fn answer(
+    context: Context<'_>,
+    head: Head<'_>,
+    resource: Option<Resource<'_>>,
+) -> Response {
+    if resource == Some(Resource::CacheInfo) {
+        return Response::new(Status::OK, context.cache_info.to_vec()).header(TEXT.0, TEXT.1);
     }
+    context.narinfos.reader.decided(|| match resource {
+        Some(Resource::Narinfo(hash_part)) => narinfo(context, hash_part),
+        Some(Resource::Listing(hash_part)) => listing(context, hash_part),
+        Some(Resource::Nar(name)) => nar(context, head, &name),
+        Some(Resource::Log(path)) => log(context, path),
+        Some(Resource::Realisation(id)) => realisation::answer(context, id),
+        Some(Resource::CacheInfo | Resource::DebugInfo) | None => Fixed::NotFound.response(),
+    })
+}
 
-    /// Responds with the narinfo of an uploaded path.
-    fn narinfo(&self, context: Context<'_>, hash_part: HashPart) -> Response {
-        match self.stored.lookup(hash_part) {
-            Ok(Some(path)) if is_denied(context, &path) => Fixed::NoPath.response(),
-            Ok(Some(path)) => rendered::HEAD.response(render(context, &path).into()),
-            Ok(None) => Fixed::NoPath.response(),
-            Err(error) => unavailable(context, &error),
-        }
+/// Responds with the narinfo of an uploaded path.
+fn narinfo(context: Context<'_>, hash_part: HashPart) -> Response {
+    match context.stored.lookup(hash_part) {
+        Ok(Some(path)) if is_denied(context, &path) => Fixed::NoPath.response(),
+        Ok(Some(path)) => rendered::HEAD.response(render(context, &path).into()),
+        Ok(None) => Fixed::NoPath.response(),
+        Err(error) => unavailable(context, &error),
     }
+}
 
-    /// Responds with the listing of an uploaded path.
-    fn listing(&self, context: Context<'_>, hash_part: HashPart) -> Response {
-        let listing = self
-            .stored
-            .lookup(hash_part)
-            .map(|path| path.filter(|path| !is_denied(context, path)))
-            .and_then(|path| path.map_or(Ok(None), |path| browse::listing(&self.stored, &path)));
-        match listing {
-            Ok(Some(listing)) => Response::new(Status::OK, Body::reader(listing).keeping_slot())
-                .header("Content-Type", "application/json"),
-            Ok(None) => Fixed::NoPath.response(),
-            Err(error) => unavailable(context, &error),
-        }
+/// Responds with the listing of an uploaded path.
+fn listing(context: Context<'_>, hash_part: HashPart) -> Response {
+    let listing = context
+        .stored
+        .lookup(hash_part)
+        .map(|path| path.filter(|path| !is_denied(context, path)))
+        .and_then(|path| path.map_or(Ok(None), |path| browse::listing(context.stored, &path)));
+    match listing {
+        Ok(Some(listing)) => Response::new(Status::OK, Body::reader(listing).keeping_slot())
+            .header("Content-Type", "application/json"),
+        Ok(None) => Fixed::NoPath.response(),
+        Err(error) => unavailable(context, &error),
     }
+}
 
-    /// Responds with an uploaded build log.
-    fn log(&self, context: Context<'_>, path: &StorePath) -> Response {
-        let opened = match logs::open(&self.stored, path) {
-            Ok(Some(file)) => {
-                match build_log::admit_uploaded(&context.narinfos.reader, &self.stored, path) {
-                    Ok(()) => Ok(Some(file)),
-                    Err(refusal) => return refusal.answer().response(),
-                }
+/// Responds with an uploaded build log.
+fn log(context: Context<'_>, path: &StorePath) -> Response {
+    let opened = match logs::open(context.stored, path) {
+        Ok(Some(file)) => {
+            match build_log::admit_uploaded(&context.narinfos.reader, context.stored, path) {
+                Ok(()) => Ok(Some(file)),
+                Err(refusal) => return refusal.answer().response(),
             }
-            other => other,
-        };
-        match opened {
-            Ok(Some(file)) => match Body::file(file) {
-                Ok(body) => build_log::response(body),
-                Err(_failed) => Fixed::Unavailable.response(),
-            },
-            Ok(None) => Fixed::NoPath.response(),
-            Err(error) => unavailable(context, &error),
         }
+        other => other,
+    };
+    match opened {
+        Ok(Some(file)) => match Body::file(file) {
+            Ok(body) => build_log::response(body),
+            Err(_failed) => Fixed::Unavailable.response(),
+        },
+        Ok(None) => Fixed::NoPath.response(),
+        Err(error) => unavailable(context, &error),
     }
+}
 
-    /// Responds with the file of an uploaded NAR, or with a range of it.
-    fn nar(&self, context: Context<'_>, head: Head<'_>, name: &FileName) -> Response {
-        let token = with_token(head, |text| self.stored.authorize(text, now()));
-        let opened = token.transpose().and_then(|token| {
-            let token = token.and_then(Result::ok).map(|mut token| {
-                token.rights.read |= context.is_reader;
-                token
-            });
-            let everybody = Client {
-                token: None,
-                is_reader: context.is_reader,
-            };
-            let client = token.as_ref().map_or(everybody, Client::from);
-            let opened = self.stored.open_file(client, name)?;
-            if let Some((nar, _file)) = &opened
-                && let Some(token) = &token
-                && head.method() == Method::Head
-            {
-                // A client that pushes skips a file that is here, and publishes its path later.
-                self.stored.renew_file(token, nar)?;
-            }
-            Ok(opened)
+/// Responds with the file of an uploaded NAR, or with a range of it.
+fn nar(context: Context<'_>, head: Head<'_>, name: &FileName) -> Response {
+    let token = with_token(head, |text| context.stored.authorize(text, now()));
+    let opened = token.transpose().and_then(|token| {
+        let token = token.and_then(Result::ok).map(|mut token| {
+            token.rights.read |= context.is_reader;
+            token
         });
-        let (nar, file) = match opened {
-            Ok(Some(opened)) => opened,
-            Ok(None) => return Fixed::NoPath.response(),
-            Err(error) => return unavailable(context, &error),
+        let everybody = Client {
+            token: None,
+            is_reader: context.is_reader,
         };
-        let part = match Part::requested(head, nar.file_size) {
-            Ok(part) => part,
-            Err(unsatisfiable) => return unsatisfiable,
-        };
-        part.response(Body::file_range(file, part.start..part.end))
-    }
+        let client = token.as_ref().map_or(everybody, Client::from);
+        let opened = context.stored.open_file(client, name)?;
+        if let Some((nar, _file)) = &opened
+            && let Some(token) = &token
+            && head.method() == Method::Head
+        {
+            // A client that pushes skips a file that is here, and publishes its path later.
+            context.stored.renew_file(token, nar)?;
+        }
+        Ok(opened)
+    });
+    let (nar, file) = match opened {
+        Ok(Some(opened)) => opened,
+        Ok(None) => return Fixed::NoPath.response(),
+        Err(error) => return unavailable(context, &error),
+    };
+    let part = match Part::requested(head, nar.file_size) {
+        Ok(part) => part,
+        Err(unsatisfiable) => return unsatisfiable,
+    };
+    part.response(Body::file_range(file, part.start..part.end))
 }
 
 /// Returns whether the policy hides an uploaded path from the client. While that is unknown, the

@@ -71,12 +71,13 @@ use crate::refusal::{Fixed, text_response};
 use crate::route::Route;
 use crate::route::upload::{Resource, UploadRoute};
 
+pub(crate) use self::authorize::may_read_pins;
 pub(crate) use self::bulk::Uploaded;
-pub(crate) use self::get::reads_files;
+pub(crate) use self::get::{find, reads_files, writes};
 #[cfg(fuzzing)]
 pub(crate) use self::pin::fuzzing;
 
-use self::authorize::{Right, with_token};
+use self::authorize::{Right, client, with_token};
 use self::body::{SharedBody, encoding_of};
 
 /// Maximum body length of a PUT, in bytes: a NAR may have 64 GiB, and a compressor may add to that.
@@ -96,15 +97,11 @@ const STATED_LEN_MAX: usize = 512;
 /// Maximum length of a build log, in bytes.
 const LOG_LEN_MAX: u64 = 64 << 20;
 
-/// The uploads of one cache.
-#[derive(Debug, Clone)]
-pub(crate) struct Uploads {
-    pub(crate) stored: StoredCache,
-}
-
 /// The parts of a cache that a request about uploads needs.
 #[derive(Clone, Copy)]
 pub(crate) struct Context<'a> {
+    /// The uploaded paths of the cache.
+    pub(crate) stored: &'a StoredCache,
     pub(crate) narinfos: &'a Arc<Narinfos>,
     pub(crate) store_dir: &'a StoreDir,
     pub(crate) cache_info: &'a [u8],
@@ -186,285 +183,266 @@ fn content_len(head: Head<'_>) -> Option<u64> {
     head.header_text("Content-Length")?.parse().ok()
 }
 
-impl Uploads {
-    pub(crate) fn new(stored: StoredCache) -> Self {
-        Self { stored }
-    }
+/// Returns the number of the request's token, if the token was valid when last looked up. Never
+/// blocks on a disk.
+pub(crate) fn seen_token(stored: &StoredCache, head: Head<'_>) -> Option<i64> {
+    with_token(head, |text| stored.seen(text, |token| token.id))?
+}
 
-    /// Returns whether an uploaded path with this hash part may exist. Never blocks on a disk.
-    pub(crate) fn may_contain(&self, hash_part: HashPart) -> bool {
-        self.stored.may_contain(hash_part)
-    }
+/// Whether the request has a token that was valid when last looked up. Never blocks on a disk.
+pub(crate) fn has_seen_token(stored: &StoredCache, head: Head<'_>) -> bool {
+    seen_token(stored, head).is_some()
+}
 
-    /// Returns the number of the request's token, if the token was valid when last looked up. Never
-    /// blocks on a disk.
-    pub(crate) fn seen_token(&self, head: Head<'_>) -> Option<i64> {
-        with_token(head, |text| self.stored.seen(text, |token| token.id))?
-    }
+/// Returns the name of the request's token, if the token was valid when last looked up. Never
+/// blocks on a disk.
+pub(crate) fn token_name(stored: &StoredCache, head: Head<'_>) -> Option<Arc<str>> {
+    with_token(head, |text| {
+        stored.seen(text, |token| token.name.as_str().into())
+    })?
+}
 
-    /// Whether the request has a token that was valid when last looked up. Never blocks on a disk.
-    pub(crate) fn has_seen_token(&self, head: Head<'_>) -> bool {
-        self.seen_token(head).is_some()
-    }
-
-    /// Returns the name of the request's token, if the token was valid when last looked up. Never
-    /// blocks on a disk.
-    pub(crate) fn token_name(&self, head: Head<'_>) -> Option<Arc<str>> {
-        with_token(head, |text| {
-            self.stored.seen(text, |token| token.name.as_str().into())
-        })?
-    }
-
-    /// Writes the narinfos and realisations that the storage directory lacks.
-    pub(crate) fn repair_mirror(&self, context: Context<'_>) {
-        let render = |path: &StoredPath| render(context, path);
-        if let Err(error) = mirrored::repair(&self.stored, &render) {
-            report(context, &error);
-        }
-        self.repair_realisations(context);
-    }
-
-    /// Decides whether to receive the body of an upload before or while a worker handles it.
-    pub(crate) fn intake(&self, head: Head<'_>) -> Intake {
-        match content_len(head) {
-            // Buffer only bodies of clients whose token is known to be valid.
-            Some(len) if len <= BUFFERED_LEN_MAX && self.has_seen_token(head) => {
-                Intake::Buffered(BUFFERED_LEN_MAX)
-            }
-            _ => Intake::Streamed(BODY_LEN_MAX),
-        }
-    }
-
-    /// Returns whether a token admits the request to a cache that is not public. Reading needs the
-    /// right to read. Without that right, a client that may push can query which paths and files
-    /// exist below `upload/`, as it does before it uploads, and every client can send the requests
-    /// whose rights are checked with the request.
-    pub(crate) fn admits(&self, head: Head<'_>, route: &Route) -> bool {
-        let token = with_token(head, |text| self.stored.authorize(text, now()));
-        let may_query = || {
-            matches!(route, Route::Upload(_))
-                && match route.resource() {
-                    Some(Resource::CacheInfo | Resource::Narinfo(_)) => true,
-                    Some(Resource::Nar(_)) => head.method() == Method::Head,
-                    _ => false,
-                }
-        };
-        let Some(Ok(Ok(Token { rights, .. }))) = token else {
-            return false;
-        };
-        rights.read || needs_token(head.method(), route) || rights.push && may_query()
-    }
-
-    /// Returns the reason why the request's token does not admit it to a cache that is not public.
-    /// Returns `None` if the request has no token, or the token cannot be looked up.
-    pub(crate) fn denial(&self, head: Head<'_>) -> Option<TokenFault> {
-        let token = with_token(head, |text| self.stored.authorize(text, now()))?;
-        Some(match token.ok()? {
-            Ok(token) => TokenFault::LacksRight(Right::Read.refusal(&token)),
-            Err(denied) => TokenFault::Invalid(denied.to_string()),
-        })
-    }
-
-    /// Answers a request on a worker. Returns `None` unless it is a PUT, or a URL that is below
-    /// `upload/`: others are those of the live Nix store first, and of [`find`](Self::find) then.
-    pub(crate) fn handle(
-        &self,
-        context: Context<'_>,
-        request: &mut Request,
-        route: &Route,
-    ) -> Option<Response> {
-        let head = request.head();
-        let _patience = self.stored.start_patience();
-        match head.method() {
-            method if needs_token(method, route) => {
-                // While it is unknown what a policy hides, clients must neither send again what is
-                // there, nor take a refusal for final.
-                let reader = &context.narinfos.reader;
-                let refused = self.refuse_change(context, head);
-                let response = reader.decided(|| match route {
-                    _ if let Some(refused) = refused => refused,
-                    Route::Upload(UploadRoute::Push(push)) => self.push(context, request, *push),
-                    Route::Upload(UploadRoute::Pins) => self.pins(context, request),
-                    Route::Upload(UploadRoute::PinEvents) => self.pin_events(context, request),
-                    Route::Upload(UploadRoute::Pin(name)) => {
-                        self.pin(context, request, name.as_ref())
-                    }
-                    _ => self.put(context, request, route.resource()),
-                });
-                if response.status().code() >= 400 && request.head().version() == Version::Http2 {
-                    // Ignore errors: the response is the same whether or not the rest of the body
-                    // arrives.
-                    let mut rest = request.reader().take(DRAINED_LEN_MAX);
-                    io::copy(&mut rest, &mut io::sink()).ok();
-                }
-                Some(response)
-            }
-            _ if !matches!(route, Route::Upload(_)) => None,
-            Method::Get | Method::Head => Some(self.get(context, head, route.resource())),
-            _ => Some(
-                refused(Status::METHOD_NOT_ALLOWED, "use GET, HEAD or PUT")
-                    .header("Allow", "GET, HEAD, PUT"),
-            ),
-        }
-    }
-
-    /// Returns the response to a request that changes something while the disk hangs.
-    fn refuse_change(&self, context: Context<'_>, head: Head<'_>) -> Option<Response> {
-        if matches!(head.method(), Method::Get | Method::Head) {
-            return None;
-        }
-        let error = self.stored.check_disk().err()?;
+/// Writes the narinfos and realisations that the storage directory lacks.
+pub(crate) fn repair_mirror(context: Context<'_>) {
+    let render = |path: &StoredPath| render(context, path);
+    if let Err(error) = mirrored::repair(context.stored, &render) {
         report(context, &error);
-        Some(failed(head, &PutError::Storage(error)))
     }
+    realisation::repair(context);
+}
 
-    fn put(
-        &self,
-        context: Context<'_>,
-        request: &mut Request,
-        resource: Option<Resource<'_>>,
-    ) -> Response {
-        let token = match self.client(context, request.head(), Right::Push) {
-            Ok(token) => token,
-            Err(response) => return response,
-        };
-        if content_len(request.head()).is_some_and(|len| len > BODY_LEN_MAX) {
-            let text = format!("the body has more than {} GiB", BODY_LEN_MAX >> 30);
-            return refused(Status::CONTENT_TOO_LARGE, &text);
+/// Decides whether to receive the body of an upload before or while a worker handles it.
+pub(crate) fn intake(stored: &StoredCache, head: Head<'_>) -> Intake {
+    match content_len(head) {
+        // Buffer only bodies of clients whose token is known to be valid.
+        Some(len) if len <= BUFFERED_LEN_MAX && has_seen_token(stored, head) => {
+            Intake::Buffered(BUFFERED_LEN_MAX)
         }
-        if request.head().header("Content-Range").is_some() {
-            return refused(
-                Status::BAD_REQUEST,
-                "Content-Range is not supported: upload the whole file",
-            );
-        }
-        let encoding = match encoding_of(request.head(), resource) {
-            Ok(encoding) => encoding,
-            Err(response) => return response,
-        };
-        let body = SharedBody::new(request.reader());
-        let stated = Cell::new(None);
-        let outcome = match resource {
-            Some(Resource::Nar(name)) => self.put_nar(&body, &token, &name),
-            resource => match encoding {
-                None => self.put_metadata(context, &mut &body, &token, resource, &stated),
-                Some(encoding) => {
-                    let admitted = self.stored.admit(&token, &body, PATIENCE);
-                    admitted.and_then(|mut memory| {
-                        decoded(&mut &body, encoding, &mut memory, |source| {
-                            self.put_metadata(context, source, &token, resource, &stated)
-                        })
-                    })
+        _ => Intake::Streamed(BODY_LEN_MAX),
+    }
+}
+
+/// Returns whether a token admits the request to a cache that is not public. Reading needs the
+/// right to read. Without that right, a client that may push can query which paths and files exist
+/// below `upload/`, as it does before it uploads, and every client can send the requests whose
+/// rights are checked with the request.
+pub(crate) fn admits(stored: &StoredCache, head: Head<'_>, route: &Route) -> bool {
+    let token = with_token(head, |text| stored.authorize(text, now()));
+    let may_query = || {
+        matches!(route, Route::Upload(_))
+            && match route.resource() {
+                Some(Resource::CacheInfo | Resource::Narinfo(_)) => true,
+                Some(Resource::Nar(_)) => head.method() == Method::Head,
+                _ => false,
+            }
+    };
+    let Some(Ok(Ok(Token { rights, .. }))) = token else {
+        return false;
+    };
+    rights.read || needs_token(head.method(), route) || rights.push && may_query()
+}
+
+/// Returns the reason why the request's token does not admit it to a cache that is not public.
+/// Returns `None` if the request has no token, or the token cannot be looked up.
+pub(crate) fn denial(stored: &StoredCache, head: Head<'_>) -> Option<TokenFault> {
+    let token = with_token(head, |text| stored.authorize(text, now()))?;
+    Some(match token.ok()? {
+        Ok(token) => TokenFault::LacksRight(Right::Read.refusal(&token)),
+        Err(denied) => TokenFault::Invalid(denied.to_string()),
+    })
+}
+
+/// Answers a request on a worker. Returns `None` unless it is a PUT, or a URL that is below
+/// `upload/`: others are those of the live Nix store first, and of [`find`] then.
+pub(crate) fn handle(
+    context: Context<'_>,
+    request: &mut Request,
+    route: &Route,
+) -> Option<Response> {
+    let head = request.head();
+    let _patience = context.stored.start_patience();
+    match head.method() {
+        method if needs_token(method, route) => {
+            // While it is unknown what a policy hides, clients must neither send again what is
+            // there, nor take a refusal for final.
+            let reader = &context.narinfos.reader;
+            let refused = refuse_change(context, head);
+            let response = reader.decided(|| match route {
+                _ if let Some(refused) = refused => refused,
+                Route::Upload(UploadRoute::Push(push)) => push::answer(context, request, *push),
+                Route::Upload(UploadRoute::Pins) => pin::list(context, request),
+                Route::Upload(UploadRoute::PinEvents) => pin::events::open(context, request),
+                Route::Upload(UploadRoute::Pin(name)) => {
+                    pin::answer(context, request, name.as_ref())
                 }
-            },
-        };
-        outcome.unwrap_or_else(|error| {
-            let head = request.head();
-            match &error {
-                PutError::Storage(error) => report(context, error),
-                reason => {
-                    let path = stated.take();
-                    let path = path.as_ref().map(|path| path as &dyn Display);
-                    context.refuse(head, &token, path, reason);
-                }
+                _ => put(context, request, route.resource()),
+            });
+            if response.status().code() >= 400 && request.head().version() == Version::Http2 {
+                // Ignore errors: the response is the same whether or not the rest of the body
+                // arrives.
+                let mut rest = request.reader().take(DRAINED_LEN_MAX);
+                io::copy(&mut rest, &mut io::sink()).ok();
             }
-            failed(head, &error)
-        })
-    }
-
-    fn put_nar(
-        &self,
-        mut body: &SharedBody<'_>,
-        token: &Token,
-        name: &FileName,
-    ) -> Result<Response, PutError> {
-        let mut admitted = self.stored.admit(token, body, PATIENCE)?;
-        nar::put(&self.stored, token, name, &mut body, &mut admitted)?;
-        Ok(ok("kept"))
-    }
-
-    /// Receives an upload other than a NAR. `source`: the body after the removal of its
-    /// `Content-Encoding`. Sets `stated` to the store path that a narinfo states.
-    fn put_metadata(
-        &self,
-        context: Context<'_>,
-        source: &mut dyn Read,
-        token: &Token,
-        resource: Option<Resource<'_>>,
-        stated: &Cell<Option<String>>,
-    ) -> Result<Response, PutError> {
-        match resource {
-            Some(Resource::Narinfo(hash_part)) => {
-                self.put_narinfo(context, source, token, hash_part, stated)
-            }
-            Some(Resource::CacheInfo) => put_cache_info(context, source),
-            Some(Resource::Log(path)) => {
-                logs::put(&self.stored, token, path, source, LOG_LEN_MAX)?;
-                Ok(ok("kept"))
-            }
-            Some(Resource::Listing(_) | Resource::DebugInfo) => {
-                io::copy(&mut source.take(LOG_LEN_MAX), &mut io::sink())
-                    .map_err(PutError::of_source)?;
-                Ok(ok("accepted"))
-            }
-            Some(Resource::Realisation(id)) => self.put_realisation(context, source, token, id),
-            Some(Resource::Nar(_)) | None => Ok(Fixed::NotFound.response()),
+            Some(response)
         }
+        _ if !matches!(route, Route::Upload(_)) => None,
+        Method::Get | Method::Head => Some(get::answer(context, head, route.resource())),
+        _ => Some(
+            refused(Status::METHOD_NOT_ALLOWED, "use GET, HEAD or PUT")
+                .header("Allow", "GET, HEAD, PUT"),
+        ),
     }
+}
 
-    fn put_narinfo(
-        &self,
-        context: Context<'_>,
-        source: &mut dyn Read,
-        token: &Token,
-        hash_part: HashPart,
-        stated: &Cell<Option<String>>,
-    ) -> Result<Response, PutError> {
-        let mut text = Vec::new();
-        // Read one byte more than allowed, to detect a text that is too long.
-        let mut source = source.take(NARINFO_LEN_MAX as u64 + 1);
-        source.read_to_end(&mut text).map_err(PutError::of_source)?;
-        stated.set(stated_path(&text));
-        let reader = &context.narinfos.reader;
-        let undecided = Cell::new(false);
-        let is_elsewhere = |path: &StorePath| match reader.may_read(path) {
-            Ok(is_readable) => is_readable,
-            Err(_refusal) => {
-                undecided.set(true);
-                false
-            }
-        };
-        let published = narinfo::put(
-            &self.stored,
-            token,
-            hash_part,
-            &text,
-            &is_elsewhere,
-            &|path: &StoredPath| render(context, path),
+/// Returns the response to a request that changes something while the disk hangs.
+fn refuse_change(context: Context<'_>, head: Head<'_>) -> Option<Response> {
+    if matches!(head.method(), Method::Get | Method::Head) {
+        return None;
+    }
+    let error = context.stored.check_disk().err()?;
+    report(context, &error);
+    Some(failed(head, &PutError::Storage(error)))
+}
+
+fn put(context: Context<'_>, request: &mut Request, resource: Option<Resource<'_>>) -> Response {
+    let token = match client(context, request.head(), Right::Push) {
+        Ok(token) => token,
+        Err(response) => return response,
+    };
+    if content_len(request.head()).is_some_and(|len| len > BODY_LEN_MAX) {
+        let text = format!("the body has more than {} GiB", BODY_LEN_MAX >> 30);
+        return refused(Status::CONTENT_TOO_LARGE, &text);
+    }
+    if request.head().header("Content-Range").is_some() {
+        return refused(
+            Status::BAD_REQUEST,
+            "Content-Range is not supported: upload the whole file",
         );
-        let (path, published) = match published {
-            // The live Nix store may contain the reference, but it cannot be read at the moment.
-            Err(PutError::Narinfo(refusal))
-                if undecided.get() && matches!(*refusal, Refusal::MissingReference { .. }) =>
-            {
-                return Ok(Fixed::Unavailable.response());
-            }
-            other => other?,
-        };
-        let (path, by) = (&path.display(context.store_dir), context.uploader(token));
-        let observer = &reader.shared.observer;
-        Ok(ok(match published {
-            Published::Conflict => {
-                observer.event(&Event::UploadConflict { path, by });
-                "another NAR of this path was there first, and stays"
-            }
-            Published::Known => "known",
-            _ => {
-                observer.event(&Event::PathUploaded { path, by });
-                "published"
-            }
-        }))
     }
+    let encoding = match encoding_of(request.head(), resource) {
+        Ok(encoding) => encoding,
+        Err(response) => return response,
+    };
+    let body = SharedBody::new(request.reader());
+    let stated = Cell::new(None);
+    let outcome = match resource {
+        Some(Resource::Nar(name)) => put_nar(context.stored, &body, &token, &name),
+        resource => match encoding {
+            None => put_metadata(context, &mut &body, &token, resource, &stated),
+            Some(encoding) => {
+                let admitted = context.stored.admit(&token, &body, PATIENCE);
+                admitted.and_then(|mut memory| {
+                    decoded(&mut &body, encoding, &mut memory, |source| {
+                        put_metadata(context, source, &token, resource, &stated)
+                    })
+                })
+            }
+        },
+    };
+    outcome.unwrap_or_else(|error| {
+        let head = request.head();
+        match &error {
+            PutError::Storage(error) => report(context, error),
+            reason => {
+                let path = stated.take();
+                let path = path.as_ref().map(|path| path as &dyn Display);
+                context.refuse(head, &token, path, reason);
+            }
+        }
+        failed(head, &error)
+    })
+}
+
+fn put_nar(
+    stored: &StoredCache,
+    mut body: &SharedBody<'_>,
+    token: &Token,
+    name: &FileName,
+) -> Result<Response, PutError> {
+    let mut admitted = stored.admit(token, body, PATIENCE)?;
+    nar::put(stored, token, name, &mut body, &mut admitted)?;
+    Ok(ok("kept"))
+}
+
+/// Receives an upload other than a NAR. `source`: the body after the removal of its
+/// `Content-Encoding`. Sets `stated` to the store path that a narinfo states.
+fn put_metadata(
+    context: Context<'_>,
+    source: &mut dyn Read,
+    token: &Token,
+    resource: Option<Resource<'_>>,
+    stated: &Cell<Option<String>>,
+) -> Result<Response, PutError> {
+    match resource {
+        Some(Resource::Narinfo(hash_part)) => {
+            put_narinfo(context, source, token, hash_part, stated)
+        }
+        Some(Resource::CacheInfo) => put_cache_info(context, source),
+        Some(Resource::Log(path)) => {
+            logs::put(context.stored, token, path, source, LOG_LEN_MAX)?;
+            Ok(ok("kept"))
+        }
+        Some(Resource::Listing(_) | Resource::DebugInfo) => {
+            io::copy(&mut source.take(LOG_LEN_MAX), &mut io::sink())
+                .map_err(PutError::of_source)?;
+            Ok(ok("accepted"))
+        }
+        Some(Resource::Realisation(id)) => realisation::put(context, source, token, id),
+        Some(Resource::Nar(_)) | None => Ok(Fixed::NotFound.response()),
+    }
+}
+
+fn put_narinfo(
+    context: Context<'_>,
+    source: &mut dyn Read,
+    token: &Token,
+    hash_part: HashPart,
+    stated: &Cell<Option<String>>,
+) -> Result<Response, PutError> {
+    let mut text = Vec::new();
+    // Read one byte more than allowed, to detect a text that is too long.
+    let mut source = source.take(NARINFO_LEN_MAX as u64 + 1);
+    source.read_to_end(&mut text).map_err(PutError::of_source)?;
+    stated.set(stated_path(&text));
+    let reader = &context.narinfos.reader;
+    let undecided = Cell::new(false);
+    let is_elsewhere = |path: &StorePath| match reader.may_read(path) {
+        Ok(is_readable) => is_readable,
+        Err(_refusal) => {
+            undecided.set(true);
+            false
+        }
+    };
+    let published = narinfo::put(
+        context.stored,
+        token,
+        hash_part,
+        &text,
+        &is_elsewhere,
+        &|path: &StoredPath| render(context, path),
+    );
+    let (path, published) = match published {
+        // The live Nix store may contain the reference, but it cannot be read at the moment.
+        Err(PutError::Narinfo(refusal))
+            if undecided.get() && matches!(*refusal, Refusal::MissingReference { .. }) =>
+        {
+            return Ok(Fixed::Unavailable.response());
+        }
+        other => other?,
+    };
+    let (path, by) = (&path.display(context.store_dir), context.uploader(token));
+    let observer = &reader.shared.observer;
+    Ok(ok(match published {
+        Published::Conflict => {
+            observer.event(&Event::UploadConflict { path, by });
+            "another NAR of this path was there first, and stays"
+        }
+        Published::Known => "known",
+        _ => {
+            observer.event(&Event::PathUploaded { path, by });
+            "published"
+        }
+    }))
 }
 
 /// Returns the store path that a narinfo states, for log lines: any narinfo, also a wrong one.

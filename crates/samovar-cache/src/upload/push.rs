@@ -22,9 +22,9 @@ use samovar_storage::token::Token;
 use samovar_storage::verify::Memory as _;
 use samovar_storage::{PATIENCE, PutError, Refusal};
 
-use super::authorize::Right;
+use super::authorize::{Right, client};
 use super::body::SharedBody;
-use super::{Context, Uploads, failed, refused, render, report};
+use super::{Context, failed, refused, render, report};
 use crate::refusal::{Fixed, text_response};
 
 /// Memory for parsing a body, as a multiple of the body's length.
@@ -50,230 +50,227 @@ fn bad_query(error: QueryError) -> Failure {
     bad_request(&error.to_string())
 }
 
-impl Uploads {
-    /// Answers a request of the push protocol.
-    pub(super) fn push(
-        &self,
-        context: Context<'_>,
-        request: &mut Request,
-        target: Option<Target>,
-    ) -> Response {
-        let Some(target) = target else {
-            return Fixed::NotFound.response();
-        };
-        let (method, name) = method(target);
-        if request.head().method() != method {
-            return refused(Status::METHOD_NOT_ALLOWED, &format!("use {name}"))
-                .header("Allow", name);
-        }
-        let token = match self.client(context, request.head(), Right::Push) {
-            Ok(token) => token,
-            Err(response) => return response,
-        };
-        match self.push_authorized(context, request, target, &token) {
-            Ok(response) | Err(Failure::Response(response)) => response,
-            Err(Failure::Push(error)) => {
-                let head = request.head();
-                match &error {
-                    PushError::Put(PutError::Storage(error)) => report(context, error),
-                    reason => context.refuse(head, &token, None, reason),
-                }
-                failure(head, &error)
+/// Answers a request of the push protocol.
+pub(super) fn answer(
+    context: Context<'_>,
+    request: &mut Request,
+    target: Option<Target>,
+) -> Response {
+    let Some(target) = target else {
+        return Fixed::NotFound.response();
+    };
+    let (method, name) = method(target);
+    if request.head().method() != method {
+        return refused(Status::METHOD_NOT_ALLOWED, &format!("use {name}")).header("Allow", name);
+    }
+    let token = match client(context, request.head(), Right::Push) {
+        Ok(token) => token,
+        Err(response) => return response,
+    };
+    match answer_authorized(context, request, target, &token) {
+        Ok(response) | Err(Failure::Response(response)) => response,
+        Err(Failure::Push(error)) => {
+            let head = request.head();
+            match &error {
+                PushError::Put(PutError::Storage(error)) => report(context, error),
+                reason => context.refuse(head, &token, None, reason),
             }
+            failure(head, &error)
         }
     }
+}
 
-    fn push_authorized(
-        &self,
-        context: Context<'_>,
-        request: &mut Request,
-        target: Target,
-        token: &Token,
-    ) -> Result<Response, Failure> {
-        let len = match body_len_max(target) {
-            Some(limit) => body_len(request.head(), limit)?,
-            None => 0,
-        };
-        if request.head().header("Content-Encoding").is_some() {
-            return Err(Failure::Response(refused(
-                Status::UNSUPPORTED_MEDIA_TYPE,
-                "Content-Encoding is not supported: send the body as it is",
-            )));
+fn answer_authorized(
+    context: Context<'_>,
+    request: &mut Request,
+    target: Target,
+    token: &Token,
+) -> Result<Response, Failure> {
+    let len = match body_len_max(target) {
+        Some(limit) => body_len(request.head(), limit)?,
+        None => 0,
+    };
+    if request.head().header("Content-Encoding").is_some() {
+        return Err(Failure::Response(refused(
+            Status::UNSUPPORTED_MEDIA_TYPE,
+            "Content-Encoding is not supported: send the body as it is",
+        )));
+    }
+    match target {
+        Target::Open => open_push(context, request, token, len),
+        Target::Push(id) => {
+            push::close(context.stored, token, id)?;
+            Ok(done())
         }
-        match target {
-            Target::Open => self.open_push(context, request, token, len),
-            Target::Push(id) => {
-                push::close(&self.stored, token, id)?;
-                Ok(done())
-            }
-            Target::Pack(id) => self.put_pack(context, request, token, id),
-            Target::Parts(id, nar_hash) => self.parts(token, id, &nar_hash),
-            Target::Part(id, nar_hash, number) => {
-                let PartQuery { sha256 } =
-                    PartQuery::parse(query(request.head())).map_err(bad_query)?;
-                let push = push::find(&self.stored, token, id)?;
-                let body = SharedBody::new(request.reader());
-                let received = push::put_part(&push, nar_hash, number, len, sha256, &mut &body);
-                body.finish(received, BODY_LEN_MAX)?;
-                Ok(done())
-            }
-            Target::Join(id, nar_hash) => self.join(request, token, id, nar_hash),
-            Target::Assemble(id) => self.assemble(request, token, id),
-            Target::Publish(id) => self.publish_all(context, request, token, id, len),
+        Target::Pack(id) => put_pack(context, request, token, id),
+        Target::Parts(id, nar_hash) => parts(context, token, id, &nar_hash),
+        Target::Part(id, nar_hash, number) => {
+            let PartQuery { sha256 } =
+                PartQuery::parse(query(request.head())).map_err(bad_query)?;
+            let push = push::find(context.stored, token, id)?;
+            let body = SharedBody::new(request.reader());
+            let received = push::put_part(&push, nar_hash, number, len, sha256, &mut &body);
+            body.finish(received, BODY_LEN_MAX)?;
+            Ok(done())
+        }
+        Target::Join(id, nar_hash) => join(context, request, token, id, nar_hash),
+        Target::Assemble(id) => assemble(context, request, token, id),
+        Target::Publish(id) => publish_all(context, request, token, id, len),
+    }
+}
+
+fn open_push(
+    context: Context<'_>,
+    request: &mut Request,
+    token: &Token,
+    len: u64,
+) -> Result<Response, Failure> {
+    let body = SharedBody::new(request.reader());
+    let mut admitted = context.stored.admit(token, &body, PATIENCE)?;
+    admitted
+        .reserve(len.saturating_mul(PARSE_FACTOR))
+        .map_err(PutError::from)?;
+    let source = BufReader::new(&body);
+    let lines = read_open(source, OPEN_COUNT_MAX).map_err(PutError::Source)?;
+    let policy = &context.narinfos.reader.policy;
+    if policy.is_unknown() {
+        return Err(Failure::Response(Fixed::Unavailable.response()));
+    }
+    let (push_id, answers) = push::open(context.stored, token, &lines)?;
+    let opened = Opened {
+        push_id,
+        pack_len_max: BODY_LEN_MAX,
+        part_len_max: BODY_LEN_MAX,
+        answers,
+    };
+    let text = opened.text(lines.iter().map(|line| line.hash_part));
+    drop(admitted);
+    for (line, answer) in lines.iter().zip(&opened.answers) {
+        if let Answer::Refused(refusal) = answer {
+            let path = line.path.as_ref();
+            let path = path.map(|path| path.display(context.store_dir));
+            let path = path.as_ref().map(|path| path as &dyn Display);
+            context.refuse(request.head(), token, path, refusal);
         }
     }
+    Ok(text_response(Status::OK, text))
+}
 
-    fn open_push(
-        &self,
-        context: Context<'_>,
-        request: &mut Request,
-        token: &Token,
-        len: u64,
-    ) -> Result<Response, Failure> {
-        let body = SharedBody::new(request.reader());
-        let mut admitted = self.stored.admit(token, &body, PATIENCE)?;
-        admitted
-            .reserve(len.saturating_mul(PARSE_FACTOR))
-            .map_err(PutError::from)?;
-        let source = BufReader::new(&body);
-        let lines = read_open(source, OPEN_COUNT_MAX).map_err(PutError::Source)?;
-        let policy = &context.narinfos.reader.policy;
-        if policy.is_unknown() {
-            return Err(Failure::Response(Fixed::Unavailable.response()));
+fn put_pack(
+    context: Context<'_>,
+    request: &mut Request,
+    token: &Token,
+    id: PushId,
+) -> Result<Response, Failure> {
+    let push = push::find(context.stored, token, id)?;
+    let body = SharedBody::new(request.reader());
+    let receive = || -> Result<_, PushError> {
+        let mut admitted = context.stored.admit(token, &body, PATIENCE)?;
+        push::put_pack(&push, &mut &body, &mut admitted)
+    };
+    let outcomes = body.finish(receive(), BODY_LEN_MAX)?;
+    for outcome in &outcomes {
+        if let Some(reason) = &outcome.refusal {
+            let nar_hash = nar_hash_text(&outcome.nar_hash);
+            let path: &dyn Display = &format_args!("the NAR {nar_hash}");
+            context.refuse(request.head(), token, Some(path), reason);
         }
-        let (push_id, answers) = push::open(&self.stored, token, &lines)?;
-        let opened = Opened {
-            push_id,
-            pack_len_max: BODY_LEN_MAX,
-            part_len_max: BODY_LEN_MAX,
-            answers,
-        };
-        let text = opened.text(lines.iter().map(|line| line.hash_part));
-        drop(admitted);
-        for (line, answer) in lines.iter().zip(&opened.answers) {
-            if let Answer::Refused(refusal) = answer {
-                let path = line.path.as_ref();
-                let path = path.map(|path| path.display(context.store_dir));
-                let path = path.as_ref().map(|path| path as &dyn Display);
-                context.refuse(request.head(), token, path, refusal);
-            }
+    }
+    Ok(text_response(Status::OK, PackOutcome::text(&outcomes)))
+}
+
+fn parts(
+    context: Context<'_>,
+    token: &Token,
+    id: PushId,
+    nar_hash: &NarHash,
+) -> Result<Response, Failure> {
+    let parts = push::parts(&push::find(context.stored, token, id)?, nar_hash)?;
+    let lines = parts.iter().map(|part| PartLine {
+        number: part.number,
+        len: part.len,
+        sha256: part.sha256,
+    });
+    let lines: Vec<_> = lines.collect();
+    Ok(text_response(Status::OK, PartLine::text(&lines)))
+}
+
+fn join(
+    context: Context<'_>,
+    request: &mut Request,
+    token: &Token,
+    id: PushId,
+    nar_hash: NarHash,
+) -> Result<Response, Failure> {
+    let JoinQuery {
+        part_count,
+        compression,
+    } = JoinQuery::parse(query(request.head())).map_err(bad_query)?;
+    let push = push::find(context.stored, token, id)?;
+    let body = SharedBody::new(request.reader());
+    let mut admitted = context.stored.admit(token, &body, PATIENCE)?;
+    push::join(&push, nar_hash, part_count, compression, &mut admitted)?;
+    Ok(done())
+}
+
+fn assemble(
+    context: Context<'_>,
+    request: &mut Request,
+    token: &Token,
+    id: PushId,
+) -> Result<Response, Failure> {
+    let AssembleQuery { base, window_log } =
+        AssembleQuery::parse(query(request.head())).map_err(bad_query)?;
+    let push = push::find(context.stored, token, id)?;
+    let body = SharedBody::new(request.reader());
+    let receive = || -> Result<_, PushError> {
+        let mut admitted = context.stored.admit(token, &body, PATIENCE)?;
+        push::assemble(&push, &base, window_log, &mut &body, &mut admitted)
+    };
+    let (nar_hash, nar_size) = body.finish(receive(), BODY_LEN_MAX)?;
+    let assembled = Assembled { nar_hash, nar_size };
+    Ok(text_response(Status::OK, assembled.text()))
+}
+
+fn publish_all(
+    context: Context<'_>,
+    request: &mut Request,
+    token: &Token,
+    id: PushId,
+    len: u64,
+) -> Result<Response, Failure> {
+    let push = push::find(context.stored, token, id)?;
+    let body = SharedBody::new(request.reader());
+    let mut admitted = context.stored.admit(token, &body, PATIENCE)?;
+    admitted
+        .reserve(len.saturating_mul(PARSE_FACTOR))
+        .map_err(PutError::from)?;
+    let reader = &context.narinfos.reader;
+    let undecided = Cell::new(false);
+    let is_elsewhere = |path: &StorePath| {
+        reader.may_read(path).unwrap_or_else(|_refusal| {
+            undecided.set(true);
+            false
+        })
+    };
+    let render = |path: &StoredPath| render(context, path);
+    let paths = match push::publish(&push, &mut &body, &is_elsewhere, &render) {
+        // The live Nix store may contain the reference, but it cannot be read at the moment.
+        Err(PushError::Missing(_)) if undecided.get() => {
+            return Ok(Fixed::Unavailable.response());
         }
-        Ok(text_response(Status::OK, text))
-    }
-
-    fn put_pack(
-        &self,
-        context: Context<'_>,
-        request: &mut Request,
-        token: &Token,
-        id: PushId,
-    ) -> Result<Response, Failure> {
-        let push = push::find(&self.stored, token, id)?;
-        let body = SharedBody::new(request.reader());
-        let receive = || -> Result<_, PushError> {
-            let mut admitted = self.stored.admit(token, &body, PATIENCE)?;
-            push::put_pack(&push, &mut &body, &mut admitted)
-        };
-        let outcomes = body.finish(receive(), BODY_LEN_MAX)?;
-        for outcome in &outcomes {
-            if let Some(reason) = &outcome.refusal {
-                let nar_hash = nar_hash_text(&outcome.nar_hash);
-                let path: &dyn Display = &format_args!("the NAR {nar_hash}");
-                context.refuse(request.head(), token, Some(path), reason);
-            }
+        other => other?,
+    };
+    let (observer, by) = (&reader.shared.observer, context.uploader(token));
+    for (path, outcome) in &paths {
+        let path = &path.display(context.store_dir);
+        match outcome {
+            Published::New => observer.event(&Event::PathUploaded { path, by }),
+            Published::Conflict => observer.event(&Event::UploadConflict { path, by }),
+            _ => {}
         }
-        Ok(text_response(Status::OK, PackOutcome::text(&outcomes)))
     }
-
-    fn parts(&self, token: &Token, id: PushId, nar_hash: &NarHash) -> Result<Response, Failure> {
-        let parts = push::parts(&push::find(&self.stored, token, id)?, nar_hash)?;
-        let lines = parts.iter().map(|part| PartLine {
-            number: part.number,
-            len: part.len,
-            sha256: part.sha256,
-        });
-        let lines: Vec<_> = lines.collect();
-        Ok(text_response(Status::OK, PartLine::text(&lines)))
-    }
-
-    fn join(
-        &self,
-        request: &mut Request,
-        token: &Token,
-        id: PushId,
-        nar_hash: NarHash,
-    ) -> Result<Response, Failure> {
-        let JoinQuery {
-            part_count,
-            compression,
-        } = JoinQuery::parse(query(request.head())).map_err(bad_query)?;
-        let push = push::find(&self.stored, token, id)?;
-        let body = SharedBody::new(request.reader());
-        let mut admitted = self.stored.admit(token, &body, PATIENCE)?;
-        push::join(&push, nar_hash, part_count, compression, &mut admitted)?;
-        Ok(done())
-    }
-
-    fn assemble(
-        &self,
-        request: &mut Request,
-        token: &Token,
-        id: PushId,
-    ) -> Result<Response, Failure> {
-        let AssembleQuery { base, window_log } =
-            AssembleQuery::parse(query(request.head())).map_err(bad_query)?;
-        let push = push::find(&self.stored, token, id)?;
-        let body = SharedBody::new(request.reader());
-        let receive = || -> Result<_, PushError> {
-            let mut admitted = self.stored.admit(token, &body, PATIENCE)?;
-            push::assemble(&push, &base, window_log, &mut &body, &mut admitted)
-        };
-        let (nar_hash, nar_size) = body.finish(receive(), BODY_LEN_MAX)?;
-        let assembled = Assembled { nar_hash, nar_size };
-        Ok(text_response(Status::OK, assembled.text()))
-    }
-
-    fn publish_all(
-        &self,
-        context: Context<'_>,
-        request: &mut Request,
-        token: &Token,
-        id: PushId,
-        len: u64,
-    ) -> Result<Response, Failure> {
-        let push = push::find(&self.stored, token, id)?;
-        let body = SharedBody::new(request.reader());
-        let mut admitted = self.stored.admit(token, &body, PATIENCE)?;
-        admitted
-            .reserve(len.saturating_mul(PARSE_FACTOR))
-            .map_err(PutError::from)?;
-        let reader = &context.narinfos.reader;
-        let undecided = Cell::new(false);
-        let is_elsewhere = |path: &StorePath| {
-            reader.may_read(path).unwrap_or_else(|_refusal| {
-                undecided.set(true);
-                false
-            })
-        };
-        let render = |path: &StoredPath| render(context, path);
-        let paths = match push::publish(&push, &mut &body, &is_elsewhere, &render) {
-            // The live Nix store may contain the reference, but it cannot be read at the moment.
-            Err(PushError::Missing(_)) if undecided.get() => {
-                return Ok(Fixed::Unavailable.response());
-            }
-            other => other?,
-        };
-        let (observer, by) = (&reader.shared.observer, context.uploader(token));
-        for (path, outcome) in &paths {
-            let path = &path.display(context.store_dir);
-            match outcome {
-                Published::New => observer.event(&Event::PathUploaded { path, by }),
-                Published::Conflict => observer.event(&Event::UploadConflict { path, by }),
-                _ => {}
-            }
-        }
-        Ok(text_response(Status::OK, published(paths.len())))
-    }
+    Ok(text_response(Status::OK, published(paths.len())))
 }
 
 /// Returns the response to a request that failed.

@@ -13,7 +13,7 @@ use samovar_store::{Realisation, RealisationId};
 use serde_json::{Map, Value};
 
 use super::get::is_denied;
-use super::{Context, Uploads, ok, report, unavailable};
+use super::{Context, ok, report, unavailable};
 use crate::narinfo::signing::Stored;
 use crate::reader::uploaded_info;
 use crate::refusal::Fixed;
@@ -22,121 +22,110 @@ use crate::route;
 /// Maximum number of signatures of a realisation.
 const SIGNATURE_COUNT_MAX: usize = 32;
 
-impl Uploads {
-    pub(super) fn put_realisation(
-        &self,
-        context: Context<'_>,
-        source: &mut dyn Read,
-        token: &Token,
-        id: &RealisationId,
-    ) -> Result<Response, PutError> {
-        let mut text = Vec::new();
-        // Read one byte more than allowed, to detect a text that is too long.
-        let mut source = source.take(REALISATION_LEN_MAX as u64 + 1);
-        source.read_to_end(&mut text).map_err(PutError::of_source)?;
-        if text.len() > REALISATION_LEN_MAX {
-            return Err(Refusal::RealisationTooLong.into());
-        }
-        let mut new = parse(id, &text).map_err(Refusal::Realisation)?;
-        let reader = &context.narinfos.reader;
-        match reader.may_read(&new.out_path) {
-            Ok(is_readable) => new.is_elsewhere = is_readable,
-            // The live Nix store may contain the output, but it cannot be read at the moment.
-            Err(_refusal) if !self.may_contain(new.out_path.hash_part()) => {
-                return Ok(Fixed::Unavailable.response());
-            }
-            Err(_refusal) => {}
-        }
-        if !realisations::put(&self.stored, token, &new)? {
-            let path = &new.out_path.display(context.store_dir);
-            let by = context.uploader(token);
-            let observer = &reader.shared.observer;
-            observer.event(&Event::UploadConflict { path, by });
-            return Ok(ok("another realisation was there first, and stays"));
-        }
-        // It is recorded whether or not the mirror can be written now.
-        if let Err(error) = self.mirror_realisation(context, id) {
-            report(context, &error);
-        }
-        Ok(ok("kept"))
+pub(super) fn put(
+    context: Context<'_>,
+    source: &mut dyn Read,
+    token: &Token,
+    id: &RealisationId,
+) -> Result<Response, PutError> {
+    let mut text = Vec::new();
+    // Read one byte more than allowed, to detect a text that is too long.
+    let mut source = source.take(REALISATION_LEN_MAX as u64 + 1);
+    source.read_to_end(&mut text).map_err(PutError::of_source)?;
+    if text.len() > REALISATION_LEN_MAX {
+        return Err(Refusal::RealisationTooLong.into());
     }
+    let mut new = parse(id, &text).map_err(Refusal::Realisation)?;
+    let reader = &context.narinfos.reader;
+    match reader.may_read(&new.out_path) {
+        Ok(is_readable) => new.is_elsewhere = is_readable,
+        // The live Nix store may contain the output, but it cannot be read at the moment.
+        Err(_refusal) if !context.stored.may_contain(new.out_path.hash_part()) => {
+            return Ok(Fixed::Unavailable.response());
+        }
+        Err(_refusal) => {}
+    }
+    if !realisations::put(context.stored, token, &new)? {
+        let path = &new.out_path.display(context.store_dir);
+        let by = context.uploader(token);
+        let observer = &reader.shared.observer;
+        observer.event(&Event::UploadConflict { path, by });
+        return Ok(ok("another realisation was there first, and stays"));
+    }
+    // It is recorded whether or not the mirror can be written now.
+    if let Err(error) = mirror(context, id) {
+        report(context, &error);
+    }
+    Ok(ok("kept"))
+}
 
-    /// Responds with an uploaded realisation. A realisation reveals that its output exists, so it
-    /// is served only to clients that may read the output.
-    pub(super) fn realisation(&self, context: Context<'_>, id: &RealisationId) -> Response {
-        match self.render_realisation(context, id) {
-            Ok(Some(text)) => {
-                Response::new(Status::OK, text).header("Content-Type", "application/json")
-            }
-            Ok(None) => Fixed::NotFound.response(),
-            Err(error) => unavailable(context, &error),
+/// Responds with an uploaded realisation. A realisation reveals that its output exists, so it is
+/// served only to clients that may read the output.
+pub(super) fn answer(context: Context<'_>, id: &RealisationId) -> Response {
+    match render(context, id) {
+        Ok(Some(text)) => {
+            Response::new(Status::OK, text).header("Content-Type", "application/json")
         }
+        Ok(None) => Fixed::NotFound.response(),
+        Err(error) => unavailable(context, &error),
     }
+}
 
-    /// Writes the realisations that the storage directory lacks.
-    pub(super) fn repair_realisations(&self, context: Context<'_>) {
-        let repaired = realisations::unmirrored(&self.stored).and_then(|keys| {
-            for key in keys {
-                if let Some(id) = key.strip_suffix(".doi").and_then(route::realisation) {
-                    self.mirror_realisation(context, &id)?;
-                }
+/// Writes the realisations that the storage directory lacks.
+pub(super) fn repair(context: Context<'_>) {
+    let repaired = realisations::unmirrored(context.stored).and_then(|keys| {
+        for key in keys {
+            if let Some(id) = key.strip_suffix(".doi").and_then(route::realisation) {
+                mirror(context, &id)?;
             }
-            Ok(())
-        });
-        if let Err(error) = repaired {
-            report(context, &error);
         }
+        Ok(())
+    });
+    if let Err(error) = repaired {
+        report(context, &error);
     }
+}
 
-    fn mirror_realisation(
-        &self,
-        context: Context<'_>,
-        id: &RealisationId,
-    ) -> Result<(), StorageError> {
-        match self.render_realisation(context, id)? {
-            Some(text) => realisations::mirror(&self.stored, &key(id), &text),
-            None => Ok(()),
+fn mirror(context: Context<'_>, id: &RealisationId) -> Result<(), StorageError> {
+    match render(context, id)? {
+        Some(text) => realisations::mirror(context.stored, &key(id), &text),
+        None => Ok(()),
+    }
+}
+
+/// Returns the JSON document of an uploaded realisation, with the cache's signatures in addition to
+/// the uploaded ones. Returns `None` if there is no such realisation, or if the client may not read
+/// its output.
+fn render(context: Context<'_>, id: &RealisationId) -> Result<Option<String>, StorageError> {
+    let Some(StoredRealisation {
+        is_of_cache,
+        body,
+        signatures,
+    }) = extras::realisation(context.stored.metadata(), context.stored.id(), &key(id))?
+    else {
+        return Ok(None);
+    };
+    let damaged = |error: &dyn std::fmt::Display| StorageError::Damaged(error.to_string());
+    let realisation = |document| Realisation::new(document).map_err(|error| damaged(&error));
+    let uploaded = realisation(realisation(body)?.signed(id, &signatures, false))?;
+    let out_path = uploaded.out_path();
+    let (reader, signing) = (&context.narinfos.reader, &context.narinfos.signing);
+    let info = if is_of_cache {
+        // This look-up revives the output if it is condemned.
+        match context.stored.lookup(out_path.hash_part())? {
+            Some(path) if !is_denied(context, &path) => Some(uploaded_info(&path)),
+            _ => return Ok(None),
         }
-    }
-
-    /// Returns the JSON document of an uploaded realisation, with the cache's signatures in
-    /// addition to the uploaded ones. Returns `None` if there is no such realisation, or if the
-    /// client may not read its output.
-    fn render_realisation(
-        &self,
-        context: Context<'_>,
-        id: &RealisationId,
-    ) -> Result<Option<String>, StorageError> {
-        let Some(StoredRealisation {
-            is_of_cache,
-            body,
-            signatures,
-        }) = extras::realisation(self.stored.metadata(), self.stored.id(), &key(id))?
-        else {
-            return Ok(None);
-        };
-        let damaged = |error: &dyn std::fmt::Display| StorageError::Damaged(error.to_string());
-        let realisation = |document| Realisation::new(document).map_err(|error| damaged(&error));
-        let uploaded = realisation(realisation(body)?.signed(id, &signatures, false))?;
-        let out_path = uploaded.out_path();
-        let (reader, signing) = (&context.narinfos.reader, &context.narinfos.signing);
-        let info = if is_of_cache {
-            // This look-up revives the output if it is condemned.
-            match self.stored.lookup(out_path.hash_part())? {
-                Some(path) if !is_denied(context, &path) => Some(uploaded_info(&path)),
-                _ => return Ok(None),
-            }
-        } else {
-            match reader.readable(out_path.hash_part()) {
-                Ok(info) => Some(info),
-                Err(_refusal) => return Ok(None),
-            }
-        };
-        let info = info.filter(|info| info.path == *out_path);
-        Ok(info.map(|info| {
-            signing.realisation(id, uploaded, Some(&info), context.store_dir, Stored::Keep)
-        }))
-    }
+    } else {
+        match reader.readable(out_path.hash_part()) {
+            Ok(info) => Some(info),
+            Err(_refusal) => return Ok(None),
+        }
+    };
+    let info = info.filter(|info| info.path == *out_path);
+    Ok(info.map(|info| {
+        signing.realisation(id, uploaded, Some(&info), context.store_dir, Stored::Keep)
+    }))
 }
 
 /// Returns the URL of a realisation, relative to the cache. It is also the key of its object.

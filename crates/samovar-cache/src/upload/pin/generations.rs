@@ -9,11 +9,13 @@ use samovar_http::{Body, Response};
 use samovar_protocol::end_line;
 use samovar_protocol::names::PinName;
 use samovar_protocol::pins::{Generation, fingerprint, signature_line};
+use samovar_storage::StoredCache;
 use samovar_storage::metadata::{Pin, pins};
 
 use super::context_of;
+use super::read::readable_pins;
 use crate::narinfo::narinfos::Narinfos;
-use crate::upload::{Context, Uploads, unavailable};
+use crate::upload::{Context, unavailable};
 
 /// Maximum number of generations in a page.
 const PAGE_LEN: u32 = 256;
@@ -31,7 +33,7 @@ pub(super) struct Page {
 /// The state of a body.
 struct Writer {
     narinfos: Arc<Narinfos>,
-    uploads: Uploads,
+    stored: StoredCache,
     name: PinName,
     /// Number of generations in the text so far.
     count: usize,
@@ -39,74 +41,60 @@ struct Writer {
     signatures: String,
 }
 
-impl Uploads {
-    /// Reads generations with a number less than `below`. Reads further pages if a policy hides all
-    /// generations of the first ones.
-    pub(super) fn page(
-        &self,
-        context: Context<'_>,
-        name: &PinName,
-        mut below: i64,
-    ) -> Result<Page, Response> {
-        let metadata = self.stored.metadata();
-        let mut newest = None;
-        loop {
-            let pins = pins::generations(metadata, self.stored.id(), name, below, PAGE_LEN);
-            let pins = pins.map_err(|error| unavailable(context, &error))?;
-            newest = newest.or(pins.first().map(|pin| pin.generation));
-            let is_full = pins.len() >= PAGE_LEN as usize;
-            let rest = pins.last().filter(|_| is_full).map(|pin| pin.generation);
-            let pins = self.readable_pins(context, pins)?;
-            match rest {
-                Some(oldest) if pins.is_empty() => below = oldest,
-                rest => return Ok(Page { newest, pins, rest }),
-            }
+/// Reads generations with a number less than `below`. Reads further pages if a policy hides all
+/// generations of the first ones.
+pub(super) fn page(context: Context<'_>, name: &PinName, mut below: i64) -> Result<Page, Response> {
+    let metadata = context.stored.metadata();
+    let mut newest = None;
+    loop {
+        let pins = pins::generations(metadata, context.stored.id(), name, below, PAGE_LEN);
+        let pins = pins.map_err(|error| unavailable(context, &error))?;
+        newest = newest.or(pins.first().map(|pin| pin.generation));
+        let is_full = pins.len() >= PAGE_LEN as usize;
+        let rest = pins.last().filter(|_| is_full).map(|pin| pin.generation);
+        let pins = readable_pins(context, pins)?;
+        match rest {
+            Some(oldest) if pins.is_empty() => below = oldest,
+            rest => return Ok(Page { newest, pins, rest }),
         }
     }
+}
 
-    /// Returns the body with all generations of a pin. `page`: the first page, which is not empty.
-    pub(super) fn generations_body(
-        &self,
-        context: Context<'_>,
-        name: &PinName,
-        page: Page,
-    ) -> Body {
-        let mut signatures = String::new();
-        if let Some(newest) = page.pins.first() {
-            let newest = generation(newest);
-            let fingerprint = fingerprint(context.store_dir, name.as_str(), &newest);
-            let signing = &context.narinfos.signing;
-            let all = signing.sign_pin(fingerprint.as_bytes());
-            signatures.extend(all.iter().map(signature_line));
-        }
-        let mut writer = Writer {
-            narinfos: Arc::clone(context.narinfos),
-            uploads: self.clone(),
-            name: name.clone(),
-            count: 0,
-            signatures,
-        };
-        if page.rest.is_none() {
-            return writer.text(&page).into();
-        }
-        let mut next = Some(Ok(page));
-        Body::pieces(std::iter::from_fn(move || {
-            Some(next.take()?.map(|page| {
-                let text = writer.text(&page);
-                next = page.rest.map(|oldest| writer.page(oldest));
-                text
-            }))
-        }))
-        // If the database is locked, the storage itself lends the slot.
-        .keeping_slot()
+/// Returns the body with all generations of a pin. `page`: the first page, which is not empty.
+pub(super) fn generations_body(context: Context<'_>, name: &PinName, page: Page) -> Body {
+    let mut signatures = String::new();
+    if let Some(newest) = page.pins.first() {
+        let newest = generation(newest);
+        let fingerprint = fingerprint(context.store_dir, name.as_str(), &newest);
+        let signing = &context.narinfos.signing;
+        let all = signing.sign_pin(fingerprint.as_bytes());
+        signatures.extend(all.iter().map(signature_line));
     }
+    let mut writer = Writer {
+        narinfos: Arc::clone(context.narinfos),
+        stored: context.stored.clone(),
+        name: name.clone(),
+        count: 0,
+        signatures,
+    };
+    if page.rest.is_none() {
+        return writer.text(&page).into();
+    }
+    let mut next = Some(Ok(page));
+    Body::pieces(std::iter::from_fn(move || {
+        Some(next.take()?.map(|page| {
+            let text = writer.text(&page);
+            next = page.rest.map(|oldest| writer.page(oldest));
+            text
+        }))
+    }))
+    // If the database is locked, the storage itself lends the slot.
+    .keeping_slot()
 }
 
 impl Writer {
     fn page(&self, below: i64) -> io::Result<Page> {
-        let page = self
-            .uploads
-            .page(context_of(&self.narinfos), &self.name, below);
+        let page = page(context_of(&self.stored, &self.narinfos), &self.name, below);
         // The error was reported.
         page.map_err(|_response| io::Error::other("the storage cannot be read"))
     }

@@ -1,7 +1,7 @@
 //! Pins of clients: `upload/pin/<name>` and `upload/pin-events` (`docs/pins.md`).
 
 mod condition;
-mod events;
+pub(super) mod events;
 #[cfg(fuzzing)]
 pub(crate) mod fuzzing;
 mod generations;
@@ -18,11 +18,11 @@ use samovar_protocol::names::{PinName, PinNameError};
 use samovar_protocol::pins::{Version, removed};
 use samovar_storage::pinning::{self, PinError};
 use samovar_storage::token::Token;
-use samovar_storage::{PutError, StorageError};
+use samovar_storage::{PutError, StorageError, StoredCache};
 
-use super::authorize::Right;
+use super::authorize::{Right, client};
 use super::get::is_denied;
-use super::{Context, Uploads, failed, refused};
+use super::{Context, failed, refused};
 use crate::known::pin_watch::{COUNT_MAX, TOKEN_COUNT_MAX, WaitError};
 use crate::narinfo::narinfos::Narinfos;
 use crate::refusal::{Fixed, text_response};
@@ -30,71 +30,67 @@ use crate::refusal::{Fixed, text_response};
 /// The methods of a pin.
 const ALLOWED: &str = "GET, HEAD, PUT, DELETE";
 
-impl Uploads {
-    /// Answers a request about a pin. `name`: `None` if the URL has an invalid name.
-    pub(super) fn pin(
-        &self,
-        context: Context<'_>,
-        request: &mut Request,
-        name: Option<&PinName>,
-    ) -> Response {
-        let answer = match request.head().method() {
-            Method::Get | Method::Head => self.read_pin(context, request.head(), name),
-            Method::Put => self.put_pin(context, request, name),
-            Method::Delete => self.delete_pin(context, request.head(), name),
-            _ => Err(
-                refused(Status::METHOD_NOT_ALLOWED, &format!("use {ALLOWED}"))
-                    .header("Allow", ALLOWED),
-            ),
-        };
-        answer.unwrap_or_else(|refusal| refusal)
-    }
+/// Answers a request about a pin. `name`: `None` if the URL has an invalid name.
+pub(super) fn answer(
+    context: Context<'_>,
+    request: &mut Request,
+    name: Option<&PinName>,
+) -> Response {
+    let answer = match request.head().method() {
+        Method::Get | Method::Head => read::answer(context, request.head(), name),
+        Method::Put => put::answer(context, request, name),
+        Method::Delete => delete_pin(context, request.head(), name),
+        _ => Err(
+            refused(Status::METHOD_NOT_ALLOWED, &format!("use {ALLOWED}")).header("Allow", ALLOWED),
+        ),
+    };
+    answer.unwrap_or_else(|refusal| refusal)
+}
 
-    /// Answers a request for the list of pins.
-    pub(super) fn pins(&self, context: Context<'_>, request: &mut Request) -> Response {
-        let answer = match request.head().method() {
-            Method::Get | Method::Head => self.list_pins(context, request.head()),
-            // The name of the pin is missing.
-            _ => return self.pin(context, request, None),
-        };
-        answer.unwrap_or_else(|refusal| refusal)
-    }
+/// Answers a request for the list of pins.
+pub(super) fn list(context: Context<'_>, request: &mut Request) -> Response {
+    let answer = match request.head().method() {
+        Method::Get | Method::Head => read::list(context, request.head()),
+        // The name of the pin is missing.
+        _ => return answer(context, request, None),
+    };
+    answer.unwrap_or_else(|refusal| refusal)
+}
 
-    /// Removes a pin, or one generation of it.
-    fn delete_pin(
-        &self,
-        context: Context<'_>,
-        head: Head<'_>,
-        name: Option<&PinName>,
-    ) -> Result<Response, Response> {
-        let token = self.client(context, head, Right::Pin)?;
-        let name = valid(name)?;
-        let [generation] = parameters(head, ["generation"])?;
-        let condition = condition::of(head).map_err(|fault| bad_request(&fault))?;
-        let outcome = pinning::unpin(&self.stored, &token, name, generation, condition);
-        let count = outcome.map_err(|error| refusal(context, head, &token, error))?;
-        if count > 0 {
-            let shared = &context.narinfos.reader.shared;
-            shared.pin_watch.change();
-            shared.observer.event(&Event::PinRemoved {
-                pin: name.as_str(),
-                count,
-                by: context.uploader(&token),
-            });
-        }
-        Ok(text_response(Status::OK, removed(count)))
+/// Removes a pin, or one generation of it.
+fn delete_pin(
+    context: Context<'_>,
+    head: Head<'_>,
+    name: Option<&PinName>,
+) -> Result<Response, Response> {
+    let token = client(context, head, Right::Pin)?;
+    let name = valid(name)?;
+    let [generation] = parameters(head, ["generation"])?;
+    let condition = condition::of(head).map_err(|fault| bad_request(&fault))?;
+    let outcome = pinning::unpin(context.stored, &token, name, generation, condition);
+    let count = outcome.map_err(|error| refusal(context, head, &token, error))?;
+    if count > 0 {
+        let shared = &context.narinfos.reader.shared;
+        shared.pin_watch.change();
+        shared.observer.event(&Event::PinRemoved {
+            pin: name.as_str(),
+            count,
+            by: context.uploader(&token),
+        });
     }
+    Ok(text_response(Status::OK, removed(count)))
+}
 
-    /// Returns whether the cache has this uploaded path, and no policy hides it.
-    fn is_readable(&self, context: Context<'_>, path: &StorePath) -> Result<bool, StorageError> {
-        let found = self.stored.lookup(path.hash_part())?;
-        Ok(found.is_some_and(|found| found.path == *path && !is_denied(context, &found)))
-    }
+/// Returns whether the cache has this uploaded path, and no policy hides it.
+fn is_readable(context: Context<'_>, path: &StorePath) -> Result<bool, StorageError> {
+    let found = context.stored.lookup(path.hash_part())?;
+    Ok(found.is_some_and(|found| found.path == *path && !is_denied(context, &found)))
 }
 
 /// Returns the context of requests to a cache, for the time after the request was handled.
-fn context_of(narinfos: &Arc<Narinfos>) -> Context<'_> {
+fn context_of<'a>(stored: &'a StoredCache, narinfos: &'a Arc<Narinfos>) -> Context<'a> {
     Context {
+        stored,
         narinfos,
         store_dir: narinfos.reader.shared.store.store_dir(),
         cache_info: &[],

@@ -13,56 +13,52 @@ use samovar_storage::metadata::Pin;
 use samovar_storage::pinning::{self, PinError, PinOptions};
 use samovar_storage::token::Token;
 
-use super::{bad_request, condition, number_needed, parameters, refusal, valid};
+use super::{bad_request, condition, is_readable, number_needed, parameters, refusal, valid};
 use crate::refusal::text_response;
-use crate::upload::authorize::Right;
-use crate::upload::{Context, Uploads, failed, refused};
+use crate::upload::authorize::{Right, client};
+use crate::upload::{Context, failed, refused};
 
-impl Uploads {
-    /// Pins the path in the body of a request.
-    pub(super) fn put_pin(
-        &self,
-        context: Context<'_>,
-        request: &mut Request,
-        name: Option<&PinName>,
-    ) -> Result<Response, Response> {
-        let token = self.client(context, request.head(), Right::Pin)?;
-        let name = valid(name)?;
-        name.check_new()
-            .map_err(|error| bad_request(&error.to_string()))?;
-        let mut options = options(request.head())?;
-        let content = content(request)?;
-        let path = content.path;
-        (options.host, options.message) = (content.host, content.message);
-        let pinned = self.pin_path(context, &token, &path, name, options);
-        let pin = pinned.map_err(|error| refusal(context, request.head(), &token, error))?;
-        let shared = &context.narinfos.reader.shared;
-        shared.pin_watch.change();
-        shared.observer.event(&Event::PathPinned {
-            path: &path.display(context.store_dir),
-            pin: name.as_str(),
-            by: context.uploader(&token),
-        });
-        let pinned = Pinned {
-            number: pin.generation.unsigned_abs(),
-            path,
-        };
-        Ok(text_response(Status::OK, pinned.text()).header("ETag", pin.version().tag()))
-    }
+/// Pins the path in the body of a request.
+pub(super) fn answer(
+    context: Context<'_>,
+    request: &mut Request,
+    name: Option<&PinName>,
+) -> Result<Response, Response> {
+    let token = client(context, request.head(), Right::Pin)?;
+    let name = valid(name)?;
+    name.check_new()
+        .map_err(|error| bad_request(&error.to_string()))?;
+    let mut options = options(request.head())?;
+    let content = content(request)?;
+    let path = content.path;
+    (options.host, options.message) = (content.host, content.message);
+    let pinned = pin_path(context, &token, &path, name, options);
+    let pin = pinned.map_err(|error| refusal(context, request.head(), &token, error))?;
+    let shared = &context.narinfos.reader.shared;
+    shared.pin_watch.change();
+    shared.observer.event(&Event::PathPinned {
+        path: &path.display(context.store_dir),
+        pin: name.as_str(),
+        by: context.uploader(&token),
+    });
+    let pinned = Pinned {
+        number: pin.generation.unsigned_abs(),
+        path,
+    };
+    Ok(text_response(Status::OK, pinned.text()).header("ETag", pin.version().tag()))
+}
 
-    fn pin_path(
-        &self,
-        context: Context<'_>,
-        token: &Token,
-        path: &StorePath,
-        name: &PinName,
-        options: PinOptions,
-    ) -> Result<Pin, PinError> {
-        // A path that a policy hides is answered as if it did not exist.
-        match self.is_readable(context, path)? {
-            true => pinning::pin(&self.stored, token, path, name, options),
-            false => Err(PinError::NotUploaded(path.clone())),
-        }
+fn pin_path(
+    context: Context<'_>,
+    token: &Token,
+    path: &StorePath,
+    name: &PinName,
+    options: PinOptions,
+) -> Result<Pin, PinError> {
+    // A path that a policy hides is answered as if it did not exist.
+    match is_readable(context, path)? {
+        true => pinning::pin(context.stored, token, path, name, options),
+        false => Err(PinError::NotUploaded(path.clone())),
     }
 }
 
