@@ -6,184 +6,185 @@ use samovar_http::http::Status;
 use samovar_nix::StorePath;
 use samovar_storage::metadata::caches;
 
+use super::PagedCache;
+use super::PagesConfig;
 use super::View;
 use super::assets::MARK;
+use super::recent::{recent_paths, recent_section};
 use super::text::{Age, Count};
 
-impl View<'_> {
-    /// Renders the landing page.
-    pub(super) fn landing(&self) -> Response {
-        let config = self.cache.config;
-        let store = self.reader().store();
-        // A policy hides paths, so their number is not shown either.
-        let is_open = self.reader().policy.is_open();
-        let snapshot = is_open.then(|| self.reader().shared.refresh()).flatten();
-        // If the number cannot be read, the rest of the page is still right.
-        let stored = self.cache.stored.filter(|_| is_open);
-        let uploaded =
-            stored.and_then(|stored| caches::path_count(stored.metadata(), stored.id()).ok());
-        let keys = self.cache.narinfos.signing.public_keys();
-        let recent = self.recent_paths();
-        let main = html! {
-            div.hero {
-                (PreEscaped(MARK))
+/// Renders the landing page.
+pub(super) fn page(view: &View<'_>) -> Response {
+    let config = view.cache.config;
+    let store = view.reader().store();
+    // A policy hides paths, so their number is not shown either.
+    let is_open = view.reader().policy.is_open();
+    let snapshot = is_open.then(|| view.reader().shared.refresh()).flatten();
+    // If the number cannot be read, the rest of the page is still right.
+    let stored = view.cache.stored.filter(|_| is_open);
+    let uploaded =
+        stored.and_then(|stored| caches::path_count(stored.metadata(), stored.id()).ok());
+    let keys = view.cache.narinfos.signing.public_keys();
+    let recent = recent_paths(view.reader());
+    let main = html! {
+        div.hero {
+            (PreEscaped(MARK))
+            div {
+                h1 { (view.name()) }
+                p.lead {
+                    @if config.description.is_empty() {
+                        "A binary cache for Nix: download packages instead of building them."
+                    } @else {
+                        (config.description)
+                    }
+                }
+            }
+        }
+        dl.facts {
+            @if let Some(snapshot) = snapshot {
+                div { dt { "Paths" } dd { (Count(snapshot.path_count() as u64)) } }
+            }
+            @if let Some(newest) = recent.first() {
+                div { dt { "Newest path" } dd { (Age::of(newest.registration_time)) } }
+            }
+            div { dt { "Priority" } dd { (view.cache.priority) } }
+            div { dt { "Store" } dd { code { (store.store_dir()) } } }
+            @if view.cache.stored.is_some() {
                 div {
-                    h1 { (self.name()) }
-                    p.lead {
-                        @if config.description.is_empty() {
-                            "A binary cache for Nix: download packages instead of building them."
-                        } @else {
-                            (config.description)
+                    dt { "Uploads" }
+                    dd { a href=(view.base.to("uploads")) {
+                        @match uploaded {
+                            Some(count) => { (Count(count).of("path")) },
+                            None => "Recent",
                         }
-                    }
+                    } }
                 }
-            }
-            dl.facts {
-                @if let Some(snapshot) = snapshot {
-                    div { dt { "Paths" } dd { (Count(snapshot.path_count() as u64)) } }
-                }
-                @if let Some(newest) = recent.first() {
-                    div { dt { "Newest path" } dd { (Age::of(newest.registration_time)) } }
-                }
-                div { dt { "Priority" } dd { (self.cache.priority) } }
-                div { dt { "Store" } dd { code { (store.store_dir()) } } }
-                @if self.cache.stored.is_some() {
-                    div {
-                        dt { "Uploads" }
-                        dd { a href=(self.base.to("uploads")) {
-                            @match uploaded {
-                                Some(count) => { (Count(count).of("path")) },
-                                None => "Recent",
-                            }
-                        } }
-                    }
-                }
-            }
-            (keys_section(&keys))
-            (self.use_section(&keys))
-            @if self.cache.stored.is_some() { (self.push_section()) }
-            (self.recent_section(&recent))
-        };
-        self.page("", "landing", main).response(Status::OK)
-    }
-
-    fn use_section(&self, keys: &[String]) -> Markup {
-        let url = self.url();
-        let placeholder = ["KEY-OF-THE-BUILDER".to_owned()];
-        let is_signing = !keys.is_empty();
-        let keys = if is_signing { keys } else { &placeholder };
-        let quoted = keys.iter().map(|key| format!("    {}\n", nix_string(key)));
-        let quoted: String = quoted.collect();
-        html! {
-            section aria-labelledby="use" {
-                h2 id="use" { "Client setup" }
-                @if self.cache.config.public_url.is_none() {
-                    p.without-script {
-                        "Replace " code { (PLACEHOLDER) } " with the address of this page."
-                    }
-                }
-                (tabs("Setup for", "tab", [
-                    ("Nix", "/etc/nix/nix.conf", html! {
-                        "extra-substituters = " (url) "\n"
-                        "extra-trusted-public-keys = " (keys.join(" "))
-                    }),
-                    ("NixOS", "NixOS configuration", html! {
-                        "nix.settings = {\n"
-                        "  substituters = [\n    \"" (url) "\"\n  ];\n"
-                        "  trusted-public-keys = [\n" (quoted) "  ];\n"
-                        "};"
-                    }),
-                    ("Flake", "flake.nix", html! {
-                        "nixConfig = {\n"
-                        "  extra-substituters = [\n    \"" (url) "\"\n  ];\n"
-                        "  extra-trusted-public-keys = [\n" (quoted) "  ];\n"
-                        "};"
-                    }),
-                    ("samovar use", USE_LABEL, html! {
-                        "samovar use"
-                        @if !is_signing { " --key " (shell_word(&placeholder[0])) }
-                        " " (url)
-                    }),
-                    ("One-off copy", ONE_OFF_LABEL, self.copy("PATH")),
-                ]))
-                @if self.cache.config.has_passwords { (self.netrc()) }
             }
         }
-    }
+        (keys_section(&keys))
+        (use_section(view, &keys))
+        @if view.cache.stored.is_some() { (push_section(view.cache.config)) }
+        (recent_section(view.base, &recent))
+    };
+    view.page("", "landing", main).response(Status::OK)
+}
 
-    fn push_section(&self) -> Markup {
-        let url = self.url();
-        html! {
-            section aria-labelledby="push" {
-                h2 id="push" { "Push" }
-                p {
-                    "A client that uploads paths needs a token with the right push, which the "
-                    "operator of the cache can give you."
+fn use_section(view: &View<'_>, keys: &[String]) -> Markup {
+    let url = url(view.cache.config);
+    let placeholder = ["KEY-OF-THE-BUILDER".to_owned()];
+    let is_signing = !keys.is_empty();
+    let keys = if is_signing { keys } else { &placeholder };
+    let quoted = keys.iter().map(|key| format!("    {}\n", nix_string(key)));
+    let quoted: String = quoted.collect();
+    html! {
+        section aria-labelledby="use" {
+            h2 id="use" { "Client setup" }
+            @if view.cache.config.public_url.is_none() {
+                p.without-script {
+                    "Replace " code { (PLACEHOLDER) } " with the address of this page."
                 }
-                (tabs("Push with", "push", [
-                    ("samovar push", "command, with the token in the file TOKEN", html! {
-                        "samovar push --token-file TOKEN " (url) " ./result"
-                    }),
-                    ("nix copy", "command, with the token in the netrc file", html! {
-                        "nix --extra-experimental-features nix-command copy \\\n"
-                        "  --to '" (url) "/upload?compression=zstd' \\\n"
-                        "  ./result"
-                    }),
-                    ("Token of nix copy", "/etc/nix/netrc", html! {
-                        "machine " (self.host()) " login NAME password TOKEN"
-                    }),
-                ]))
             }
+            (tabs("Setup for", "tab", [
+                ("Nix", "/etc/nix/nix.conf", html! {
+                    "extra-substituters = " (url) "\n"
+                    "extra-trusted-public-keys = " (keys.join(" "))
+                }),
+                ("NixOS", "NixOS configuration", html! {
+                    "nix.settings = {\n"
+                    "  substituters = [\n    \"" (url) "\"\n  ];\n"
+                    "  trusted-public-keys = [\n" (quoted) "  ];\n"
+                    "};"
+                }),
+                ("Flake", "flake.nix", html! {
+                    "nixConfig = {\n"
+                    "  extra-substituters = [\n    \"" (url) "\"\n  ];\n"
+                    "  extra-trusted-public-keys = [\n" (quoted) "  ];\n"
+                    "};"
+                }),
+                ("samovar use", USE_LABEL, html! {
+                    "samovar use"
+                    @if !is_signing { " --key " (shell_word(&placeholder[0])) }
+                    " " (url)
+                }),
+                ("One-off copy", ONE_OFF_LABEL, copy(&view.cache, "PATH")),
+            ]))
+            @if view.cache.config.has_passwords { (netrc(view.cache.config)) }
         }
     }
+}
 
-    /// Renders the command that copies a path into the store of the client.
-    pub(super) fn copy_command(&self, path: &StorePath) -> Markup {
-        self.copy(&path.full(self.reader().store().store_dir()))
-    }
-
-    fn copy(&self, path: &str) -> Markup {
-        let keys = self.cache.narinfos.signing.public_keys().join(" ");
-        html! {
-            "nix --extra-experimental-features nix-command copy \\\n"
-            "  --from " (self.url()) " \\\n"
-            @if !keys.is_empty() {
-                "  --option extra-trusted-public-keys \\\n    " (shell_word(&keys)) " \\\n"
-            }
-            "  " (shell_word(path))
-        }
-    }
-
-    fn netrc(&self) -> Markup {
-        html! {
-            h3 { "Authentication" }
+fn push_section(config: &PagesConfig) -> Markup {
+    let url = url(config);
+    html! {
+        section aria-labelledby="push" {
+            h2 id="push" { "Push" }
             p {
-                "This cache requires a user name and a password. Nix reads them from the file set "
-                "by " code { "netrc-file" } " in " code { "nix.conf" } "; the default is "
-                code { "/etc/nix/netrc" } ":"
+                "A client that uploads paths needs a token with the right push, which the "
+                "operator of the cache can give you."
             }
-            (snippet("netrc", &html! {
-                "machine " (self.host()) "\n"
-                "login NAME\n"
-                "password PASSWORD"
-            }))
+            (tabs("Push with", "push", [
+                ("samovar push", "command, with the token in the file TOKEN", html! {
+                    "samovar push --token-file TOKEN " (url) " ./result"
+                }),
+                ("nix copy", "command, with the token in the netrc file", html! {
+                    "nix --extra-experimental-features nix-command copy \\\n"
+                    "  --to '" (url) "/upload?compression=zstd' \\\n"
+                    "  ./result"
+                }),
+                ("Token of nix copy", "/etc/nix/netrc", html! {
+                    "machine " (host(config)) " login NAME password TOKEN"
+                }),
+            ]))
         }
     }
+}
 
-    /// Renders the URL of the cache. If none is configured, a script inserts that of the page. The
-    /// `Host` header is not used, because an attacker can choose it.
-    fn url(&self) -> Markup {
-        match &self.cache.config.public_url {
-            Some(url) => html! { (url) },
-            None => html! { span data-address="url" { (PLACEHOLDER) } },
+/// Renders the command that copies a path into the store of the client.
+pub(super) fn copy_command(cache: &PagedCache<'_>, path: &StorePath) -> Markup {
+    copy(cache, &path.full(cache.reader().store().store_dir()))
+}
+
+fn copy(cache: &PagedCache<'_>, path: &str) -> Markup {
+    let keys = cache.narinfos.signing.public_keys().join(" ");
+    html! {
+        "nix --extra-experimental-features nix-command copy \\\n"
+        "  --from " (url(cache.config)) " \\\n"
+        @if !keys.is_empty() {
+            "  --option extra-trusted-public-keys \\\n    " (shell_word(&keys)) " \\\n"
         }
+        "  " (shell_word(path))
     }
+}
 
-    fn host(&self) -> Markup {
-        match self.cache.config.public_url.as_deref().map(host_of) {
-            Some(host) => html! { (host) },
-            None => html! { span data-address="host" { "ADDRESS" } },
+fn netrc(config: &PagesConfig) -> Markup {
+    html! {
+        h3 { "Authentication" }
+        p {
+            "This cache requires a user name and a password. Nix reads them from the file set "
+            "by " code { "netrc-file" } " in " code { "nix.conf" } "; the default is "
+            code { "/etc/nix/netrc" } ":"
         }
+        (snippet("netrc", &html! {
+            "machine " (host(config)) "\n"
+            "login NAME\n"
+            "password PASSWORD"
+        }))
+    }
+}
+
+/// Renders the URL of the cache. If none is configured, a script inserts that of the page. The
+/// `Host` header is not used, because an attacker can choose it.
+fn url(config: &PagesConfig) -> Markup {
+    match &config.public_url {
+        Some(url) => html! { (url) },
+        None => html! { span data-address="url" { (PLACEHOLDER) } },
+    }
+}
+
+fn host(config: &PagesConfig) -> Markup {
+    match config.public_url.as_deref().map(host_of) {
+        Some(host) => html! { (host) },
+        None => html! { span data-address="host" { "ADDRESS" } },
     }
 }
 

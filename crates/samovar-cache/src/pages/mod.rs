@@ -32,6 +32,7 @@ mod text;
 mod uploaded;
 mod uploads;
 mod url;
+mod visible;
 
 use maud::{Markup, html};
 use samovar_http::http::Status;
@@ -45,7 +46,6 @@ use crate::reader::Reader;
 use crate::refusal::Refusal;
 use crate::route::Route;
 use crate::route::page::PageRoute;
-use browse::Wanted;
 use frame::{NAME, Page, redirect};
 use url::{Base, parameter};
 
@@ -92,6 +92,12 @@ pub(crate) struct PagedCache<'a> {
     pub(crate) priority: u32,
     /// The uploaded paths; `None` if the cache takes no uploads.
     pub(crate) stored: Option<&'a StoredCache>,
+}
+
+impl PagedCache<'_> {
+    fn reader(&self) -> &Reader {
+        &self.narinfos.reader
+    }
 }
 
 /// Whether a request that is not part of the cache protocol is answered with a page.
@@ -149,26 +155,26 @@ impl View<'_> {
             // Redirect to the URL with a final slash: without it, relative references would replace
             // the last segment of the prefix.
             PageRoute::Prefix => Ok(redirect(&self.below_prefix(head))),
-            PageRoute::Landing => Ok(self.landing()),
+            PageRoute::Landing => Ok(landing::page(self)),
             PageRoute::Version => Ok(self.reader().shared.program.response()),
-            PageRoute::Search => self.search(head),
-            PageRoute::Uploads => Ok(self.uploads(head)),
-            PageRoute::Path(hash_part) => self.path(*hash_part),
-            PageRoute::Closure(hash_part) => self.closure(*hash_part),
-            PageRoute::BuildLog(path) => self.log(path),
-            PageRoute::BuildLogOf(hash_part) => self.log_of(*hash_part),
+            PageRoute::Search => search::page(self, head),
+            PageRoute::Uploads => Ok(uploads::page(self, head)),
+            PageRoute::Path(hash_part) => path::page(self, *hash_part),
+            PageRoute::Closure(hash_part) => closure::page(self, *hash_part),
+            PageRoute::BuildLog(path) => log::page(self, path),
+            PageRoute::BuildLogOf(hash_part) => log::of_path(self, *hash_part),
             PageRoute::Serve {
                 hash_part,
                 names,
                 has_slash,
             } => {
                 let names: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
-                let wanted = Wanted {
+                let wanted = browse::Wanted {
                     hash_part: *hash_part,
                     names: &names,
                     has_slash: *has_slash,
                 };
-                self.serve(head, wanted)
+                browse::page(self, head, wanted)
             }
             PageRoute::Asset(name) => Ok(assets::answer(name).unwrap_or_else(|| self.nothing())),
             PageRoute::NoPath => Ok(self.no_path()),
@@ -187,7 +193,7 @@ impl View<'_> {
     }
 
     fn reader(&self) -> &Reader {
-        &self.cache.narinfos.reader
+        self.cache.reader()
     }
 
     fn name(&self) -> &str {
@@ -215,14 +221,6 @@ impl View<'_> {
             ),
             refusal if refusal.is_absence() => self.no_path(),
             _ => self.unreadable(),
-        }
-    }
-
-    /// Whether exactly this path may be shown.
-    fn is_there(&self, path: &StorePath) -> Result<bool, Refusal> {
-        match self.reader().may_read(path) {
-            Err(refusal @ Refusal::Store(_)) => Err(refusal),
-            may_read => Ok(may_read.unwrap_or(false)),
         }
     }
 

@@ -5,7 +5,10 @@ use samovar_nix::{PathInfo, StorePath};
 use samovar_storage::metadata::{Details, REFERRER_COUNT_MAX};
 
 use super::View;
-use super::text::{Date, Size};
+use super::text::{Date, Size, path_name};
+use super::url::Base;
+use super::visible::{has_page, is_there};
+use crate::reader::Reader;
 use crate::refusal::Refusal;
 
 /// Maximum number of recent paths on the landing page.
@@ -21,87 +24,83 @@ const REFERRER_COUNT: usize = 100;
 /// Number of rows among which the referrers are searched that a policy does not hide.
 const REFERRER_ROW_COUNT: usize = 500;
 
-impl View<'_> {
-    /// Returns the paths that were registered last, newest first, without derivations. Empty if
-    /// they cannot be read: the rest of the page is still right.
-    pub(super) fn recent_paths(&self) -> Vec<PathInfo> {
-        let newest = self.reader().store().newest(None, RECENT_ROW_COUNT);
-        let newest = newest.unwrap_or_default().into_iter();
-        let shown =
-            newest.filter(|info| !info.path.is_derivation() && self.reader().permit(info).is_ok());
-        shown.take(RECENT_COUNT).collect()
-    }
+/// Returns the paths that were registered last, newest first, without derivations. Empty if they
+/// cannot be read: the rest of the page is still right.
+pub(super) fn recent_paths(reader: &Reader) -> Vec<PathInfo> {
+    let newest = reader.store().newest(None, RECENT_ROW_COUNT);
+    let newest = newest.unwrap_or_default().into_iter();
+    let shown = newest.filter(|info| !info.path.is_derivation() && reader.permit(info).is_ok());
+    shown.take(RECENT_COUNT).collect()
+}
 
-    /// Renders these recent paths.
-    pub(super) fn recent_section(&self, recent: &[PathInfo]) -> Markup {
-        html! {
-            @if !recent.is_empty() {
-                section aria-labelledby="recent" {
-                    h2 id="recent" { "Recently registered" }
-                    table.files {
-                        thead { tr {
-                            th scope="col" { "Path" }
-                            th.number scope="col" { "NAR size" }
-                            th.kind.number scope="col" { "Registered" }
-                        } }
-                        tbody { @for info in recent { tr {
-                            td { (self.path_name(&info.path, true)) }
-                            td.number { (Size(info.nar_size)) }
-                            td.kind.number { (Date(info.registration_time)) }
-                        } } }
-                    }
+/// Renders these recent paths.
+pub(super) fn recent_section(base: Base, recent: &[PathInfo]) -> Markup {
+    html! {
+        @if !recent.is_empty() {
+            section aria-labelledby="recent" {
+                h2 id="recent" { "Recently registered" }
+                table.files {
+                    thead { tr {
+                        th scope="col" { "Path" }
+                        th.number scope="col" { "NAR size" }
+                        th.kind.number scope="col" { "Registered" }
+                    } }
+                    tbody { @for info in recent { tr {
+                        td { (path_name(base, &info.path, true)) }
+                        td.number { (Size(info.nar_size)) }
+                        td.kind.number { (Date(info.registration_time)) }
+                    } } }
                 }
             }
         }
     }
+}
 
-    /// Renders the paths that refer to a path: those in the Nix store and those that were uploaded.
-    /// `info` or `uploaded` is `None` if the path is not there.
-    pub(super) fn referrers_section(
-        &self,
-        info: Option<&PathInfo>,
-        uploaded: Option<&Details>,
-    ) -> Result<Markup, Refusal> {
-        let all = match info {
-            Some(info) => self.reader().store().referrers(info, REFERRER_ROW_COUNT)?,
-            None => Vec::new(),
-        };
-        let is_open = self.reader().policy.is_open();
-        let mut shown: Vec<&StorePath> = Vec::new();
-        for path in &all {
-            // One more than are shown, to know whether there are more.
-            if shown.len() > REFERRER_COUNT {
-                break;
-            }
-            if is_open || self.is_there(path)? {
-                shown.push(path);
-            }
+/// Renders the paths that refer to a path: those in the Nix store and those that were uploaded.
+/// `info` or `uploaded` is `None` if the path is not there.
+pub(super) fn referrers_section(
+    view: &View<'_>,
+    info: Option<&PathInfo>,
+    uploaded: Option<&Details>,
+) -> Result<Markup, Refusal> {
+    let all = match info {
+        Some(info) => view.reader().store().referrers(info, REFERRER_ROW_COUNT)?,
+        None => Vec::new(),
+    };
+    let is_open = view.reader().policy.is_open();
+    let mut shown: Vec<&StorePath> = Vec::new();
+    for path in &all {
+        // One more than are shown, to know whether there are more.
+        if shown.len() > REFERRER_COUNT {
+            break;
         }
-        let uploaded = uploaded.map_or(&[][..], |uploaded| &uploaded.referrers);
-        for path in uploaded {
-            if shown.len() > REFERRER_COUNT {
-                break;
-            }
-            if !shown.contains(&path) && self.has_page(path)? {
-                shown.push(path);
-            }
+        if is_open || is_there(view.reader(), path)? {
+            shown.push(path);
         }
-        let has_more =
-            shown.len() > REFERRER_COUNT || uploaded.len() >= REFERRER_COUNT_MAX as usize;
-        shown.truncate(REFERRER_COUNT);
-        shown.sort_by_key(|path| path.name());
-        Ok(html! {
-            @if !shown.is_empty() {
-                section aria-labelledby="referrers" {
-                    h2 id="referrers" {
-                        "Used by "
-                        span.soft { @if has_more { "at least " } (shown.len()) }
-                    }
-                    ul.paths {
-                        @for path in &shown { li { (self.path_name(path, true)) } }
-                    }
+    }
+    let uploaded = uploaded.map_or(&[][..], |uploaded| &uploaded.referrers);
+    for path in uploaded {
+        if shown.len() > REFERRER_COUNT {
+            break;
+        }
+        if !shown.contains(&path) && has_page(&view.cache, path)? {
+            shown.push(path);
+        }
+    }
+    let has_more = shown.len() > REFERRER_COUNT || uploaded.len() >= REFERRER_COUNT_MAX as usize;
+    shown.truncate(REFERRER_COUNT);
+    shown.sort_by_key(|path| path.name());
+    Ok(html! {
+        @if !shown.is_empty() {
+            section aria-labelledby="referrers" {
+                h2 id="referrers" {
+                    "Used by "
+                    span.soft { @if has_more { "at least " } (shown.len()) }
+                }
+                ul.paths {
+                    @for path in &shown { li { (path_name(view.base, path, true)) } }
                 }
             }
-        })
-    }
+        }
+    })
 }

@@ -34,10 +34,12 @@ use samovar_http::{Head, Response};
 use samovar_nix::{HashPart, StorePath};
 use samovar_storage::metadata::overview;
 
+use super::PagedCache;
 use super::View;
 use super::frame::redirect;
-use super::text::{Count, Date, Size};
+use super::text::{Count, Date, Size, path_name};
 use super::url::{encode, parameter};
+use super::visible::{details_of, failed, has_page, is_there, is_uploaded};
 use crate::refusal::Refusal;
 
 /// Number of results on the first page.
@@ -210,248 +212,248 @@ fn significant(digits: &[u8]) -> &[u8] {
     &digits[zeros..]
 }
 
-impl View<'_> {
-    /// Answers a search: redirects to the page of a path if only one is found.
-    pub(super) fn search(&self, head: Head<'_>) -> Result<Response, Refusal> {
-        if self.asked.trim().is_empty() {
-            return Ok(self.message(
-                Status::NOT_FOUND,
-                "Nothing to look for",
-                "Enter a name or a part of it, the start of a hash, or a store path.",
-            ));
+/// Answers a search: redirects to the page of a path if only one is found.
+pub(super) fn page(view: &View<'_>, head: Head<'_>) -> Result<Response, Refusal> {
+    if view.asked.trim().is_empty() {
+        return Ok(view.message(
+            Status::NOT_FOUND,
+            "Nothing to look for",
+            "Enter a name or a part of it, the start of a hash, or a store path.",
+        ));
+    }
+    if let Some(hash_part) = hash_part_in(view.asked) {
+        if details_of(&view.cache, hash_part)?.is_none() {
+            view.reader().servable(hash_part)?;
         }
-        if let Some(hash_part) = hash_part_in(self.asked) {
-            if self.uploaded(hash_part)?.is_none() {
-                self.reader().servable(hash_part)?;
-            }
-            return Ok(redirect(&self.base.to_path(hash_part)));
-        }
-        let search = Search::new(self.asked, self.reader().store().store_dir().as_str());
-        let is_long = parameter(head.query(), "more").is_some();
-        let count_max = if is_long {
-            RESULT_COUNT_MAX
-        } else {
-            RESULT_COUNT
+        return Ok(redirect(&view.base.to_path(hash_part)));
+    }
+    let search = Search::new(view.asked, view.reader().store().store_dir().as_str());
+    let is_long = parameter(head.query(), "more").is_some();
+    let count_max = if is_long {
+        RESULT_COUNT_MAX
+    } else {
+        RESULT_COUNT
+    };
+    let mut found = Found::default();
+    if search.words.iter().all(|word| word.len() <= NAME_LEN_MAX) {
+        // Without a scan, the rest of the paths would be missing without notice.
+        let Some(_slot) = view.reader().shared.closure_slots.try_acquire() else {
+            return Ok(busy(view));
         };
-        let mut found = Found::default();
-        if search.words.iter().all(|word| word.len() <= NAME_LEN_MAX) {
-            // Without a scan, the rest of the paths would be missing without notice.
-            let Some(_slot) = self.reader().shared.closure_slots.try_acquire() else {
-                return Ok(self.busy());
-            };
-            let lookups = Lookups::default();
-            self.find_uploaded(&search, count_max, &mut found, &lookups)?;
-            self.find_in_store(&search, count_max, &mut found, &lookups)?;
-            self.look_up_others(&lookups)?;
-        }
-        if !found.is_cut
-            && let (Some(only), 1) = (found.best.first(), found.best.len())
-        {
-            return Ok(redirect(&self.base.to_path(only.path.hash_part())));
-        }
-        self.results(found, count_max)
+        let lookups = Lookups::default();
+        find_uploaded(&view.cache, &search, count_max, &mut found, &lookups)?;
+        find_in_store(&view.cache, &search, count_max, &mut found, &lookups)?;
+        look_up_others(&view.cache, &lookups)?;
     }
-
-    fn busy(&self) -> Response {
-        let text = "Too many searches are in progress. Try again in a few seconds.";
-        self.message(Status::SERVICE_UNAVAILABLE, "Busy", text)
-            .header("Retry-After", "2")
+    if !found.is_cut
+        && let (Some(only), 1) = (found.best.first(), found.best.len())
+    {
+        return Ok(redirect(&view.base.to_path(only.path.hash_part())));
     }
+    results(view, found, count_max)
+}
 
-    fn find_uploaded(
-        &self,
-        search: &Search,
-        count_max: usize,
-        found: &mut Found,
-        lookups: &Lookups,
-    ) -> Result<(), Refusal> {
-        let Some(stored) = self.cache.stored else {
-            return Ok(());
+fn busy(view: &View<'_>) -> Response {
+    let text = "Too many searches are in progress. Try again in a few seconds.";
+    view.message(Status::SERVICE_UNAVAILABLE, "Busy", text)
+        .header("Retry-After", "2")
+}
+
+fn find_uploaded(
+    cache: &PagedCache<'_>,
+    search: &Search,
+    count_max: usize,
+    found: &mut Found,
+    lookups: &Lookups,
+) -> Result<(), Refusal> {
+    let Some(stored) = cache.stored else {
+        return Ok(());
+    };
+    let accepts = |path: &StorePath| search.match_of(path.base_name()).is_some();
+    let uploads = overview::recent(
+        stored.metadata(),
+        stored.id(),
+        &accepts,
+        RESULT_COUNT_MAX + 1,
+    );
+    for upload in uploads.map_err(|error| failed(cache.reader(), &error))? {
+        let Some(key) = search.key(upload.path, upload.registered_at) else {
+            continue;
         };
-        let accepts = |path: &StorePath| search.match_of(path.base_name()).is_some();
-        let uploads = overview::recent(
-            stored.metadata(),
-            stored.id(),
-            &accepts,
-            RESULT_COUNT_MAX + 1,
-        );
-        for upload in uploads.map_err(|error| self.failed(&error))? {
-            let Some(key) = search.key(upload.path, upload.registered_at) else {
-                continue;
-            };
-            found.uploaded.insert(key.path.clone());
-            let policy = &self.reader().policy;
-            let may_be_shown = |path: &StorePath| {
-                if policy.is_open() {
-                    return self.has_page(path);
-                }
-                // The Nix store may have the path too, under other rules.
-                match policy.decide_by_name(path, true) {
-                    Some(false) => Ok(false),
-                    Some(true) => self.has_page(path),
-                    None => {
-                        lookups.uploaded.set(lookups.uploaded.get() + 1);
-                        self.look_up_uploaded(path)
-                    }
-                }
-            };
-            found.add(key, count_max, may_be_shown)?;
-        }
-        Ok(())
-    }
-
-    fn find_in_store(
-        &self,
-        search: &Search,
-        count_max: usize,
-        found: &mut Found,
-        lookups: &Lookups,
-    ) -> Result<(), Refusal> {
-        let end = Instant::now() + SCAN_TIME_MAX;
-        let policy = &self.reader().policy;
-        let is_open = policy.is_open();
+        found.uploaded.insert(key.path.clone());
+        let policy = &cache.reader().policy;
         let may_be_shown = |path: &StorePath| {
-            if is_open || policy.decide_by_name(path, false) == Some(false) {
-                return Ok(is_open);
+            if policy.is_open() {
+                return has_page(cache, path);
             }
-            lookups.in_store.set(lookups.in_store.get() + 1);
-            self.is_there(path)
-        };
-        let accepts = |base_name: &str| search.match_of(base_name).is_some();
-        // The start of a hash is found first, whatever time the rest takes.
-        for start in search.hash_start().into_iter().chain([""]) {
-            let mut after = Some(start.to_owned());
-            while let Some(from) = after {
-                let scanned = self.reader().store().scan(&from, &accepts)?;
-                for (id, path) in scanned.found {
-                    if Instant::now() > end {
-                        found.is_cut = true;
-                        return Ok(());
-                    }
-                    let Some(key) = search.key(path, id) else {
-                        continue;
-                    };
-                    if start.is_empty() && !found.uploaded.contains(&key.path) {
-                        found.match_count += 1;
-                    }
-                    found.add(key, count_max, may_be_shown)?;
+            // The Nix store may have the path too, under other rules.
+            match policy.decide_by_name(path, true) {
+                Some(false) => Ok(false),
+                Some(true) => has_page(cache, path),
+                None => {
+                    lookups.uploaded.set(lookups.uploaded.get() + 1);
+                    look_up_uploaded(cache, path)
                 }
-                after = scanned.next.filter(|next| next.starts_with(start));
-                if after.is_some() && Instant::now() > end {
+            }
+        };
+        found.add(key, count_max, may_be_shown)?;
+    }
+    Ok(())
+}
+
+fn find_in_store(
+    cache: &PagedCache<'_>,
+    search: &Search,
+    count_max: usize,
+    found: &mut Found,
+    lookups: &Lookups,
+) -> Result<(), Refusal> {
+    let end = Instant::now() + SCAN_TIME_MAX;
+    let policy = &cache.reader().policy;
+    let is_open = policy.is_open();
+    let may_be_shown = |path: &StorePath| {
+        if is_open || policy.decide_by_name(path, false) == Some(false) {
+            return Ok(is_open);
+        }
+        lookups.in_store.set(lookups.in_store.get() + 1);
+        is_there(cache.reader(), path)
+    };
+    let accepts = |base_name: &str| search.match_of(base_name).is_some();
+    // The start of a hash is found first, whatever time the rest takes.
+    for start in search.hash_start().into_iter().chain([""]) {
+        let mut after = Some(start.to_owned());
+        while let Some(from) = after {
+            let scanned = cache.reader().store().scan(&from, &accepts)?;
+            for (id, path) in scanned.found {
+                if Instant::now() > end {
                     found.is_cut = true;
                     return Ok(());
                 }
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether an uploaded path may be shown, after the same look-ups whatever the reason.
-    fn look_up_uploaded(&self, path: &StorePath) -> Result<bool, Refusal> {
-        let is_uploaded = self.is_uploaded(path)?;
-        Ok(self.is_there(path)? || is_uploaded)
-    }
-
-    /// Looks up other paths until the numbers of look-ups are multiples of [`LOOKUP_COUNT_STEP`].
-    fn look_up_others(&self, lookups: &Lookups) -> Result<(), Refusal> {
-        let policy = &self.reader().policy;
-        if policy.is_open() || !policy.needs_rows() {
-            return Ok(());
-        }
-        let missing = |count: usize| count.max(1).next_multiple_of(LOOKUP_COUNT_STEP) - count;
-        if let Some(stored) = self.cache.stored {
-            let newest = overview::recent(stored.metadata(), stored.id(), &|_path| true, 1);
-            if let Some(other) = newest.map_err(|error| self.failed(&error))?.first() {
-                for _ in 0..missing(lookups.uploaded.get()) {
-                    self.look_up_uploaded(&other.path)?;
+                let Some(key) = search.key(path, id) else {
+                    continue;
+                };
+                if start.is_empty() && !found.uploaded.contains(&key.path) {
+                    found.match_count += 1;
                 }
+                found.add(key, count_max, may_be_shown)?;
+            }
+            after = scanned.next.filter(|next| next.starts_with(start));
+            if after.is_some() && Instant::now() > end {
+                found.is_cut = true;
+                return Ok(());
             }
         }
-        if let Some(other) = self.reader().store().newest(None, 1)?.first() {
-            for _ in 0..missing(lookups.in_store.get()) {
-                self.is_there(&other.path)?;
-            }
-        }
-        Ok(())
     }
+    Ok(())
+}
 
-    fn results(&self, mut found: Found, count_max: usize) -> Result<Response, Refusal> {
-        let has_more = found.best.len() > count_max;
-        if has_more {
-            found.best.pop_last();
-        }
-        let count = found.best.len();
-        // Of uploaded paths and of a store that was not read to its end, there may be more.
-        let is_counted = self.reader().policy.is_open()
-            && !found.is_cut
-            && found.uploaded.len() <= RESULT_COUNT_MAX;
-        let total = is_counted.then(|| found.match_count + found.uploaded.len());
-        let mut rows = Vec::with_capacity(count);
-        for key in found.best {
-            rows.push(self.result(&key.path)?);
-        }
-        let main = html! {
-            h1 {
-                @if count == 0 { "No path found" } @else { "Search" }
+/// Whether an uploaded path may be shown, after the same look-ups whatever the reason.
+fn look_up_uploaded(cache: &PagedCache<'_>, path: &StorePath) -> Result<bool, Refusal> {
+    let is_uploaded = is_uploaded(cache, path)?;
+    Ok(is_there(cache.reader(), path)? || is_uploaded)
+}
+
+/// Looks up other paths until the numbers of look-ups are multiples of [`LOOKUP_COUNT_STEP`].
+fn look_up_others(cache: &PagedCache<'_>, lookups: &Lookups) -> Result<(), Refusal> {
+    let policy = &cache.reader().policy;
+    if policy.is_open() || !policy.needs_rows() {
+        return Ok(());
+    }
+    let missing = |count: usize| count.max(1).next_multiple_of(LOOKUP_COUNT_STEP) - count;
+    if let Some(stored) = cache.stored {
+        let newest = overview::recent(stored.metadata(), stored.id(), &|_path| true, 1);
+        if let Some(other) = newest
+            .map_err(|error| failed(cache.reader(), &error))?
+            .first()
+        {
+            for _ in 0..missing(lookups.uploaded.get()) {
+                look_up_uploaded(cache, &other.path)?;
             }
-            p {
-                @let text = self.asked.trim();
-                @if count == 0 {
-                    "No path in this cache has “" (text) "” in its name, or a hash that starts "
-                    "with it. If you enter several words, each of them must match."
-                } @else if has_more {
-                    "The " (Count(count as u64)) " best matches for “" (text) "”, of "
-                    @match total {
-                        Some(total) => { (Count(total as u64).of("path")) },
-                        None => { "more than " (Count(count as u64).of("path")) },
-                    }
-                    "."
-                } @else {
-                    (Count(count as u64).of("path")) " for “" (text) "”."
+        }
+    }
+    if let Some(other) = cache.reader().store().newest(None, 1)?.first() {
+        for _ in 0..missing(lookups.in_store.get()) {
+            is_there(cache.reader(), &other.path)?;
+        }
+    }
+    Ok(())
+}
+
+fn results(view: &View<'_>, mut found: Found, count_max: usize) -> Result<Response, Refusal> {
+    let has_more = found.best.len() > count_max;
+    if has_more {
+        found.best.pop_last();
+    }
+    let count = found.best.len();
+    // Of uploaded paths and of a store that was not read to its end, there may be more.
+    let is_counted =
+        view.reader().policy.is_open() && !found.is_cut && found.uploaded.len() <= RESULT_COUNT_MAX;
+    let total = is_counted.then(|| found.match_count + found.uploaded.len());
+    let mut rows = Vec::with_capacity(count);
+    for key in found.best {
+        rows.push(result(view, &key.path)?);
+    }
+    let main = html! {
+        h1 {
+            @if count == 0 { "No path found" } @else { "Search" }
+        }
+        p {
+            @let text = view.asked.trim();
+            @if count == 0 {
+                "No path in this cache has “" (text) "” in its name, or a hash that starts "
+                "with it. If you enter several words, each of them must match."
+            } @else if has_more {
+                "The " (Count(count as u64)) " best matches for “" (text) "”, of "
+                @match total {
+                    Some(total) => { (Count(total as u64).of("path")) },
+                    None => { "more than " (Count(count as u64).of("path")) },
                 }
+                "."
+            } @else {
+                (Count(count as u64).of("path")) " for “" (text) "”."
             }
-            @if found.is_cut {
-                p { strong { "Not all paths were compared" } ", because that takes too long. Enter "
-                    "the start of a hash, or a store path." }
-            }
-            @if count > 0 { table.files {
-                thead { tr {
-                    th scope="col" { "Name" }
-                    th.kind scope="col" { "Hash" }
-                    th.number scope="col" { "NAR size" }
-                    th.kind.number scope="col" { "Registered" }
-                } }
-                tbody { @for row in rows { (row) } }
+        }
+        @if found.is_cut {
+            p { strong { "Not all paths were compared" } ", because that takes too long. Enter "
+                "the start of a hash, or a store path." }
+        }
+        @if count > 0 { table.files {
+            thead { tr {
+                th scope="col" { "Name" }
+                th.kind scope="col" { "Hash" }
+                th.number scope="col" { "NAR size" }
+                th.kind.number scope="col" { "Registered" }
             } }
-            @if has_more && count_max < RESULT_COUNT_MAX {
-                ul.actions { li {
-                    a href={ "?q=" (encode(self.asked.as_bytes())) "&more=" } { "More results" }
-                } }
-            }
-        };
-        let status = if count == 0 {
-            Status::NOT_FOUND
-        } else {
-            Status::OK
-        };
-        Ok(self.page("Search", "wide", main).response(status))
-    }
+            tbody { @for row in rows { (row) } }
+        } }
+        @if has_more && count_max < RESULT_COUNT_MAX {
+            ul.actions { li {
+                a href={ "?q=" (encode(view.asked.as_bytes())) "&more=" } { "More results" }
+            } }
+        }
+    };
+    let status = if count == 0 {
+        Status::NOT_FOUND
+    } else {
+        Status::OK
+    };
+    Ok(view.page("Search", "wide", main).response(status))
+}
 
-    fn result(&self, path: &StorePath) -> Result<Markup, Refusal> {
-        let info = self.reader().store().lookup(path.hash_part())?;
-        let info = info.filter(|info| info.path == *path);
-        let hash: String = path.base_name().chars().take(8).collect();
-        Ok(html! { tr {
-            td { (self.path_name(path, true)) }
-            td.kind { code { (hash) "…" } }
-            td.number { @if let Some(info) = &info { (Size(info.nar_size)) } }
-            td.kind.number {
-                @if let Some(info) = info.filter(|info| info.registration_time > 0) {
-                    (Date(info.registration_time))
-                }
+fn result(view: &View<'_>, path: &StorePath) -> Result<Markup, Refusal> {
+    let info = view.reader().store().lookup(path.hash_part())?;
+    let info = info.filter(|info| info.path == *path);
+    let hash: String = path.base_name().chars().take(8).collect();
+    Ok(html! { tr {
+        td { (path_name(view.base, path, true)) }
+        td.kind { code { (hash) "…" } }
+        td.number { @if let Some(info) = &info { (Size(info.nar_size)) } }
+        td.kind.number {
+            @if let Some(info) = info.filter(|info| info.registration_time > 0) {
+                (Date(info.registration_time))
             }
-        } })
-    }
+        }
+    } })
 }
 
 impl Found {

@@ -3,8 +3,11 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use maud::{Markup, Render, html};
+use samovar_nix::StorePath;
 use samovar_text::counted;
 use time::OffsetDateTime;
+
+use super::url::Base;
 
 /// A file name or link target, which may contain any bytes. Invisible characters, bidirectional
 /// control characters and invalid UTF-8 are shown as escapes, in a style that no name can imitate.
@@ -194,6 +197,18 @@ impl Render for Day {
             .to_calendar_date();
         let date = format!("{year:04}-{:02}-{day:02}", u8::from(month));
         html! { time datetime=(date) { (date) } }
+    }
+}
+
+/// Renders the name of a path, with a link to its page if it may be read.
+pub(super) fn path_name(base: Base, path: &StorePath, is_linked: bool) -> Markup {
+    html! {
+        @if is_linked {
+            @let url = base.to_path(path.hash_part());
+            a href=(url) title=(path.base_name()) { (path.name()) }
+        } @else {
+            span title=(path.base_name()) { (path.name()) }
+        }
     }
 }
 
