@@ -6,7 +6,9 @@ use samovar_store::{Catalog, StoreError};
 
 use crate::site::Site;
 use crate::site::cache::Cache;
+use crate::site::current::Caches;
 use crate::site::front;
+use crate::site::storage_status;
 
 impl Monitored for Site {
     fn status(&self) -> SiteStatus {
@@ -14,13 +16,14 @@ impl Monitored for Site {
         let catalog = shared.store.catalog();
         let snapshot = catalog.map(Catalog::current);
         let snapshot = snapshot.as_deref();
-        let mut caches = vec![
-            self.narinfo_status(),
+        let caches = &self.caches();
+        let mut memory = vec![
+            narinfo_status(caches),
             shared.small_nars.status("small_nars"),
             shared.plans.status(),
         ];
-        caches.extend(self.packed_status());
-        caches.extend(
+        memory.extend(packed_status(caches));
+        memory.extend(
             shared
                 .nar_cache
                 .as_ref()
@@ -42,9 +45,11 @@ impl Monitored for Site {
                 scrub: shared.health.scrub_status(),
                 ..StoreStatus::default()
             },
-            storage: self.storage_status(),
-            pages_url: self.pages_url(),
-            caches,
+            storage: self
+                .storage()
+                .map(|storage| storage_status::status(storage, caches)),
+            pages_url: pages_url(caches),
+            caches: memory,
         }
     }
 
@@ -68,37 +73,32 @@ impl Monitored for Site {
     }
 }
 
-impl Site {
-    /// Returns the URL of the web interface that shows paths.
-    fn pages_url(&self) -> Option<String> {
-        let caches = self.caches();
-        let all: Vec<&Cache> = caches.iter().collect();
-        let shown = match &*all {
-            [only] => only,
-            all => all.iter().find(|cache| cache.reader().policy.is_open())?,
-        };
-        let pages = shown.pages.as_ref()?;
-        let path = || format!("{}/", shown.served().path_prefix);
-        Some(pages.public_url.clone().unwrap_or_else(path))
-    }
+/// Returns the URL of the web interface that shows paths.
+fn pages_url(caches: &Caches) -> Option<String> {
+    let all: Vec<&Cache> = caches.iter().collect();
+    let shown = match &*all {
+        [only] => only,
+        all => all.iter().find(|cache| cache.reader().policy.is_open())?,
+    };
+    let pages = shown.pages.as_ref()?;
+    let path = || format!("{}/", shown.served().path_prefix);
+    Some(pages.public_url.clone().unwrap_or_else(path))
+}
 
-    /// Returns the status of all caches' narinfos in memory. Evictions include those of replaced
-    /// caches.
-    fn narinfo_status(&self) -> CacheStatus {
-        let caches = self.caches();
-        let all = caches.narinfos().map(|one| one.rendered.status("narinfos"));
-        all.reduce(sum).unwrap_or_default()
-    }
+/// Returns the status of all caches' narinfos in memory. Evictions include those of replaced
+/// caches.
+fn narinfo_status(caches: &Caches) -> CacheStatus {
+    let all = caches.narinfos().map(|one| one.rendered.status("narinfos"));
+    all.reduce(sum).unwrap_or_default()
+}
 
-    /// Returns the status of all caches' packed narinfos; `None` if there is no memory for them.
-    /// Counters include those of replaced caches.
-    fn packed_status(&self) -> Option<CacheStatus> {
-        let caches = self.caches();
-        let all = caches
-            .narinfos()
-            .filter_map(|one| Some(one.packed.as_ref()?.status()));
-        all.reduce(sum)
-    }
+/// Returns the status of all caches' packed narinfos; `None` if there is no memory for them.
+/// Counters include those of replaced caches.
+fn packed_status(caches: &Caches) -> Option<CacheStatus> {
+    let all = caches
+        .narinfos()
+        .filter_map(|one| Some(one.packed.as_ref()?.status()));
+    all.reduce(sum)
 }
 
 /// Adds up the contents of two caches, which share their counters.

@@ -9,34 +9,22 @@ use samovar_metrics::{
 use samovar_storage::metadata::Totals;
 use samovar_storage::{Statistics, Storage};
 
-use crate::site::Site;
 use crate::site::cache::Cache;
+use crate::site::current::Caches;
 
-impl Site {
-    /// Returns the status of the storage, if there is one. Never blocks on a disk.
-    pub(crate) fn storage_status(&self) -> Option<StorageStatus> {
-        let storage = self.storage()?;
-        let statistics = Statistics::of(storage);
-        let caches = self.caches();
-        let quota = |name: &str| {
-            let mut uploads = caches.iter().filter_map(Cache::uploads);
-            uploads.find(|stored| stored.name() == name)?.quota()
-        };
-        Some(status(storage, &statistics, &quota))
-    }
-}
-
-fn status(
-    storage: &Storage,
-    statistics: &Statistics,
-    quota: &dyn Fn(&str) -> Option<u64>,
-) -> StorageStatus {
+/// Returns the status of the storage. `caches`: those of the site. Never blocks on a disk.
+pub(super) fn status(storage: &Storage, caches: &Caches) -> StorageStatus {
+    let statistics = &Statistics::of(storage);
+    let quota = |name: &str| {
+        let mut uploads = caches.iter().filter_map(Cache::uploads);
+        uploads.find(|stored| stored.name() == name)?.quota()
+    };
     let totals = statistics.totals.as_ref();
-    let caches = totals.into_iter().flat_map(|totals| &totals.caches);
+    let of_caches = totals.into_iter().flat_map(|totals| &totals.caches);
     StorageStatus {
         directory: storage.directory().display().to_string(),
         uploads: uploads(statistics),
-        caches: caches
+        caches: of_caches
             .map(|cache| StoredCacheStatus {
                 name: cache.name.clone(),
                 path_count: cache.path_count,
