@@ -11,72 +11,71 @@ use crate::http::Client;
 use crate::load::on_threads;
 use crate::machine;
 use crate::process::{self, Server};
+use crate::store::Store;
 
-impl Bench<'_> {
-    /// Requests the NAR of `path` repeatedly, on `connections` connections.
-    pub(super) fn bulk(
-        &self,
-        contender: &Contender,
-        path: &str,
-        connections: usize,
-        takes_zstd: bool,
-    ) -> Result<Values, Gap> {
-        let server = &contender.standing(Setting::Plain)?.server;
-        failed(self.repeated_nar(server, path, connections, takes_zstd))
-    }
+/// Requests the NAR of `path` repeatedly, on `connections` connections.
+pub(super) fn measure(
+    bench: &Bench<'_>,
+    contender: &Contender,
+    path: &str,
+    connections: usize,
+    takes_zstd: bool,
+) -> Result<Values, Gap> {
+    let server = &contender.standing(Setting::Plain)?.server;
+    failed(repeated_nar(bench, server, path, connections, takes_zstd))
+}
 
-    fn repeated_nar(
-        &self,
-        server: &Server,
-        path: &str,
-        connections: usize,
-        takes_zstd: bool,
-    ) -> Result<Values> {
-        let nar_size = self.store.info(path)?.nar_size;
-        let url = &crate::check::nar_url(&mut Client::new(server.address), path)?;
-        let (server_before, client_before) = (server.cpu(), process::own_cpu());
-        let started = Instant::now();
-        let count = on_threads(connections, || {
-            let mut client = Client::new(server.address);
-            if takes_zstd {
-                client = client.taking_zstd();
-            }
-            let mut count = 0;
-            let started = Instant::now();
-            while count == 0 || started.elapsed().as_secs_f64() < self.seconds {
-                fetch_nar(&mut client, url, nar_size)?;
-                count += 1;
-            }
-            Ok(count)
-        })?;
-        let elapsed = started.elapsed();
-        let server_cpu = server.cpu().saturating_sub(server_before);
-        let client_cpu = process::own_cpu().saturating_sub(client_before);
-        Ok(values(count * nar_size, elapsed, server_cpu, client_cpu))
-    }
-
-    /// Requests the NAR of the tree from a server that has not read it before. Work that the server
-    /// does after the response counts, too.
-    pub(super) fn first_tree(&self, contender: &Contender) -> Result<Values, Gap> {
-        let running = contender.start(Setting::Plain)?;
-        running.server.rest();
-        failed(machine::free_pages(self.scratch).map_err(Into::into))?;
-        failed(self.first_nar(&self.store.tree, &running.server))
-    }
-
-    fn first_nar(&self, path: &str, server: &Server) -> Result<Values> {
-        let nar_size = self.store.info(path)?.nar_size;
+fn repeated_nar(
+    bench: &Bench<'_>,
+    server: &Server,
+    path: &str,
+    connections: usize,
+    takes_zstd: bool,
+) -> Result<Values> {
+    let nar_size = bench.store.info(path)?.nar_size;
+    let url = &crate::check::nar_url(&mut Client::new(server.address), path)?;
+    let (server_before, client_before) = (server.cpu(), process::own_cpu());
+    let started = Instant::now();
+    let count = on_threads(connections, || {
         let mut client = Client::new(server.address);
-        let url = crate::check::nar_url(&mut client, path)?;
-        let (server_before, client_before) = (server.cpu(), process::own_cpu());
+        if takes_zstd {
+            client = client.taking_zstd();
+        }
+        let mut count = 0;
         let started = Instant::now();
-        fetch_nar(&mut client, &url, nar_size)?;
-        let elapsed = started.elapsed();
-        let client_cpu = process::own_cpu().saturating_sub(client_before);
-        server.rest();
-        let server_cpu = server.cpu().saturating_sub(server_before);
-        Ok(values(nar_size, elapsed, server_cpu, client_cpu))
-    }
+        while count == 0 || started.elapsed().as_secs_f64() < bench.seconds {
+            fetch_nar(&mut client, url, nar_size)?;
+            count += 1;
+        }
+        Ok(count)
+    })?;
+    let elapsed = started.elapsed();
+    let server_cpu = server.cpu().saturating_sub(server_before);
+    let client_cpu = process::own_cpu().saturating_sub(client_before);
+    Ok(values(count * nar_size, elapsed, server_cpu, client_cpu))
+}
+
+/// Requests the NAR of the tree from a server that has not read it before. Work that the server
+/// does after the response counts, too.
+pub(super) fn first_tree(bench: &Bench<'_>, contender: &Contender) -> Result<Values, Gap> {
+    let running = contender.start(Setting::Plain)?;
+    running.server.rest();
+    failed(machine::free_pages(bench.scratch).map_err(Into::into))?;
+    failed(first_nar(bench.store, &bench.store.tree, &running.server))
+}
+
+fn first_nar(store: &Store, path: &str, server: &Server) -> Result<Values> {
+    let nar_size = store.info(path)?.nar_size;
+    let mut client = Client::new(server.address);
+    let url = crate::check::nar_url(&mut client, path)?;
+    let (server_before, client_before) = (server.cpu(), process::own_cpu());
+    let started = Instant::now();
+    fetch_nar(&mut client, &url, nar_size)?;
+    let elapsed = started.elapsed();
+    let client_cpu = process::own_cpu().saturating_sub(client_before);
+    server.rest();
+    let server_cpu = server.cpu().saturating_sub(server_before);
+    Ok(values(nar_size, elapsed, server_cpu, client_cpu))
 }
 
 fn fetch_nar(client: &mut Client, url: &str, nar_size: u64) -> Result<()> {

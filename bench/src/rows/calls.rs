@@ -2,6 +2,7 @@
 //! strace slows down every system call.
 
 use std::fs;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -30,53 +31,55 @@ pub(crate) fn is_possible() -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-impl Bench<'_> {
-    pub(super) fn calls(&self, target: Target, contender: &Contender) -> Result<Values, Gap> {
-        if !is_possible() {
-            return Err(Gap::NotAsked("strace is not installed".into()));
-        }
-        let (targets, is_found) = failed(self.targets(target, Setting::Plain, contender))?;
-        let count = if target == Target::BigNar { 10 } else { COUNT };
-        let targets: Vec<&String> = targets.iter().cycle().take(count).collect();
-        let status = if is_found { 200 } else { 404 };
-        let running = contender.start(Setting::Plain)?;
-        failed(self.counted(&running.server, &targets, status))
+pub(super) fn measure(
+    bench: &Bench<'_>,
+    target: Target,
+    contender: &Contender,
+) -> Result<Values, Gap> {
+    if !is_possible() {
+        return Err(Gap::NotAsked("strace is not installed".into()));
     }
+    let (targets, is_found) = failed(bench.targets(target, Setting::Plain, contender))?;
+    let count = if target == Target::BigNar { 10 } else { COUNT };
+    let targets: Vec<&String> = targets.iter().cycle().take(count).collect();
+    let status = if is_found { 200 } else { 404 };
+    let running = contender.start(Setting::Plain)?;
+    failed(counted(bench.scratch, &running.server, &targets, status))
+}
 
-    fn counted(&self, server: &Server, targets: &[&String], status: u16) -> Result<Values> {
-        let mut client = Client::new(server.address);
-        let mut ask = || -> Result<()> {
-            for target in targets {
-                let answer = client.get(target, |_| ())?;
-                if answer.status != status {
-                    bail!("{target}: status {}", answer.status);
-                }
+fn counted(scratch: &Path, server: &Server, targets: &[&String], status: u16) -> Result<Values> {
+    let mut client = Client::new(server.address);
+    let mut ask = || -> Result<()> {
+        for target in targets {
+            let answer = client.get(target, |_| ())?;
+            if answer.status != status {
+                bail!("{target}: status {}", answer.status);
             }
-            Ok(())
-        };
-        // Two passes are not counted. In the first one the server allocates memory and opens files,
-        // and Samovar loads its catalog at the hundredth request. Until then, narinfos are not kept
-        // for later requests, so the second pass renders them once more.
-        ask()?;
-        ask()?;
-        server.rest();
-        let file = self.scratch.join("strace");
-        let mut strace = Command::new("strace");
-        strace.args(["-f", "-c", "-qq", "-o"]).arg(&file);
-        for process in server.processes() {
-            strace.args(["-p", &process.to_string()]);
         }
-        let strace = strace.stderr(Stdio::piped()).spawn()?;
-        let asked = wait_until_attached(server).and_then(|()| ask());
-        let said = end(strace)?;
-        asked.with_context(|| format!("output of strace: {said}"))?;
-        let table = fs::read_to_string(&file)?;
-        let total = total(&table).with_context(|| format!("output of strace: {table}{said}"))?;
-        Ok(Values::from([(
-            Quantity::Calls,
-            to_f64(total) / to_f64(targets.len() as u64),
-        )]))
+        Ok(())
+    };
+    // Two passes are not counted. In the first one the server allocates memory and opens files, and
+    // Samovar loads its catalog at the hundredth request. Until then, narinfos are not kept for
+    // later requests, so the second pass renders them once more.
+    ask()?;
+    ask()?;
+    server.rest();
+    let file = scratch.join("strace");
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-c", "-qq", "-o"]).arg(&file);
+    for process in server.processes() {
+        strace.args(["-p", &process.to_string()]);
     }
+    let strace = strace.stderr(Stdio::piped()).spawn()?;
+    let asked = wait_until_attached(server).and_then(|()| ask());
+    let said = end(strace)?;
+    asked.with_context(|| format!("output of strace: {said}"))?;
+    let table = fs::read_to_string(&file)?;
+    let total = total(&table).with_context(|| format!("output of strace: {table}{said}"))?;
+    Ok(Values::from([(
+        Quantity::Calls,
+        to_f64(total) / to_f64(targets.len() as u64),
+    )]))
 }
 
 fn wait_until_attached(server: &Server) -> Result<()> {

@@ -10,6 +10,7 @@ use crate::contender::{Contender, Setting};
 use crate::figures::{Gap, Quantity, Values, failed, to_f64};
 use crate::http::Client;
 use crate::process::{Server, on_one_core};
+use crate::store::Store;
 
 /// Number of requests for NARs or narinfos in one iteration.
 const REPEATS: usize = 10;
@@ -30,62 +31,64 @@ pub(super) static ITERATIONS: [(&str, Iterate); 5] = [
         Ok(())
     }),
     ("fetch empty NAR ×10", |bench, client| {
-        (0..REPEATS).try_for_each(|_| bench.nar(client, &bench.store.empty))
+        (0..REPEATS).try_for_each(|_| nar(bench.store, client, &bench.store.empty))
     }),
     ("fetch 10 MB NAR ×10", |bench, client| {
-        (0..REPEATS).try_for_each(|_| bench.nar(client, &bench.store.big))
+        (0..REPEATS).try_for_each(|_| nar(bench.store, client, &bench.store.big))
     }),
     ("fetch NARs of mixed sizes ×10", |bench, client| {
         let mut paths = bench.store.mixed.iter();
-        paths.try_for_each(|path| bench.nar(client, path))
+        paths.try_for_each(|path| nar(bench.store, client, path))
     }),
 ];
 
-impl Bench<'_> {
-    pub(super) fn iteration(&self, iterate: Iterate, contender: &Contender) -> Result<Values, Gap> {
-        let server = &contender.standing(Setting::Plain)?.server;
-        failed(on_one_core(server, || self.iterations(iterate, server)))
-    }
+pub(super) fn measure(
+    bench: &Bench<'_>,
+    iterate: Iterate,
+    contender: &Contender,
+) -> Result<Values, Gap> {
+    let server = &contender.standing(Setting::Plain)?.server;
+    failed(on_one_core(server, || iterations(bench, iterate, server)))
+}
 
-    fn iterations(&self, iterate: Iterate, server: &Server) -> Result<Values> {
-        let mut client = Client::new(server.address);
-        iterate(self, &mut client)?;
-        let mut times: Vec<Duration> = Vec::new();
-        let before = server.cpu();
-        let started = Instant::now();
-        while times.len() < 3 || started.elapsed().as_secs_f64() < self.seconds {
-            let asked = Instant::now();
-            iterate(self, &mut client)?;
-            times.push(asked.elapsed());
-        }
-        let cpu = server.cpu().saturating_sub(before);
-        let count = times.len() as u64;
-        times.sort();
-        let median = times.get(times.len() / 2).copied().unwrap_or_default();
-        Ok(Values::from([
-            (Quantity::WallMs, millis(median)),
-            (Quantity::ServerCpuUs, micros(cpu) / to_f64(count)),
-        ]))
+fn iterations(bench: &Bench<'_>, iterate: Iterate, server: &Server) -> Result<Values> {
+    let mut client = Client::new(server.address);
+    iterate(bench, &mut client)?;
+    let mut times: Vec<Duration> = Vec::new();
+    let before = server.cpu();
+    let started = Instant::now();
+    while times.len() < 3 || started.elapsed().as_secs_f64() < bench.seconds {
+        let asked = Instant::now();
+        iterate(bench, &mut client)?;
+        times.push(asked.elapsed());
     }
+    let cpu = server.cpu().saturating_sub(before);
+    let count = times.len() as u64;
+    times.sort();
+    let median = times.get(times.len() / 2).copied().unwrap_or_default();
+    Ok(Values::from([
+        (Quantity::WallMs, millis(median)),
+        (Quantity::ServerCpuUs, micros(cpu) / to_f64(count)),
+    ]))
+}
 
-    fn nar(&self, client: &mut Client, path: &str) -> Result<()> {
-        let narinfo = narinfo(client, path)?;
-        let url = narinfo
-            .split(|&byte| byte == b'\n')
-            .find_map(|line| line.strip_prefix(b"URL: "))
-            .context("a narinfo without a URL")?;
-        let url = format!("/{}", std::str::from_utf8(url)?);
-        let answer = client.get(&url, |_| ())?;
-        let nar_size = self.store.info(path)?.nar_size;
-        if answer.status != 200 || answer.body_len != nar_size {
-            bail!(
-                "{url}: status {}, {} of {nar_size} bytes",
-                answer.status,
-                answer.body_len
-            );
-        }
-        Ok(())
+fn nar(store: &Store, client: &mut Client, path: &str) -> Result<()> {
+    let narinfo = narinfo(client, path)?;
+    let url = narinfo
+        .split(|&byte| byte == b'\n')
+        .find_map(|line| line.strip_prefix(b"URL: "))
+        .context("a narinfo without a URL")?;
+    let url = format!("/{}", std::str::from_utf8(url)?);
+    let answer = client.get(&url, |_| ())?;
+    let nar_size = store.info(path)?.nar_size;
+    if answer.status != 200 || answer.body_len != nar_size {
+        bail!(
+            "{url}: status {}, {} of {nar_size} bytes",
+            answer.status,
+            answer.body_len
+        );
     }
+    Ok(())
 }
 
 fn narinfo(client: &mut Client, path: &str) -> Result<Vec<u8>> {

@@ -74,7 +74,7 @@ fn plan(
 fn plans(connections: &'static [u32], path_count: u64) -> Vec<Plan> {
     let mut plans = Vec::new();
     for (name, iterate) in ITERATIONS {
-        let measure = move |b: &Bench<'_>, c: &Contender| b.iteration(iterate, c);
+        let measure = move |b: &Bench<'_>, c: &Contender| iteration::measure(b, iterate, c);
         plans.push(plan(Section::NixServeNg, name, measure));
     }
     let requests = |name: &str, target, setting, count, takes_zstd| {
@@ -117,49 +117,53 @@ fn plans(connections: &'static [u32], path_count: u64) -> Vec<Plan> {
     }
     plans.extend([
         plan(Section::Bulk, "10 MB NAR c1", |b, c| {
-            b.bulk(c, &b.store.big, 1, false)
+            bulk::measure(b, c, &b.store.big, 1, false)
         }),
         plan(Section::Bulk, "10 MB NAR c16", |b, c| {
-            b.bulk(c, &b.store.big, 16, false)
+            bulk::measure(b, c, &b.store.big, 16, false)
         }),
-        plan(Section::Bulk, "tree, first c1", |b, c| b.first_tree(c)),
+        plan(Section::Bulk, "tree, first c1", bulk::first_tree),
         plan(Section::Bulk, "tree, again c1", |b, c| {
-            b.bulk(c, &b.store.tree, 1, false)
+            bulk::measure(b, c, &b.store.tree, 1, false)
         }),
         plan(Section::Bulk, "tree, again, zstd accepted c1", |b, c| {
-            b.bulk(c, &b.store.tree, 1, true)
-        }),
-        plan(Section::Once, "all narinfos, signed, cold", |b, c| {
-            b.cold_signed(c)
-        }),
-        plan(Section::Once, "mass query of 10,000 paths, cold", |b, c| {
-            b.cold_mass_query(c)
+            bulk::measure(b, c, &b.store.tree, 1, true)
         }),
         plan(
             Section::Once,
+            "all narinfos, signed, cold",
+            once::cold_signed,
+        ),
+        plan(
+            Section::Once,
+            "mass query of 10,000 paths, cold",
+            once::cold_mass_query,
+        ),
+        plan(
+            Section::Once,
             "mass query of 10,000 paths, again",
-            |b, c| b.warm_mass_query(c),
+            once::warm_mass_query,
         ),
         plan(
             Section::Once,
             "mass query of 10,000 paths, one answer",
-            |b, c| b.whole_closure(c),
+            once::whole_closure,
         ),
         plan(
             Section::Copy,
             "nix copy, a closure of 400 paths, first",
-            |b, c| b.first_copy(c, b.store.closure.last()),
+            |b, c| copy::first(b, c, b.store.closure.last()),
         ),
         plan(
             Section::Copy,
             "nix copy, a closure of 400 paths, again",
-            |b, c| b.copy(c, b.store.closure.last()),
+            |b, c| copy::again(b, c, b.store.closure.last()),
         ),
         plan(Section::Copy, "nix copy, the tree, first", |b, c| {
-            b.first_copy(c, Some(&b.store.tree))
+            copy::first(b, c, Some(&b.store.tree))
         }),
         plan(Section::Copy, "nix copy, the tree, again", |b, c| {
-            b.copy(c, Some(&b.store.tree))
+            copy::again(b, c, Some(&b.store.tree))
         }),
     ]);
     let stores = [(Setting::Plain, "the store"), (Setting::Big, &big)];
@@ -167,7 +171,7 @@ fn plans(connections: &'static [u32], path_count: u64) -> Vec<Plan> {
         plans.push(plan(
             Section::Start,
             format!("start, {name}"),
-            move |b, c| b.start(c, setting),
+            move |b, c| start::measure(b, c, setting),
         ));
     }
     for (target, name) in [
@@ -179,7 +183,7 @@ fn plans(connections: &'static [u32], path_count: u64) -> Vec<Plan> {
         plans.push(plan(
             Section::Calls,
             format!("system calls, {name}"),
-            move |b, c| b.calls(target, c),
+            move |b, c| calls::measure(b, target, c),
         ));
     }
     for (setting, name) in stores {
