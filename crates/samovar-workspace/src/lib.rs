@@ -19,6 +19,7 @@
 //! * [`modes`]: modes of directories that a merge changes for a while.
 //! * [`mounts`]: the mounted file systems.
 //! * [`pack`]: from a directory to digests and to a NAR, with several threads.
+//! * [`profile`]: the numbers that describe a tree.
 //! * [`repository`]: repositories of version control systems in a tree.
 //! * [`root`]: operations on the files below a directory, safe against symbolic links.
 //! * [`scan`]: the entries of a directory.
@@ -46,6 +47,7 @@ pub mod modes;
 pub mod mounts;
 pub mod pack;
 mod pipe;
+pub mod profile;
 mod read_error;
 pub mod repository;
 pub mod root;

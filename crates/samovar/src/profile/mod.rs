@@ -2,20 +2,17 @@
 //!
 //! # Modules
 //!
-//! * `sizes`, `facts`, `predict`, `words`: mathematics and formatting, without I/O.
-//! * `walk`, `contents`: count a tree, and read its files.
+//! * `predict`, `words`: mathematics and formatting, without I/O.
 //! * `probe`, `server`: measure operations in a directory, and the round-trip time to a cache.
 //! * `report`, `svg`: print the results.
+//!
+//! [`walk`] of `samovar-workspace` counts a tree and reads its files.
 
-mod contents;
-mod facts;
 mod predict;
 mod probe;
 mod report;
 mod server;
-mod sizes;
 mod svg;
-mod walk;
 mod words;
 
 use std::fs;
@@ -24,6 +21,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 use clap::{ArgMatches, Command, value_parser};
+use samovar_workspace::profile::{Frames, WalkOptions, walk};
 
 use crate::arguments::{credentials, json, option, required, sources, switch};
 use crate::outcome::Outcome;
@@ -31,8 +29,6 @@ use predict::{Assumptions, Tree};
 use probe::Probe;
 use report::Report;
 use server::RoundTrip;
-use sizes::Frames;
-use walk::WalkOptions;
 
 /// Default round-trip time in milliseconds: a home network with one switch.
 const RTT_MS: &str = "0.28";
@@ -137,7 +133,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     let server = matches.get_one::<String>("server");
     let server = server.map(|url| server::measure(url, &sources(matches)));
     let server = server.transpose()?;
-    let walked = walk::walk(&root, options).with_context(|| format!("cannot read {given:?}"))?;
+    let walked = walk(&root, options).with_context(|| format!("cannot read {given:?}"))?;
     let tree = Tree {
         files: walked.facts.sizes.files(),
         directories: walked.facts.directories,

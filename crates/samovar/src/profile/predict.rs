@@ -22,8 +22,8 @@
 //! | round trips of a pull | 7 | the connection, and 6 requests |
 
 use samovar_text::human;
+use samovar_workspace::profile::ContentNumbers;
 
-use super::contents::ContentNumbers;
 use super::words::{duration, short};
 use crate::size::grouped;
 

@@ -4,14 +4,13 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use samovar_text::human;
+use samovar_workspace::profile::{Facts, Walked};
 use serde_json::{Value, json};
 
-use super::facts::Facts;
 use super::predict::{Assumptions, Costs, Prediction};
 use super::probe::Probe;
 use super::server::{REQUEST_COUNT, RoundTrip};
-use super::walk::Walked;
-use super::words::{counted, duration, percent, short, shown};
+use super::words::{counted, duration, label, percent, short, shown};
 use crate::size::grouped;
 
 /// Number of terminal columns of the longest bar.
@@ -286,7 +285,7 @@ fn print_histogram(facts: &Facts, out: &mut dyn Write) -> io::Result<()> {
         let frame_count = bin.upper.map(|upper| grouped(frames.count(upper)));
         let line = format!(
             "{:>15} {:>6} {:>9} {:>6.1} {:>6.1} {:>7.1}  {}",
-            bin.label(lower),
+            label(bin, lower),
             frame_count.unwrap_or_default(),
             grouped(bin.files),
             percent(bin.files, sizes.files()),

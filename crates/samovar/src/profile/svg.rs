@@ -3,8 +3,9 @@
 
 use std::fmt::Write as _;
 
-use super::facts::Facts;
-use super::words::{counted, percent};
+use samovar_workspace::profile::Facts;
+
+use super::words::{counted, label, percent};
 
 const WIDTH: u32 = 760;
 const LABEL_WIDTH: u32 = 150;
@@ -44,7 +45,7 @@ pub(super) fn render(facts: &Facts) -> String {
     let mut top = HEAD_HEIGHT;
     let mut lower = 0;
     for bin in bins {
-        let label = bin.label(lower);
+        let label = label(bin, lower);
         let x = LABEL_WIDTH - 10;
         writeln!(
             svg,

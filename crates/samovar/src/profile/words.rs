@@ -3,6 +3,8 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
+use samovar_workspace::profile::Bin;
+
 use crate::size::grouped;
 
 /// Formats a number of things.
@@ -12,6 +14,15 @@ pub(super) fn counted(number: u64, one: &str, many: &str) -> String {
         grouped(number),
         if number == 1 { one } else { many }
     )
+}
+
+/// Formats the inclusive upper bound of a bin, or of the last bin `lower`, the bound below it.
+pub(super) fn label(bin: &Bin, lower: u64) -> String {
+    match bin.upper {
+        Some(0) => "empty".to_owned(),
+        Some(upper) => format!("up to {}", grouped(upper)),
+        None => format!("above {}", grouped(lower)),
+    }
 }
 
 /// Formats a duration with about two significant digits.

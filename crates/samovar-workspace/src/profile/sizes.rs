@@ -2,10 +2,8 @@
 //!
 //! Pure: no input, output or clock. Memory does not depend on the number of files.
 
-use crate::size::grouped;
-
 /// Length of the headers of one RPC with a file's contents, in bytes: NFS requests have 100 to 200.
-pub(super) const RPC_HEADER_LEN: u64 = 200;
+pub const RPC_HEADER_LEN: u64 = 200;
 
 /// Length of the IP and TCP headers of a frame, with timestamps, in bytes.
 const TCP_HEADER_LEN: u64 = 52;
@@ -18,66 +16,55 @@ const BIN_FRAMES: [u64; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
 /// The capacity of frames on a network.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Frames {
+pub struct Frames {
     /// Payload of one TCP segment, in bytes.
     payload: u64,
 }
 
 impl Frames {
     /// `mtu`: maximum length of an IP packet, at least 576 bytes.
-    pub(super) fn at_mtu(mtu: u16) -> Self {
+    pub fn at_mtu(mtu: u16) -> Self {
         Self {
             payload: u64::from(mtu.max(576)) - TCP_HEADER_LEN,
         }
     }
 
     /// Returns the payload of one frame, in bytes.
-    pub(super) fn payload(self) -> u64 {
+    pub fn payload(self) -> u64 {
         self.payload
     }
 
     /// Returns the number of frames that one RPC with a file's contents takes.
-    pub(super) fn count(self, size: u64) -> u64 {
+    pub fn count(self, size: u64) -> u64 {
         size.saturating_add(RPC_HEADER_LEN).div_ceil(self.payload)
     }
 
     /// Returns the largest file whose contents fit into `count` frames.
-    pub(super) fn capacity(self, count: u64) -> u64 {
+    pub fn capacity(self, count: u64) -> u64 {
         count * self.payload - RPC_HEADER_LEN
     }
 }
 
 /// A bin of a [`Histogram`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Bin {
+pub struct Bin {
     /// Largest size in the bin, inclusive; `None` for the last bin.
-    pub(super) upper: Option<u64>,
+    pub upper: Option<u64>,
     /// Number of files.
-    pub(super) files: u64,
+    pub files: u64,
     /// Sum of their sizes, in bytes.
-    pub(super) bytes: u64,
-}
-
-impl Bin {
-    /// Returns the inclusive upper bound as text, or for the last bin `lower`, the bound below it.
-    pub(super) fn label(&self, lower: u64) -> String {
-        match self.upper {
-            Some(0) => "empty".to_owned(),
-            Some(upper) => format!("up to {}", grouped(upper)),
-            None => format!("above {}", grouped(lower)),
-        }
-    }
+    pub bytes: u64,
 }
 
 /// Files by size. Each bin is labelled with its upper bound, which belongs to it.
 #[derive(Debug, Clone)]
-pub(super) struct Histogram {
+pub struct Histogram {
     bins: Vec<Bin>,
 }
 
 impl Histogram {
     /// Creates a histogram with these upper bounds, in ascending order, and a bin above them.
-    pub(super) fn new(uppers: impl IntoIterator<Item = u64>) -> Self {
+    pub fn new(uppers: impl IntoIterator<Item = u64>) -> Self {
         let uppers = uppers.into_iter().map(Some).chain([None]);
         let bin = |upper| Bin {
             upper,
@@ -90,7 +77,7 @@ impl Histogram {
     }
 
     /// Creates a histogram of empty files, quarters and halves of a frame, and frames.
-    pub(super) fn of_frames(frames: Frames) -> Self {
+    pub fn of_frames(frames: Frames) -> Self {
         let one = frames.capacity(1);
         let whole = BIN_FRAMES.map(|count| frames.capacity(count));
         Self::new([0, one / 4, one / 2].into_iter().chain(whole))
@@ -105,14 +92,15 @@ impl Histogram {
         }
     }
 
-    pub(super) fn bins(&self) -> &[Bin] {
+    /// Returns the bins, from the smallest files to the largest.
+    pub fn bins(&self) -> &[Bin] {
         &self.bins
     }
 }
 
 /// The sizes of all files of a tree.
 #[derive(Debug, Clone)]
-pub(super) struct Sizes {
+pub struct Sizes {
     /// Number of files of each size up to [`EXACT_MAX`], then of each class of larger sizes.
     counts: Vec<u64>,
     files: u64,
@@ -145,41 +133,43 @@ impl Sizes {
     }
 
     /// Returns the number of files.
-    pub(super) fn files(&self) -> u64 {
+    pub fn files(&self) -> u64 {
         self.files
     }
 
     /// Returns the sum of all sizes, in bytes.
-    pub(super) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// Returns the number of frames that carry the contents if each file is an RPC of its own.
-    pub(super) fn frame_count(&self) -> u64 {
+    pub fn frame_count(&self) -> u64 {
         self.frame_count
     }
 
-    pub(super) fn frames(&self) -> Frames {
+    /// Returns the network for which the sizes were counted.
+    pub fn frames(&self) -> Frames {
         self.frames
     }
 
-    pub(super) fn histogram(&self) -> &Histogram {
+    /// Returns the files by size.
+    pub fn histogram(&self) -> &Histogram {
         &self.histogram
     }
 
     /// Returns the number of empty files.
-    pub(super) fn empty(&self) -> u64 {
+    pub fn empty(&self) -> u64 {
         self.counts.first().copied().unwrap_or_default()
     }
 
     /// Returns the mean size in bytes, rounded down; 0 without files.
-    pub(super) fn mean(&self) -> u64 {
+    pub fn mean(&self) -> u64 {
         self.bytes.checked_div(self.files).unwrap_or_default()
     }
 
     /// Returns the size that at least half of all files do not exceed. Exact up to [`EXACT_MAX`],
     /// and at most 0.4 % too small above it.
-    pub(super) fn median(&self) -> u64 {
+    pub fn median(&self) -> u64 {
         let mut left = self.files.div_ceil(2);
         for (slot, count) in self.counts.iter().enumerate() {
             if *count >= left {

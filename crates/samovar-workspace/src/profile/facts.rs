@@ -36,25 +36,27 @@ const PATH_LEN_MAX: usize = 4096;
 
 /// The numbers of a tree.
 #[derive(Debug)]
-pub(super) struct Facts {
+pub struct Facts {
     /// The sizes of all regular files. A file with several names counts once.
-    pub(super) sizes: Sizes,
+    pub sizes: Sizes,
     /// Disk space of all files and directories, in bytes.
-    pub(super) allocated: u64,
+    pub allocated: u64,
     /// Number of directories, including the root.
-    pub(super) directories: u64,
-    pub(super) symlinks: u64,
-    pub(super) executables: u64,
+    pub directories: u64,
+    /// Number of symbolic links.
+    pub symlinks: u64,
+    /// Number of files that their owner may execute.
+    pub executables: u64,
     /// Number of names of files beyond the first one of each.
-    pub(super) hard_links: u64,
+    pub hard_links: u64,
     /// Number of sockets, FIFOs and devices.
-    pub(super) specials: u64,
+    pub specials: u64,
     /// Number of directories that are mount points and were not entered.
-    pub(super) mounts: u64,
+    pub mounts: u64,
     /// Number of files in directories that can be generated again.
-    pub(super) regenerable: u64,
+    pub regenerable: u64,
     /// The directory with the most entries: their number, and its path.
-    pub(super) largest: (u64, Vec<u8>),
+    pub largest: (u64, Vec<u8>),
     nar_len: u64,
     levels: Vec<Level>,
     path: Vec<u8>,
@@ -64,15 +66,15 @@ pub(super) struct Facts {
 
 /// A directory in the list of those with the most files.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Ranked {
+pub struct Ranked {
     /// Number of files in the directory and below.
-    pub(super) files: u64,
+    pub files: u64,
     /// Sum of their sizes, in bytes.
-    pub(super) bytes: u64,
+    pub bytes: u64,
     /// Path below the root of the tree.
-    pub(super) path: Vec<u8>,
+    pub path: Vec<u8>,
     /// Whether a program can generate the directory again.
-    pub(super) is_regenerable: bool,
+    pub is_regenerable: bool,
 }
 
 /// A directory between the root and the current position.
@@ -209,13 +211,13 @@ impl Facts {
 
     /// Returns the size of the tree as a NAR, in bytes. Sockets, FIFOs, devices, mount points and
     /// unreadable entries are left out.
-    pub(super) fn nar_len(&self) -> u64 {
+    pub fn nar_len(&self) -> u64 {
         self.nar_len
     }
 
     /// Returns the directories with the most files, the fullest first. A directory that can be
     /// generated again stands for all directories below it.
-    pub(super) fn top(&self) -> Vec<Ranked> {
+    pub fn top(&self) -> Vec<Ranked> {
         let ranked = self.top.iter().map(|Reverse(ranked)| ranked.clone());
         let mut ranked: Vec<Ranked> = ranked.collect();
         ranked.sort_unstable_by(|left, right| {
@@ -226,8 +228,8 @@ impl Facts {
     }
 
     /// Returns the path of an entry of the current directory, relative to the root. The start of a
-    /// path longer than [`PATH_LEN_MAX`] is left out.
-    pub(super) fn path_of(&self, name: &[u8]) -> Vec<u8> {
+    /// path longer than 4096 bytes is left out.
+    pub fn path_of(&self, name: &[u8]) -> Vec<u8> {
         let (start, mark): (usize, &[u8]) = match self.path.len().checked_sub(PATH_LEN_MAX) {
             Some(start) if start > 0 => (start, b"..."),
             _ => (0, b""),

@@ -29,15 +29,15 @@ pub(super) struct Contents {
 
 /// The numbers of all contents.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ContentNumbers {
+pub struct ContentNumbers {
     /// Number of files with the contents of an earlier one, without empty files.
-    pub(super) duplicates: u64,
+    pub duplicates: u64,
     /// Sum of the sizes of these files, in bytes.
-    pub(super) duplicate_bytes: u64,
+    pub duplicate_bytes: u64,
     /// Length of all contents, compressed as one stream, in bytes.
-    pub(super) compressed_len: u64,
+    pub compressed_len: u64,
     /// Time of the compression in one thread, in seconds.
-    pub(super) compress_seconds: f64,
+    pub compress_seconds: f64,
 }
 
 /// A writer that counts bytes.

@@ -18,27 +18,30 @@ const PROBLEM_COUNT_MAX: usize = 10;
 
 /// Options of a walk.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct WalkOptions {
-    pub(super) frames: Frames,
+pub struct WalkOptions {
+    /// The network for which sizes are counted.
+    pub frames: Frames,
     /// Number of directories in the list of those with the most files.
-    pub(super) top_count: usize,
-    pub(super) crosses_mounts: bool,
+    pub top_count: usize,
+    /// Whether mounted file systems below the tree are entered.
+    pub crosses_mounts: bool,
     /// Whether the contents of all files are read.
-    pub(super) reads_contents: bool,
+    pub reads_contents: bool,
 }
 
 /// A counted tree.
 #[derive(Debug)]
-pub(super) struct Walked {
-    pub(super) facts: Facts,
+pub struct Walked {
+    /// The numbers of its entries.
+    pub facts: Facts,
     /// The numbers of the contents, if they were read.
-    pub(super) contents: Option<ContentNumbers>,
+    pub contents: Option<ContentNumbers>,
     /// Number of entries that could not be read.
-    pub(super) unreadable: u64,
+    pub unreadable: u64,
     /// Number of entries that were deleted while the tree was walked.
-    pub(super) vanished: u64,
+    pub vanished: u64,
     /// Paths of the first unreadable entries, with the reasons.
-    pub(super) problems: Vec<(Vec<u8>, String)>,
+    pub problems: Vec<(Vec<u8>, String)>,
 }
 
 /// Counts the tree at `root`. Entries that cannot be read are counted as such.
@@ -46,7 +49,7 @@ pub(super) struct Walked {
 /// # Errors
 ///
 /// The root cannot be read.
-pub(super) fn walk(root: &Path, options: WalkOptions) -> anyhow::Result<Walked> {
+pub fn walk(root: &Path, options: WalkOptions) -> Result<Walked, TreeError> {
     let mut scan = Scan::open(root, options.crosses_mounts)?;
     let mut walked = Walked {
         facts: Facts::new(options.frames, options.top_count, scan.root().allocated()),
@@ -56,7 +59,7 @@ pub(super) fn walk(root: &Path, options: WalkOptions) -> anyhow::Result<Walked> 
         problems: Vec::new(),
     };
     let mut contents = match options.reads_contents {
-        true => Some(Contents::new()?),
+        true => Some(Contents::new().map_err(TreeError::Io)?),
         false => None,
     };
     let mut known = HashSet::new();
@@ -82,7 +85,8 @@ pub(super) fn walk(root: &Path, options: WalkOptions) -> anyhow::Result<Walked> 
             }
         }
     }
-    walked.contents = contents.map(Contents::finish).transpose()?;
+    let contents = contents.map(Contents::finish).transpose();
+    walked.contents = contents.map_err(TreeError::Io)?;
     Ok(walked)
 }
 
