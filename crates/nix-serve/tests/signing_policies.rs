@@ -329,7 +329,7 @@ fn keys_change_at_once_and_no_request_fails() {
         for round in 0..100 {
             let (keys, names) = ways[round % ways.len()];
             let caches = vec![cache("", signing(keys))];
-            serving.site().reconfigure(caches, || Ok(())).unwrap();
+            serving.site().reconfigure(caches, None, || Ok(())).unwrap();
             // Requests after the change must get the new signatures.
             let url = format!("/{}.narinfo", hash_part(&paths[round % paths.len()]));
             let by = signers(&connection.get(&url).text(), &[&one_public, &two_public]);

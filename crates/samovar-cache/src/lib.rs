@@ -38,6 +38,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 mod upload;
+mod upstream;
 
 pub use known::gc_lease::LeaseConfig;
 pub use known::health::Trust;
@@ -57,3 +58,4 @@ pub use site::current::Clients;
 pub use site::reconfigure::ReconfigureError;
 pub use site::{Local, Site, SiteConfig};
 pub use upload::render_uploaded;
+pub use upstream::{UpstreamConfig, Upstreams};

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use samovar_store::{SchemaWarning, StoreError};
 
@@ -188,6 +189,29 @@ pub enum Event<'a> {
     FileLost(&'a dyn fmt::Display),
     /// The storage cannot be read or written.
     StorageFailed(&'a dyn fmt::Display),
+    /// An upstream cache does not answer; it is not asked until a probe gets an answer.
+    UpstreamDown {
+        /// The name of the upstream.
+        upstream: &'a str,
+        /// The last fault, as a fragment.
+        reason: &'a str,
+    },
+    /// An upstream cache answers again.
+    UpstreamUp {
+        /// The name of the upstream.
+        upstream: &'a str,
+        /// Time for which it was not asked.
+        time: Duration,
+    },
+    /// An upstream cache has sent something that is not passed on.
+    UpstreamFault {
+        /// The name of the upstream.
+        upstream: &'a str,
+        /// The path, or its hash part.
+        path: &'a dyn fmt::Display,
+        /// The fault, as a fragment.
+        reason: &'a str,
+    },
 }
 
 /// A response whose paths have no lease.
@@ -341,6 +365,23 @@ impl fmt::Display for Event<'_> {
             }
             Self::FileLost(file) => write!(f, "the uploaded file {file}"),
             Self::StorageFailed(error) => write!(f, "the storage cannot be used: {error}"),
+            Self::UpstreamDown { upstream, reason } => write!(
+                f,
+                "the upstream {upstream:?} is not asked until it answers again: {reason}"
+            ),
+            Self::UpstreamUp { upstream, time } => write!(
+                f,
+                "the upstream {upstream:?} answers again after {} s",
+                time.as_secs()
+            ),
+            Self::UpstreamFault {
+                upstream,
+                path,
+                reason,
+            } => write!(
+                f,
+                "the upstream {upstream:?} cannot be used for {path}: {reason}"
+            ),
         }
     }
 }

@@ -16,6 +16,7 @@ use crate::sampled::totals_of;
 use crate::status::{CacheStatus, ScrubStatus};
 use crate::storage;
 use crate::text::Text;
+use crate::upstream;
 
 /// All metric families, one line each: name, type and help.
 const FAMILIES: &str = concat!(
@@ -90,7 +91,8 @@ samovar_top_served_bytes gauge Estimated bytes of the NARs with most bytes sent,
 samovar_top_missing_requests gauge Estimated requests for the missing paths requested most, since \
     the start.
 ",
-    storage::families!()
+    storage::families!(),
+    upstream::families!()
 );
 
 #[expect(clippy::cast_precision_loss, reason = "a sum of durations")]
@@ -253,6 +255,7 @@ fn store(text: &mut Text, metrics: &Metrics, sums: &Sums) {
     if let Some(storage) = &site.storage {
         storage::expose(text, storage);
     }
+    upstream::expose(text, &site.upstreams);
     let caches = site.caches.into_iter();
     let caches: Vec<_> = caches.map(|cache| with_hits(cache, sums)).collect();
     caches_of(text, &caches);

@@ -36,6 +36,7 @@ mod status;
 mod storage;
 mod text;
 mod transfers;
+mod upstream;
 
 pub use admin::{admin, json, only_by_own_names};
 pub use class::Class;
@@ -53,3 +54,4 @@ pub use storage::{
     CollectorStatus, StorageStatus, StorageTotals, StoredCacheStatus, UploadCount, UploadStatus,
 };
 pub use transfers::Transfers;
+pub use upstream::UpstreamStatus;

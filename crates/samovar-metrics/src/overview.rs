@@ -122,6 +122,7 @@ impl Metrics {
                 ..site.store
             },
             storage: site.storage,
+            upstreams: site.upstreams,
             caches: caches.map(|cache| with_hits(cache, &sums)).collect(),
             served_caches: sums.by_cache.caches.iter().map(served).collect(),
             events: events.filter(|(_, count)| *count > 0).map(event).collect(),

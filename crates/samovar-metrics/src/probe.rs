@@ -8,6 +8,7 @@ use samovar_store::StoreError;
 
 use crate::status::{CacheStatus, StoreStatus};
 use crate::storage::StorageStatus;
+use crate::upstream::UpstreamStatus;
 
 /// An application whose status is monitored.
 pub trait Monitored: Send + Sync {
@@ -38,6 +39,8 @@ pub struct SiteStatus {
     pub store: StoreStatus,
     /// The status of the storage for uploads, if there is one.
     pub storage: Option<StorageStatus>,
+    /// The status of the upstream caches.
+    pub upstreams: Vec<UpstreamStatus>,
     /// URL of the web interface that shows paths; see
     /// [`ServerStatus::pages_url`](crate::ServerStatus::pages_url).
     pub pages_url: Option<String>,

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::event_count::EventCount;
 use crate::storage::StorageStatus;
+use crate::upstream::UpstreamStatus;
 
 /// Version of the format of [`Status`].
 pub const VERSION: u32 = 1;
@@ -47,6 +48,8 @@ pub struct Status {
     pub store: StoreStatus,
     /// The storage for uploads; `None`: none is configured.
     pub storage: Option<StorageStatus>,
+    /// The upstream caches.
+    pub upstreams: Vec<UpstreamStatus>,
     /// State of each cache in memory and on disk.
     pub caches: Vec<CacheStatus>,
     /// Requests for each binary cache of the server since it was configured.

@@ -105,6 +105,13 @@ impl LookUp {
         self.next(now)
     }
 
+    /// Ends the look-up within `budget` from now, if it would not end before.
+    pub fn limit(&mut self, now: Instant, budget: Duration) {
+        if let Some(deadline) = now.checked_add(budget) {
+            self.deadline = self.deadline.min(deadline);
+        }
+    }
+
     /// Returns when [`at`](Self::at) is to be called if nothing happens before.
     #[must_use]
     pub fn next_time(&self) -> Instant {

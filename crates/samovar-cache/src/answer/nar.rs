@@ -125,10 +125,19 @@ impl Part {
     ) -> Result<Self, Response> {
         let if_range = head.header("If-Range");
         let is_same = if_range.is_none_or(|have| have == tag.as_bytes());
-        let outcome = match head.header("Range") {
-            Some(value) if head.method() == Method::Get && is_same => range::resolve(value, size),
-            _ => RangeOutcome::Whole,
-        };
+        let range = head.header("Range");
+        let range = range.filter(|_| head.method() == Method::Get && is_same);
+        Self::of_range(range, size, text)
+    }
+
+    /// Returns the part of `size` bytes that a `Range` field names, or a 416 with `text` if there
+    /// is no such part. `None`: there is no field, or it is ignored.
+    pub(crate) fn of_range(
+        range: Option<&[u8]>,
+        size: u64,
+        text: &'static str,
+    ) -> Result<Self, Response> {
+        let outcome = range.map_or(RangeOutcome::Whole, |value| range::resolve(value, size));
         let (status, start, end) = match outcome {
             RangeOutcome::Whole => (Status::OK, 0, size),
             RangeOutcome::Part { start, end } => (Status::PARTIAL_CONTENT, start, end),

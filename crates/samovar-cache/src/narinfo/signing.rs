@@ -185,6 +185,14 @@ impl Signing {
         self.signatures(signs, Stored::Keep, &info.signatures, sign)
     }
 
+    /// Returns the signatures by all keys, for a path of another cache whose signature was
+    /// verified.
+    pub(crate) fn by_all_keys(&self, info: &PathInfo, dir: &StoreDir) -> Vec<Signature> {
+        let fingerprint = info.fingerprint(dir);
+        let keys = self.keys.iter();
+        keys.map(|key| key.sign(fingerprint.as_bytes())).collect()
+    }
+
     /// Returns the signatures of a generation of a pin, over its fingerprint: one by each key,
     /// unless the cache signs nothing.
     pub(crate) fn sign_pin(&self, fingerprint: &[u8]) -> Vec<Signature> {

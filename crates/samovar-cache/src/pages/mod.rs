@@ -28,6 +28,7 @@ mod search;
 mod sign_in;
 mod status;
 mod status_storage;
+mod status_upstreams;
 mod text;
 mod uploaded;
 mod uploads;

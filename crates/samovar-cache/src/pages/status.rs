@@ -14,6 +14,7 @@ use samovar_nix::HashPart;
 
 use super::frame::{NAME, Page};
 use super::status_storage;
+use super::status_upstreams;
 use super::text::{Count, Date, Size};
 use super::url::Base;
 
@@ -43,6 +44,7 @@ pub(crate) fn page(status: &Status, host: &str) -> Response {
                 |count| html! { (Count(count)) }))
         }
         @if let Some(storage) = &status.storage { (status_storage::section(storage)) }
+        @if !status.upstreams.is_empty() { (status_upstreams::section(&status.upstreams)) }
         (errors(status))
         div.columns { (latencies(status)) (caches(&status.caches)) }
         (machine(status))

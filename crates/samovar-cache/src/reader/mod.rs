@@ -150,7 +150,13 @@ impl Reader {
         if self.policy.is_open() {
             return Ok(());
         }
-        match self.decide(&uploaded_info(path)) {
+        self.admit_foreign(&uploaded_info(path))
+    }
+
+    /// Returns an error if a deny rule of the policy matches a path that is not in the store, or if
+    /// that is unknown.
+    pub(crate) fn admit_foreign(&self, info: &PathInfo) -> Result<(), Refusal> {
+        match self.decide(info) {
             Decision::Allowed { .. } | Decision::NotAllowed => Ok(()),
             Decision::Denied => Err(Refusal::NotReadable),
             Decision::Unknown => Err(Refusal::Undecided),

@@ -19,7 +19,7 @@ pub(crate) mod upload;
 
 use samovar_http::http::Method;
 use samovar_metrics::Class;
-use samovar_nix::narinfo::NarCoding;
+use samovar_nix::narinfo::{Compression, NarCoding};
 use samovar_nix::{HashPart, NarHash, StorePath};
 use samovar_protocol::names::FileName;
 use samovar_store::RealisationId;
@@ -48,6 +48,13 @@ pub(crate) enum Route {
         hash_part: HashPart,
         nar_hash: Option<NarHash>,
         coding: NarCoding,
+    },
+    /// `/nar/<hash part>-<NAR hash>.nar`, and the suffix of a compression that the store's own NARs
+    /// do not have: a NAR of an upstream cache.
+    UpstreamNar {
+        hash_part: HashPart,
+        nar_hash: NarHash,
+        compression: Compression,
     },
     /// A NAR URL with a valid hash part and an invalid NAR hash: no path has such a NAR.
     NarOfNoHash(HashPart),
@@ -83,6 +90,7 @@ impl Route {
             Self::Narinfo(hash_part)
             | Self::Listing(hash_part)
             | Self::Nar { hash_part, .. }
+            | Self::UpstreamNar { hash_part, .. }
             | Self::NarOfNoHash(hash_part)
             | Self::Closure(hash_part) => Some(*hash_part),
             Self::File(_, route) | Self::Upload(UploadRoute::Of(route)) => route.hash_part(),
@@ -110,6 +118,7 @@ impl Route {
             | Self::Upload(_) => true,
             Self::CacheInfo
             | Self::Narinfo(_)
+            | Self::UpstreamNar { .. }
             | Self::NarOfNoHash(_)
             | Self::Realisation(_)
             | Self::DebugInfo
@@ -147,7 +156,9 @@ impl Route {
             Self::CacheInfo => Class::CacheInfo,
             Self::Narinfo(_) => Class::Narinfo,
             Self::Listing(_) => Class::Listing,
-            Self::Nar { .. } | Self::NarOfNoHash(_) | Self::File(..) => Class::Nar,
+            Self::Nar { .. } | Self::UpstreamNar { .. } | Self::NarOfNoHash(_) | Self::File(..) => {
+                Class::Nar
+            }
             Self::Log(_) => Class::Log,
             Self::Realisation(_) => Class::Realisation,
             Self::Narinfos => Class::Narinfos,
@@ -296,7 +307,7 @@ fn nar(file: &[u8], query: Option<&[u8]>) -> Route {
         None => (file, query, NarCoding::Identity),
     };
     let Some(name) = name.strip_suffix(b".nar") else {
-        return Route::Unknown(Class::Other);
+        return upstream_nar(file).unwrap_or(Route::Unknown(Class::Other));
     };
     let (hash_part, nar_hash) = split_nar_name(name, query);
     if nar_hash.is_some_and(|nar_hash| !is_word(nar_hash)) {
@@ -311,6 +322,19 @@ fn nar(file: &[u8], query: Option<&[u8]>) -> Route {
                 coding,
             },
         }
+    })
+}
+
+/// Parses the name of a NAR of an upstream cache, as [`samovar_upstream::local::nar_url`] makes it.
+#[cold]
+fn upstream_nar(file: &[u8]) -> Option<Route> {
+    let (name, suffix) = file.split_at_checked(HASH_PART_LEN + 1 + NAR_HASH_LEN)?;
+    let (hash_part, nar_hash) = split_nar_name(name, None);
+    let suffix = std::str::from_utf8(suffix.strip_prefix(b".nar")?).ok()?;
+    Some(Route::UpstreamNar {
+        hash_part: HashPart::parse(hash_part).ok()?,
+        nar_hash: parse_nar_hash(nar_hash?)?,
+        compression: samovar_upstream::local::compression_of(suffix)?,
     })
 }
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use samovar_http::http::{Method, Status};
 use samovar_http::{Head, Inline, Prepared, Reply, Request, Response, Turn};
-use samovar_metrics::{Event, ServedCache};
+use samovar_metrics::ServedCache;
 use samovar_nix::narinfo::NarCoding;
 use samovar_nix::{HashPart, StorePath};
 use samovar_storage::StoredCache;
@@ -33,6 +33,7 @@ use crate::route::upload::UploadRoute;
 use crate::route::{Route, path};
 use crate::site::config::CacheConfig;
 use crate::upload::{self, Context, Uploaded};
+use crate::upstream::{CacheUpstreams, Upstreams};
 
 /// The header line of all answers of a cache that is not public: a shared cache, such as that of a
 /// reverse proxy, must not give them to other clients.
@@ -54,6 +55,7 @@ pub(crate) struct Cache {
     priority: u32,
     pub(crate) pages: Option<PagesConfig>,
     uploads: Option<StoredCache>,
+    upstreams: Option<Arc<CacheUpstreams>>,
     /// Whether the server has no other cache.
     is_only: bool,
 }
@@ -67,6 +69,7 @@ impl Cache {
         number: u16,
         memory: NarinfoMemory,
         before: Option<&Self>,
+        upstreams: Option<&Arc<Upstreams>>,
         is_only: bool,
     ) -> Self {
         // The closures of deny rules contain uploaded paths.
@@ -99,6 +102,9 @@ impl Cache {
                     stored.hiding(hides)
                 }
             });
+        let upstreams = upstreams.and_then(|all| {
+            CacheUpstreams::new(all, config.upstreams, &narinfos, uploads.clone()).map(Arc::new)
+        });
         let cache_info = format!(
             "StoreDir: {}\nWantMassQuery: 1\nPriority: {}\n",
             shared.store.store_dir(),
@@ -116,6 +122,7 @@ impl Cache {
             priority: config.priority,
             pages: config.pages,
             uploads,
+            upstreams,
             is_only,
         }
     }
@@ -162,20 +169,6 @@ impl Cache {
     /// Returns the access rules; `None` if all clients may read.
     pub(crate) fn guard(&self) -> Option<&Access> {
         self.access.as_ref().filter(|access| !access.is_open())
-    }
-
-    /// Whether a worker must verify a password or a token before this request can be decided.
-    pub(crate) fn may_still_refuse(&self, head: Head<'_>) -> bool {
-        let verdict = self
-            .guard()
-            .map(|access| access.evaluate(head, Instant::now()));
-        match verdict {
-            Some(Verdict::Unverified) => true,
-            Some(Verdict::Refused(access::Refusal::Denied)) => {
-                self.uploads.is_some() && upload::has_token(head)
-            }
-            _ => false,
-        }
     }
 
     /// Returns this cache for its web interface; `None` if that is off.
@@ -253,7 +246,7 @@ impl Cache {
     }
 
     /// Returns whether a request may wait until the disk of the uploads is written.
-    fn may_write(&self, head: Head<'_>, route: &Route) -> bool {
+    pub(super) fn may_write(&self, head: Head<'_>, route: &Route) -> bool {
         let uploads = self.uploads.as_ref();
         uploads.is_some_and(|stored| upload::writes(stored, head.method(), route))
     }
@@ -285,7 +278,12 @@ impl Cache {
             Route::CacheInfo => return reply.prepared(&self.cache_info),
             Route::NoPath(_) => return reply.prepared(fixed.get(Fixed::NoPath)),
             // The URL is not part of the cache protocol, but may be that of a page.
-            Route::Page(_) | Route::Upload(_) | Route::DebugInfo | Route::Unknown(_) => {
+            Route::UpstreamNar { .. } if self.upstreams.is_some() => return reply.dispatch(),
+            Route::Page(_)
+            | Route::Upload(_)
+            | Route::DebugInfo
+            | Route::UpstreamNar { .. }
+            | Route::Unknown(_) => {
                 return match self.pages.is_some() && pages::is_answered(head, route) {
                     true => reply.dispatch_slow(),
                     false => reply.prepared(fixed.get(self.unknown(route))),
@@ -304,10 +302,13 @@ impl Cache {
         };
         if is_absent {
             let uploads = self.uploads.as_ref();
-            return match uploads.is_some_and(|stored| stored.may_contain(hash_part)) {
-                true => self.pass_on(route, reply),
-                false => reply.prepared(fixed.get(Fixed::NoPath)),
+            if uploads.is_some_and(|stored| stored.may_contain(hash_part)) {
+                return self.pass_on(route, reply);
+            }
+            let Some(upstreams) = &self.upstreams else {
+                return reply.prepared(fixed.get(Fixed::NoPath));
             };
+            return upstreams.inline(route, &hash_part, reply);
         }
         if let Route::Nar {
             nar_hash, coding, ..
@@ -363,20 +364,19 @@ impl Cache {
         }
     }
 
-    /// Whether [`upload`] decides about the access of the request, because it needs a token also in
-    /// a public cache. It asks clients for a token, and so would show that a hidden cache exists.
-    fn asks_for_token(&self, access: &Access, head: Head<'_>, route: &Route) -> bool {
-        self.uploads.is_some() && !access.is_hiding() && upload::needs_token(head.method(), route)
-    }
-
     /// Answers a request on a worker; `None` if the cache is hidden from the client.
     pub(crate) fn handle(&self, request: &mut Request) -> Option<Response> {
         let response = self.answer(request)?;
         // A second field adds to the first one, as to the `no-cache` of a page.
-        Some(match self.guard().is_none_or(Access::lets_everybody_in) {
-            true => response,
-            false => response.header("Cache-Control", "private"),
+        Some(match self.is_private() {
+            false => response,
+            true => response.header("Cache-Control", "private"),
         })
+    }
+
+    /// Whether not all clients may read.
+    fn is_private(&self) -> bool {
+        !self.guard().is_none_or(Access::lets_everybody_in)
     }
 
     fn answer(&self, request: &mut Request) -> Option<Response> {
@@ -406,7 +406,11 @@ impl Cache {
             (Method::Get | Method::Head, _) => self.read(context, head, route),
             (_, Route::Narinfos) => {
                 let uploaded = self.uploaded().map(|uploaded| Box::new(uploaded) as Box<_>);
-                bulk::respond(&self.narinfos, request, uploaded)
+                let others = match &self.upstreams {
+                    Some(upstreams) => Some(upstreams.beside(uploaded, head)),
+                    None => uploaded,
+                };
+                bulk::respond(&self.narinfos, request, others)
             }
             // The I/O thread could not refuse the method, because the client was not
             // authenticated yet.
@@ -432,6 +436,12 @@ impl Cache {
                 Route::Closure(hash_part) => self.uploaded().map(|all| all.closure(*hash_part)),
                 _ => upload::find(context, head, route),
             }
+        {
+            return response;
+        }
+        if is_absent
+            && let Some(upstreams) = &self.upstreams
+            && let Some(response) = upstreams.find(head, route, self.is_private())
         {
             return response;
         }
@@ -472,6 +482,7 @@ impl Cache {
             }
             Route::Closure(hash_part) => closure::respond(&self.narinfos, *hash_part)?,
             Route::File(..)
+            | Route::UpstreamNar { .. }
             | Route::DebugInfo
             | Route::Upload(_)
             | Route::Page(_)
@@ -511,55 +522,6 @@ impl Cache {
         }
     }
 
-    /// Checks access on a worker. `Ok`: the client may read. The error is the response to send: a
-    /// refusal (`None` if the cache is hidden), or a requeue because a password was verified just
-    /// now.
-    fn ask(&self, access: &Access, head: Head<'_>, route: &Route) -> Result<(), Option<Response>> {
-        let now = Instant::now();
-        let verdict = match access.evaluate(head, now) {
-            Verdict::Granted => return Ok(()),
-            Verdict::Unverified => access.authenticate(head, now),
-            refused @ Verdict::Refused(_) => refused,
-        };
-        let observer = &self.shared.observer;
-        Err(match verdict {
-            Verdict::Granted => {
-                observer.event(&Event::PasswordVerified);
-                Some(match upload::reads_files(self.uploads.as_ref(), route) {
-                    _ if self.may_write(head, route) => Response::requeue_writing(),
-                    true => Response::requeue_slow(),
-                    false => Response::requeue(),
-                })
-            }
-            Verdict::Refused(refusal) => {
-                observer.event(&refusal.event());
-                let fault = self
-                    .uploads
-                    .as_ref()
-                    .and_then(|stored| upload::denial(stored, head));
-                match self.sign_in(access, refusal, head) {
-                    Some(page) if fault.is_none() => Some(page),
-                    _ => access.refused_because(refusal, fault.as_ref()),
-                }
-            }
-            // Unreachable: `authenticate` never returns `Unverified`.
-            Verdict::Unverified => access.refused(access::Refusal::Denied),
-        })
-    }
-
-    /// Returns the page for a browser that must send credentials; `None` for other clients, and if
-    /// the cache does not ask for credentials.
-    fn sign_in(
-        &self,
-        access: &Access,
-        refusal: access::Refusal,
-        head: Head<'_>,
-    ) -> Option<Response> {
-        let is_asked = refusal == access::Refusal::Denied && self.pages.is_some();
-        let challenge = access.challenge().filter(|_| is_asked)?;
-        pages::wants_page(head).then(|| pages::sign_in(challenge))
-    }
-
     /// Returns the cache's uploaded paths, for bulk responses; `None` if the cache is read-only.
     fn uploaded(&self) -> Option<Uploaded> {
         let stored = self.uploads.as_ref()?;
@@ -577,13 +539,5 @@ impl Cache {
             address: None,
             cache: (!self.is_only).then_some(&*self.name),
         }
-    }
-
-    /// Whether the client may read without the rights of a token for uploads.
-    fn lets_read(&self, head: Head<'_>) -> bool {
-        let verdict = self
-            .guard()
-            .map(|access| access.evaluate(head, Instant::now()));
-        matches!(verdict, None | Some(Verdict::Granted))
     }
 }

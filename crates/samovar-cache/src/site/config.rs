@@ -6,6 +6,7 @@ use crate::access::Access;
 use crate::narinfo::signing::Signing;
 use crate::pages::PagesConfig;
 use crate::reader::policy::PolicyConfig;
+use crate::upstream::UpstreamConfig;
 
 /// The configuration of a cache.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub struct CacheConfig {
     pub pages: Option<PagesConfig>,
     /// The storage for this cache's uploads; `None` if the cache is read-only.
     pub uploads: Option<StoredCache>,
+    /// The upstreams of this cache, and how they are asked.
+    pub upstreams: UpstreamConfig,
 }
 
 impl Default for CacheConfig {
@@ -40,6 +43,7 @@ impl Default for CacheConfig {
             access: None,
             pages: None,
             uploads: None,
+            upstreams: UpstreamConfig::default(),
         }
     }
 }

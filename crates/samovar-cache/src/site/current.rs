@@ -21,6 +21,7 @@ use crate::site::cache::Cache;
 use crate::site::config::CacheConfig;
 use crate::sync::unpoisoned;
 use crate::upload;
+use crate::upstream::Upstreams;
 
 /// The caches of a site.
 #[derive(Debug)]
@@ -37,13 +38,14 @@ impl Caches {
         configs: Vec<CacheConfig>,
         narinfo_memory_len: usize,
         before: Option<&Self>,
+        upstreams: Option<&Arc<Upstreams>>,
     ) -> Self {
         let share = NarinfoMemory::share(narinfo_memory_len, configs.len());
         let is_only = configs.len() == 1;
         let numbers = Self::numbers(&configs, before);
         let cache = |(config, number): (CacheConfig, u16)| {
             let before = before.and_then(|before| before.at(&config.path_prefix));
-            Cache::new(shared, config, number, share, before, is_only)
+            Cache::new(shared, config, number, share, before, upstreams, is_only)
         };
         let mut caches: Box<[Cache]> = configs.into_iter().zip(numbers).map(cache).collect();
         caches.sort_by_key(|cache| std::cmp::Reverse(cache.path_prefix.len()));

@@ -48,6 +48,7 @@ impl Monitored for Site {
             storage: self
                 .storage()
                 .map(|storage| storage_status::status(storage, caches)),
+            upstreams: self.upstreams().map(|all| all.status()).unwrap_or_default(),
             pages_url: pages_url(caches),
             caches: memory,
         }

@@ -18,6 +18,7 @@
 //! an outage of the database, one request at a time tries to read it; the others get 503 from the
 //! I/O thread.
 
+mod admission;
 mod background;
 pub(crate) mod cache;
 pub(crate) mod config;
@@ -53,6 +54,7 @@ use crate::site::config::CacheConfig;
 use crate::site::current::{Caches, Clients, Current, LocalCaches};
 use crate::sync::Locked;
 use crate::upload;
+use crate::upstream::Upstreams;
 
 /// The configuration of a site.
 #[derive(Debug)]
@@ -74,6 +76,8 @@ pub struct SiteConfig {
     /// The upload storage; `None` if uploads are off. A reload takes [`CacheConfig::uploads`] of
     /// new caches from it.
     pub storage: Option<Arc<Storage>>,
+    /// The upstream caches, which [`Upstreams::start`] has prepared; `None` if there are none.
+    pub upstreams: Option<Arc<Upstreams>>,
 }
 
 impl Default for SiteConfig {
@@ -87,6 +91,7 @@ impl Default for SiteConfig {
             trust: Trust::default(),
             program: Program::default(),
             storage: None,
+            upstreams: None,
         }
     }
 }
@@ -100,6 +105,8 @@ pub struct Site {
     pub(crate) background: Mutex<Background>,
     pub(crate) narinfo_memory_len: usize,
     storage: Option<Arc<Storage>>,
+    /// The upstreams of the present caches.
+    pub(crate) upstreams: Mutex<Option<Arc<Upstreams>>>,
     /// Whether the observer wants to know of each request.
     is_observed: bool,
 }
@@ -129,7 +136,10 @@ impl Site {
         };
         let is_observed = observer.observes();
         let shared = Arc::new(SharedStore::new(store, settings, observer));
-        let caches = Caches::build(&shared, config.caches, narinfo_memory_len, None);
+        let caches = {
+            let upstreams = config.upstreams.as_ref();
+            Caches::build(&shared, config.caches, narinfo_memory_len, None, upstreams)
+        };
         shared.health.watch(caches.path_caches().collect());
         caches.announce(&*shared.observer);
         let background = Background::start(&caches);
@@ -139,6 +149,7 @@ impl Site {
             background: Mutex::new(background),
             narinfo_memory_len,
             storage: config.storage,
+            upstreams: Mutex::new(config.upstreams),
             is_observed,
         }
     }
@@ -157,6 +168,16 @@ impl Site {
     /// Returns the storage for uploads, if one is configured.
     pub fn storage(&self) -> Option<&Arc<Storage>> {
         self.storage.as_ref()
+    }
+
+    /// Returns the upstream caches; `None` if there are none.
+    pub fn upstreams(&self) -> Option<Arc<Upstreams>> {
+        self.upstreams.locked().clone()
+    }
+
+    /// Returns the observer of this site's events.
+    pub fn observer_of_events(&self) -> &Arc<dyn Observer> {
+        &self.shared.observer
     }
 
     pub(crate) fn caches(&self) -> Arc<Caches> {

@@ -10,6 +10,7 @@ use crate::site::background::BackgroundError;
 use crate::site::config::CacheConfig;
 use crate::site::current::Caches;
 use crate::sync::Locked;
+use crate::upstream::Upstreams;
 
 /// The reason why the caches were not replaced.
 #[derive(Debug, thiserror::Error)]
@@ -37,12 +38,19 @@ impl Site {
     pub fn reconfigure(
         &self,
         configs: Vec<CacheConfig>,
+        upstreams: Option<Arc<Upstreams>>,
         change_storage: impl FnOnce() -> Result<(), StorageError>,
     ) -> Result<(), ReconfigureError> {
         let mut background = self.background.locked();
         let before = self.caches();
         let len = self.narinfo_memory_len;
-        let caches = Arc::new(Caches::build(&self.shared, configs, len, Some(&before)));
+        let caches = Arc::new(Caches::build(
+            &self.shared,
+            configs,
+            len,
+            Some(&before),
+            upstreams.as_ref(),
+        ));
         let health = &self.shared.health;
         health.watch(before.path_caches().chain(caches.path_caches()).collect());
         let prepared = background.prepare(&before, &caches).map_err(Reason::from);
@@ -58,6 +66,7 @@ impl Site {
             }
         };
         self.current.replace(Arc::clone(&caches));
+        *self.upstreams.locked() = upstreams;
         caches.announce(&*self.shared.observer);
         self.shared.pin_watch.release();
         background.change(&caches, prepared);

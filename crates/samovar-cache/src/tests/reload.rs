@@ -26,8 +26,8 @@ fn a_reload_does_not_reset_the_counter_of_evictions() {
         ..CacheConfig::default()
     };
     let two = vec![cache(""), cache("/two")];
-    site.reconfigure(two, || Ok(())).unwrap();
+    site.reconfigure(two, None, || Ok(())).unwrap();
     assert_eq!(evictions(), before);
-    site.reconfigure(vec![cache("")], || Ok(())).unwrap();
+    site.reconfigure(vec![cache("")], None, || Ok(())).unwrap();
     assert_eq!(evictions(), before);
 }

@@ -11,7 +11,7 @@ use samovar_storage::{StorageError, StoredCache};
 use samovar_store::{Closure, closure_by_lookups};
 
 use super::render_uploaded;
-use crate::answer::bulk::{self, UploadedPaths, closure};
+use crate::answer::bulk::{self, OtherPaths, closure};
 use crate::narinfo::narinfos::{Answer, Narinfos};
 use crate::narinfo::rendered::Rendered;
 use crate::reader::uploaded_info;
@@ -107,7 +107,7 @@ impl Uploaded {
     }
 }
 
-impl UploadedPaths for Uploaded {
+impl OtherPaths for Uploaded {
     fn complete(&self, hash_parts: &[HashPart], answers: &mut [Answer]) -> io::Result<()> {
         let is_absent = |answer: &Answer| matches!(answer, Err(refusal) if refusal.is_absence());
         let asked: Vec<HashPart> = hash_parts

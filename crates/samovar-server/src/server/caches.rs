@@ -4,7 +4,11 @@ use std::sync::Arc;
 
 use anyhow::bail;
 use samovar_cache::access::{Access, AccessConfig, AccessError, CertificateConfig};
-use samovar_cache::{CacheConfig, PagesConfig, RootFault, Signing, Site, faulty_roots, load_key};
+use samovar_cache::{
+    CacheConfig, PagesConfig, RootFault, Signing, Site, UpstreamConfig, Upstreams, faulty_roots,
+    load_key,
+};
+use samovar_metrics::Observer;
 use samovar_storage::metadata::CacheSummary;
 use samovar_storage::{Storage, StorageError, mirrored};
 use samovar_store::Store;
@@ -54,7 +58,11 @@ pub(super) fn replace(
     let had_root = site.has_prefix("");
     // Nothing refuses the configuration after the directory has changed.
     let mirror = mirror_first(&caches);
-    site.reconfigure(caches, mirror)?;
+    let upstreams = match site.upstreams() {
+        Some(same) if same.are_of(&config.upstreams, config.upstream_memory_len) => Some(same),
+        _ => upstreams(config, site.store(), site.observer_of_events())?,
+    };
+    site.reconfigure(caches, upstreams, mirror)?;
     if let Some(storage) = site.storage() {
         set_retentions(&config.caches, storage);
         // The directory may have become the mirror of another cache.
@@ -69,6 +77,25 @@ pub(super) fn replace(
     }
     warnings.extend(root_warnings(&config.caches, site.store()));
     Ok(warnings)
+}
+
+/// Prepares the upstream caches; `None` if there are none.
+pub(super) fn upstreams(
+    config: &Configuration,
+    store: &dyn Store,
+    observer: &Arc<dyn Observer>,
+) -> anyhow::Result<Option<Arc<Upstreams>>> {
+    if config.upstreams.is_empty() {
+        return Ok(None);
+    }
+    let (settings, memory_len) = (config.upstreams.clone(), config.upstream_memory_len);
+    let dir = store.store_dir().clone();
+    Ok(Some(Upstreams::start(
+        settings,
+        memory_len,
+        dir,
+        Arc::clone(observer),
+    )?))
 }
 
 /// Returns warnings about roots in `policy.allow` that lead to no path, such as misspelled ones.
@@ -238,6 +265,12 @@ fn make(
             pages: cache.pages.as_ref().map(|of| pages(of, &cache.access)),
             access: Some(access),
             uploads: None,
+            upstreams: UpstreamConfig {
+                names: cache.upstreams.clone(),
+                budget: cache.upstream_budget,
+                when_down: cache.upstream_down,
+                negative_ttl: cache.negative_ttl,
+            },
         });
     }
     Ok((caches, warnings))

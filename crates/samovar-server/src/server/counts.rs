@@ -79,6 +79,10 @@ counts! {
     FileLost = "file_lost",
     /// The storage could not be read or written.
     StorageFailed = "storage_failed",
+    /// An upstream cache did not answer and is not asked until it does.
+    UpstreamDown = "upstream_down",
+    /// An upstream cache has sent something that is not passed on.
+    UpstreamFault = "upstream_fault",
     /// A handler panicked.
     Panicked = "panicked",
     /// Any other event of the engine.
@@ -86,8 +90,14 @@ counts! {
 }
 
 /// The values of all [`Count`]s, shared by all threads.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Counts([AtomicU64; Count::ALL.len()]);
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self([const { AtomicU64::new(0) }; Count::ALL.len()])
+    }
+}
 
 impl Counts {
     pub(super) fn add(&self, count: Count) {

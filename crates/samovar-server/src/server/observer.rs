@@ -189,6 +189,9 @@ impl Logs {
             Event::UploadRefused { .. } => (Some(Count::UploadRefused), Limited(Warning, limits)),
             Event::FileLost(_) => (Some(Count::FileLost), Limited(Error, paths)),
             Event::StorageFailed(_) => (Some(Count::StorageFailed), Limited(Error, limits)),
+            Event::UpstreamDown { .. } => (Some(Count::UpstreamDown), Each(Warning)),
+            Event::UpstreamUp { .. } => (None, Each(Info)),
+            Event::UpstreamFault { .. } => (Some(Count::UpstreamFault), Limited(Warning, paths)),
         }
     }
 }

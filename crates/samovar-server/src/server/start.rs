@@ -260,8 +260,14 @@ impl<'a> Bound<'a> {
         }
         // A start that fails earlier leaves the directory as it was.
         caches::mirror_first(&caches)()?;
+        let observer: Arc<dyn Observer> = match &self.admin {
+            Some(planned) => Arc::clone(&planned.metrics) as _,
+            None => Arc::clone(logs) as _,
+        };
+        let upstreams = caches::upstreams(config, &*store, &observer)?;
         let site_config = SiteConfig {
             caches,
+            upstreams,
             storage,
             nar_cache,
             narinfo_memory_len: config.narinfo_memory_len,
@@ -276,10 +282,6 @@ impl<'a> Bound<'a> {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
             },
             ..SiteConfig::default()
-        };
-        let observer: Arc<dyn Observer> = match &self.admin {
-            Some(planned) => Arc::clone(&planned.metrics) as _,
-            None => Arc::clone(logs) as _,
         };
         let site = Site::new(store, site_config, observer);
         logs.introduce(site.clients());

@@ -1,6 +1,7 @@
 //! `samovar status`: prints the status of a server and of a hook's spool directory.
 
 mod uploads;
+mod upstreams;
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -155,6 +156,7 @@ fn write_all(out: &mut String, status: &Status) -> std::fmt::Result {
     if let Some(storage) = &status.storage {
         uploads::storage(out, storage, status.time_ms)?;
     }
+    upstreams::upstreams(out, &status.upstreams)?;
     top(out, "most requested", &status.top_served, |count| {
         format!("{count} x")
     })?;

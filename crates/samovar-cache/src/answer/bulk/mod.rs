@@ -44,22 +44,27 @@ pub(crate) enum ListError {
     TooMany,
 }
 
-/// The uploaded paths of a cache.
-pub(crate) trait UploadedPaths: fmt::Debug + Send {
-    /// Replaces the refusals of absent paths by the narinfos of uploaded paths with the same hash
+/// The paths of a cache that are not in the store.
+pub(crate) trait OtherPaths: fmt::Debug + Send {
+    /// Replaces the refusals of absent paths by the narinfos of other paths with the same hash
     /// parts.
     ///
     /// # Errors
     ///
-    /// If the uploaded paths cannot be read now. The callee has reported that.
+    /// If the other paths cannot be read now. The callee has reported that.
     fn complete(&self, hash_parts: &[HashPart], answers: &mut [Answer]) -> io::Result<()>;
+
+    /// Whether [`complete`](Self::complete) may wait for another server.
+    fn may_wait(&self) -> bool {
+        false
+    }
 }
 
-/// Answers `POST /narinfos`. `uploaded`: `None` if the cache is read-only.
+/// Answers `POST /narinfos`. `others`: the paths that are not in the store, if there may be any.
 pub(crate) fn respond(
     narinfos: &Arc<Narinfos>,
     request: &mut Request,
-    uploaded: Option<Box<dyn UploadedPaths>>,
+    others: Option<Box<dyn OtherPaths>>,
 ) -> Response {
     let coding = request.head().header("Content-Encoding");
     if coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")) {
@@ -103,7 +108,7 @@ pub(crate) fn respond(
         narinfos,
         hash_parts.into_iter().map(member).collect(),
         false,
-        uploaded,
+        others,
     )
 }
 
@@ -114,7 +119,7 @@ pub(crate) fn many(
     narinfos: &Arc<Narinfos>,
     members: Vec<Member>,
     is_closure: bool,
-    uploaded: Option<Box<dyn UploadedPaths>>,
+    others: Option<Box<dyn OtherPaths>>,
 ) -> Response {
     let shared = &narinfos.reader.shared;
     let (share, evicted_count) = shared.bulk_budget.share(members, Instant::now());
@@ -122,7 +127,7 @@ pub(crate) fn many(
         shared.observer.event(&Event::BulkEvicted);
     }
     match share {
-        Some(share) => records::respond(narinfos, share, is_closure, uploaded),
+        Some(share) => records::respond(narinfos, share, is_closure, others),
         None => {
             shared.observer.event(&Event::BulkLimitReached);
             Fixed::Busy.response()

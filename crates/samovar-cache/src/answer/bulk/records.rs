@@ -10,7 +10,7 @@ use samovar_nix::HashPart;
 use samovar_protocol::bulk::{CONTENT_TYPE, Writer};
 use samovar_store::Member;
 
-use crate::answer::bulk::UploadedPaths;
+use crate::answer::bulk::OtherPaths;
 use crate::known::bulk_budget::{Evicted, Share};
 use crate::narinfo::narinfos::{Answer, Narinfos};
 use crate::narinfo::rendered::Narinfo;
@@ -24,7 +24,7 @@ pub(super) fn respond(
     narinfos: &Arc<Narinfos>,
     wanted: Share,
     is_closure: bool,
-    uploaded: Option<Box<dyn UploadedPaths>>,
+    others: Option<Box<dyn OtherPaths>>,
 ) -> Response {
     let records = Records {
         narinfos: Arc::clone(narinfos),
@@ -36,7 +36,7 @@ pub(super) fn respond(
         writer: Writer::default(),
         is_ended: false,
         is_closure,
-        uploaded,
+        others,
         wanted,
     };
     Response::new(Status::OK, Body::Source(Box::new(records))).header("Content-Type", CONTENT_TYPE)
@@ -48,8 +48,8 @@ struct Records {
     wanted: Share,
     /// Whether the records are a closure, which is sent completely or aborted.
     is_closure: bool,
-    /// The uploaded paths of the cache; `None` if the response has none.
-    uploaded: Option<Box<dyn UploadedPaths>>,
+    /// Paths that are not in the store; `None` if the response has none.
+    others: Option<Box<dyn OtherPaths>>,
     /// Index of the first record that is not rendered yet.
     next: usize,
     made: std::vec::IntoIter<(HashPart, Answer)>,
@@ -121,14 +121,14 @@ impl Records {
         }
         let hash_parts: Vec<HashPart> = members.iter().map(|member| member.hash_part).collect();
         // In a closure of store paths, the lease of the requested path protects all others.
-        let leases = !self.is_closure || self.uploaded.is_some();
+        let leases = !self.is_closure || self.others.is_some();
         let mut answers = self
             .narinfos
             .many(&hash_parts, leases)
             .inspect_err(|error| self.narinfos.reader.shared.note(*error))
             .map_err(io::Error::other)?;
-        if let Some(uploaded) = &self.uploaded {
-            uploaded.complete(&hash_parts, &mut answers)?;
+        if let Some(others) = &self.others {
+            others.complete(&hash_parts, &mut answers)?;
         }
         if self.is_closure
             && !members
@@ -161,6 +161,10 @@ fn is_of(answer: &Answer, member: &Member) -> bool {
 impl Source for Records {
     fn len(&self) -> Option<u64> {
         None
+    }
+
+    fn may_wait(&self) -> bool {
+        self.others.as_ref().is_some_and(|others| others.may_wait())
     }
 
     fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {

@@ -1,0 +1,106 @@
+//! [`UpstreamBody`]: the body of a response with a NAR that arrives from an upstream.
+
+use std::io;
+use std::sync::Arc;
+
+use samovar_http::{Batch, Progress, Source};
+
+use crate::upstream::transfer::{Piece, Transfer, Transfers};
+
+/// Maximum number of transfers that a slow reader joins one after the other.
+const JOIN_COUNT_MAX: u32 = 8;
+
+/// A range of a NAR that arrives from an upstream. The bytes before the range are skipped, so that
+/// the NAR is verified as a whole.
+#[derive(Debug)]
+pub(super) struct UpstreamBody {
+    transfer: Arc<Transfer>,
+    transfers: Arc<Transfers>,
+    reader: u64,
+    /// Number of bytes of the file that were sent or skipped.
+    at: u64,
+    start: u64,
+    /// End of the range; `None`: the end of the file, whose length is unknown.
+    end: Option<u64>,
+    join_count: u32,
+}
+
+impl UpstreamBody {
+    pub(super) fn new(
+        transfer: Arc<Transfer>,
+        reader: u64,
+        transfers: &Arc<Transfers>,
+        (start, end): (u64, Option<u64>),
+    ) -> Self {
+        Self {
+            transfer,
+            transfers: Arc::clone(transfers),
+            reader,
+            at: 0,
+            start,
+            end,
+            join_count: 0,
+        }
+    }
+
+    /// Joins another transfer of the same NAR, because the window of this one has moved on.
+    fn rejoin(&mut self) -> io::Result<()> {
+        self.join_count += 1;
+        if self.join_count > JOIN_COUNT_MAX {
+            return Err(io::Error::other("the client reads too slowly"));
+        }
+        self.transfer.leave(self.reader);
+        let found = Arc::clone(&self.transfer.found);
+        // The length was compared when the first transfer started.
+        let started = Box::new(|_| {});
+        (self.transfer, self.reader) = Transfer::join(&found, &self.transfers, self.at, started);
+        Ok(())
+    }
+
+    /// Copies bytes to the batch, of those that are part of the range. Returns the number of bytes
+    /// that were copied or skipped.
+    fn put(&self, batch: &mut Batch, bytes: &[u8]) -> u64 {
+        match self.start.checked_sub(self.at).filter(|len| *len > 0) {
+            Some(skipped) => skipped.min(bytes.len() as u64),
+            None => batch.put(bytes) as u64,
+        }
+    }
+}
+
+impl Source for UpstreamBody {
+    fn len(&self) -> Option<u64> {
+        self.end.map(|end| end - self.start)
+    }
+
+    fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
+        loop {
+            if self.end.is_some_and(|end| self.at >= end) {
+                return Ok(Progress::End);
+            }
+            if batch.room_len() == 0 {
+                return Ok(Progress::More);
+            }
+            let limit = self.end.unwrap_or(u64::MAX);
+            match self.transfer.next(self.reader, limit, batch.waker()) {
+                Piece::Bytes(piece, range) => {
+                    let count = self.put(batch, piece.get(range).unwrap_or_default());
+                    self.at += count;
+                    self.transfer.advance(self.reader, count);
+                }
+                Piece::Wait => return Ok(Progress::Wait),
+                Piece::End => return Ok(Progress::End),
+                Piece::Lost => self.rejoin()?,
+                Piece::Failed(reason) => {
+                    let name = &self.transfer.found.upstream.settings.name;
+                    return Err(io::Error::other(format!("the upstream {name:?}: {reason}")));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for UpstreamBody {
+    fn drop(&mut self) {
+        self.transfer.leave(self.reader);
+    }
+}

@@ -1,0 +1,88 @@
+//! Paths of upstream caches in bulk queries.
+
+use std::io;
+use std::sync::{Arc, mpsc};
+
+use samovar_http::Head;
+use samovar_nix::HashPart;
+use samovar_upstream::settings::WhenDown;
+use samovar_upstream::via::Pseudonym;
+
+use crate::answer::bulk::OtherPaths;
+use crate::narinfo::narinfos::Answer;
+use crate::refusal::Refusal;
+use crate::upstream::message::{LookedUp, Wanted};
+use crate::upstream::of_cache::CacheUpstreams;
+
+/// The paths that were uploaded to a cache, and those that its upstreams have.
+#[derive(Debug)]
+struct UpstreamPaths {
+    uploaded: Option<Box<dyn OtherPaths>>,
+    upstreams: Arc<CacheUpstreams>,
+    via: Arc<[u8]>,
+    /// Whether the request has come from this server, so that no upstream is asked.
+    is_circle: bool,
+}
+
+impl CacheUpstreams {
+    /// Returns the paths of the upstreams, besides the uploaded ones, for the response to a bulk
+    /// query.
+    pub(crate) fn beside(
+        self: &Arc<Self>,
+        uploaded: Option<Box<dyn OtherPaths>>,
+        head: Head<'_>,
+    ) -> Box<dyn OtherPaths> {
+        let via = head.header("Via").unwrap_or_default();
+        Box::new(UpstreamPaths {
+            uploaded,
+            upstreams: Arc::clone(self),
+            via: match Pseudonym::is_of_server(via) {
+                true => via.into(),
+                false => Arc::default(),
+            },
+            is_circle: self.has_sent(via),
+        })
+    }
+}
+
+impl OtherPaths for UpstreamPaths {
+    fn complete(&self, hash_parts: &[HashPart], answers: &mut [Answer]) -> io::Result<()> {
+        if let Some(uploaded) = &self.uploaded {
+            uploaded.complete(hash_parts, answers)?;
+        }
+        if self.is_circle {
+            return Ok(());
+        }
+        let (sender, results) = mpsc::channel();
+        for (index, (hash_part, answer)) in hash_parts.iter().zip(&*answers).enumerate() {
+            if !matches!(answer, Err(refusal) if refusal.is_absence()) {
+                continue;
+            }
+            let sender = sender.clone();
+            let done = move |looked_up: LookedUp| {
+                // The response may have been aborted.
+                sender.send((index, looked_up)).ok();
+            };
+            let (wanted, via) = (Wanted::path(*hash_part), Arc::clone(&self.via));
+            self.upstreams.ask(wanted, via, Box::new(done));
+        }
+        drop(sender);
+        // Each look-up ends within its budget.
+        for (index, looked_up) in results {
+            let Some(answer) = answers.get_mut(index) else {
+                continue;
+            };
+            match looked_up {
+                LookedUp::Found(found) => *answer = self.upstreams.answer(&found),
+                LookedUp::Absent(_) => {}
+                LookedUp::Unknown(_) if self.upstreams.when_down() == WhenDown::Miss => {}
+                LookedUp::Unknown(_) => *answer = Err(Refusal::Unreadable),
+            }
+        }
+        Ok(())
+    }
+
+    fn may_wait(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,550 @@
+//! The director: a thread that conducts the look-ups of all caches. It alone knows the circuits and
+//! what the upstreams have said, so nothing of that is locked.
+//!
+//! It receives requests of caches and answers of upstreams, and does what the state machines of
+//! `samovar-upstream` say. It never waits for an upstream: the requests run in the pools.
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use samovar_metrics::{Event, Observer};
+use samovar_nix::{HashPart, StoreDir};
+use samovar_upstream::circuit::{Change, Circuit};
+use samovar_upstream::look_up::{Answer, Candidate, LookUp, Next, Outcome};
+use samovar_upstream::memory::Memory;
+
+use crate::upstream::message::{Ask, Done, LookedUp, Message, Miss, Wanted};
+use crate::upstream::one::{Found, Upstream};
+use crate::upstream::request::{Said, Trouble};
+
+/// Number of paths about which an upstream's answers are remembered.
+const REMEMBERED_COUNT_MAX: usize = 200_000;
+
+/// Time for which the director remembers that an upstream has a path.
+const FOUND_TIME: Duration = Duration::from_secs(3600);
+
+/// Time for which a path is not served from an upstream that has sent a wrong NAR of it.
+const WRONG_TIME: Duration = Duration::from_secs(600);
+
+/// Time for which the director remembers an answer that a path is absent. A cache may trust it for
+/// a shorter time.
+const ABSENT_TIME: Duration = Duration::from_secs(24 * 3600);
+
+/// Maximum duration of a look-up for which no client waits.
+const BACKGROUND_BUDGET: Duration = Duration::from_secs(20);
+
+/// Maximum number of look-ups in the background.
+const BACKGROUND_COUNT_MAX: usize = 4096;
+
+/// What is remembered about a path at an upstream.
+#[derive(Debug)]
+enum Known {
+    Found(Arc<Found>),
+    Absent(Instant),
+    /// The path's NAR was wrong.
+    Wrong,
+}
+
+/// An upstream as the director sees it.
+struct Tracked {
+    upstream: Arc<Upstream>,
+    circuit: Circuit,
+    memory: Memory<Known>,
+    /// The requests that were sent and not answered.
+    asked: HashSet<(HashPart, Arc<[u8]>)>,
+}
+
+/// A look-up in progress.
+struct Pending {
+    look_up: LookUp,
+    ask: Ask,
+    /// All who wait, besides the first.
+    others: Vec<Done>,
+    /// Whether a client waits.
+    is_urgent: bool,
+    /// What each upstream has said, for the text of a miss.
+    reasons: Vec<String>,
+    found: HashMap<usize, Arc<Found>>,
+}
+
+/// The director.
+pub(super) struct Director {
+    upstreams: Vec<Tracked>,
+    look_ups: HashMap<u64, Pending>,
+    /// The look-ups about each path.
+    by_path: HashMap<HashPart, Vec<u64>>,
+    /// When look-ups are to go on, with their numbers.
+    timers: BTreeSet<(Instant, u64)>,
+    background_count: usize,
+    last: u64,
+    /// Whether no cache needs the director any longer.
+    is_stopping: bool,
+    sender: Sender<Message>,
+    dir: StoreDir,
+    observer: Arc<dyn Observer>,
+}
+
+impl Director {
+    pub(super) fn new(
+        upstreams: &[Arc<Upstream>],
+        sender: Sender<Message>,
+        dir: StoreDir,
+        observer: Arc<dyn Observer>,
+    ) -> Self {
+        let tracked = |upstream: &Arc<Upstream>| Tracked {
+            upstream: Arc::clone(upstream),
+            circuit: Circuit::default(),
+            memory: Memory::new(REMEMBERED_COUNT_MAX),
+            asked: HashSet::new(),
+        };
+        Self {
+            upstreams: upstreams.iter().map(tracked).collect(),
+            look_ups: HashMap::new(),
+            by_path: HashMap::new(),
+            timers: BTreeSet::new(),
+            background_count: 0,
+            last: 0,
+            is_stopping: false,
+            sender,
+            dir,
+            observer,
+        }
+    }
+
+    /// Conducts look-ups until the upstreams are no longer needed.
+    pub(super) fn run(mut self, messages: &Receiver<Message>) {
+        loop {
+            let now = Instant::now();
+            let message = match self.next_time() {
+                None => messages
+                    .recv()
+                    .map_err(|_ended| RecvTimeoutError::Disconnected),
+                Some(next) => messages.recv_timeout(next.saturating_duration_since(now)),
+            };
+            match message {
+                Err(RecvTimeoutError::Disconnected) => return,
+                Ok(message) => self.receive(message, Instant::now()),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            self.on_time(Instant::now());
+            // Those who wait get their answers within the budget.
+            if self.is_stopping && self.look_ups.values().all(|pending| !pending.is_urgent) {
+                return;
+            }
+        }
+    }
+
+    /// Returns when [`on_time`](Self::on_time) is to be called.
+    fn next_time(&self) -> Option<Instant> {
+        let timer = self.timers.first().map(|(at, _)| *at);
+        let probes = self.upstreams.iter().filter_map(|it| it.circuit.probe_at());
+        timer.into_iter().chain(probes).min()
+    }
+
+    fn on_time(&mut self, now: Instant) {
+        while let Some((at, number)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
+            self.timers.remove(&(at, number));
+            if let Some(pending) = self.look_ups.get_mut(&number)
+                && pending.look_up.next_time() <= now
+            {
+                let next = pending.look_up.at(now);
+                self.go_on(number, next, now);
+            }
+        }
+        for (id, tracked) in self.upstreams.iter_mut().enumerate() {
+            if tracked.circuit.takes_probe(now) {
+                let (upstream, sender) = (Arc::clone(&tracked.upstream), self.sender.clone());
+                let probe = move || {
+                    let probed = upstream.probe();
+                    // The director may have ended.
+                    sender.send(Message::Probed(id, probed)).ok();
+                };
+                // If the queue is full, the upstream has enough requests that show whether it
+                // answers.
+                tracked.upstream.look_ups.run(Box::new(probe)).ok();
+            }
+        }
+    }
+
+    fn receive(&mut self, message: Message, now: Instant) {
+        match message {
+            Message::Ask(ask) => self.ask(ask, now),
+            Message::Answer {
+                upstream,
+                hash_part,
+                via,
+                said,
+            } => self.answer(upstream, hash_part, &via, said, now),
+            Message::Gone(upstream, hash_part) => {
+                let memory = &mut self.upstreams[upstream].memory;
+                memory.insert(hash_part, Known::Absent(now), now + ABSENT_TIME);
+            }
+            Message::Wrong(upstream, hash_part) => {
+                let memory = &mut self.upstreams[upstream].memory;
+                memory.insert(hash_part, Known::Wrong, now + WRONG_TIME);
+            }
+            Message::NarFailed(upstream, reason) => self.fault(upstream, &reason, now),
+            Message::Probed(upstream, Ok(())) => self.contact(upstream, now),
+            Message::Probed(upstream, Err(trouble)) => self.fault(upstream, trouble.text(), now),
+            Message::Stop => self.is_stopping = true,
+        }
+    }
+
+    /// Starts a look-up, or joins one.
+    fn ask(&mut self, ask: Ask, now: Instant) {
+        let numbers = self.by_path.get(&ask.wanted.hash_part);
+        let same = numbers.into_iter().flatten().copied().find(|number| {
+            self.look_ups.get(number).is_some_and(|pending| {
+                pending.ask.ids == ask.ids
+                    && pending.ask.wanted == ask.wanted
+                    && pending.ask.via == ask.via
+            })
+        });
+        if let Some(number) = same {
+            self.join(number, ask, now);
+            return;
+        }
+        let is_urgent = ask.done.is_some();
+        if !is_urgent {
+            if self.background_count >= BACKGROUND_COUNT_MAX {
+                return;
+            }
+            self.background_count += 1;
+        }
+        let candidate = |id: &usize| Candidate {
+            id: *id,
+            priority: self.upstreams[*id].upstream.settings.priority,
+        };
+        let candidates: Vec<Candidate> = ask.ids.iter().map(candidate).collect();
+        let (look_up, next) = LookUp::start(&candidates, now, ask.budget);
+        self.last += 1;
+        let number = self.last;
+        self.by_path
+            .entry(ask.wanted.hash_part)
+            .or_default()
+            .push(number);
+        let pending = Pending {
+            look_up,
+            ask,
+            others: Vec::new(),
+            is_urgent,
+            reasons: Vec::new(),
+            found: HashMap::new(),
+        };
+        self.look_ups.insert(number, pending);
+        self.go_on(number, next, now);
+    }
+
+    fn join(&mut self, number: u64, ask: Ask, now: Instant) {
+        let (Some(pending), Some(done)) = (self.look_ups.get_mut(&number), ask.done) else {
+            return;
+        };
+        pending.others.push(done);
+        if !pending.is_urgent {
+            pending.is_urgent = true;
+            self.background_count -= 1;
+            pending.look_up.limit(now, ask.budget);
+            self.timers.insert((pending.look_up.next_time(), number));
+            for id in pending.look_up.silent() {
+                let upstream = &self.upstreams[id].upstream;
+                upstream.look_ups.hurry(&pending.ask.wanted.hash_part);
+            }
+        }
+    }
+
+    /// Does what the state machine of a look-up says.
+    fn go_on(&mut self, number: u64, next: Next, now: Instant) {
+        let Next { ask, mut outcome } = next;
+        let mut ids = VecDeque::from(ask);
+        while outcome.is_none() {
+            let Some(id) = ids.pop_front() else {
+                break;
+            };
+            let Some(answer) = self.known_or_asked(number, id, now) else {
+                continue;
+            };
+            let Some(pending) = self.look_ups.get_mut(&number) else {
+                return;
+            };
+            let next = pending.look_up.answered(id, answer, now);
+            ids.extend(next.ask);
+            outcome = next.outcome;
+        }
+        match outcome {
+            Some(outcome) => self.finish(number, outcome, now),
+            None => {
+                if let Some(pending) = self.look_ups.get(&number) {
+                    self.timers.insert((pending.look_up.next_time(), number));
+                }
+            }
+        }
+    }
+
+    /// Returns what an upstream has said, if it is known; otherwise asks it.
+    fn known_or_asked(&mut self, number: u64, id: usize, now: Instant) -> Option<Answer> {
+        let pending = self.look_ups.get_mut(&number)?;
+        let tracked = &mut self.upstreams[id];
+        if let Some(answer) = tracked.known(id, pending, now) {
+            return Some(answer);
+        }
+        let hash_part = pending.ask.wanted.hash_part;
+        let key = (hash_part, Arc::clone(&pending.ask.via));
+        if !tracked.asked.insert(key.clone()) {
+            if pending.is_urgent {
+                tracked.upstream.look_ups.hurry(&hash_part);
+            }
+            return None;
+        }
+        tracked.circuit.asked(now);
+        let (upstream, dir) = (Arc::clone(&tracked.upstream), self.dir.clone());
+        let (sender, via) = (self.sender.clone(), Arc::clone(&pending.ask.via));
+        let job = Box::new(move || {
+            let said = upstream.narinfo(&dir, hash_part, &via);
+            let answer = Message::Answer {
+                upstream: id,
+                hash_part,
+                via,
+                said,
+            };
+            // The director may have ended.
+            sender.send(answer).ok();
+        });
+        let pool = &tracked.upstream.look_ups;
+        let queued = match pending.is_urgent {
+            true => pool.run(job),
+            false => pool.run_in_background(hash_part, job),
+        };
+        match queued {
+            Ok(()) => None,
+            Err(_full) => {
+                tracked.asked.remove(&key);
+                let name = &tracked.upstream.settings.name;
+                pending
+                    .reasons
+                    .push(format!("too many requests wait for {name}"));
+                Some(Answer::Unknown)
+            }
+        }
+    }
+
+    /// Records the answer of an upstream, and passes it to the look-ups that wait for it.
+    fn answer(
+        &mut self,
+        id: usize,
+        hash_part: HashPart,
+        via: &Arc<[u8]>,
+        said: Result<Said<Arc<Found>>, Trouble>,
+        now: Instant,
+    ) {
+        let tracked = &mut self.upstreams[id];
+        tracked.asked.remove(&(hash_part, Arc::clone(via)));
+        match &said {
+            Ok(Said::Found(found)) => {
+                let found = Known::Found(Arc::clone(found));
+                tracked.memory.insert(hash_part, found, now + FOUND_TIME);
+            }
+            // Another server asks, and the answer may have been given to end a circle.
+            Ok(Said::Absent) if !via.is_empty() => {}
+            Ok(Said::Absent) => {
+                tracked
+                    .memory
+                    .insert(hash_part, Known::Absent(now), now + ABSENT_TIME);
+            }
+            Err(_) => {}
+        }
+        match &said {
+            Err(Trouble::Down(reason)) => self.fault(id, reason, now),
+            Err(Trouble::Unusable(reason)) => {
+                self.observer.event(&Event::UpstreamFault {
+                    upstream: &self.upstreams[id].upstream.settings.name,
+                    path: &hash_part,
+                    reason,
+                });
+                self.contact(id, now);
+            }
+            Ok(_) => self.contact(id, now),
+        }
+        let numbers = self.by_path.get(&hash_part).cloned().unwrap_or_default();
+        for number in numbers {
+            let name = &self.upstreams[id].upstream.settings.name;
+            let Some(pending) = self.look_ups.get_mut(&number) else {
+                continue;
+            };
+            if pending.ask.via != *via || !pending.look_up.silent().any(|silent| silent == id) {
+                continue;
+            }
+            let answer = match &said {
+                Ok(Said::Found(found)) => pending.found_at(id, Arc::clone(found)),
+                Ok(Said::Absent) => {
+                    pending.reasons.push(format!("{name} has no such path"));
+                    Answer::Absent
+                }
+                // What is wrong concerns the operator alone.
+                Err(_) => {
+                    pending
+                        .reasons
+                        .push(format!("{name} gave no usable answer"));
+                    Answer::Unknown
+                }
+            };
+            let next = pending.look_up.answered(id, answer, now);
+            self.go_on(number, next, now);
+        }
+    }
+
+    /// Records that an upstream has answered.
+    fn contact(&mut self, id: usize, now: Instant) {
+        let change = self.upstreams[id].circuit.answered(now);
+        self.report(id, change);
+    }
+
+    /// Records that an upstream has not answered, or has said that it is in trouble.
+    fn fault(&mut self, id: usize, reason: &str, now: Instant) {
+        let change = self.upstreams[id].circuit.failed(now, reason);
+        self.report(id, change);
+    }
+
+    fn report(&self, id: usize, change: Option<Change>) {
+        let tracked = &self.upstreams[id];
+        let upstream = &tracked.upstream;
+        upstream.set_down(tracked.circuit.open().map(|open| &*open.reason));
+        let name = &upstream.settings.name;
+        match change {
+            None => {}
+            Some(Change::Opened(reason)) => self.observer.event(&Event::UpstreamDown {
+                upstream: name,
+                reason: &reason,
+            }),
+            Some(Change::Closed(time)) => self.observer.event(&Event::UpstreamUp {
+                upstream: name,
+                time,
+            }),
+        }
+    }
+
+    /// Ends a look-up, and tells those who wait.
+    fn finish(&mut self, number: u64, outcome: Outcome, now: Instant) {
+        let Some(mut pending) = self.look_ups.remove(&number) else {
+            return;
+        };
+        let hash_part = pending.ask.wanted.hash_part;
+        if let Some(numbers) = self.by_path.get_mut(&hash_part) {
+            numbers.retain(|other| *other != number);
+            if numbers.is_empty() {
+                self.by_path.remove(&hash_part);
+            }
+        }
+        if !pending.is_urgent {
+            self.background_count -= 1;
+        }
+        if outcome == Outcome::Unknown && pending.is_urgent {
+            let silent: Vec<usize> = pending.look_up.silent().collect();
+            for id in silent {
+                let name = &self.upstreams[id].upstream.settings.name;
+                pending.reasons.push(format!("{name} does not answer"));
+                self.fault(id, "no answer in time", now);
+            }
+        }
+        let miss = || Miss {
+            reasons: pending.reasons.clone(),
+        };
+        let looked_up = match outcome {
+            Outcome::Found(id) => match pending.found.get(&id) {
+                Some(found) => LookedUp::Found(Arc::clone(found)),
+                None => LookedUp::Unknown(miss()),
+            },
+            Outcome::Absent => LookedUp::Absent(miss()),
+            Outcome::Unknown => LookedUp::Unknown(miss()),
+        };
+        if let LookedUp::Found(found) = &looked_up {
+            self.look_ahead(&pending.ask, found, now);
+        }
+        for done in pending.ask.done.into_iter().chain(pending.others) {
+            done(looked_up.clone());
+        }
+    }
+
+    /// Looks up the references of a path that was found: a client asks for them next.
+    fn look_ahead(&mut self, ask: &Ask, found: &Found, now: Instant) {
+        if !ask.via.is_empty() || ask.wanted.nar.is_some() {
+            return;
+        }
+        for reference in &found.narinfo.references {
+            let hash_part = reference.hash_part();
+            let is_known = |id: &usize| self.upstreams[*id].memory.get(&hash_part, now).is_some();
+            if hash_part == ask.wanted.hash_part
+                || ask.ids.iter().any(is_known)
+                || self.by_path.contains_key(&hash_part)
+                || (ask.is_local)(&hash_part)
+            {
+                continue;
+            }
+            let ahead = Ask {
+                ids: Arc::clone(&ask.ids),
+                wanted: Wanted::path(hash_part),
+                via: Arc::clone(&ask.via),
+                budget: BACKGROUND_BUDGET,
+                negative_ttl: ask.negative_ttl,
+                done: None,
+                is_local: Arc::clone(&ask.is_local),
+            };
+            self.ask(ahead, now);
+        }
+    }
+}
+
+impl Tracked {
+    /// Returns what this upstream has said about the path of a look-up, as far as that is known, or
+    /// that it is not asked at present. Adds the reason to those of the look-up.
+    fn known(&self, id: usize, pending: &mut Pending, now: Instant) -> Option<Answer> {
+        let (ask, name) = (&pending.ask, &self.upstream.settings.name);
+        let (reason, answer) = match self.memory.get(&ask.wanted.hash_part, now) {
+            _ if ask.wanted.excluded.contains(&id) => {
+                (format!("{name} could not send the NAR"), Answer::Unknown)
+            }
+            Some(Known::Found(found)) => {
+                let found = Arc::clone(found);
+                return Some(pending.found_at(id, found));
+            }
+            Some(Known::Wrong) => (
+                format!("{name} has sent a wrong NAR of the path"),
+                Answer::Absent,
+            ),
+            Some(Known::Absent(at)) if now < *at + ask.negative_ttl => {
+                (format!("{name} has no such path"), Answer::Absent)
+            }
+            _ => {
+                let since = self.circuit.open()?.since;
+                let seconds = now.saturating_duration_since(since).as_secs();
+                (format!("{name} is down since {seconds} s"), Answer::Unknown)
+            }
+        };
+        pending.reasons.push(reason);
+        Some(answer)
+    }
+}
+
+impl Pending {
+    /// Returns the answer of an upstream that has the path: one that has another NAR than the
+    /// wanted one lacks it.
+    fn found_at(&mut self, id: usize, found: Arc<Found>) -> Answer {
+        let narinfo = &found.narinfo;
+        let is_wanted = self.ask.wanted.nar.is_none_or(|(nar_hash, compression)| {
+            narinfo.nar_hash == nar_hash && narinfo.compression == compression
+        });
+        match is_wanted {
+            true => {
+                self.found.insert(id, found);
+                Answer::Found
+            }
+            false => {
+                let name = &found.upstream.settings.name;
+                self.reasons
+                    .push(format!("{name} has another NAR of the path"));
+                Answer::Absent
+            }
+        }
+    }
+}

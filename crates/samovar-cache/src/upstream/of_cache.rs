@@ -1,0 +1,529 @@
+//! [`CacheUpstreams`]: the upstreams of one cache, and the responses about their paths.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use samovar_http::http::{Method, Status};
+use samovar_http::{Body, Head, Inline, Prepared, Reply, Responder, Response};
+use samovar_nix::narinfo::{Compression, NarCoding, NarInfo};
+use samovar_nix::{HashPart, NarHash, PathInfo};
+use samovar_storage::StoredCache;
+use samovar_upstream::local::localized;
+use samovar_upstream::look_up::BUDGET;
+use samovar_upstream::settings::{Resign, WhenDown};
+use samovar_upstream::via::Pseudonym;
+
+use crate::answer::nar::Part;
+use crate::known::row::Row;
+use crate::known::sharded::{MemoryLen, Sharded};
+use crate::known::small_nars;
+use crate::narinfo::narinfos::{Answer, Narinfos};
+use crate::narinfo::rendered::{Narinfo, Rendered};
+use crate::prepared::may_go_inline;
+use crate::reader::Reader;
+use crate::refusal::{Fixed, Refusal, TEXT};
+use crate::route::Route;
+use crate::upstream::all::Upstreams;
+use crate::upstream::body::UpstreamBody;
+use crate::upstream::message::{Ask, Done, LookedUp, Miss, Wanted};
+use crate::upstream::one::Found;
+use crate::upstream::request::Failed;
+use crate::upstream::transfer::{Joined, Transfer, Transfers};
+
+/// Number of shards of the table of known paths.
+const SHARD_COUNT: usize = 16;
+
+/// Memory of the table of known paths, in bytes: about 15,000 narinfos.
+const MEMORY_LEN: usize = 16 << 20;
+
+/// Time for which a narinfo is answered from memory. An upstream may delete the path meanwhile; the
+/// request for its NAR then finds that out.
+const FOUND_TIME: Duration = Duration::from_secs(3600);
+
+/// Field of a 404 with the reason in one word.
+const MISS: &str = "Samovar-Miss";
+
+/// The configuration of the upstreams of one cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UpstreamConfig {
+    /// Names of the upstreams that are asked; `None`: all.
+    pub names: Option<Vec<String>>,
+    /// Maximum duration of a look-up.
+    pub budget: Duration,
+    /// What is answered if no upstream has said in time whether it has the path.
+    pub when_down: WhenDown,
+    /// Time for which an answer that a path is absent is remembered.
+    pub negative_ttl: Duration,
+}
+
+impl Default for UpstreamConfig {
+    fn default() -> Self {
+        Self {
+            names: None,
+            budget: BUDGET,
+            when_down: WhenDown::Miss,
+            negative_ttl: Duration::from_secs(60),
+        }
+    }
+}
+
+/// The upstreams of one cache.
+#[derive(Debug)]
+pub(crate) struct CacheUpstreams {
+    upstreams: Arc<Upstreams>,
+    /// Numbers of the upstreams that this cache asks.
+    ids: Arc<[usize]>,
+    config: UpstreamConfig,
+    narinfos: Arc<Narinfos>,
+    uploads: Option<StoredCache>,
+    known: Sharded<Fact>,
+    absent: Prepared,
+}
+
+/// What is known about a path that is neither in the store nor uploaded.
+#[derive(Debug, Clone)]
+enum Known {
+    Found(Arc<Narinfo>),
+    Absent,
+}
+
+#[derive(Debug, Clone)]
+struct Fact {
+    known: Known,
+    until: Instant,
+    /// [`Upstreams::changes`] when this was found.
+    changes: u64,
+}
+
+impl MemoryLen for Fact {
+    fn memory_len(&self) -> usize {
+        let of_entry = 2 * (size_of::<HashPart>() + size_of::<Self>());
+        of_entry
+            + match &self.known {
+                Known::Absent => 0,
+                Known::Found(narinfo) => {
+                    size_of::<Narinfo>()
+                        + narinfo.row.path.base_name().len()
+                        + narinfo.prepared.memory_len()
+                }
+            }
+    }
+}
+
+/// The parts of a request that its response depends on.
+#[derive(Debug, Clone)]
+struct Request {
+    is_head: bool,
+    range: Option<Vec<u8>>,
+    via: Arc<[u8]>,
+    /// Whether the response is for this client alone.
+    is_private: bool,
+}
+
+impl CacheUpstreams {
+    /// Returns the upstreams of a cache; `None` if it has none.
+    pub(crate) fn new(
+        upstreams: &Arc<Upstreams>,
+        config: UpstreamConfig,
+        narinfos: &Arc<Narinfos>,
+        uploads: Option<StoredCache>,
+    ) -> Option<Self> {
+        let numbered = upstreams.list().iter().enumerate();
+        let is_asked = |name: &String| config.names.as_ref().is_none_or(|all| all.contains(name));
+        let asked = numbered.filter(|(_, one)| is_asked(&one.settings.name));
+        let (ids, names): (Vec<usize>, Vec<&str>) =
+            asked.map(|(id, one)| (id, &*one.settings.name)).unzip();
+        if ids.is_empty() {
+            return None;
+        }
+        let reasons = names
+            .iter()
+            .map(|name| format!("{name} has no such path\n"));
+        let text = format!("{}{}", Fixed::NoPath.body(), reasons.collect::<String>());
+        let head = [TEXT, (MISS, "absent")];
+        Some(Self {
+            upstreams: Arc::clone(upstreams),
+            ids: ids.into(),
+            config,
+            narinfos: Arc::clone(narinfos),
+            uploads,
+            known: Sharded::new(SHARD_COUNT, MEMORY_LEN, Arc::default()),
+            absent: Prepared::new(Status::NOT_FOUND, &head, text.as_bytes()),
+        })
+    }
+
+    /// Answers a request on an I/O thread from memory, or dispatches it. The path is neither in the
+    /// store nor uploaded.
+    pub(crate) fn inline(&self, route: &Route, hash_part: &HashPart, reply: Reply<'_>) -> Inline {
+        match (route, self.known(hash_part)) {
+            (Route::Narinfo(_), Some(Known::Absent)) => reply.prepared(&self.absent),
+            (Route::Narinfo(_), Some(Known::Found(narinfo)))
+                if may_go_inline(&narinfo.prepared) =>
+            {
+                reply.prepared(&narinfo.prepared)
+            }
+            _ => reply.dispatch(),
+        }
+    }
+
+    /// Answers a GET or HEAD, after neither the store nor the uploads had the path; `None` if no
+    /// upstream has anything with such a URL.
+    pub(crate) fn find(
+        self: &Arc<Self>,
+        head: Head<'_>,
+        route: &Route,
+        is_private: bool,
+    ) -> Option<Response> {
+        let (hash_part, nar_hash, compression) = match route {
+            Route::Narinfo(hash_part) => return Some(self.narinfo(head, *hash_part, is_private)),
+            Route::UpstreamNar {
+                hash_part,
+                nar_hash,
+                compression,
+            } => (*hash_part, *nar_hash, *compression),
+            Route::Nar {
+                hash_part,
+                nar_hash: Some(nar_hash),
+                coding,
+            } => {
+                let compression = match coding {
+                    NarCoding::Identity => Compression::None,
+                    NarCoding::Zstd => Compression::Zstd,
+                };
+                (*hash_part, *nar_hash, compression)
+            }
+            _ => return None,
+        };
+        Some(self.nar(head, hash_part, (nar_hash, compression), is_private))
+    }
+
+    /// Returns what is known about a path, unless a policy must decide about it first.
+    fn known(&self, hash_part: &HashPart) -> Option<Known> {
+        if !self.reader().policy.is_open() {
+            return None;
+        }
+        let fact = self.known.find(hash_part)?;
+        (fact.changes == self.changes() && Instant::now() < fact.until).then_some(fact.known)
+    }
+
+    fn changes(&self) -> u64 {
+        self.upstreams.changes()
+    }
+
+    /// Remembers a fact about a path for this time.
+    fn remember(&self, hash_part: HashPart, known: Known, time: Duration) {
+        let fact = Fact {
+            known,
+            until: Instant::now() + time,
+            changes: self.changes(),
+        };
+        self.known.insert(hash_part, fact);
+    }
+
+    fn reader(&self) -> &Reader {
+        &self.narinfos.reader
+    }
+
+    /// Answers a request for a narinfo, after neither the store nor the uploads had the path.
+    fn narinfo(
+        self: &Arc<Self>,
+        head: Head<'_>,
+        hash_part: HashPart,
+        is_private: bool,
+    ) -> Response {
+        let request = match self.request(head, is_private) {
+            Ok(request) => request,
+            Err(response) => return response,
+        };
+        let (responder, response) = Response::later();
+        let cache = Arc::clone(self);
+        let via = Arc::clone(&request.via);
+        let done = move |looked_up: LookedUp| {
+            let response = match looked_up {
+                LookedUp::Found(found) => cache.found(&found, &request),
+                LookedUp::Absent(miss) => {
+                    if request.via.is_empty() {
+                        let time = cache.config.negative_ttl;
+                        cache.remember(hash_part, Known::Absent, time);
+                    }
+                    cache.missing("absent", &miss)
+                }
+                LookedUp::Unknown(miss) => cache.unknown(&miss),
+            };
+            responder.respond(request.mark(response));
+        };
+        self.ask(Wanted::path(hash_part), via, Box::new(done));
+        response
+    }
+
+    /// Answers a request for a NAR, after neither the store nor the uploads had it. `compression`:
+    /// that of the NAR's file, by its URL.
+    fn nar(
+        self: &Arc<Self>,
+        head: Head<'_>,
+        hash_part: HashPart,
+        (nar_hash, compression): (NarHash, Compression),
+        is_private: bool,
+    ) -> Response {
+        let request = match self.request(head, is_private) {
+            Ok(request) => request,
+            Err(response) => return response,
+        };
+        let (responder, response) = Response::later();
+        let wanted = Wanted {
+            nar: Some((nar_hash, compression)),
+            ..Wanted::path(hash_part)
+        };
+        self.send_nar(wanted, request, responder);
+        response
+    }
+
+    /// Finds an upstream that has a NAR, and lets it send the NAR. If that upstream fails before
+    /// the first byte, tries the others.
+    fn send_nar(self: &Arc<Self>, wanted: Wanted, request: Request, responder: Responder) {
+        let (cache, via) = (Arc::clone(self), Arc::clone(&request.via));
+        let asked = wanted.clone();
+        let done = move |looked_up: LookedUp| {
+            let found = match looked_up {
+                LookedUp::Found(found) => found,
+                LookedUp::Absent(miss) => {
+                    return responder.respond(request.mark(cache.missing("absent", &miss)));
+                }
+                LookedUp::Unknown(miss) => {
+                    return responder.respond(request.mark(cache.unknown(&miss)));
+                }
+            };
+            if let Err(refusal) = cache.info(&found) {
+                return responder.respond(request.mark(refusal.answer().response()));
+            }
+            if request.is_head {
+                let response = head_of_nar(&found.narinfo);
+                return responder.respond(request.mark(response));
+            }
+            let transfers = Arc::clone(cache.upstreams.transfers());
+            let (of, joining) = (Arc::clone(&found), Arc::clone(&transfers));
+            let started = move |joined: Result<Joined, Failed>| match joined {
+                Ok(joined) => {
+                    let response = request.nar(joined, &transfers);
+                    responder.respond(request.mark(response));
+                }
+                // The transfer has reported it.
+                Err(_) => {
+                    let mut wanted = wanted;
+                    wanted.excluded.push(of.upstream.id());
+                    cache.send_nar(wanted, request, responder);
+                }
+            };
+            Transfer::join(&found, &joining, 0, Box::new(started));
+        };
+        self.ask(asked, via, Box::new(done));
+    }
+
+    /// Returns the narinfo of a path that an upstream has, for a bulk response.
+    pub(super) fn answer(&self, found: &Found) -> Answer {
+        let info = self.info(found)?;
+        let text = self.text(found, &info).ok_or(Refusal::Unreadable)?;
+        Ok(Rendered::uploaded(&info, &text))
+    }
+
+    pub(super) fn when_down(&self) -> WhenDown {
+        self.config.when_down
+    }
+
+    /// Whether a request with this `Via` field has come from this server.
+    pub(super) fn has_sent(&self, via: &[u8]) -> bool {
+        self.upstreams.pseudonym().ends(via)
+    }
+
+    pub(super) fn ask(self: &Arc<Self>, wanted: Wanted, via: Arc<[u8]>, done: Done) {
+        let cache = Arc::clone(self);
+        self.upstreams.ask(Ask {
+            ids: Arc::clone(&self.ids),
+            wanted,
+            via,
+            budget: self.config.budget,
+            negative_ttl: self.config.negative_ttl,
+            done: Some(done),
+            is_local: Arc::new(move |hash_part| cache.is_local(hash_part)),
+        });
+    }
+
+    /// Whether a path is in the store or was uploaded, as far as memory tells.
+    fn is_local(&self, hash_part: &HashPart) -> bool {
+        let uploads = self.uploads.as_ref();
+        let catalog = self.reader().store().catalog();
+        uploads.is_some_and(|uploads| uploads.may_contain(*hash_part))
+            || catalog.is_some_and(|catalog| catalog.current().may_contain(hash_part))
+    }
+
+    /// Returns the parts of a request that matter later. The error is the response to a request
+    /// that must not be passed on, because it has come from this server.
+    fn request(&self, head: Head<'_>, is_private: bool) -> Result<Request, Response> {
+        let via = head.header("Via").unwrap_or_default();
+        let request = Request {
+            is_head: head.method() == Method::Head,
+            range: head
+                .header("Range")
+                .filter(|_| head.header("If-Range").is_none())
+                .map(Vec::from),
+            via: match Pseudonym::is_of_server(via) {
+                true => via.into(),
+                false => Arc::default(),
+            },
+            is_private,
+        };
+        match self.has_sent(via) {
+            false => Ok(request),
+            true => {
+                let miss = Miss {
+                    reasons: vec!["the upstreams ask each other in a circle".to_owned()],
+                };
+                Err(request.mark(self.missing("circle", &miss)))
+            }
+        }
+    }
+
+    /// Returns the response with the narinfo of a path that an upstream has.
+    fn found(&self, found: &Found, request: &Request) -> Response {
+        let info = match self.info(found) {
+            Ok(info) => info,
+            Err(refusal) => return refusal.answer().response(),
+        };
+        let Some(text) = self.text(found, &info) else {
+            return Fixed::Unavailable.response();
+        };
+        let narinfo = Arc::new(Narinfo::new(Row::from(&info), &text, 0));
+        if request.via.is_empty() {
+            let known = Known::Found(Arc::clone(&narinfo));
+            self.remember(info.path.hash_part(), known, FOUND_TIME);
+        }
+        self.reader().note_name(&info.path);
+        narinfo.response()
+    }
+
+    /// Returns the narinfo to serve; `None` if it cannot be written, because an old field of it has
+    /// a blank.
+    fn text(&self, found: &Found, info: &PathInfo) -> Option<Vec<u8>> {
+        let dir = self.reader().store().store_dir();
+        let resign = found.upstream.settings.resign;
+        let own = match resign {
+            Resign::No => Vec::new(),
+            Resign::Add | Resign::Only => self.narinfos.signing.by_all_keys(info, dir),
+        };
+        let mut text = Vec::with_capacity(1024);
+        let written = localized(&found.narinfo, resign, own).write(dir, &mut text);
+        written.is_ok().then_some(text)
+    }
+
+    /// Returns the metadata of a path that an upstream has, if the policy admits it.
+    fn info(&self, found: &Found) -> Result<PathInfo, Refusal> {
+        let info = info_of(&found.narinfo, self.reader().policy.now());
+        if !self.reader().policy.is_open() {
+            self.reader().admit_foreign(&info)?;
+        }
+        Ok(info)
+    }
+
+    /// Returns the response if no upstream has the path and not all have said so.
+    fn unknown(&self, miss: &Miss) -> Response {
+        match self.config.when_down {
+            WhenDown::Miss => self.missing("upstream-down", miss),
+            WhenDown::Error => {
+                let text = miss.text("No upstream cache could say whether it has this path.\n");
+                Response::text(Status::SERVICE_UNAVAILABLE, text).header("Retry-After", "5")
+            }
+        }
+    }
+
+    /// Returns a 404. `word`: the reason, for scripts.
+    fn missing(&self, word: &'static str, miss: &Miss) -> Response {
+        let text = miss.text(Fixed::NoPath.body());
+        Response::text(Status::NOT_FOUND, text).header(MISS, word)
+    }
+}
+
+impl Miss {
+    /// Returns the text of a response: a line, and one for each reason.
+    fn text(&self, first: &str) -> String {
+        let lines = self.reasons.iter().map(|reason| format!("{reason}\n"));
+        first.to_owned() + &lines.collect::<String>()
+    }
+}
+
+impl Request {
+    /// Returns the response with the NAR that an upstream sends, or with a part of it.
+    fn nar(&self, joined: Joined, transfers: &Arc<Transfers>) -> Response {
+        let Joined {
+            transfer,
+            reader,
+            len,
+        } = joined;
+        let body = |range| {
+            let body = UpstreamBody::new(Arc::clone(&transfer), reader, transfers, range);
+            Body::Source(Box::new(body))
+        };
+        let Some(len) = len else {
+            // A part of a file of unknown length cannot be named.
+            return small_nars::HEAD.response(body((0, None)));
+        };
+        match Part::of_range(self.range.as_deref(), len, "Beyond the end.\n") {
+            Ok(part) => part.response(body((part.start, Some(part.end)))),
+            Err(unsatisfiable) => {
+                transfer.leave(reader);
+                unsatisfiable
+            }
+        }
+    }
+
+    /// Adds what every response to this request has.
+    fn mark(&self, response: Response) -> Response {
+        match self.is_private {
+            true => response.header("Cache-Control", "private"),
+            false => response,
+        }
+    }
+}
+
+/// Returns the response to HEAD for a NAR. Nothing is requested for it.
+fn head_of_nar(narinfo: &NarInfo) -> Response {
+    let of_nar = (narinfo.compression == Compression::None).then_some(narinfo.nar_size);
+    let body = match narinfo.file_size.or(of_nar) {
+        Some(len) => Body::Source(Box::new(Unread(len))),
+        None => Body::Empty,
+    };
+    small_nars::HEAD.response(body)
+}
+
+/// A body whose length is stated and that is not sent.
+struct Unread(u64);
+
+impl samovar_http::Source for Unread {
+    fn len(&self) -> Option<u64> {
+        Some(self.0)
+    }
+
+    fn pull(
+        &mut self,
+        _batch: &mut samovar_http::Batch,
+    ) -> std::io::Result<samovar_http::Progress> {
+        Err(std::io::Error::other(
+            "the body of a HEAD request is not sent",
+        ))
+    }
+}
+
+/// Converts a narinfo into a row as in the Nix store.
+fn info_of(narinfo: &NarInfo, now: i64) -> PathInfo {
+    PathInfo {
+        path: narinfo.store_path.clone(),
+        nar_hash: narinfo.nar_hash,
+        nar_size: narinfo.nar_size,
+        references: narinfo.references.clone(),
+        deriver: narinfo.deriver.clone(),
+        signatures: narinfo.signatures.clone(),
+        content_address: narinfo.content_address,
+        registration_time: now,
+        ultimate: false,
+        registration: None,
+    }
+}

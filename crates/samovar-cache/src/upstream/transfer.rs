@@ -1,0 +1,543 @@
+//! [`Transfer`]: a NAR that arrives from an upstream, for any number of readers.
+//!
+//! A thread of the upstream's pool receives the NAR, verifies it in passing, and keeps its last
+//! bytes in a window. Readers copy from the window, each at its own speed. The thread waits while
+//! the fastest reader has not read the window, and ends when no reader is left. A reader that falls
+//! behind the window joins a new transfer, and goes on where it was.
+//!
+//! The last piece enters the window only when the NAR has turned out to be right. So no reader gets
+//! the end of a wrong one. A short NAR is received as a whole before the first response to it: if
+//! it is wrong or breaks off, clients get a 404 instead of a broken response, which would fail a
+//! build.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::io::{self, Write};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::time::Duration;
+
+use samovar_http::Waker;
+use samovar_nix::narinfo::{Compression, NarInfo};
+use samovar_nix::{HashPart, NarHash};
+use samovar_verify::{Limits, Memory, MemoryError, VerifyError, verify_unnamed};
+
+use crate::sync::{Locked, unpoisoned};
+use crate::upstream::one::{Counts, Found};
+use crate::upstream::request::{Failed, Said, Trouble};
+
+/// Maximum length of a file that is received before the first response, in bytes.
+const WHOLE_LEN_MAX: u64 = 1 << 20;
+
+/// Length of the window that each transfer may have, in bytes.
+const WINDOW_LEN_MIN: u64 = 256 << 10;
+
+/// Maximum length of a window, in bytes.
+const WINDOW_LEN_MAX: u64 = 16 << 20;
+
+/// Number of transfers in the table from which on ended ones are removed from it.
+const KEPT_COUNT_MAX: usize = 256;
+
+/// Longest time for which a transfer waits before it looks again whether there is memory.
+const LOOK_TIME: Duration = Duration::from_millis(50);
+
+/// The transfers in progress, and their memory.
+#[derive(Debug)]
+pub(super) struct Transfers {
+    /// The transfers by the number of their upstream and the hash of their NAR. A later transfer of
+    /// the same NAR replaces an earlier one.
+    running: Mutex<HashMap<(usize, HashPart, NarHash), Weak<Transfer>>>,
+    /// Memory of windows, in bytes.
+    used: AtomicU64,
+    /// Maximum memory of windows, beyond [`WINDOW_LEN_MIN`] for each, in bytes.
+    len_max: u64,
+    /// Memory of decompressors, in bytes.
+    decompressing: Mutex<u64>,
+    returned: Condvar,
+}
+
+/// Maximum memory of all decompressors, in bytes. One xz stream may need 64 MiB, a zstd one 128.
+const DECOMPRESSING_LEN_MAX: u64 = 512 << 20;
+
+impl Transfers {
+    pub(super) fn new(len_max: u64) -> Self {
+        Self {
+            running: Mutex::default(),
+            used: AtomicU64::new(0),
+            len_max,
+            decompressing: Mutex::default(),
+            returned: Condvar::new(),
+        }
+    }
+
+    fn is_used_up(&self) -> bool {
+        self.used.load(Ordering::Relaxed) >= self.len_max
+    }
+}
+
+/// The share of one transfer in the memory of decompressors.
+struct Decompressing<'a> {
+    transfers: &'a Transfers,
+    len: u64,
+}
+
+impl Memory for Decompressing<'_> {
+    fn reserve(&mut self, len: u64) -> Result<(), MemoryError> {
+        let more = len.saturating_sub(self.len);
+        let mut used = self.transfers.decompressing.locked();
+        while self.len == 0 && *used > 0 && *used + more > DECOMPRESSING_LEN_MAX {
+            used = unpoisoned(self.transfers.returned.wait(used));
+        }
+        *used += more;
+        self.len += more;
+        Ok(())
+    }
+}
+
+impl Drop for Decompressing<'_> {
+    fn drop(&mut self) {
+        *self.transfers.decompressing.locked() -= self.len;
+        self.transfers.returned.notify_all();
+    }
+}
+
+/// Called once, when the upstream has answered.
+pub(super) type Started = Box<dyn FnOnce(Result<Joined, Failed>) + Send>;
+
+/// A reader of a transfer that has started.
+pub(super) struct Joined {
+    pub(super) transfer: Arc<Transfer>,
+    /// Number of the reader.
+    pub(super) reader: u64,
+    /// Length of the file in bytes; `None`: the upstream does not say.
+    pub(super) len: Option<u64>,
+}
+
+/// A NAR that arrives from an upstream.
+pub(super) struct Transfer {
+    pub(super) found: Arc<Found>,
+    transfers: Arc<Transfers>,
+    state: Mutex<State>,
+    /// Signalled when a reader has read, or has left.
+    read: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// The window, from the byte at `start` to the one before `end`.
+    pieces: VecDeque<Arc<[u8]>>,
+    start: u64,
+    end: u64,
+    /// Length of the file; `None`: not known yet, or not stated.
+    len: Option<u64>,
+    waiting: Vec<(u64, Started)>,
+    readers: HashMap<u64, Reader>,
+    last_reader: u64,
+    phase: Phase,
+}
+
+#[derive(Default, Clone)]
+enum Phase {
+    /// The upstream has not answered yet.
+    #[default]
+    Asked,
+    Flowing,
+    /// All bytes are in the window or were in it, and the NAR is right.
+    Complete,
+    Failed(Failed),
+}
+
+struct Reader {
+    /// Number of bytes that the reader has read or skipped.
+    at: u64,
+    waker: Option<Waker>,
+}
+
+/// What a reader gets.
+pub(super) enum Piece {
+    /// This part of these bytes.
+    Bytes(Arc<[u8]>, Range<usize>),
+    /// There is nothing yet. The waker was stored.
+    Wait,
+    /// The NAR has ended here, and is right.
+    End,
+    /// The window has moved past this reader.
+    Lost,
+    /// The transfer has failed for this reason, a fragment.
+    Failed(String),
+}
+
+impl Transfer {
+    /// Joins the transfer of a NAR, or starts one. `started` is called when the upstream has
+    /// answered, at once if it has. Returns the transfer and the number of the new reader, who has
+    /// read `at` bytes elsewhere.
+    pub(super) fn join(
+        found: &Arc<Found>,
+        transfers: &Arc<Transfers>,
+        at: u64,
+        started: Started,
+    ) -> (Arc<Self>, u64) {
+        let narinfo = &found.narinfo;
+        let key = (
+            found.upstream.id(),
+            narinfo.store_path.hash_part(),
+            narinfo.nar_hash,
+        );
+        let mut running = transfers.running.locked();
+        if running.len() >= KEPT_COUNT_MAX {
+            running.retain(|_, transfer| transfer.strong_count() > 0);
+        }
+        let same = running.get(&key).and_then(Weak::upgrade);
+        let started = match same {
+            Some(same) => match same.add_reader(at, started) {
+                Ok(reader) => return (same, reader),
+                Err(started) => started,
+            },
+            None => started,
+        };
+        let new = Arc::new(Self {
+            found: Arc::clone(found),
+            transfers: Arc::clone(transfers),
+            state: Mutex::default(),
+            read: Condvar::new(),
+        });
+        let mut state = new.state.locked();
+        let reader = state.add(at);
+        state.waiting.push((reader, started));
+        drop(state);
+        running.insert(key, Arc::downgrade(&new));
+        drop(running);
+        let transfer = Arc::clone(&new);
+        if found
+            .upstream
+            .nars
+            .run(Box::new(move || transfer.run()))
+            .is_err()
+        {
+            new.fail(Failed::Trouble(
+                "too many NARs are requested from it".to_owned(),
+            ));
+        }
+        (new, reader)
+    }
+
+    /// Adds a reader, unless the transfer has failed or its window has moved past the reader.
+    fn add_reader(self: &Arc<Self>, at: u64, started: Started) -> Result<u64, Started> {
+        let mut state = self.state.locked();
+        if at < state.start || matches!(state.phase, Phase::Failed(_)) {
+            return Err(started);
+        }
+        let reader = state.add(at);
+        match state.phase {
+            Phase::Asked => state.waiting.push((reader, started)),
+            _ => {
+                let len = state.len;
+                drop(state);
+                started(Ok(self.joined(reader, len)));
+            }
+        }
+        Ok(reader)
+    }
+
+    /// Returns the next bytes for a reader, of those before `limit`. If there are none yet, stores
+    /// the waker. The byte before `limit` comes only when the whole NAR is right.
+    pub(super) fn next(&self, reader: u64, limit: u64, waker: &Waker) -> Piece {
+        let mut state = self.state.locked();
+        let Some(at) = state.readers.get(&reader).map(|reader| reader.at) else {
+            return Piece::Lost;
+        };
+        if at < state.start {
+            return Piece::Lost;
+        }
+        let limit = match state.phase {
+            Phase::Complete => limit,
+            _ => limit.saturating_sub(1),
+        };
+        if at < state.end.min(limit) {
+            let mut begin = state.start;
+            for piece in &state.pieces {
+                let end = begin + piece.len() as u64;
+                if at < end {
+                    let index = |at: u64| usize::try_from(at - begin).unwrap_or(usize::MAX);
+                    return Piece::Bytes(Arc::clone(piece), index(at)..index(end.min(limit)));
+                }
+                begin = end;
+            }
+        }
+        match &state.phase {
+            Phase::Complete => Piece::End,
+            Phase::Failed(failed) => Piece::Failed(failed.reason().to_owned()),
+            Phase::Asked | Phase::Flowing => {
+                if let Some(reader) = state.readers.get_mut(&reader) {
+                    reader.waker = Some(waker.clone());
+                }
+                Piece::Wait
+            }
+        }
+    }
+
+    /// Records that a reader has read these many bytes.
+    pub(super) fn advance(&self, reader: u64, count: u64) {
+        if let Some(reader) = self.state.locked().readers.get_mut(&reader) {
+            reader.at += count;
+        }
+        self.read.notify_all();
+    }
+
+    /// Removes a reader.
+    pub(super) fn leave(&self, reader: u64) {
+        self.state.locked().readers.remove(&reader);
+        self.read.notify_all();
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.state.locked().readers.is_empty()
+    }
+
+    /// Receives the NAR. Runs on a thread of the upstream's pool.
+    fn run(self: Arc<Self>) {
+        // A panic must not leave those who wait.
+        let ending = Ending(&self);
+        match self.receive() {
+            Ok(len) => self.start(len, Phase::Complete),
+            Err(failed) => self.fail(failed),
+        }
+        drop(ending);
+    }
+
+    fn receive(self: &Arc<Self>) -> Result<Option<u64>, Failed> {
+        let (upstream, narinfo) = (&self.found.upstream, &self.found.narinfo);
+        let watched = Arc::downgrade(self);
+        let is_abandoned = move || watched.upgrade().is_none_or(|it| it.is_abandoned());
+        let trouble = |trouble: Trouble| Failed::Trouble(trouble.text().to_owned());
+        let said = upstream.nar(&narinfo.url, Box::new(is_abandoned));
+        let mut file = match said.map_err(trouble)? {
+            Said::Absent => return Err(Failed::Gone),
+            Said::Found(file) => file,
+        };
+        let len = stated_len(narinfo, file.len())?;
+        let is_whole = len.is_some_and(|len| len <= WHOLE_LEN_MAX);
+        if !is_whole {
+            self.start(len, Phase::Flowing);
+        }
+        let mut window = Window {
+            transfer: self,
+            held: None,
+            is_whole,
+        };
+        let limits = Limits {
+            nar_size_max: narinfo.nar_size,
+            ..Limits::default()
+        };
+        let mut memory = Decompressing {
+            transfers: &self.transfers,
+            len: 0,
+        };
+        let compression = narinfo.compression;
+        let verified = verify_unnamed(&mut file, compression, &mut window, &limits, &mut memory);
+        drop(memory);
+        let wrong = |what: String| Failed::Wrong(format!("its NAR is wrong: {what}"));
+        let verified = verified.map_err(|error| match error {
+            VerifyError::Source(error) => Failed::Trouble(format!("the NAR broke off: {error}")),
+            VerifyError::Sink(error) => Failed::Trouble(error.to_string()),
+            VerifyError::Memory(error) => Failed::Trouble(error.to_string()),
+            VerifyError::Refused(refusal) => wrong(refusal.fault()),
+        })?;
+        if verified.compression != compression {
+            return Err(wrong(format!(
+                "it is not compressed with {}",
+                compression.name()
+            )));
+        }
+        if verified.nar_size != narinfo.nar_size {
+            let (has, stated) = (verified.nar_size, narinfo.nar_size);
+            return Err(wrong(format!("it has {has} bytes instead of {stated}")));
+        }
+        if verified.nar_hash != narinfo.nar_hash {
+            return Err(wrong("its hash is not the one in the narinfo".to_owned()));
+        }
+        if len.is_some_and(|len| len != verified.file_size) {
+            return Err(wrong(
+                "its file does not have the length that it states".to_owned(),
+            ));
+        }
+        let ended = window.finish();
+        ended.map_err(|error| Failed::Trouble(error.to_string()))?;
+        Counts::add(&upstream.counts.nar_count, 1);
+        Ok(len)
+    }
+
+    /// Begins a phase in which readers get bytes of a file of this length, and tells those who
+    /// wait.
+    fn start(self: &Arc<Self>, len: Option<u64>, phase: Phase) {
+        let mut state = self.state.locked();
+        state.len = len;
+        state.phase = phase;
+        let waiting = std::mem::take(&mut state.waiting);
+        state.wake();
+        drop(state);
+        for (reader, started) in waiting {
+            started(Ok(self.joined(reader, len)));
+        }
+    }
+
+    fn joined(self: &Arc<Self>, reader: u64, len: Option<u64>) -> Joined {
+        Joined {
+            transfer: Arc::clone(self),
+            reader,
+            len,
+        }
+    }
+
+    fn fail(&self, failed: Failed) {
+        let mut state = self.state.locked();
+        let is_abandoned = state.readers.is_empty() && state.waiting.is_empty();
+        state.phase = Phase::Failed(failed.clone());
+        let waiting = std::mem::take(&mut state.waiting);
+        state.wake();
+        drop(state);
+        if !is_abandoned {
+            self.found.upstream.nar_failed(&self.found.narinfo, &failed);
+        }
+        for (_, started) in waiting {
+            started(Err(failed.clone()));
+        }
+    }
+
+    /// Adds a piece to the window. Unless the whole file is received first, waits for room.
+    fn add(&self, piece: Arc<[u8]>, is_whole: bool) -> io::Result<()> {
+        let len = piece.len() as u64;
+        let mut state = self.state.locked();
+        loop {
+            let Some(fastest) = state.readers.values().map(|reader| reader.at).max() else {
+                return Err(io::Error::new(
+                    io::ErrorKind::BrokenPipe,
+                    "no client reads the NAR",
+                ));
+            };
+            let unread = state.end.saturating_sub(fastest);
+            let limit = match self.transfers.is_used_up() {
+                true => WINDOW_LEN_MIN,
+                false => WINDOW_LEN_MAX,
+            };
+            if is_whole || unread < limit {
+                break;
+            }
+            state = unpoisoned(self.read.wait_timeout(state, LOOK_TIME)).0;
+        }
+        state.pieces.push_back(piece);
+        state.end += len;
+        self.transfers.used.fetch_add(len, Ordering::Relaxed);
+        Counts::add(&self.found.upstream.counts.nar_len, len);
+        // Keep what was read for slower readers and new ones, as far as memory allows.
+        let kept_max = match self.transfers.is_used_up() {
+            true => WINDOW_LEN_MIN,
+            false => WINDOW_LEN_MAX,
+        };
+        let fastest = state.readers.values().map(|reader| reader.at).max();
+        let fastest = fastest.unwrap_or(state.end);
+        while state.end - state.start > kept_max {
+            let Some(first) = state.pieces.front().map(|piece| piece.len() as u64) else {
+                break;
+            };
+            if state.start + first > fastest {
+                break;
+            }
+            state.pieces.pop_front();
+            state.start += first;
+            self.transfers.used.fetch_sub(first, Ordering::Relaxed);
+        }
+        state.wake();
+        Ok(())
+    }
+}
+
+/// Fails a transfer whose thread ends without a result.
+struct Ending<'a>(&'a Transfer);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        let phase = self.0.state.locked().phase.clone();
+        if matches!(phase, Phase::Asked | Phase::Flowing) {
+            self.0.fail(Failed::Trouble(
+                "the transfer of its NAR has failed".to_owned(),
+            ));
+        }
+    }
+}
+
+/// Compares the length of the file with the one in the narinfo, and returns it.
+fn stated_len(narinfo: &NarInfo, len: Option<u64>) -> Result<Option<u64>, Failed> {
+    let of_nar = (narinfo.compression == Compression::None).then_some(narinfo.nar_size);
+    let stated = narinfo.file_size.or(of_nar);
+    match (stated, len) {
+        (Some(stated), Some(len)) if stated != len => Err(Failed::Trouble(format!(
+            "its NAR file has {len} bytes, but its narinfo says {stated}"
+        ))),
+        (stated, len) => Ok(stated.or(len)),
+    }
+}
+
+impl State {
+    fn add(&mut self, at: u64) -> u64 {
+        self.last_reader += 1;
+        self.readers
+            .insert(self.last_reader, Reader { at, waker: None });
+        self.last_reader
+    }
+
+    /// Wakes all readers that wait.
+    fn wake(&mut self) {
+        for reader in self.readers.values_mut() {
+            if let Some(waker) = reader.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        let state = self.state.locked();
+        let len = state.end - state.start;
+        self.transfers.used.fetch_sub(len, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Transfer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transfer")
+            .field("url", &self.found.narinfo.url)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Writes to the window of a transfer, all but the last piece.
+struct Window<'a> {
+    transfer: &'a Transfer,
+    held: Option<Arc<[u8]>>,
+    is_whole: bool,
+}
+
+impl Window<'_> {
+    fn finish(mut self) -> io::Result<()> {
+        match self.held.take() {
+            Some(last) => self.transfer.add(last, self.is_whole),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Write for Window<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(before) = self.held.replace(bytes.into()) {
+            self.transfer.add(before, self.is_whole)?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
