@@ -172,7 +172,7 @@ impl Workspace {
     ///
     /// # Errors
     ///
-    /// [`based::check`].
+    /// Another machine has changed the state.
     pub fn check_based(&self) -> anyhow::Result<()> {
         let (files, dir) = (self.files(), &self.registered.dir);
         based::check(files, &self.root, dir, self.version())

@@ -22,10 +22,10 @@
 //!
 //! # Identity
 //!
-//! The extended attribute [`MARK`] of the directory names the ID, if the file system has such
-//! attributes. A copy has the same attribute, but another inode or another time of birth. A new
-//! directory that has got the inode of a removed one lacks the attribute, and has another time of
-//! birth. The path decides only where the file system has neither.
+//! The extended attribute `user.samovar.workspace` of the directory names the ID, if the file
+//! system has such attributes. A copy has the same attribute, but another inode or another time of
+//! birth. A new directory that has got the inode of a removed one lacks the attribute, and has
+//! another time of birth. The path decides only where the file system has neither.
 //!
 //! Device numbers of some file systems change with each mount. Then the same directory is where it
 //! was, or it is no longer there.

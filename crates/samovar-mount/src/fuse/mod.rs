@@ -7,13 +7,13 @@
 //! ```
 //!
 //! The manifest has all names and attributes, so the snapshot is mounted as soon as the manifest is
-//! here. The [`Fetcher`] streams the whole NAR into one sparse file in the background. A read whose
+//! here. The `Fetcher` streams the whole NAR into one sparse file in the background. A read whose
 //! blocks are missing jumps the queue. Each file is verified with its digest in the manifest before
 //! its first byte is returned: as it arrives, or when it is read.
 //!
 //! A store path without a manifest is fetched and verified as a whole before it is mounted.
 //!
-//! For a store, the root of the [`FileSystem`] is a [`Store`], which opens a tree for each store
+//! For a store, the root of the `FileSystem` is a `Store`, which opens a tree for each store
 //! path whose name is looked up, in the same way as a single one.
 
 mod arrivals;

@@ -167,7 +167,7 @@ impl Sizes {
         self.bytes.checked_div(self.files).unwrap_or_default()
     }
 
-    /// Returns the size that at least half of all files do not exceed. Exact up to [`EXACT_MAX`],
+    /// Returns the size that at least half of all files do not exceed. Exact up to 64 KiB,
     /// and at most 0.4 % too small above it.
     pub fn median(&self) -> u64 {
         let mut left = self.files.div_ceil(2);
