@@ -1,11 +1,12 @@
 //! [`Disk`]: notices a disk that completes no write, or no flush.
 //!
-//! A thread that waits for a disk cannot give up: the kernel answers it when the disk does, perhaps
-//! never. So what waits for a disk waits as long as it hangs, but after [`TIME_MAX`] without a
-//! completed operation, nothing else begins to wait.
+//! A thread that waits for a disk cannot give up: its system call returns when the disk answers,
+//! perhaps never. So a thread that waits for a disk waits as long as the disk hangs. But after
+//! [`TIME_MAX`] without a completed operation, no other thread begins to wait.
 //!
-//! Writes count apart from flushes: those that end in memory complete although the disk hangs. A
-//! file system that is frozen, or whose journal is full, completes neither.
+//! Writes are counted separately from flushes: a write to the page cache completes although the
+//! disk hangs. A file system that is frozen, or whose journal is full, completes neither writes nor
+//! flushes.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -92,7 +92,7 @@ pub struct Placed {
 impl Drop for Placed {
     fn drop(&mut self) {
         if let Some(pending) = &self.pending {
-            // It does not exist any more if it has its name.
+            // The file was renamed, and does not exist under this path, if it was published.
             fs::remove_file(pending).ok();
         }
     }

@@ -1,10 +1,10 @@
-//! The reserve: files that hold space on the disk, so that tokens can be revoked and data be
+//! The reserve: files that occupy space on the disk, so that tokens can be revoked and data can be
 //! deleted when the disk is full.
 //!
-//! The reserve is given back, by deleting its files, when the storage is opened or the collector
-//! starts while the disk has less space than the reserve. Until the reserve is there again, uploads
-//! leave as much space free. The background thread of a server makes it again when the disk has
-//! twice the space.
+//! The files of the reserve are deleted when the storage is opened, or the collector starts, and
+//! the free space is less than the reserve. While the reserve is missing, uploads leave as much
+//! space free. The background thread of a server creates the reserve again when the free space is
+//! twice its size.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};

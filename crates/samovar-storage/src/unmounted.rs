@@ -1,12 +1,13 @@
-//! Notices that the directory of NAR files is another one than before, or empty, because its disk
-//! is not mounted. Its files must not be recorded as lost then.
+//! Notices that the directory of NAR files is another directory than before, or empty, because its
+//! disk is not mounted. In this case, no file must be recorded as lost.
 //!
 //! # Theory of operation
 //!
 //! [`KEY`] identifies the directory in which most of the files were found last. In that directory,
-//! missing files are lost, unless all of many are missing. In any other one, nothing is lost until
-//! most of the files are found there, for example after the storage was copied to another disk. A
-//! few files prove nothing: somebody may have written them while the disk was away.
+//! missing files are recorded as lost, unless all files are missing and there were many. In any
+//! other directory, no file is recorded as lost until most of the files are found there, for
+//! example after the storage was copied to another disk. A few files prove nothing: somebody may
+//! have written them while the disk was away.
 
 use std::io::Read as _;
 

@@ -1,11 +1,11 @@
 //! [`Waits`]: how requests wait for the database.
 //!
-//! The database has one writer at a time. In normal operation, a request waits for it for some
-//! milliseconds, and keeps its worker slot meanwhile: that limits how many requests wait. If
-//! another process has locked the database, the wait may take as long as the request has patience.
-//! A request that waits longer than [`PROMPT_TIME`] therefore lends its slot to other requests, and
-//! so do, at once, all requests that come while it waits. So uploads that wait do not delay
-//! downloads.
+//! The database has one writer at a time. In normal operation, a request waits some milliseconds
+//! for the writer, and keeps its worker slot meanwhile, which limits the number of waiting
+//! requests. If another process has locked the database, a request may wait until its patience
+//! ends. A request that waits longer than [`PROMPT_TIME`] therefore lends its slot to other
+//! requests. All requests that come while it waits lend their slots at once. So uploads that wait
+//! do not delay downloads.
 //!
 //! All waits of one request together take at most its patience: see [`Patience`].
 

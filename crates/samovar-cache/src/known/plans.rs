@@ -2,7 +2,7 @@
 //!
 //! With a plan, a range of a NAR is sent without reading the bytes before it, and a listing is made
 //! without reading the files. A plan is valid for one registration of a path and one root on the
-//! disk. If a path is registered anew, repaired or replaced, or a reader finds that the files
+//! disk. If a path is registered again, repaired or replaced, or a reader finds that the files
 //! differ from the plan, a new plan is made.
 
 use std::io;

@@ -4,8 +4,8 @@
 //!
 //! A NAR is added after it was requested and its hash matched the registered one. Later changes of
 //! the files do not invalidate the entry, because it still has the registered hash. The path may be
-//! registered anew with another hash, so each entry carries the epoch in which its row was last
-//! read, as a narinfo does.
+//! registered again with another hash, so each entry has the epoch in which its row was last read,
+//! like a narinfo.
 
 use std::io::{self, Read as _};
 use std::sync::Arc;

@@ -9,11 +9,12 @@
 //! * newly registered paths, four times a second, because a path just built is soon requested;
 //!   after the catalog is loaded and after a change of keys or policy, the newest ones.
 //!
-//! The queue comes first while it pays: a prefetched narinfo costs *credit*, and earns more than
-//! that if it is requested later. If clients do not request the references, the credit is soon
-//! spent and hardly any work is wasted. New paths use only free capacity, one batch at a time. So
-//! they never evict a narinfo that was requested, and cost the same for all sizes of stores. Until
-//! the catalog is loaded, nothing is prefetched: a server that nobody uses looks up nothing.
+//! The queue comes first while there is *credit*: a prefetched narinfo costs credit, and earns more
+//! than it has cost if a client requests it later. If clients do not request the references, the
+//! credit is soon spent and hardly any work is wasted. New paths use only free capacity, one batch
+//! at a time. So they never evict a narinfo that was requested, and cost the same for all sizes of
+//! stores. Until the catalog is loaded, nothing is prefetched, so a server without requests does no
+//! look-ups.
 //!
 //! As on a worker, a row is read after the snapshot whose epoch its narinfo gets. A catalog that is
 //! out of date is loaded by this thread only after a quarter of a second: until then a request may

@@ -70,7 +70,7 @@ pub(super) fn referrers_section(
     let is_open = view.reader().policy.is_open();
     let mut shown: Vec<&StorePath> = Vec::new();
     for path in &all {
-        // One more than are shown, to know whether there are more.
+        // Read one path more than is shown, to know whether there are more.
         if shown.len() > REFERRER_COUNT {
             break;
         }

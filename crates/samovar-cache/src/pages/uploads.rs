@@ -103,8 +103,8 @@ fn uploads_of(view: &View<'_>, stored: &StoredCache) -> Result<Markup, Refusal> 
     })
 }
 
-/// Returns the last pushes, without hidden paths. The visible paths that were pushed with a hidden
-/// one count as pushes of their own.
+/// Returns the last pushes, without hidden paths. Visible paths that were pushed together with a
+/// hidden path count as separate pushes.
 fn pushes_of(cache: &PagedCache<'_>, stored: &StoredCache) -> Result<Vec<RecentPush>, Refusal> {
     let is_open = cache.reader().policy.is_open();
     let other_count_max = match is_open {

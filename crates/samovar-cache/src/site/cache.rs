@@ -61,8 +61,8 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// Creates a cache. `before` is the cache that it replaces; narinfos of that one are kept if
-    /// they would be the same. `is_only`: the server has no other cache.
+    /// Creates a cache. `before` is the cache that is replaced; its narinfos are kept if they would
+    /// be the same. `is_only`: the server has no other cache.
     pub(crate) fn new(
         shared: &Arc<SharedStore>,
         config: CacheConfig,

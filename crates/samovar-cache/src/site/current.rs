@@ -55,8 +55,8 @@ impl Caches {
         }
     }
 
-    /// Numbers caches for the metrics. A cache keeps the number that one of its name had before;
-    /// another gets the smallest free one. So counts continue after a reload.
+    /// Numbers caches for the metrics. A cache gets the number of an earlier cache with the same
+    /// name; another gets the smallest free one. So counts continue after a reload.
     fn numbers(configs: &[CacheConfig], before: Option<&Self>) -> Vec<u16> {
         let number = |config: &CacheConfig| {
             let same = before?.iter().find(|cache| cache.name == config.name);

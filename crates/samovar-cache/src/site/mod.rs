@@ -7,8 +7,8 @@
 //! shared ([`SharedStore`]). If a cache is hidden from a client, the next shorter prefix applies,
 //! as if that cache did not exist. If only a worker can find that out, the worker reads nothing of
 //! the body and sends the request back to its I/O thread, which then handles it as if the cache did
-//! not exist. So nothing but time tells a hidden cache from none. [`Site::reconfigure`] replaces
-//! the caches between two requests.
+//! not exist. So only the time of the response can reveal that a hidden cache exists.
+//! [`Site::reconfigure`] replaces the caches between two requests.
 //!
 //! An I/O thread answers from memory: a hash part that is certainly not in the store, a narinfo or
 //! a small NAR cached in the present epoch, and everything that does not depend on the store.

@@ -27,8 +27,8 @@
 //! access to a cache that is not public.
 //!
 //! A client that may not read the cache never gets to use a NAR that was not sent with its token:
-//! it cannot publish a path with it, copy from it, or learn that it is stored. It would otherwise
-//! learn the contents.
+//! it cannot publish a path with this NAR, copy from the NAR, or learn that the NAR is stored.
+//! Otherwise it could learn the contents of the NAR.
 //!
 //! # Errors
 //!

@@ -52,7 +52,7 @@ pub(super) fn put(
         observer.event(&Event::UploadConflict { path, by });
         return Ok(ok("another realisation was there first, and stays"));
     }
-    // It is recorded whether or not the mirror can be written now.
+    // The realisation is recorded, whether or not the mirror can be written now.
     if let Err(error) = mirror(context, id) {
         report(context, &error);
     }

@@ -1,4 +1,4 @@
-//! The clients for whom long computations are done.
+//! [`Claimant`]: the client for whom a long computation is done.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,5 @@
-//! Uploads whose handlers wait for their clients, and the choice of the one that makes room.
+//! Uploads whose handlers wait for their clients, and the choice of the upload that is refused to
+//! make room.
 //!
 //! # Theory of operation
 //!

@@ -1,4 +1,4 @@
-//! Warnings about options that are valid, and hardly do what was meant.
+//! Warnings about options that are valid, but probably not intended.
 
 use samovar_cache::access::{RefuseWith, without_host_bits};
 use samovar_storage::gc::retention_time;

@@ -1,5 +1,5 @@
-//! Switches user and group: of a server, after the sockets are bound; of a command that root runs,
-//! to the owner of the files that it changes.
+//! Switches user and group. A server does so after the sockets are bound; a command that root runs
+//! switches to the owner of the files that the command changes.
 
 use std::ffi::CString;
 use std::fmt;

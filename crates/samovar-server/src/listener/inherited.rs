@@ -79,8 +79,8 @@ impl Host {
 ///
 /// # Errors
 ///
-/// The first descriptor that is not a listening stream socket. Using only the other sockets would
-/// let the clients of that one wait forever.
+/// The first descriptor that is not a listening stream socket. If only the other sockets were used,
+/// clients of this socket would wait forever.
 pub(crate) fn inherited() -> anyhow::Result<Vec<Listener>> {
     let mut sockets = ListenFd::from_env();
     (0..sockets.len())

@@ -1,8 +1,8 @@
 //! The stages of a start: [`Prepared`], [`Bound`], [`Serving`].
 //!
 //! Each stage consumes the previous one. Before the switch of the user, files that only root may
-//! read are read and sockets are bound. The store is opened after it, because the new user must be
-//! able to read it.
+//! read are read and sockets are bound. The store is opened after the switch, because the new user
+//! must be able to read the store.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};

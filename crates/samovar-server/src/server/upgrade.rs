@@ -35,11 +35,11 @@ const LAST_WORDS_TIME: Duration = Duration::from_secs(1);
 const VARIABLE: &str = "NIX_SERVE_PREDECESSOR";
 
 /// Environment variable of the new process: the PID of its parent, if the service manager has
-/// passed the sockets to that one.
+/// passed the sockets to the parent.
 const MANAGED: &str = "NIX_SERVE_MANAGED_SOCKETS";
 
-/// Environment variable of the new process: the PID of its parent, if that one is the main process
-/// of a service of systemd, as the new process then is.
+/// Environment variable of the new process: the PID of its parent, if the parent is the main
+/// process of a systemd service; the new process then becomes the main process.
 const MAIN: &str = "NIX_SERVE_MAIN_PROCESS";
 
 /// Environment variable of the new process: the storage directory of the old one.

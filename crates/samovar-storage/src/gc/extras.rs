@@ -1,8 +1,9 @@
 //! Decides which build logs and realisations the collector deletes.
 //!
 //! A build log belongs to the paths of its cache that its derivation has built, and a realisation
-//! to its output. With a path that is kept, they are kept. A realisation is deleted with its output
-//! in any case. This module decides about those without a path.
+//! to its output. Build logs and realisations of a path that is kept are kept, too. A realisation
+//! is always deleted with its output. This module decides about build logs and realisations without
+//! a path.
 
 use std::collections::HashMap;
 

@@ -2,12 +2,12 @@
 //!
 //! # Kept paths
 //!
-//! A path is kept if it is pinned, if it was uploaded within the last day, or if it was used
-//! within the retention time of its cache, which is unlimited by default; if that is less than a
-//! day, it also applies to uploads. The closure of a kept path is kept, too. Uses of a path are
+//! A path is kept if it is pinned, if it was uploaded within the last day, or if it was used within
+//! the retention time of its cache, which is unlimited by default. A retention time of less than a
+//! day also applies to uploads. The closure of a kept path is kept, too. Uses of a path are
 //! requests for its narinfo or NAR, and further uploads of it. For caches of limited size see
-//! [`Retention`]. A NAR is kept if a path uses it, or if a client has
-//! sent it within the last day. For build logs and realisations see [`unused_extras`].
+//! [`Retention`]. A NAR is kept if a path uses it, or if a client has sent it within the last day.
+//! For build logs and realisations see [`unused_extras`].
 //!
 //! # Steps
 //!

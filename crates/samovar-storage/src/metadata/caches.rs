@@ -368,8 +368,8 @@ fn purge_paths(
     Ok(!paths.is_empty())
 }
 
-/// Returns whether uploads into a cache may be published. If its deletion is complete, creates it
-/// anew.
+/// Returns whether uploads into a cache may be published. If the deletion of the cache is complete,
+/// creates the cache again.
 pub(super) fn restore(transaction: &Transaction<'_>, cache: CacheId) -> Result<bool, StorageError> {
     let deletion: i64 = transaction
         .prepare_cached("select deletion from cache where id = ?1")?

@@ -2,7 +2,7 @@
 //!
 //! A generation has the lineage of the generation with the number before it, if there is one when
 //! it is added. So a lineage ends when a number is left out: after the newest generation was
-//! removed, and after the database was set back.
+//! removed, and after an older copy of the database was restored.
 
 use std::path::Path;
 

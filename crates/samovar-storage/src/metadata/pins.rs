@@ -1,7 +1,8 @@
 //! Adds, lists and removes pins.
 //!
 //! A pin has generations. Their numbers ascend, also after a removal. A number can stand for two
-//! generations if the cache was deleted or the database was set back; they have other lineages.
+//! generations if the cache was deleted, or if an older copy of the database was restored; the two
+//! generations have different lineages.
 
 use std::collections::HashMap;
 
@@ -267,8 +268,8 @@ pub(crate) fn remove_expired(database: &Sqlite) -> Result<usize, StorageError> {
     })
 }
 
-/// Removes the expired generations of a pin. Returns its newest generation and the row number of
-/// that one's path, or `None` if no generation is left.
+/// Removes the expired generations of a pin. Returns the newest generation and the row number of
+/// its path, or `None` if no generation is left.
 fn newest_of(
     transaction: &Transaction<'_>,
     cache: i64,
@@ -288,9 +289,9 @@ fn newest_of(
     Ok(newest.optional()?)
 }
 
-/// Returns the next generation of a pin. It has the lineage of the one with the number before it;
-/// if that one does not exist, a new lineage. A pin without a recorded number begins after those
-/// that [`limit_removed`] has forgotten.
+/// Returns the next generation of a pin. The new generation has the lineage of the generation with
+/// the previous number; if there is none, a new lineage. The numbers of a pin without a recorded
+/// number begin after all numbers that [`limit_removed`] has forgotten.
 fn next(transaction: &Transaction<'_>, cache: i64, name: &str) -> Result<Version, StorageError> {
     Ok(transaction.query_row(
         "select number, coalesce((select lineage from pin where cache_id = ?1 and name = ?2 \
@@ -348,7 +349,7 @@ fn insert(
 /// Forgets which of the pins that were removed first had which number, if too many were removed.
 /// The highest of these numbers stays recorded without a name: no number is assigned again.
 fn limit_removed(transaction: &Transaction<'_>, cache: i64) -> Result<(), StorageError> {
-    // Those of pins that have generations are limited by the number of pins.
+    // The rows of pins that have generations stay: their number is limited by the number of pins.
     const FORGOTTEN: &str = "from removed_pin where cache_id = ?1 and name in \
          (select name from removed_pin where cache_id = ?1 and name <> '' \
           and not exists (select 1 from pin \

@@ -1,8 +1,8 @@
 //! Assembles a NAR from a recipe and a base NAR.
 //!
-//! The file of the new NAR is made while it is received into an object, and verified like an
-//! upload: one pass decompresses it, and checks and hashes the NAR in it. Frames that are copied
-//! from the base are decompressed only there.
+//! The file of the new NAR is made while it is written to an object, and is verified like an
+//! upload: one pass decompresses the file, and checks and hashes its NAR. Frames that are copied
+//! from the base are decompressed only in this pass.
 //!
 //! Assemblies take turns with uploads. Everything that is hashed or decompressed counts as content:
 //! the file of the base, its frames, the recipe, and the new NAR.

@@ -1,7 +1,7 @@
 //! Receives and joins parts: a large NAR file in several requests.
 //!
-//! Parts are not flushed to the disk, because they only save sending them again. A power cut may
-//! damage them, so a storage removes them when it is opened after a boot.
+//! Parts are not flushed to the disk, because a client can send a lost part again. A power cut may
+//! damage parts, so a storage removes all parts when it is opened after a boot.
 
 use crate::metadata::pushes;
 use std::fmt;

@@ -1,9 +1,10 @@
 //! The daily backup: data that only the database has, not the files of the storage directory.
 //!
 //! One file per day contains the tokens (as hashes), the pins, the last uses, the name of the
-//! mirrored cache, and the narinfos of the others, as lines of JSON that are compressed with zstd.
-//! It is written again if they change. A file that has more than the database is kept under another
-//! name. `samovar import --rebuild` restores the data from the newest file that can be read.
+//! mirrored cache, and the narinfos of all other caches, as lines of JSON that are compressed with
+//! zstd. The file is written again if these data change. A backup with tokens, pins or paths that
+//! the database lacks is kept under another name. `samovar import --rebuild` restores the data from
+//! the newest file that can be read.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Write as _};

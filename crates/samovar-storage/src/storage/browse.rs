@@ -72,7 +72,7 @@ pub fn listing(
     stored: &StoredCache,
     path: &StoredPath,
 ) -> Result<Option<impl Read + Send + use<>>, StorageError> {
-    // It is stored with zstd.
+    // The database stores listings compressed with zstd.
     let listing = nars::listing(&stored.storage.metadata, path.nar.id)?;
     let reader = listing.map(|listing| zstd::Decoder::new(io::Cursor::new(listing)));
     let reader = reader.transpose();

@@ -1,4 +1,4 @@
-//! [`LooseBytes`]: what tokens have sent and no path uses.
+//! [`LooseBytes`]: counts the bytes of files that were sent with a token and that no path uses.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,10 +1,11 @@
-//! The mirrored cache: its narinfos, realisations and logs are also files in the directory, which
-//! is a plain binary cache with them.
+//! The mirrored cache: its narinfos, realisations and logs are also files in the storage directory,
+//! so that the directory is a plain binary cache.
 //!
 //! Readers of the directory, and of the mirrored cache, may not be allowed to read other caches. So
-//! files are written while [`Storage::mirror`] is held, and another cache becomes the mirrored one
-//! while nobody holds it. During a zero-downtime upgrade, the old process does not write them,
-//! because the configuration of the new one may have another mirrored cache.
+//! these files are written while [`Storage::mirror`] is held, and another cache becomes the
+//! mirrored one while no thread holds this lock. During a zero-downtime upgrade, the old process
+//! does not write these files, because the configuration of the new process may have another
+//! mirrored cache.
 
 use samovar_nix::HashPart;
 

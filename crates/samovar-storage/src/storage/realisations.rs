@@ -45,7 +45,7 @@ pub(super) fn check_recorded(stored: &StoredCache, recorded: &Recorded) -> Resul
         Recorded::TooMany => Refusal::TooManyRealisations,
         Recorded::TokenInvalid => Refusal::TokenInvalid,
         Recorded::CacheDeleted => Refusal::CacheDeleted,
-        // The others have refusals of their own.
+        // The callers handle the other results.
         Recorded::Kept | Recorded::Conflict | Recorded::MissingOutput | Recorded::OtherName(_) => {
             return Ok(());
         }

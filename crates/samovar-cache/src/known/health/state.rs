@@ -11,8 +11,8 @@
 //! damaged  = hash-part:20 stamp:8 fingerprint:16          ; quarantined files
 //! ```
 //!
-//! A record is used only while row and root, or fingerprint, are unchanged. So an old, lost or
-//! foreign file costs nothing but verifying again. A file that deviates from the format is ignored
+//! A record is used only while row and root, or fingerprint, are unchanged. So with an old, lost or
+//! foreign file, the paths are only verified again. A file that deviates from the format is ignored
 //! completely.
 
 use std::fs::{self, File};

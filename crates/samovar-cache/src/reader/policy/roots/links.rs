@@ -53,7 +53,7 @@ impl Search<'_> {
     /// Adds the store paths to which links in a directory tree lead. A link to a directory is
     /// ignored under an allow rule, as Nix does. A deny rule must not miss a path, so the links in
     /// that directory are followed too, but not the directories in it: it may be any directory.
-    /// Links that lead elsewhere are ignored.
+    /// Links that do not lead to a store path are ignored.
     fn directory(&mut self, directory: &Path, depth: usize) -> io::Result<()> {
         for entry in directory.read_dir()? {
             let entry = entry?;
