@@ -35,7 +35,7 @@ fn open(dir: &Path, settling: i64) -> Arc<Storage> {
 
 #[track_caller]
 fn assert_doubted(storage: &Storage) {
-    let error = upkeep::collect(&storage).unwrap_err().to_string();
+    let error = upkeep::collect(storage).unwrap_err().to_string();
     assert!(error.contains("the clock has jumped forward"), "{error}");
 }
 

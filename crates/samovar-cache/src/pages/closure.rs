@@ -8,9 +8,8 @@ use samovar_http::http::Status;
 use samovar_nix::{HashPart, PathInfo};
 use samovar_store::Closure;
 
-use super::PagedCache;
-use super::View;
 use super::text::{Count, Size, path_name};
+use super::{PagedCache, View};
 use crate::refusal::Refusal;
 
 /// Maximum number of paths in a closure that is read, which takes 20 ms.

@@ -6,12 +6,10 @@ use samovar_http::http::Status;
 use samovar_nix::StorePath;
 use samovar_storage::metadata::caches;
 
-use super::PagedCache;
-use super::PagesConfig;
-use super::View;
 use super::assets::MARK;
 use super::recent::{recent_paths, recent_section};
 use super::text::{Age, Count};
+use super::{PagedCache, PagesConfig, View};
 
 /// Renders the landing page.
 pub(super) fn page(view: &View<'_>) -> Response {

@@ -12,13 +12,12 @@ use samovar_http::{Body, Response};
 use samovar_nix::{HashPart, StorePath};
 use samovar_storage::logs;
 
-use super::PagedCache;
-use super::View;
 use super::frame::redirect;
 use super::log_text::LogText;
 use super::text::path_name;
 use super::url::encode;
 use super::visible::{details_of, failed, has_page};
+use super::{PagedCache, View};
 use crate::answer::build_log;
 use crate::refusal::Refusal;
 

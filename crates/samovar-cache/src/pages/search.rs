@@ -34,12 +34,11 @@ use samovar_http::{Head, Response};
 use samovar_nix::{HashPart, StorePath};
 use samovar_storage::metadata::overview;
 
-use super::PagedCache;
-use super::View;
 use super::frame::redirect;
 use super::text::{Count, Date, Size, path_name};
 use super::url::{encode, parameter};
 use super::visible::{details_of, failed, has_page, is_there, is_uploaded};
+use super::{PagedCache, View};
 use crate::refusal::Refusal;
 
 /// Number of results on the first page.

@@ -6,12 +6,11 @@ use samovar_http::{Head, Response};
 use samovar_storage::metadata::{Pin, RecentPath, RecentPush, limits, overview};
 use samovar_storage::{StoredCache, browse};
 
-use super::PagedCache;
-use super::View;
 use super::frame::redirect;
 use super::text::{Age, Count, Date, Name, Size, path_name};
 use super::url::{Base, parameter};
 use super::visible::{failed, has_page};
+use super::{PagedCache, View};
 use crate::refusal::Refusal;
 
 /// Maximum number of pushes on the page.

@@ -67,10 +67,9 @@ fn receive_new(
     Ok(store(storage, token, new, file)?)
 }
 
-/// Makes the file of a verified NAR durable, and records it, in one commit with others that
-/// arrive at the same time. Each of them syncs its own file before. Fails if the collector has
-/// deleted the NAR since the key was chosen. That takes the collector longer than
-/// `Rules::hold`.
+/// Makes the file of a verified NAR durable, and records it, in one commit with others that arrive
+/// at the same time. Each of them syncs its own file before. Fails if the collector has deleted the
+/// NAR since the key was chosen. That takes the collector longer than `Rules::hold`.
 pub(crate) fn store(
     storage: &Storage,
     token: &Token,

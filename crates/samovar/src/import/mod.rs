@@ -410,7 +410,7 @@ impl Import<'_> {
         };
         let stored = NarInfo {
             url: format!("nar/{name}"),
-            // `StoredCache` computes these from the stored file.
+            // The storage computes these from the stored file.
             file_hash: None,
             file_size: None,
             ..info.clone()
