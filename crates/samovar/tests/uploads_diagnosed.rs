@@ -210,7 +210,7 @@ fn what_is_lost_left_over_or_from_the_future_is_found() {
         &findings,
         "warning",
         "2 of the newest 1000 narinfos",
-        "reload or start the server, which writes missing ones",
+        "reload or start the server, which writes missing narinfos",
     );
     assert_finds(
         &findings,

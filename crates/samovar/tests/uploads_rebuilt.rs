@@ -132,7 +132,7 @@ fn a_rebuild_skips_backups_that_cannot_be_read() {
     let advice = String::from_utf8(done.stderr).unwrap();
     assert!(done.status.success(), "{advice}");
     for day in bad {
-        let part = format!("left out: cannot read .samovar/backup/{day}");
+        let part = format!("cannot be used: cannot read .samovar/backup/{day}");
         assert!(advice.contains(&part), "{part}: {advice}");
     }
     assert_restored(&site, &path, &token);

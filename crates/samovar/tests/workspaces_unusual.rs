@@ -39,7 +39,7 @@ fn a_pull_names_a_fifo_that_is_in_the_way() {
     write(&two, "q/file", "file");
     home.push(&two);
     let text = home.exits(&one, &["pull"], 1);
-    assert_has(&text, "p is a socket, a FIFO or a device here");
+    assert_has(&text, "p is a socket, a FIFO or a device on this machine");
     assert!(!one.join("q").exists());
     fs::rename(one.join("p"), one.join("fifo")).unwrap();
     home.run(&one, &["pull"]);
