@@ -40,6 +40,13 @@ pub(crate) fn paths() -> Arg {
         )
 }
 
+/// Defines the option `--spool`.
+pub(crate) fn spool() -> Arg {
+    option("spool", "DIRECTORY")
+        .value_parser(value_parser!(PathBuf))
+        .help("Directory with one file for each build")
+}
+
 /// Defines the options that name files with credentials.
 pub(crate) fn credentials() -> [Arg; 2] {
     let file = |id, what| {

@@ -6,7 +6,8 @@ use anyhow::{Context as _, bail};
 use samovar_nix::{Glob, HashPart, PathInfo, StorePath};
 use samovar_store::Store;
 
-use crate::command::LOOKUP_COUNT;
+/// Number of paths that one query of the store looks up.
+const LOOKUP_COUNT: usize = 500;
 
 /// The paths that a push covers.
 #[derive(Debug, Default)]
@@ -120,6 +121,28 @@ fn with_references(info: PathInfo) -> (PathInfo, Vec<HashPart>) {
     (info, references)
 }
 
+/// Makes the row of a path that was built on this machine, for unit tests.
+#[cfg(test)]
+pub(super) fn path_info(
+    path: StorePath,
+    nar_hash: samovar_nix::NarHash,
+    nar_size: u64,
+    references: Vec<StorePath>,
+) -> PathInfo {
+    PathInfo {
+        path,
+        nar_hash,
+        nar_size,
+        references,
+        deriver: None,
+        signatures: Vec::new(),
+        content_address: None,
+        registration_time: 0,
+        ultimate: true,
+        registration: None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::collection::{btree_set, vec};
@@ -127,7 +150,6 @@ mod tests {
     use samovar_nix::NarHash;
 
     use super::*;
-    use crate::push::path_info;
 
     fn path(number: usize) -> StorePath {
         StorePath::from_base_name(&format!("{number:032}-p{number}")).unwrap()

@@ -1,15 +1,10 @@
-//! `samovar push DIR REF`: uploads a directory as the next generation of a ref.
+//! Uploads a directory as the next generation of a ref.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
-use std::time::Instant;
 
-use anyhow::{anyhow, bail, ensure};
-use clap::ArgMatches;
+use anyhow::anyhow;
 use samovar_client::machine::host;
 use samovar_workspace::{ReadError, Scanned, scan};
-use serde_json::json;
 
 use super::local_tree::LocalTree;
 use super::snapshot::upload;
@@ -17,79 +12,48 @@ use crate::credentials::Sources;
 use crate::notice::notice;
 use crate::outcome::Failed;
 use crate::refs::{Expected, Generation, RefName, Update, Updated, check_snapshot, is_manifest};
-use crate::size::{counted, human};
 use crate::snapshot::{Downloaded, Snapshots};
 use crate::user_dirs;
 
 /// Maximum number of paths that a message names.
 const NAMED_COUNT: usize = 5;
 
-/// Default of `--keep` for refs.
-pub(crate) const KEEP: u32 = 10;
+/// A pushed directory.
+#[derive(Debug)]
+pub(crate) struct Pushed {
+    /// Full store path of the tree.
+    pub(crate) path: String,
+    /// Full store path of the manifest.
+    pub(crate) manifest: String,
+    /// Length of the tree's NAR, in bytes.
+    pub(crate) nar_size: u64,
+    /// Number of the ref's generation.
+    pub(crate) generation: u64,
+    /// Whether the generation was there before.
+    pub(crate) is_unchanged: bool,
+    /// Number of bytes sent for NARs and recipes.
+    pub(crate) sent_len: u64,
+    /// Number of requests.
+    pub(crate) request_count: u64,
+}
 
 /// Options of a push of a directory.
 #[derive(Debug)]
-pub(super) struct Options<'a> {
-    directory: &'a Path,
-    name: RefName,
-    message: Option<&'a str>,
-    keep: u32,
+pub(crate) struct Options<'a> {
+    /// Path of the directory.
+    pub(crate) directory: &'a Path,
+    /// The ref to set.
+    pub(crate) name: RefName,
+    /// What the user writes about it.
+    pub(crate) message: Option<&'a str>,
+    /// Number of generations to keep.
+    pub(crate) keep: u32,
     /// Whether to set the ref even if another client has changed it meanwhile.
-    is_forced: bool,
+    pub(crate) is_forced: bool,
     /// Whether the snapshot may be readable by everybody.
-    is_public: bool,
-    is_json: bool,
-}
-
-impl<'a> Options<'a> {
-    /// Reads the options of `samovar push DIR REF`.
-    ///
-    /// # Errors
-    ///
-    /// An option is for pushes of store paths, or the ref is invalid.
-    pub(super) fn of(matches: &'a ArgMatches, directory: &'a str) -> anyhow::Result<Self> {
-        const OTHERS: [&str; 13] = [
-            "exec",
-            "spool",
-            "watch",
-            "store",
-            "no-closure",
-            "exclude",
-            "skip-signed-by",
-            "substituted",
-            "pin",
-            "pin-expires",
-            "jobs",
-            "compression-level",
-            "dry-run",
-        ];
-        ensure!(
-            Path::new(directory).is_dir(),
-            "{directory:?} does not begin with http:// or https://, and is not a directory: give \
-             the URL of a cache and paths, or a directory and a ref"
-        );
-        let is_given =
-            |id: &&&str| matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
-        if let Some(other) = OTHERS.iter().find(is_given) {
-            bail!("--{other} is for store paths: it cannot be combined with a directory");
-        }
-        let names: Vec<&String> = matches.get_many("paths").into_iter().flatten().collect();
-        let [name] = names[..] else {
-            bail!(
-                "{directory:?} is not a URL: give the URL of a cache and paths, or a directory and \
-                 a ref"
-            );
-        };
-        Ok(Self {
-            directory: Path::new(directory),
-            name: RefName::parse_new(name)?.without_generation()?,
-            message: matches.get_one::<String>("message").map(String::as_str),
-            keep: matches.get_one("keep").copied().unwrap_or(KEEP),
-            is_forced: matches.get_flag("force"),
-            is_public: matches.get_flag("public"),
-            is_json: matches.get_flag("json"),
-        })
-    }
+    pub(crate) is_public: bool,
+    /// Whether no progress is shown.
+    pub(crate) is_quiet: bool,
 }
 
 /// Pushes a directory.
@@ -97,12 +61,7 @@ impl<'a> Options<'a> {
 /// # Errors
 ///
 /// The directory cannot be read, or the cache is unavailable or refuses the push.
-pub(super) fn run(
-    options: &Options<'_>,
-    sources: &Sources,
-    out: &mut dyn Write,
-) -> anyhow::Result<ExitCode> {
-    let started_at = Instant::now();
+pub(crate) fn push(options: &Options<'_>, sources: &Sources) -> anyhow::Result<Pushed> {
     let snapshots = Snapshots::open(options.name.remote.clone(), sources, &[])?;
     if !options.is_public {
         refuse_public(&snapshots)?;
@@ -114,8 +73,8 @@ pub(super) fn run(
     let rescan = |scan| read(options.directory, base.as_ref(), scan);
     let scanned = rescan(scan::Options::WRITING)?;
     check_skipped(&scanned, newest, base.as_ref())?;
-    let tree = LocalTree::new(scanned, base.is_none(), options.is_json, &rescan)?;
-    let uploaded = upload(&snapshots, name, &tree, base.as_ref(), options.is_json)?;
+    let tree = LocalTree::new(scanned, base.is_none(), options.is_quiet, &rescan)?;
+    let uploaded = upload(&snapshots, name, &tree, base.as_ref(), options.is_quiet)?;
     let update = Update {
         manifest: &uploaded.snapshot.path,
         expected: match (newest, options.is_forced) {
@@ -137,33 +96,15 @@ pub(super) fn run(
             return Err(Failed::Refused.because(error));
         }
     };
-    let snapshot = &uploaded.snapshot;
-    let path = snapshot.manifest.tree.full(snapshots.store_dir());
-    let seconds = started_at.elapsed().as_secs_f64();
-    let is_unchanged = newest.is_some_and(|newest| newest.number == generation);
-    if options.is_json {
-        let document = json!({
-            "ref": name.as_str(),
-            "generation": generation,
-            "path": path,
-            "manifest": snapshot.path.full(snapshots.store_dir()),
-            "narSize": snapshot.manifest.entries.nar_size(),
-            "sentSize": uploaded.sent_len,
-            "requests": snapshots.http().request_count(),
-            "seconds": seconds,
-            "isUnchanged": is_unchanged,
-        });
-        writeln!(out, "{document}")?;
-    } else if is_unchanged {
-        writeln!(out, "{name}@{generation} is unchanged: {path}")?;
-    } else {
-        writeln!(
-            out,
-            "{name}@{generation} is {path}, {} sent in {seconds:.1} s",
-            human(uploaded.sent_len)
-        )?;
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(Pushed {
+        path: uploaded.snapshot.manifest.tree.full(snapshots.store_dir()),
+        manifest: uploaded.snapshot.path.full(snapshots.store_dir()),
+        nar_size: uploaded.snapshot.manifest.entries.nar_size(),
+        generation,
+        is_unchanged: newest.is_some_and(|newest| newest.number == generation),
+        sent_len: uploaded.sent_len,
+        request_count: snapshots.http().request_count(),
+    })
 }
 
 /// Downloads the snapshot on which a push is based. Without it, the whole tree is sent.
@@ -278,7 +219,13 @@ pub(crate) fn reserved(scanned: &Scanned) -> Vec<PathBuf> {
 fn report(kinds: &[(&Vec<PathBuf>, &str)]) {
     let kinds = kinds.iter().filter(|(paths, _)| !paths.is_empty());
     let kinds: Vec<String> = kinds
-        .map(|(paths, noun)| format!("{}: {}", counted(paths.len() as u64, noun), named(paths)))
+        .map(|(paths, noun)| {
+            format!(
+                "{}: {}",
+                samovar_text::counted(paths.len() as u64, noun),
+                named(paths)
+            )
+        })
         .collect();
     if !kinds.is_empty() {
         notice(&format!("left out {}", kinds.join(", and ")));

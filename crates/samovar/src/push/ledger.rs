@@ -6,6 +6,7 @@ use samovar_nix::{HashPart, NarHash, PathInfo, StoreDir, StorePath};
 use samovar_protocol::push::OpenAnswer;
 
 use crate::http::printable;
+use crate::progress::Progress;
 
 /// The files of a path that a cache lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -325,10 +326,19 @@ impl Summary {
     }
 }
 
+/// Starts the display of a push of the NARs that a cache lacks.
+pub(super) fn progress_of(infos: &[PathInfo], lacks: &[Lack]) -> Progress {
+    let nars = infos
+        .iter()
+        .zip(lacks)
+        .filter(|(_, lack)| **lack == Lack::Nar);
+    Progress::start("pushed", nars.map(|(info, _)| info.nar_size).sum())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::push::path_info;
+    use crate::push::closure::path_info;
 
     /// Makes a path with a number in its name, and with a NAR of this content and length.
     fn info(number: u8, nar: u8, nar_size: u64, references: &[u8]) -> PathInfo {

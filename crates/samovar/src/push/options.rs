@@ -9,11 +9,11 @@ use samovar_protocol::names::{PIN_TEXT_LEN_MAX, PinName};
 
 use super::closure::Selection;
 use super::compress::{Compressing, FRAME_LEN};
-use super::directory::KEEP;
 use super::pin::PinOptions;
-use crate::arguments::{credentials, json, option, paths, sources, switch};
+use super::pusher::Settings;
+use super::tree::KEEP;
+use crate::arguments::{credentials, json, option, paths, sources, spool, switch};
 use crate::credentials::Sources;
-use crate::hook;
 use crate::remote::Remote;
 use crate::token::lifetime;
 
@@ -36,17 +36,12 @@ pub(super) enum Source {
 /// The parsed command line of `samovar push`.
 #[derive(Debug)]
 pub(super) struct Options {
-    /// The URL of the cache, without `/upload`.
-    pub(super) remote: Remote,
+    pub(super) settings: Settings,
     pub(super) source: Source,
-    pub(super) store: Option<String>,
     pub(super) credentials: Sources,
-    pub(super) selection: Selection,
     pub(super) with_substituted: bool,
     pub(super) pin: Option<PinOptions>,
-    pub(super) is_dry: bool,
     pub(super) is_json: bool,
-    pub(super) compressing: Compressing,
 }
 
 /// Long: a list of options with their help.
@@ -79,7 +74,7 @@ pub(crate) fn command() -> Command {
         .arg(switch("exec").requires("command").help(
             "Run the COMMAND after --, then push the paths built meanwhile, even if it fails",
         ))
-        .arg(hook::spool().help("Push the paths that samovar hook has stored in this directory"))
+        .arg(spool().help("Push the paths that samovar hook has stored in this directory"))
         .arg(switch("watch").help(
             "Push all paths that are built from now on; after a restart, also those built while \
              the command did not run",
@@ -241,18 +236,30 @@ impl Options {
             .get_one::<u16>("jobs")
             .map(|jobs| usize::from(*jobs));
         Ok(Self {
-            remote: Remote::of_cache(url)?,
-            source,
-            store: matches.get_one::<String>("store").cloned(),
-            credentials: sources(matches),
-            selection: Selection {
-                is_without_references: matches.get_flag("no-closure"),
-                excluded: texts("exclude")
-                    .iter()
-                    .map(|glob| Glob::new(glob))
-                    .collect(),
-                signers: texts("skip-signed-by"),
+            settings: Settings {
+                remote: Remote::of_cache(url)?,
+                store: matches.get_one::<String>("store").cloned(),
+                selection: Selection {
+                    is_without_references: matches.get_flag("no-closure"),
+                    excluded: texts("exclude")
+                        .iter()
+                        .map(|glob| Glob::new(glob))
+                        .collect(),
+                    signers: texts("skip-signed-by"),
+                },
+                is_dry: matches.get_flag("dry-run"),
+                compressing: Compressing {
+                    worker_count: jobs.unwrap_or(cores),
+                    level: matches
+                        .get_one("compression-level")
+                        .copied()
+                        .unwrap_or(LEVEL),
+                    frame_len: FRAME_LEN,
+                    is_seekable: false,
+                },
             },
+            source,
+            credentials: sources(matches),
             pin: matches.get_one::<PinName>("pin").map(|name| PinOptions {
                 name: name.clone(),
                 keep: matches.get_one("keep").copied(),
@@ -260,17 +267,7 @@ impl Options {
                 is_forced: matches.get_flag("force"),
             }),
             with_substituted: matches.get_flag("substituted"),
-            is_dry: matches.get_flag("dry-run"),
             is_json: matches.get_flag("json"),
-            compressing: Compressing {
-                worker_count: jobs.unwrap_or(cores),
-                level: matches
-                    .get_one("compression-level")
-                    .copied()
-                    .unwrap_or(LEVEL),
-                frame_len: FRAME_LEN,
-                is_seekable: false,
-            },
         })
     }
 }
@@ -294,7 +291,10 @@ mod tests {
             "http://a/b/upload",
             "http://a/b/upload/",
         ] {
-            assert_eq!(parse(&[url, "x"]).unwrap().remote.url(), "http://a/b");
+            assert_eq!(
+                parse(&[url, "x"]).unwrap().settings.remote.url(),
+                "http://a/b"
+            );
         }
         for bad in ["a", "file:///a", "http://a?compression=zstd"] {
             assert!(parse(&[bad, "x"]).is_err(), "{bad}");

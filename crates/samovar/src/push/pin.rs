@@ -1,9 +1,8 @@
-//! `samovar push --pin`: pins the pushed path on the server (`docs/pins.md`).
+//! Pins the pushed path on the server (`docs/pins.md`).
 
 use samovar_nix::StorePath;
 use samovar_protocol::names::PinName;
 use samovar_protocol::pins::Put;
-use serde_json::{Value, json};
 
 use super::session::answer;
 use crate::http::{Http, Payload};
@@ -14,47 +13,26 @@ const ATTEMPT_COUNT_MAX: usize = 10;
 
 /// The pin that the command line names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct PinOptions {
-    pub(super) name: PinName,
+pub(crate) struct PinOptions {
+    /// Name of the pin.
+    pub(crate) name: PinName,
     /// Number of generations to keep. `None`: all.
-    pub(super) keep: Option<u32>,
+    pub(crate) keep: Option<u32>,
     /// Time until the generation expires, in seconds. `None`: never.
-    pub(super) lifetime: Option<i64>,
+    pub(crate) lifetime: Option<i64>,
     /// Whether the path may replace a snapshot.
-    pub(super) is_forced: bool,
+    pub(crate) is_forced: bool,
 }
 
 /// The outcome of pinning a path.
 #[derive(Debug)]
-pub(super) struct PinReport {
-    pub(super) name: PinName,
+pub(crate) struct PinReport {
+    /// Name of the pin.
+    pub(crate) name: PinName,
     /// The named path.
-    pub(super) path: String,
+    pub(crate) path: String,
     /// The generation of the pin, or the reason why the path was not pinned.
-    pub(super) generation: Result<u64, String>,
-}
-
-impl PinReport {
-    pub(super) fn line(&self) -> String {
-        let Self { name, path, .. } = self;
-        match &self.generation {
-            Ok(generation) => format!("pinned {path} as {name}, generation {generation}"),
-            Err(reason) => format!("not pinned {path} as {name}: {reason}"),
-        }
-    }
-
-    pub(super) fn json(&self) -> Value {
-        let (generation, reason) = match &self.generation {
-            Ok(generation) => (Some(generation), None),
-            Err(reason) => (None, Some(reason)),
-        };
-        json!({
-            "name": self.name.as_str(),
-            "path": self.path,
-            "generation": generation,
-            "reason": reason,
-        })
-    }
+    pub(crate) generation: Result<u64, String>,
 }
 
 impl PinOptions {

@@ -346,7 +346,7 @@ impl Upload<'_> {
         };
         let progress = match self.is_quiet {
             true => Progress::hidden(),
-            false => super::progress_of(infos, &ledger::lacks(&opened.answers)),
+            false => ledger::progress_of(infos, &ledger::lacks(&opened.answers)),
         };
         let target = self.protocol.remote().url();
         // The progress is that of all NARs.

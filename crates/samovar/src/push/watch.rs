@@ -1,26 +1,22 @@
-//! `samovar push --watch`: pushes paths as soon as they are registered in the local store.
-//!
-//! Nix's database gives each registration a number that is higher than all numbers of earlier
-//! commits and is never used again. The paths whose number is higher than the last one seen are
-//! therefore exactly the new paths, and they are complete. SQLite compares its data version before
-//! each query, so a query reads no page of the database if nothing has changed.
+//! Pushes paths as soon as they are registered in the local store. SQLite compares its data version
+//! before each query, so a query reads no page of the database if nothing has changed.
 //!
 //! The cache directory of the user stores the highest number whose paths were pushed or refused.
 //! After a restart, the command therefore also pushes the paths that were registered meanwhile.
 
+use std::convert::Infallible;
 use std::fs;
-use std::io::Write;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use samovar_nix::PathInfo;
 use samovar_store::Store;
 
-use super::exec::{newest, registered_after, wanted};
-use super::options::Options;
-use super::{Pusher, cache_dir};
+use super::cache_dir;
+use super::pusher::Pusher;
+use super::registered::{newest, registered_after, wanted};
+use super::report::Report;
 use crate::notice::notice;
 
 /// Time between two queries for the newest registration. A query takes 50 µs.
@@ -29,23 +25,24 @@ const INTERVAL: Duration = Duration::from_millis(250);
 /// Pause after an error of the database.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Pushes until the process is killed.
+/// Pushes until the process is killed, and calls `report` after each push. `with_substituted`: also
+/// pushes paths that were not built on this machine.
 ///
 /// # Errors
 ///
-/// The database cannot be read at the start, or `out` cannot be written.
-pub(super) fn run(
+/// The database cannot be read at the start; errors of `report`.
+pub(crate) fn watch(
     pusher: &mut Pusher,
-    options: &Options,
-    out: &mut dyn Write,
-) -> anyhow::Result<ExitCode> {
-    let position = Position::of(pusher, options);
-    let newest = newest(&*pusher.store)?;
+    with_substituted: bool,
+    report: &mut dyn FnMut(&Report) -> anyhow::Result<()>,
+) -> anyhow::Result<Infallible> {
+    let position = Position::of(pusher);
+    let newest = newest(pusher.store())?;
     let mut last = position.read().unwrap_or(newest);
     position.write(last);
     notice("watching for new paths");
     loop {
-        let infos = match new_paths(&*pusher.store, &mut last) {
+        let infos = match new_paths(pusher.store(), &mut last) {
             Ok(infos) => infos,
             Err(error) => {
                 notice(&format!("{error:#}; trying again"));
@@ -57,12 +54,11 @@ pub(super) fn run(
             std::thread::sleep(INTERVAL);
             continue;
         };
-        let roots = wanted(&infos, options.with_substituted);
+        let roots = wanted(&infos, with_substituted);
         if !roots.is_empty() {
             // Ignore absent paths: they were deleted after their registration.
-            let (report, _absent) = pusher.push_persistently(&roots, u32::MAX)?;
-            report.print(out, options.is_json)?;
-            out.flush()?;
+            let (pushed, _absent) = pusher.push_persistently(&roots, u32::MAX)?;
+            report(&pushed)?;
         }
         last = newest;
         position.write(last);
@@ -87,9 +83,9 @@ struct Position {
 }
 
 impl Position {
-    fn of(pusher: &Pusher, options: &Options) -> Self {
-        let (dir, url) = (pusher.store.store_dir(), pusher.http.remote().url());
-        let store = options.store.as_deref().unwrap_or_default();
+    fn of(pusher: &Pusher) -> Self {
+        let (dir, url) = (pusher.store().store_dir(), pusher.url());
+        let store = pusher.store_uri();
         Self {
             file: cache_dir::path("watch", &format!("{store} {dir} {url}")),
         }

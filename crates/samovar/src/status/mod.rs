@@ -13,8 +13,7 @@ use clap::{Arg, ArgMatches, Command};
 use samovar_metrics::{ServedCacheStatus, Status, TopPath, VERSION};
 
 use self::uploads::Spool;
-use crate::arguments::json;
-use crate::hook;
+use crate::arguments::{json, spool};
 use crate::http::{Http, Patience, read_body};
 use crate::remote::Remote;
 use crate::size::{counted, human};
@@ -35,7 +34,7 @@ pub(crate) fn command() -> Command {
     Command::new("status")
         .about("Shows the status of a server; for a live view run it under watch")
         .arg(json())
-        .arg(hook::spool().help(
+        .arg(spool().help(
             "Show the builds in this spool of samovar hook; a server is queried only with URL",
         ))
         .arg(Arg::new("url").value_name("URL").help(format!(

@@ -8,7 +8,7 @@ use samovar_metrics::{StorageStatus, StoredCacheStatus};
 use serde_json::{Value, json};
 
 use super::{plain, time};
-use crate::hook::{self, FAILED};
+use crate::push::spool::{self, FAILED};
 use crate::size::{counted, human};
 
 /// Formats the status of a storage. `now_ms`: time of the snapshot, in milliseconds since 1970.
@@ -118,10 +118,10 @@ impl Spool {
     ///
     /// The directory cannot be read.
     pub(super) fn read(dir: &Path) -> anyhow::Result<Self> {
-        let waiting = hook::files(dir)?;
+        let waiting = spool::files(dir)?;
         let failed = dir.join(FAILED);
         let failed_count = match failed.exists() {
-            true => hook::files(&failed)?.len(),
+            true => spool::files(&failed)?.len(),
             false => 0,
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
