@@ -9,6 +9,8 @@
 //! | [`trust`] | the signatures that a command requires |
 //! | [`refs`] | refs: names with numbered generations |
 //! | [`snapshot`] | downloads of snapshots of trees |
+//! | [`push`], [`hashing`] | pushes of paths and of trees |
+//! | [`roots`] | the store paths that a user names |
 //! | [`failed`], [`private`] | why a command fails |
 //! | [`notice`], [`progress`] | messages on standard error while a user waits |
 //! | [`user_dirs`], [`machine`] | the directories of the user, and the name of the machine |
@@ -30,6 +32,7 @@ pub mod credentials;
 pub mod failed;
 pub mod fault;
 mod guarded;
+pub mod hashing;
 pub mod http;
 pub mod machine;
 pub mod netrc;
@@ -38,8 +41,10 @@ pub mod pace;
 mod patience;
 pub mod private;
 pub mod progress;
+pub mod push;
 pub mod refs;
 pub mod remote;
+pub mod roots;
 pub mod snapshot;
 pub mod trust;
 pub mod user_dirs;

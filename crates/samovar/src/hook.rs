@@ -7,9 +7,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, ensure};
 use clap::{ArgMatches, Command};
+use samovar_client::push::spool::store;
 
 use crate::arguments::spool;
-use crate::push::spool::store;
 
 /// Environment variable in which Nix passes the paths of a build, separated by spaces.
 const VARIABLE: &str = "OUT_PATHS";

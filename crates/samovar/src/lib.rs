@@ -25,7 +25,6 @@ mod doctor;
 mod export;
 mod fsck;
 mod gc;
-mod hashing;
 mod hook;
 mod import;
 mod mount;
@@ -35,7 +34,6 @@ mod profile;
 mod pull;
 mod push;
 mod refs;
-mod roots;
 mod secrets;
 mod serve;
 mod size;
@@ -51,8 +49,8 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use samovar_client::{
-    cache, credential, credentials, http, netrc, notice, private, progress, remote, snapshot,
-    trust, user_dirs, walk,
+    cache, credential, credentials, hashing, http, netrc, notice, private, progress, remote, roots,
+    snapshot, trust, user_dirs, walk,
 };
 pub use samovar_text::without_logins;
 use samovar_workspace::{disk, mounts};

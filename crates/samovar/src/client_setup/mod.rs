@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use samovar_client::push::may_push;
 use samovar_nix::PublicKey;
 
 use crate::arguments::switch;
@@ -29,7 +30,6 @@ use crate::netrc::{login, netrc_of_nix};
 use crate::notice::notice;
 use crate::outcome::{Failed, Outcome, reason};
 use crate::private::Private;
-use crate::push::may_push;
 use crate::remote::{Remote, basic_of};
 use files::{Change, PUBLIC, SECRET};
 use machine::Machine;

@@ -4,10 +4,9 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, ExitCode, ExitStatus};
 
 use anyhow::Context as _;
+use samovar_client::push::registered::{newest, registered_after, wanted};
+use samovar_client::push::{Pusher, Report};
 
-use super::pusher::Pusher;
-use super::registered::{newest, registered_after, wanted};
-use super::report::Report;
 use crate::credential::without_token;
 
 /// Runs a command, then pushes the new paths. Returns the command's exit code, or `None` if the

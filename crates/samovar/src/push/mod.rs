@@ -1,53 +1,19 @@
 //! `samovar push`: uploads paths of the local store, or a directory, to a binary cache.
 //!
-//! # Modules
-//!
-//! Of the command:
-//!
-//! * `options`: the command line. `tree`: the form for directories.
-//! * `exec`: runs the command of `--exec`. `print`: the output.
-//!
-//! Of the library:
-//!
-//! * `pusher`: pushes to a cache. `report`: their results.
-//! * `closure`: selects the paths. `compress`: reads and compresses their NARs. `ledger`: the
-//!   states of the paths.
-//! * `session`: the requests of the push protocol, with `assembler`, `publisher` and `resume`.
-//!   Their texts are in `samovar-protocol`. `stock`: the requests of a stock Nix client, for caches
-//!   that do not know the protocol. `narinfo`: the narinfos of both.
-//! * `directory`, `local_tree`, `snapshot`: snapshots of trees.
-//! * `registered`, `watch`, `spool`: other sources of paths than the command line.
-//! * `pin`: the pin of the named path.
+//! `options`: the command line. `tree`: the form for directories. `exec`: runs the command of
+//! `--exec`. `print`: the output. What a push does is in `samovar-client`.
 
-mod assembler;
-mod cache_dir;
-mod closure;
-mod compress;
-mod directory;
 mod exec;
-mod ledger;
-mod local_tree;
-mod narinfo;
 mod options;
-mod pin;
 mod print;
-mod publisher;
-mod pusher;
-mod registered;
-mod report;
-mod resume;
-mod session;
-mod snapshot;
-pub(crate) mod spool;
-mod stock;
 mod tree;
-mod watch;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::anyhow;
 use clap::ArgMatches;
+use samovar_client::push::{Pusher, Report, spool, watch};
 
 use crate::arguments::sources;
 use crate::credential::hide_token;
@@ -55,15 +21,8 @@ use crate::outcome::Failed;
 use crate::roots::{self, Root};
 use options::{Options, Source};
 use print::{outcome, print};
-use pusher::Pusher;
-use report::Report;
-use watch::watch;
 
-pub(crate) use directory::{named, refuse_public, report_left_out, report_skipped, reserved};
-pub(crate) use local_tree::LocalTree;
 pub(crate) use options::{command, message};
-pub(crate) use pusher::may_push;
-pub(crate) use snapshot::upload;
 pub(crate) use tree::KEEP;
 
 /// Pushes the paths that the command line selects.

@@ -4,13 +4,10 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, ensure};
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, value_parser};
+use samovar_client::push::{Compressing, FRAME_LEN, PinOptions, Selection, Settings};
 use samovar_nix::Glob;
 use samovar_protocol::names::{PIN_TEXT_LEN_MAX, PinName};
 
-use super::closure::Selection;
-use super::compress::{Compressing, FRAME_LEN};
-use super::pin::PinOptions;
-use super::pusher::Settings;
 use super::tree::KEEP;
 use crate::arguments::{credentials, json, option, paths, sources, spool, switch};
 use crate::credentials::Sources;

@@ -2,10 +2,9 @@
 
 use std::io::{self, Write};
 
+use samovar_client::push::{PinReport, Report};
 use serde_json::{Value, json};
 
-use super::pin::PinReport;
-use super::report::Report;
 use crate::outcome::Outcome;
 use crate::size::{counted, human};
 

@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use anyhow::{bail, ensure};
 use clap::ArgMatches;
+use samovar_client::push::directory::{Options, Pushed, push};
 use serde_json::json;
 
-use super::directory::{Options, Pushed, push};
 use crate::credentials::Sources;
 use crate::refs::RefName;
 use crate::size::human;

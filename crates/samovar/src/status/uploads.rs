@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use samovar_client::push::spool::{self, FAILED};
 use samovar_metrics::{StorageStatus, StoredCacheStatus};
 use serde_json::{Value, json};
 
 use super::{plain, time};
-use crate::push::spool::{self, FAILED};
 use crate::size::{counted, human};
 
 /// Formats the status of a storage. `now_ms`: time of the snapshot, in milliseconds since 1970.

@@ -17,13 +17,13 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, ensure};
+use samovar_client::push::directory::named;
 use samovar_client::workspace::Workspace;
 use samovar_workspace::root::{Attributes, is_temporary};
 use samovar_workspace::unchanged::{Links, is_as_scanned};
 use samovar_workspace::{Index, Kind, Root, STATE_DIRECTORY, Scanned};
 
 use crate::outcome::Failed;
-use crate::push::named;
 use crate::size::counted;
 use crate::user_dirs;
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::thread;
 
 use anyhow::anyhow;
+use samovar_client::push::LocalTree;
 use samovar_client::workspace::Workspace;
 use samovar_workspace::diff::{Change, ChangeKind, diff};
 use samovar_workspace::entries::Builder;
@@ -17,7 +18,6 @@ use serde_json::{Value, json};
 use super::overlay;
 use crate::hashing;
 use crate::outcome::{Failed, TreeChanges};
-use crate::push::LocalTree;
 
 /// Options of a scan that leaves out what the user may not read.
 pub(super) const VISIBLE: Options = Options {

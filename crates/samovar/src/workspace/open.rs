@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
+use samovar_client::push::directory::{refuse_public, reserved};
 use samovar_client::workspace::mode::Mode;
 use samovar_client::workspace::{Base, STATE, State, Workspace, is_workspace};
 use samovar_client::workspace::{old, registry};
@@ -26,7 +27,6 @@ use crate::credentials::Sources;
 use crate::disk::{Use, unsuitable};
 use crate::notice::notice;
 use crate::outcome::Failed;
-use crate::push::{refuse_public, reserved};
 use crate::refs::{Generation, RefName, check_snapshot};
 use crate::remote::Remote;
 use crate::size::counted;

@@ -6,6 +6,8 @@ use std::time::Instant;
 
 use anyhow::{anyhow, ensure};
 use samovar_client::machine::host;
+use samovar_client::push::directory::{named, refuse_public, report_skipped};
+use samovar_client::push::upload;
 use samovar_client::workspace::{Base, Lock, State, Workspace};
 use samovar_workspace::repository::Contents;
 use samovar_workspace::{Entries, Entry, Kind, Skipped, Walk, scan};
@@ -18,7 +20,6 @@ use super::repositories;
 use crate::credentials::Sources;
 use crate::http::printable;
 use crate::outcome::Failed;
-use crate::push::{named, refuse_public, report_skipped, upload};
 use crate::refs::{Expected, Generation, Update, Updated, Version};
 use crate::size::{counted, human};
 use crate::snapshot::{Downloaded, Snapshots};

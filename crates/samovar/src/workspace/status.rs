@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::anyhow;
+use samovar_client::push::directory::report_left_out;
 use samovar_client::workspace::{State, Workspace};
 use samovar_text::shown_path;
 use samovar_workspace::diff::ChangeKind;
@@ -17,7 +18,6 @@ use super::local::{beside, changes, counts, empty, read_visible, summary, word};
 use super::on_server::{OnServer, missing};
 use crate::credentials::Sources;
 use crate::http::{Http, Patience, printable};
-use crate::push::report_left_out;
 use crate::refs::{Refs, write_log};
 
 /// Maximum wait for the server. The state of the files does not depend on it.

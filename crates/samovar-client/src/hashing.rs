@@ -5,7 +5,7 @@ use samovar_workspace::{Kind, Scanned};
 use crate::progress::Progress;
 
 /// Starts the display for the hashing of files without a digest, or of the whole NAR.
-pub(crate) fn progress(scanned: &Scanned, needs_nar_hash: bool, is_quiet: bool) -> Progress {
+pub fn progress(scanned: &Scanned, needs_nar_hash: bool, is_quiet: bool) -> Progress {
     let size = |index| match scanned.entries.get(index).map(|entry| &entry.kind) {
         Some(Kind::File { size, .. }) => *size,
         _ => 0,

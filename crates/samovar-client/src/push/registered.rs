@@ -16,7 +16,7 @@ const LIST_COUNT: usize = 500;
 /// # Errors
 ///
 /// The database cannot be read.
-pub(crate) fn newest(store: &dyn Store) -> anyhow::Result<i64> {
+pub fn newest(store: &dyn Store) -> anyhow::Result<i64> {
     ensure!(
         store.catalog().is_some() && !store.is_left_to_daemon(),
         "the database of the store cannot be read by this user: run the command as a user who can, \
@@ -34,7 +34,7 @@ pub(crate) fn newest(store: &dyn Store) -> anyhow::Result<i64> {
 /// # Errors
 ///
 /// The database cannot be read.
-pub(crate) fn registered_after(store: &dyn Store, last: i64) -> anyhow::Result<Vec<PathInfo>> {
+pub fn registered_after(store: &dyn Store, last: i64) -> anyhow::Result<Vec<PathInfo>> {
     let is_new = |info: &PathInfo| info.registration.is_some_and(|number| number > last);
     let mut infos = Vec::new();
     let mut before = None;
@@ -51,7 +51,7 @@ pub(crate) fn registered_after(store: &dyn Store, last: i64) -> anyhow::Result<V
 
 /// Returns the paths to push. Excludes derivations and, unless `with_substituted`, the paths that
 /// were not built on this machine.
-pub(crate) fn wanted(infos: &[PathInfo], with_substituted: bool) -> Vec<HashPart> {
+pub fn wanted(infos: &[PathInfo], with_substituted: bool) -> Vec<HashPart> {
     let is_wanted =
         |info: &&PathInfo| !info.path.is_derivation() && (info.ultimate || with_substituted);
     let wanted = infos.iter().filter(is_wanted);

@@ -8,17 +8,18 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Context as _, anyhow};
 use samovar_nix::{HashPart, StoreDir, StorePath};
 
-use crate::outcome::Failed;
+use crate::failed::Failed;
 
 /// Maximum number of symbolic links that are followed, as in Linux.
 const LINK_COUNT_MAX: usize = 40;
 
 /// A store path that the command line names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Root {
+pub struct Root {
     /// The argument, or the store path that it refers to.
-    pub(crate) text: String,
-    pub(crate) hash_part: HashPart,
+    pub text: String,
+    /// Hash part of the store path.
+    pub hash_part: HashPart,
     /// The store path. `None`: the argument is a hash part.
     path: Option<StorePath>,
     /// The argument, if it is a symbolic link to the store path.
@@ -37,7 +38,7 @@ impl Root {
 
     /// Describes the root in a message about its absence: the store path, and the link that leads
     /// to it.
-    pub(crate) fn shown(&self) -> String {
+    pub fn shown(&self) -> String {
         match &self.link {
             Some(link) => format!("{}, to which {link:?} leads,", self.text),
             None => self.text.clone(),
@@ -45,12 +46,7 @@ impl Root {
     }
 
     /// Returns a message if `found`, the path with this hash part in `place`, has another name.
-    pub(crate) fn misnamed(
-        &self,
-        found: &StorePath,
-        dir: &StoreDir,
-        place: &str,
-    ) -> Option<String> {
+    pub fn misnamed(&self, found: &StorePath, dir: &StoreDir, place: &str) -> Option<String> {
         let is_other = self.path.as_ref().is_some_and(|path| path != found);
         is_other.then(|| {
             format!(
@@ -63,11 +59,11 @@ impl Root {
 }
 
 /// Parses the arguments. The argument `-` stands for the lines of `input`.
-pub(crate) fn read(
-    words: &[String],
-    dir: &StoreDir,
-    input: impl BufRead,
-) -> anyhow::Result<Vec<Root>> {
+///
+/// # Errors
+///
+/// An argument or a line is no store path, or `-` is given twice.
+pub fn read(words: &[String], dir: &StoreDir, input: impl BufRead) -> anyhow::Result<Vec<Root>> {
     let mut roots = Vec::new();
     let mut input = Some(input);
     for word in words {

@@ -27,8 +27,8 @@ use super::ledger;
 use super::local_tree::read_error;
 use super::resume::Unfinished;
 use super::session::{self, Opening, Session, answer};
+use crate::failed::Failed;
 use crate::http::Http;
-use crate::outcome::Failed;
 use crate::progress::Progress;
 use crate::refs::path_names;
 use crate::snapshot::{Downloaded, Snapshots};
@@ -51,7 +51,7 @@ const LONG_LEN_MIN: u64 = 8 << 20;
 const RECIPE_SHARE_MAX: u64 = 50;
 
 /// A tree to upload.
-pub(crate) trait Tree: Sync {
+pub trait Tree: Sync {
     /// Returns the entries. Each file has a digest.
     fn entries(&self) -> &Entries;
 
@@ -82,10 +82,11 @@ pub(crate) trait Tree: Sync {
 
 /// An uploaded snapshot.
 #[derive(Debug)]
-pub(crate) struct Uploaded {
-    pub(crate) snapshot: Downloaded,
+pub struct Uploaded {
+    /// The snapshot.
+    pub snapshot: Downloaded,
     /// Number of bytes sent for NARs and recipes.
-    pub(crate) sent_len: u64,
+    pub sent_len: u64,
 }
 
 /// Uploads a snapshot. Afterwards it is durable on the server; nothing refers to it yet.
@@ -95,7 +96,7 @@ pub(crate) struct Uploaded {
 /// # Errors
 ///
 /// The cache cannot be reached or refuses the snapshot, or the tree cannot be read.
-pub(crate) fn upload(
+pub fn upload(
     snapshots: &Snapshots,
     name: &PinName,
     tree: &dyn Tree,

@@ -30,7 +30,7 @@ use sha2::{Digest as _, Sha256};
 use zstd::bulk::Compressor;
 
 /// Length of the content of one zstd frame of a store path, in bytes.
-pub(super) const FRAME_LEN: usize = 4 << 20;
+pub const FRAME_LEN: usize = 4 << 20;
 
 /// Maximum length of a NAR that is compressed as one frame, in bytes.
 pub(super) const SMALL_LEN_MAX: u64 = 1 << 20;
@@ -135,15 +135,15 @@ type Done = (u64, Vec<Output>, Vec<u8>);
 
 /// Settings of the compression.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Compressing {
+pub struct Compressing {
     /// Number of compressing threads.
-    pub(super) worker_count: usize,
+    pub worker_count: usize,
     /// Compression level of zstd.
-    pub(super) level: i32,
+    pub level: i32,
     /// Length of the content of one frame of a large NAR, in bytes.
-    pub(super) frame_len: usize,
+    pub frame_len: usize,
     /// Whether the file of a large NAR ends in a seek table, so that clients can read parts of it.
-    pub(super) is_seekable: bool,
+    pub is_seekable: bool,
 }
 
 /// Compresses the NARs `nars` (indices into `infos`) in this order, and calls `consume` for each

@@ -7,24 +7,24 @@ use super::pin::PinReport;
 
 /// The result of a push, with its duration and number of requests.
 #[derive(Debug, Default)]
-pub(crate) struct Report {
+pub struct Report {
     /// URL of the cache, without `/upload`.
-    pub(crate) url: String,
+    pub url: String,
     /// Whether nothing was sent.
-    pub(crate) is_dry: bool,
+    pub is_dry: bool,
     /// The paths.
-    pub(crate) summary: Summary,
+    pub summary: Summary,
     /// Number of paths that the options excluded.
-    pub(crate) excluded_count: usize,
+    pub excluded_count: usize,
     /// Whether the cache does not support the push protocol, so that files were uploaded one by
     /// one.
-    pub(crate) is_stock: bool,
+    pub is_stock: bool,
     /// Number of requests.
-    pub(crate) request_count: u64,
+    pub request_count: u64,
     /// The outcome of `--pin`. `None`: the option is not given.
-    pub(crate) pin: Option<PinReport>,
+    pub pin: Option<PinReport>,
     /// Duration.
-    pub(crate) time: Duration,
+    pub time: Duration,
 }
 
 impl Report {

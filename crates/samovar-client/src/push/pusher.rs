@@ -18,9 +18,9 @@ use super::session::{self, Opening, Session};
 use super::stock::{self, Stock};
 use crate::cache::{Cache, INFO_PATH};
 use crate::credentials::Sources;
+use crate::failed::Failed;
 use crate::http::{Http, Patience};
 use crate::notice::notice;
-use crate::outcome::Failed;
 use crate::remote::Remote;
 use crate::roots::Root;
 
@@ -37,7 +37,7 @@ const ROUND_COUNT_MAX: usize = 3;
 /// # Errors
 ///
 /// The server cannot be reached, or refuses the login.
-pub(crate) fn may_push(http: &Http) -> anyhow::Result<Option<bool>> {
+pub fn may_push(http: &Http) -> anyhow::Result<Option<bool>> {
     let http = session::client(&http.at(format!("{}/upload", http.remote())));
     Ok(match session::open_as("the token", &http, &[])? {
         Opening::Opened(opened) => {
@@ -78,21 +78,22 @@ fn cannot_open(error: OpenError) -> anyhow::Error {
 
 /// The settings of pushes to one cache.
 #[derive(Debug, Clone)]
-pub(crate) struct Settings {
+pub struct Settings {
     /// The URL of the cache, without `/upload`.
-    pub(crate) remote: Remote,
+    pub remote: Remote,
     /// URI of the store that has the paths. `None`: that of Nix.
-    pub(crate) store: Option<String>,
+    pub store: Option<String>,
     /// Which paths of the closures are pushed.
-    pub(crate) selection: Selection,
+    pub selection: Selection,
     /// Whether only to find out which paths the cache lacks.
-    pub(crate) is_dry: bool,
+    pub is_dry: bool,
     /// The compression of the NARs.
-    pub(crate) compressing: Compressing,
+    pub compressing: Compressing,
 }
 
 /// Pushes paths of one store to one cache, in one or several pushes.
-pub(crate) struct Pusher {
+#[derive(Debug)]
+pub struct Pusher {
     store: Box<dyn Store>,
     /// Client for the URL of the cache, without `/upload`.
     http: Http,
@@ -102,6 +103,7 @@ pub(crate) struct Pusher {
 }
 
 /// A cache that paths are pushed to.
+#[derive(Debug)]
 struct Target {
     /// Client for the URL to which stock Nix clients push.
     cache: Cache,
@@ -118,7 +120,7 @@ impl Pusher {
     /// # Errors
     ///
     /// The store cannot be opened, or there are no credentials where there should be.
-    pub(crate) fn new(settings: Settings, credentials: &Sources) -> anyhow::Result<Self> {
+    pub fn new(settings: Settings, credentials: &Sources) -> anyhow::Result<Self> {
         let of_process = samovar_store::Settings::from_process()?;
         let store = samovar_store::open(settings.store.as_deref(), &of_process);
         let store = store.map_err(cannot_open)?;
@@ -134,7 +136,7 @@ impl Pusher {
     }
 
     /// Returns the store that has the paths.
-    pub(crate) fn store(&self) -> &dyn Store {
+    pub fn store(&self) -> &dyn Store {
         &*self.store
     }
 
@@ -153,7 +155,7 @@ impl Pusher {
     /// # Errors
     ///
     /// The store lacks one of the roots, or the store or the cache is unavailable.
-    pub(crate) fn push_roots(&mut self, roots: &[Root]) -> anyhow::Result<Report> {
+    pub fn push_roots(&mut self, roots: &[Root]) -> anyhow::Result<Report> {
         let hash_parts: Vec<HashPart> = roots.iter().map(|root| root.hash_part).collect();
         let paths = self.find(&hash_parts)?;
         if let Some(absent) = paths.absent.first() {
@@ -176,7 +178,7 @@ impl Pusher {
     }
 
     /// Pins the path that the command line names, after it was pushed. `report`: of that push.
-    pub(crate) fn pin(&self, options: &PinOptions, root: &Root, report: &Report) -> PinReport {
+    pub fn pin(&self, options: &PinOptions, root: &Root, report: &Report) -> PinReport {
         let summary = &report.summary;
         let path = |text: &String| {
             let path = StorePath::parse(self.store.store_dir(), text).ok()?;
@@ -201,7 +203,7 @@ impl Pusher {
     /// # Errors
     ///
     /// The store is unavailable.
-    pub(crate) fn find(&self, roots: &[HashPart]) -> anyhow::Result<Paths> {
+    pub fn find(&self, roots: &[HashPart]) -> anyhow::Result<Paths> {
         Paths::find(&*self.store, roots, &self.settings.selection)
     }
 
@@ -247,7 +249,7 @@ impl Pusher {
     /// # Errors
     ///
     /// The store or the cache is unavailable, or the cache refuses the push.
-    pub(crate) fn push(&mut self, paths: &Paths) -> anyhow::Result<Report> {
+    pub fn push(&mut self, paths: &Paths) -> anyhow::Result<Report> {
         let started_at = Instant::now();
         let mut report = Report {
             url: self.url().to_owned(),
@@ -368,7 +370,7 @@ impl Pusher {
     /// # Errors
     ///
     /// The cache refuses the login.
-    pub(crate) fn check_login(&self) -> anyhow::Result<()> {
+    pub fn check_login(&self) -> anyhow::Result<()> {
         let below = self
             .http
             .at(format!("{}/upload", self.http.remote()))

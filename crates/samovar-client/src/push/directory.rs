@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
-use samovar_client::machine::host;
 use samovar_workspace::{ReadError, Scanned, scan};
 
 use super::local_tree::LocalTree;
 use super::snapshot::upload;
 use crate::credentials::Sources;
+use crate::failed::Failed;
+use crate::machine::host;
 use crate::notice::notice;
-use crate::outcome::Failed;
 use crate::refs::{Expected, Generation, RefName, Update, Updated, check_snapshot, is_manifest};
 use crate::snapshot::{Downloaded, Snapshots};
 use crate::user_dirs;
@@ -20,40 +20,40 @@ const NAMED_COUNT: usize = 5;
 
 /// A pushed directory.
 #[derive(Debug)]
-pub(crate) struct Pushed {
+pub struct Pushed {
     /// Full store path of the tree.
-    pub(crate) path: String,
+    pub path: String,
     /// Full store path of the manifest.
-    pub(crate) manifest: String,
+    pub manifest: String,
     /// Length of the tree's NAR, in bytes.
-    pub(crate) nar_size: u64,
+    pub nar_size: u64,
     /// Number of the ref's generation.
-    pub(crate) generation: u64,
+    pub generation: u64,
     /// Whether the generation was there before.
-    pub(crate) is_unchanged: bool,
+    pub is_unchanged: bool,
     /// Number of bytes sent for NARs and recipes.
-    pub(crate) sent_len: u64,
+    pub sent_len: u64,
     /// Number of requests.
-    pub(crate) request_count: u64,
+    pub request_count: u64,
 }
 
 /// Options of a push of a directory.
 #[derive(Debug)]
-pub(crate) struct Options<'a> {
+pub struct Options<'a> {
     /// Path of the directory.
-    pub(crate) directory: &'a Path,
+    pub directory: &'a Path,
     /// The ref to set.
-    pub(crate) name: RefName,
+    pub name: RefName,
     /// What the user writes about it.
-    pub(crate) message: Option<&'a str>,
+    pub message: Option<&'a str>,
     /// Number of generations to keep.
-    pub(crate) keep: u32,
+    pub keep: u32,
     /// Whether to set the ref even if another client has changed it meanwhile.
-    pub(crate) is_forced: bool,
+    pub is_forced: bool,
     /// Whether the snapshot may be readable by everybody.
-    pub(crate) is_public: bool,
+    pub is_public: bool,
     /// Whether no progress is shown.
-    pub(crate) is_quiet: bool,
+    pub is_quiet: bool,
 }
 
 /// Pushes a directory.
@@ -61,7 +61,7 @@ pub(crate) struct Options<'a> {
 /// # Errors
 ///
 /// The directory cannot be read, or the cache is unavailable or refuses the push.
-pub(crate) fn push(options: &Options<'_>, sources: &Sources) -> anyhow::Result<Pushed> {
+pub fn push(options: &Options<'_>, sources: &Sources) -> anyhow::Result<Pushed> {
     let snapshots = Snapshots::open(options.name.remote.clone(), sources, &[])?;
     if !options.is_public {
         refuse_public(&snapshots)?;
@@ -176,7 +176,11 @@ fn check_skipped(
 
 /// Refuses a cache that everybody can read: refs and snapshots are private unless their owner
 /// decides otherwise.
-pub(crate) fn refuse_public(snapshots: &Snapshots) -> anyhow::Result<()> {
+///
+/// # Errors
+///
+/// Everybody can read it, or it is unavailable.
+pub fn refuse_public(snapshots: &Snapshots) -> anyhow::Result<()> {
     let http = snapshots.http().without_login();
     if http.get(crate::cache::INFO_PATH)?.status() != 200 {
         return Ok(());
@@ -190,7 +194,7 @@ pub(crate) fn refuse_public(snapshots: &Snapshots) -> anyhow::Result<()> {
 }
 
 /// Prints what a snapshot leaves out.
-pub(crate) fn report_skipped(scanned: &Scanned) {
+pub fn report_skipped(scanned: &Scanned) {
     let skipped = &scanned.skipped;
     let reserved = reserved(scanned);
     report(&[
@@ -202,7 +206,7 @@ pub(crate) fn report_skipped(scanned: &Scanned) {
 }
 
 /// Reports files that are left out because of their name, or because the user may not read them.
-pub(crate) fn report_left_out(scanned: &Scanned) {
+pub fn report_left_out(scanned: &Scanned) {
     report(&[
         (&scanned.skipped.unreadable, UNREADABLE),
         (&reserved(scanned), RESERVED),
@@ -210,7 +214,7 @@ pub(crate) fn report_left_out(scanned: &Scanned) {
 }
 
 /// Returns what is left out because of its name, without the states of this user's workspaces.
-pub(crate) fn reserved(scanned: &Scanned) -> Vec<PathBuf> {
+pub fn reserved(scanned: &Scanned) -> Vec<PathBuf> {
     let paths = scanned.skipped.reserved.iter();
     let is_shown = |path: &&PathBuf| !user_dirs::is_workspaces(&scanned.root.join(path));
     paths.filter(is_shown).cloned().collect()
@@ -233,7 +237,7 @@ fn report(kinds: &[(&Vec<PathBuf>, &str)]) {
 }
 
 /// Names the first few of some paths.
-pub(crate) fn named(paths: &[PathBuf]) -> String {
+pub fn named(paths: &[PathBuf]) -> String {
     let first = paths.iter().take(NAMED_COUNT);
     let first: Vec<String> = first.map(|path| format!("{path:?}")).collect();
     let more = if paths.len() > NAMED_COUNT {

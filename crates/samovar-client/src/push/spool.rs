@@ -30,7 +30,7 @@ use crate::notice::notice;
 const SUFFIX: &str = ".paths";
 
 /// Subdirectory of the spool for files with a path that the cache refused.
-pub(crate) const FAILED: &str = "failed";
+pub const FAILED: &str = "failed";
 
 /// Maximum number of attempts to push the same paths. The pauses between them add up to nine
 /// minutes.
@@ -52,7 +52,7 @@ struct Build {
 /// # Errors
 ///
 /// Those of writing a file.
-pub(crate) fn store(dir: &Path, paths: &[&str]) -> std::io::Result<()> {
+pub fn store(dir: &Path, paths: &[&str]) -> std::io::Result<()> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.unwrap_or_default().as_nanos();
     let name = format!("{now:020}-{}{SUFFIX}", std::process::id());
@@ -69,7 +69,7 @@ pub(crate) fn store(dir: &Path, paths: &[&str]) -> std::io::Result<()> {
 /// # Errors
 ///
 /// The directory cannot be read.
-pub(crate) fn files(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
+pub fn files(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let cannot = || format!("cannot read the spool {dir:?}");
     let mut files = Vec::new();
     for entry in fs::read_dir(dir).with_context(cannot)? {
@@ -88,7 +88,7 @@ pub(crate) fn files(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
 /// # Errors
 ///
 /// The directory cannot be read or changed, or the cache or the store stays unavailable.
-pub(super) fn drain(pusher: &mut Pusher, dir: &Path) -> anyhow::Result<Report> {
+pub fn drain(pusher: &mut Pusher, dir: &Path) -> anyhow::Result<Report> {
     let mut all: Option<Report> = None;
     loop {
         let mut files = files(dir)?;

@@ -13,26 +13,26 @@ const ATTEMPT_COUNT_MAX: usize = 10;
 
 /// The pin that the command line names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct PinOptions {
+pub struct PinOptions {
     /// Name of the pin.
-    pub(crate) name: PinName,
+    pub name: PinName,
     /// Number of generations to keep. `None`: all.
-    pub(crate) keep: Option<u32>,
+    pub keep: Option<u32>,
     /// Time until the generation expires, in seconds. `None`: never.
-    pub(crate) lifetime: Option<i64>,
+    pub lifetime: Option<i64>,
     /// Whether the path may replace a snapshot.
-    pub(crate) is_forced: bool,
+    pub is_forced: bool,
 }
 
 /// The outcome of pinning a path.
 #[derive(Debug)]
-pub(crate) struct PinReport {
+pub struct PinReport {
     /// Name of the pin.
-    pub(crate) name: PinName,
+    pub name: PinName,
     /// The named path.
-    pub(crate) path: String,
+    pub path: String,
     /// The generation of the pin, or the reason why the path was not pinned.
-    pub(crate) generation: Result<u64, String>,
+    pub generation: Result<u64, String>,
 }
 
 impl PinOptions {

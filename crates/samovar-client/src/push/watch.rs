@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// # Errors
 ///
 /// The database cannot be read at the start; errors of `report`.
-pub(crate) fn watch(
+pub fn watch(
     pusher: &mut Pusher,
     with_substituted: bool,
     report: &mut dyn FnMut(&Report) -> anyhow::Result<()>,

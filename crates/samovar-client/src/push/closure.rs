@@ -11,24 +11,24 @@ const LOOKUP_COUNT: usize = 500;
 
 /// The paths that a push covers.
 #[derive(Debug, Default)]
-pub(super) struct Paths {
+pub struct Paths {
     /// Paths of the local store. Each comes after its references.
-    pub(super) infos: Vec<PathInfo>,
+    pub infos: Vec<PathInfo>,
     /// Requested paths that the store does not have.
-    pub(super) absent: Vec<HashPart>,
+    pub absent: Vec<HashPart>,
     /// Number of paths of the closures that the options exclude.
-    pub(super) excluded_count: usize,
+    pub excluded_count: usize,
 }
 
 /// The options that select paths from the closures.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Selection {
+pub struct Selection {
     /// Whether to push the named paths alone, without their references.
-    pub(super) is_without_references: bool,
+    pub is_without_references: bool,
     /// Patterns of names without the hash part. Matching paths are excluded.
-    pub(super) excluded: Vec<Glob>,
+    pub excluded: Vec<Glob>,
     /// Names of signing keys. Paths with a signature of one of them are excluded.
-    pub(super) signers: Vec<String>,
+    pub signers: Vec<String>,
 }
 
 impl Selection {
@@ -49,7 +49,7 @@ impl Paths {
     /// # Errors
     ///
     /// The store cannot be read, or a reference is not in it.
-    pub(super) fn find(
+    pub fn find(
         store: &dyn Store,
         roots: &[HashPart],
         selection: &Selection,

@@ -300,16 +300,17 @@ impl<'a> Ledger<'a> {
 
 /// The result of a push. Paths are full store paths.
 #[derive(Debug, Default)]
-pub(super) struct Summary {
-    pub(super) pushed: Vec<String>,
+pub struct Summary {
+    /// Paths that were pushed, or would be.
+    pub pushed: Vec<String>,
     /// Paths that the cache had before the push.
-    pub(super) present: Vec<String>,
+    pub present: Vec<String>,
     /// Paths that were not pushed, each with the reason.
-    pub(super) failed: Vec<(String, String)>,
+    pub failed: Vec<(String, String)>,
     /// Total NAR size of the pushed paths, in bytes.
-    pub(super) nar_len: u64,
+    pub nar_len: u64,
     /// Number of compressed bytes sent for NARs.
-    pub(super) sent_len: u64,
+    pub sent_len: u64,
     /// Whether a path failed because the cache lost its NAR during the push.
     pub(super) has_lost_nar: bool,
 }

@@ -46,8 +46,8 @@ use super::compress::{self, Compressing, Nars, SMALL_LEN_MAX};
 use super::ledger::{Ledger, Summary};
 use super::publisher::{Event, Publisher};
 use super::resume::Unfinished;
+use crate::failed::Failed;
 use crate::http::{Http, Payload, read_body};
-use crate::outcome::Failed;
 use crate::progress::Progress;
 
 /// Length of a buffer for a pack or a part, in bytes, unless the server allows less.

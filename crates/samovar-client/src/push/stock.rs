@@ -30,8 +30,8 @@ use super::compress::{self, Compressing, Output, SMALL_LEN_MAX, StoreNars};
 use super::ledger::{Lack, Ledger, Summary};
 use super::narinfo::narinfo;
 use crate::cache::INFO_PATH;
+use crate::failed::Failed;
 use crate::http::{Http, Payload};
-use crate::outcome::Failed;
 use crate::progress::Progress;
 
 const CONNECTION_COUNT: usize = 16;
