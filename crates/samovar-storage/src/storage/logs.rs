@@ -2,7 +2,7 @@
 //!
 //! The database records the name and the length of each log, which count towards the quota. A log
 //! is recorded before its file gets its name, so the record of a killed upload may lack its file.
-//! [`log_files::compare`](crate::gc::log_files::compare) corrects that, and records logs that other programs have written.
+//! `log_files::compare` corrects that, and records logs that other programs have written.
 
 use std::fs::File;
 use std::io::{Read, Write as _};

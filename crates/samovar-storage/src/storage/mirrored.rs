@@ -2,7 +2,7 @@
 //! so that the directory is a plain binary cache.
 //!
 //! Readers of the directory, and of the mirrored cache, may not be allowed to read other caches. So
-//! these files are written while [`Storage::mirror`] is held, and another cache becomes the
+//! these files are written while `Storage::mirror` is held, and another cache becomes the
 //! mirrored one while no thread holds this lock. During a zero-downtime upgrade, the old process
 //! does not write these files, because the configuration of the new process may have another
 //! mirrored cache.
