@@ -58,4 +58,4 @@ pub use site::current::Clients;
 pub use site::reconfigure::ReconfigureError;
 pub use site::{Local, Site, SiteConfig};
 pub use upload::render_uploaded;
-pub use upstream::{UpstreamConfig, Upstreams};
+pub use upstream::{CacheInfo, Held, UpstreamConfig, Upstreams, Visit};

@@ -4,6 +4,7 @@
 
 mod files;
 mod storage;
+mod upstreams;
 
 use std::fs::{self, File};
 use std::io;
@@ -154,6 +155,7 @@ pub fn examine(config: &Configuration, findings: &mut Findings) -> Examined {
         roots(config, &**store, findings);
     }
     daemon(config, store.as_deref(), findings);
+    upstreams::examine(config, store.as_deref(), findings);
     let examined = |(cache, keys): (&CacheSettings, _)| ExaminedCache {
         prefix: cache.prefix.clone(),
         keys,

@@ -73,6 +73,19 @@ impl Upstreams {
         }))
     }
 
+    /// Checks what [`start`](Self::start) needs, without a start.
+    ///
+    /// # Errors
+    ///
+    /// A URL is invalid, or a file cannot be read.
+    pub fn check(settings: &[UpstreamSettings]) -> io::Result<()> {
+        let check = |one| Upstream::client(one).map(drop);
+        settings
+            .iter()
+            .try_for_each(check)
+            .map_err(io::Error::other)
+    }
+
     /// Whether these are the upstreams of a configuration.
     #[must_use]
     pub fn are_of(&self, settings: &[UpstreamSettings], memory_len: usize) -> bool {

@@ -23,7 +23,9 @@ mod one;
 mod pool;
 mod request;
 mod transfer;
+mod visit;
 
 pub use self::all::Upstreams;
 pub(crate) use self::of_cache::CacheUpstreams;
 pub use self::of_cache::UpstreamConfig;
+pub use self::visit::{CacheInfo, Held, Visit};

@@ -89,6 +89,28 @@ impl Upstream {
         pseudonym: Arc<Pseudonym>,
         observer: Arc<dyn Observer>,
     ) -> Result<Self, String> {
+        let http = Self::client(&settings)?;
+        let name = &settings.name;
+        Ok(Self {
+            id,
+            on_failed,
+            observer,
+            http,
+            pseudonym,
+            look_ups: Pool::new(format!("ask-{name}"), LOOK_UP_COUNT_MAX),
+            nars: Pool::new(format!("get-{name}"), NAR_COUNT_MAX),
+            counts: Counts::default(),
+            down: Mutex::default(),
+            settings,
+        })
+    }
+
+    /// Returns a client of an upstream with its login. Sends no request.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub(super) fn client(settings: &UpstreamSettings) -> Result<Http, String> {
         let name = &settings.name;
         let failed = |error: &dyn fmt::Display| format!("the upstream {name:?}: {error}");
         let mut remote = Remote::of_folder(&settings.url).map_err(|error| failed(&error))?;
@@ -103,19 +125,7 @@ impl Upstream {
             })?;
             remote.authorize(login.authorization(), format!("the login in {file:?}"));
         }
-        let http = Http::guarded(remote, settings.timeout).map_err(|error| failed(&error))?;
-        Ok(Self {
-            id,
-            on_failed,
-            observer,
-            http,
-            pseudonym,
-            look_ups: Pool::new(format!("ask-{name}"), LOOK_UP_COUNT_MAX),
-            nars: Pool::new(format!("get-{name}"), NAR_COUNT_MAX),
-            counts: Counts::default(),
-            down: Mutex::default(),
-            settings,
-        })
+        Http::guarded(remote, settings.timeout).map_err(|error| failed(&error))
     }
 
     /// Returns a client of this upstream. `via`: the `Via` field of the request that is passed on.

@@ -25,6 +25,7 @@ use std::io;
 use std::path::Path;
 
 use anyhow::Context as _;
+use samovar_cache::Upstreams;
 
 use crate::config::Configuration;
 use crate::daemon::{Background, Identity};
@@ -138,6 +139,8 @@ fn check_parts(config: &Configuration, errors: &ErrorLog) -> anyhow::Result<()> 
     {
         warn_of_unreadable(config, errors);
     }
+    // A start, too, reads the logins for upstreams as the user of the server.
+    Upstreams::check(&config.upstreams)?;
     Ok(())
 }
 

@@ -31,9 +31,10 @@ pub(crate) fn command() -> Command {
     let command = Command::new("doctor")
         .about("Diagnoses the set-up of a server, or verifies the files of a store")
         .after_help(
-            "Without --verify: checks keys, certificate, limits, sockets, directories, store and \
-             daemon of the server that the options or --config describe, requests a path from \
-             each cache of the running server, and prints errors and warnings with their fixes. \
+            "Without --verify: checks keys, certificate, limits, sockets, directories, store, \
+             daemon and upstreams of the server that the options or --config describe, requests a \
+             path from each cache of the running server, and prints errors and warnings with \
+             their fixes. \
              Exit code 0: no errors; 1: errors; 2: the command line or the configuration is \
              invalid. With --verify: prints \"damaged\" before each damaged path, with the \
              reason, and progress on standard error. Exit code 0: no path is damaged; 1: a path \
