@@ -364,6 +364,8 @@ pub(crate) struct Relay {
     pub(crate) address: SocketAddr,
     pub(crate) store: OwnStore,
     config: PathBuf,
+    /// The lines of the configuration before the tables.
+    head: String,
 }
 
 impl Relay {
@@ -386,11 +388,11 @@ impl Relay {
     pub(crate) fn listening(port: u16, tables: &str) -> Self {
         let store = OwnStore::new();
         let config = store.root().join("samovar.toml");
-        let text = format!(
-            "listen = \"127.0.0.1:{port}\"\nstore = {:?}\nadmin.listen = []\n{tables}",
+        let head = format!(
+            "listen = \"127.0.0.1:{port}\"\nstore = {:?}\nadmin.listen = []\n",
             local(store.root())
         );
-        fs::write(&config, text).unwrap();
+        fs::write(&config, format!("{head}{tables}")).unwrap();
         let mut serve = samovar();
         serve.arg("serve").arg("--config").arg(&config);
         let (server, address) = Process::serving(&mut serve);
@@ -399,7 +401,18 @@ impl Relay {
             address,
             store,
             config,
+            head,
         }
+    }
+
+    /// Reloads the configuration with these tables. Returns the line that the server logs last.
+    #[track_caller]
+    pub(crate) fn reload(&self, tables: &str) -> String {
+        fs::write(&self.config, format!("{}{tables}", self.head)).unwrap();
+        self.server.signal("HUP");
+        let line = self.server.wait_for("the configuration was ");
+        assert!(!line.contains("after a restart"), "{line}");
+        line
     }
 
     pub(crate) fn url(&self) -> String {

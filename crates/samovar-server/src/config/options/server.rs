@@ -288,11 +288,12 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
         Size(UPSTREAM_MEMORY_LEN_MIN, u64::MAX, |draft, len| {
             draft.config.upstream_memory_len = to_usize(len);
         }),
-        "Memory for the NARs of upstreams while they are passed on.",
+        "Memory for the NARs of upstreams while they are passed on. Takes effect on reload, too.",
     )
     .defaults_to(Value(|config| {
         format!("{} MiB", config.upstream_memory_len >> 20)
-    })),
+    }))
+    .reloaded(),
     server(
         "log.errors",
         Path(|draft, path| draft.config.error_log = Some(path)),
