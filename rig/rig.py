@@ -68,7 +68,7 @@ def up(rig, arguments):
 def check(arguments, prometheus):
     """Checks that every panel has data, once a minute of rates exists."""
     command = [sys.executable, parts.RIG / "check_dashboards.py", "--live", prometheus]
-    for row in {"Kettles", "PostgreSQL", "Cache"} - rows(arguments):
+    for row in {"Kettles", "PostgreSQL", "Cache", "Upstreams"} - rows(arguments):
         command += ["--without", row]
     end = time.monotonic() + arguments.seconds
     while True:

@@ -386,10 +386,24 @@ impl Relay {
     /// As [`with`](Self::with), on this port.
     #[track_caller]
     pub(crate) fn listening(port: u16, tables: &str) -> Self {
+        Self::serving(port, "[]", tables)
+    }
+
+    /// As [`with`](Self::with), with an admin listener. Also returns its address.
+    #[track_caller]
+    pub(crate) fn watched(tables: &str) -> (Self, SocketAddr) {
+        let relay = Self::serving(0, "\"127.0.0.1:0\"", tables);
+        let line = relay.server.wait_for("metrics and status on http://");
+        let admin = line.rsplit("//").next().unwrap().trim().parse().unwrap();
+        (relay, admin)
+    }
+
+    #[track_caller]
+    fn serving(port: u16, admin: &str, tables: &str) -> Self {
         let store = OwnStore::new();
         let config = store.root().join("samovar.toml");
         let head = format!(
-            "listen = \"127.0.0.1:{port}\"\nstore = {:?}\nadmin.listen = []\n",
+            "listen = \"127.0.0.1:{port}\"\nstore = {:?}\nadmin.listen = {admin}\n",
             local(store.root())
         );
         fs::write(&config, format!("{head}{tables}")).unwrap();
