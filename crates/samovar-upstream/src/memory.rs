@@ -33,6 +33,14 @@ impl<V> Memory<V> {
         (now < *until).then_some(value)
     }
 
+    /// Returns the fact about a path, whether or not it still counts.
+    #[must_use]
+    pub fn last(&self, hash_part: &HashPart) -> Option<&V> {
+        let young = self.young.get(hash_part);
+        let (value, _) = young.or_else(|| self.old.get(hash_part))?;
+        Some(value)
+    }
+
     /// Adds or replaces the fact about a path, which counts until the given time.
     pub fn insert(&mut self, hash_part: HashPart, value: V, until: Instant) {
         if self.young.len() >= self.count_max / 2 {
@@ -75,6 +83,7 @@ mod tests {
         memory.insert(path(1), "a", later);
         assert_eq!(memory.get(&path(1), now), Some(&"a"));
         assert_eq!(memory.get(&path(1), later), None);
+        assert_eq!(memory.last(&path(1)), Some(&"a"));
         memory.insert(path(1), "b", later);
         assert_eq!(memory.get(&path(1), now), Some(&"b"));
         assert_eq!(memory.count(), 1);

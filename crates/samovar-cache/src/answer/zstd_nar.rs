@@ -27,7 +27,7 @@ use samovar_store::NarReader;
 use crate::answer::nar::{self, Part};
 use crate::answer::nar_body::Check;
 use crate::known::gc_lease::SendingLease;
-use crate::known::nar_cache::{CachedNar, NarCache, Recording, add_file};
+use crate::known::nar_cache::{CachedNar, Form, NarCache, Recording, add_file};
 use crate::known::registration::{Registration, wrong_size};
 use crate::known::shared_store::SharedStore;
 use crate::known::small_nars;
@@ -43,7 +43,7 @@ pub(super) fn respond(
     registration: &Registration,
 ) -> Result<Response, Refusal> {
     let (shared, row) = (&narinfos.reader.shared, &registration.row);
-    let (key, size) = ((row.nar_hash, NarCoding::Zstd), row.nar_size);
+    let (key, size) = ((row.nar_hash, Form::Zstd), row.nar_size);
     let cache = shared.nar_cache.as_ref();
     let is_sent = head.method() == Method::Get;
     let wants_range = is_sent && head.header("Range").is_some();

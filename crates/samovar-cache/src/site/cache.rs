@@ -23,6 +23,7 @@ use crate::answer::listing;
 use crate::answer::nar;
 use crate::answer::realisation;
 use crate::known::fresh::Fresh;
+use crate::known::nar_cache::Form;
 use crate::known::shared_store::SharedStore;
 use crate::narinfo::narinfos::{NarinfoMemory, Narinfos};
 use crate::pages::{self, PagedCache, PagesConfig};
@@ -315,7 +316,7 @@ impl Cache {
         } = route
         {
             if *coding == NarCoding::Zstd {
-                let key = nar_hash.map(|nar_hash| (nar_hash, *coding));
+                let key = nar_hash.map(|nar_hash| (nar_hash, Form::Zstd));
                 let cache = shared.nar_cache.as_ref();
                 return match key.is_some_and(|key| cache.is_some_and(|cache| cache.has(&key))) {
                     true => self.pass_on(route, reply),

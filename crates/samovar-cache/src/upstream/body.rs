@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use samovar_http::{Batch, Progress, Source};
 
-use crate::upstream::transfer::{Piece, Transfer, Transfers};
+use crate::upstream::transfer::{Piece, Transfer};
 
 /// Maximum number of transfers that a slow reader joins one after the other.
 const JOIN_COUNT_MAX: u32 = 8;
@@ -15,7 +15,6 @@ const JOIN_COUNT_MAX: u32 = 8;
 #[derive(Debug)]
 pub(super) struct UpstreamBody {
     transfer: Arc<Transfer>,
-    transfers: Arc<Transfers>,
     reader: u64,
     /// Number of bytes of the file that were sent or skipped.
     at: u64,
@@ -29,12 +28,10 @@ impl UpstreamBody {
     pub(super) fn new(
         transfer: Arc<Transfer>,
         reader: u64,
-        transfers: &Arc<Transfers>,
         (start, end): (u64, Option<u64>),
     ) -> Self {
         Self {
             transfer,
-            transfers: Arc::clone(transfers),
             reader,
             at: 0,
             start,
@@ -50,10 +47,7 @@ impl UpstreamBody {
             return Err(io::Error::other("the client reads too slowly"));
         }
         self.transfer.leave(self.reader);
-        let found = Arc::clone(&self.transfer.found);
-        // The length was compared when the first transfer started.
-        let started = Box::new(|_| {});
-        (self.transfer, self.reader) = Transfer::join(&found, &self.transfers, self.at, started);
+        (self.transfer, self.reader) = self.transfer.rejoin(self.at);
         Ok(())
     }
 

@@ -338,34 +338,8 @@ impl Director {
         said: Result<Said<Arc<Found>>, Trouble>,
         now: Instant,
     ) {
-        let tracked = &mut self.upstreams[id];
-        tracked.asked.remove(&(hash_part, Arc::clone(via)));
-        match &said {
-            Ok(Said::Found(found)) => {
-                let found = Known::Found(Arc::clone(found));
-                tracked.memory.insert(hash_part, found, now + FOUND_TIME);
-            }
-            // Another server asks, and the answer may have been given to end a circle.
-            Ok(Said::Absent) if !via.is_empty() => {}
-            Ok(Said::Absent) => {
-                tracked
-                    .memory
-                    .insert(hash_part, Known::Absent(now), now + ABSENT_TIME);
-            }
-            Err(_) => {}
-        }
-        match &said {
-            Err(Trouble::Down(reason)) => self.fault(id, reason, now),
-            Err(Trouble::Unusable(reason)) => {
-                self.observer.event(&Event::UpstreamFault {
-                    upstream: &self.upstreams[id].upstream.settings.name,
-                    path: &hash_part,
-                    reason,
-                });
-                self.contact(id, now);
-            }
-            Ok(_) => self.contact(id, now),
-        }
+        let last = self.last_found(id, &hash_part);
+        self.learn(id, hash_part, via, &said, now);
         let numbers = self.by_path.get(&hash_part).cloned().unwrap_or_default();
         for number in numbers {
             let name = &self.upstreams[id].upstream.settings.name;
@@ -381,16 +355,67 @@ impl Director {
                     pending.reasons.push(format!("{name} has no such path"));
                     Answer::Absent
                 }
-                // What is wrong concerns the operator alone.
-                Err(_) => {
-                    pending
-                        .reasons
-                        .push(format!("{name} gave no usable answer"));
-                    Answer::Unknown
-                }
+                Err(trouble) => match (&last, trouble) {
+                    // What the upstream had counts while it is down.
+                    (Some(found), Trouble::Down(_)) => pending.found_at(id, Arc::clone(found)),
+                    // What is wrong concerns the operator alone.
+                    _ => {
+                        pending
+                            .reasons
+                            .push(format!("{name} gave no usable answer"));
+                        Answer::Unknown
+                    }
+                },
             };
             let next = pending.look_up.answered(id, answer, now);
             self.go_on(number, next, now);
+        }
+    }
+
+    /// Records the answer of an upstream in its memory and its circuit.
+    fn learn(
+        &mut self,
+        id: usize,
+        hash_part: HashPart,
+        via: &Arc<[u8]>,
+        said: &Result<Said<Arc<Found>>, Trouble>,
+        now: Instant,
+    ) {
+        let tracked = &mut self.upstreams[id];
+        tracked.asked.remove(&(hash_part, Arc::clone(via)));
+        match said {
+            Ok(Said::Found(found)) => {
+                let found = Known::Found(Arc::clone(found));
+                tracked.memory.insert(hash_part, found, now + FOUND_TIME);
+            }
+            // Another server asks, and the answer may have been given to end a circle.
+            Ok(Said::Absent) if !via.is_empty() => {}
+            Ok(Said::Absent) => {
+                tracked
+                    .memory
+                    .insert(hash_part, Known::Absent(now), now + ABSENT_TIME);
+            }
+            Err(_) => {}
+        }
+        match said {
+            Err(Trouble::Down(reason)) => self.fault(id, reason, now),
+            Err(Trouble::Unusable(reason)) => {
+                self.observer.event(&Event::UpstreamFault {
+                    upstream: &self.upstreams[id].upstream.settings.name,
+                    path: &hash_part,
+                    reason,
+                });
+                self.contact(id, now);
+            }
+            Ok(_) => self.contact(id, now),
+        }
+    }
+
+    /// Returns the path that an upstream had when it last answered, however long ago.
+    fn last_found(&self, id: usize, hash_part: &HashPart) -> Option<Arc<Found>> {
+        match self.upstreams[id].memory.last(hash_part)? {
+            Known::Found(found) => Some(Arc::clone(found)),
+            Known::Absent(_) | Known::Wrong => None,
         }
     }
 
@@ -439,12 +464,19 @@ impl Director {
         if !pending.is_urgent {
             self.background_count -= 1;
         }
+        let mut outcome = outcome;
         if outcome == Outcome::Unknown && pending.is_urgent {
             let silent: Vec<usize> = pending.look_up.silent().collect();
             for id in silent {
                 let name = &self.upstreams[id].upstream.settings.name;
                 pending.reasons.push(format!("{name} does not answer"));
                 self.fault(id, "no answer in time", now);
+                // What the upstream had counts while it is down.
+                if let Some(found) = self.last_found(id, &hash_part)
+                    && pending.found_at(id, found) == Answer::Found
+                {
+                    outcome = Outcome::Found(id);
+                }
             }
         }
         let miss = || Miss {
@@ -517,6 +549,10 @@ impl Tracked {
             }
             _ => {
                 let since = self.circuit.open()?.since;
+                if let Some(Known::Found(found)) = self.memory.last(&ask.wanted.hash_part) {
+                    let found = Arc::clone(found);
+                    return Some(pending.found_at(id, found));
+                }
                 let seconds = now.saturating_duration_since(since).as_secs();
                 (format!("{name} is down since {seconds} s"), Answer::Unknown)
             }

@@ -28,7 +28,7 @@ use crate::upstream::body::UpstreamBody;
 use crate::upstream::message::{Ask, Done, LookedUp, Miss, Wanted};
 use crate::upstream::one::Found;
 use crate::upstream::request::Failed;
-use crate::upstream::transfer::{Joined, Transfer, Transfers};
+use crate::upstream::transfer::{Joined, Transfer};
 
 /// Number of shards of the table of known paths.
 const SHARD_COUNT: usize = 16;
@@ -39,6 +39,9 @@ const MEMORY_LEN: usize = 16 << 20;
 /// Time for which a narinfo is answered from memory. An upstream may delete the path meanwhile; the
 /// request for its NAR then finds that out.
 const FOUND_TIME: Duration = Duration::from_secs(3600);
+
+/// Text of a 416.
+const BEYOND: &str = "Beyond the end.\n";
 
 /// Field of a 404 with the reason in one word.
 const MISS: &str = "Samovar-Miss";
@@ -269,6 +272,9 @@ impl CacheUpstreams {
             Ok(request) => request,
             Err(response) => return response,
         };
+        if let Some(response) = self.kept(&request, (nar_hash, compression)) {
+            return request.mark(response);
+        }
         let (responder, response) = Response::later();
         let wanted = Wanted {
             nar: Some((nar_hash, compression)),
@@ -276,6 +282,18 @@ impl CacheUpstreams {
         };
         self.send_nar(wanted, request, responder);
         response
+    }
+
+    /// Returns the response with a NAR that is in the NAR cache, if no policy must decide about it.
+    fn kept(&self, request: &Request, nar: (NarHash, Compression)) -> Option<Response> {
+        let nar_cache = self.reader().shared.nar_cache.as_ref();
+        let cache = nar_cache.filter(|_| self.reader().policy.is_open())?;
+        let cached = cache.get_upstream(nar)?;
+        let part = Part::of_range(request.range.as_deref(), cached.len(), BEYOND);
+        Some(match part {
+            Ok(part) => part.response(cached.body((part.start, part.end))),
+            Err(unsatisfiable) => unsatisfiable,
+        })
     }
 
     /// Finds an upstream that has a NAR, and lets it send the NAR. If that upstream fails before
@@ -300,11 +318,10 @@ impl CacheUpstreams {
                 let response = head_of_nar(&found.narinfo);
                 return responder.respond(request.mark(response));
             }
-            let transfers = Arc::clone(cache.upstreams.transfers());
-            let (of, joining) = (Arc::clone(&found), Arc::clone(&transfers));
+            let (of, of_cache) = (Arc::clone(&found), Arc::clone(&cache));
             let started = move |joined: Result<Joined, Failed>| match joined {
                 Ok(joined) => {
-                    let response = request.nar(joined, &transfers);
+                    let response = request.nar(joined);
                     responder.respond(request.mark(response));
                 }
                 // The transfer has reported it.
@@ -314,7 +331,9 @@ impl CacheUpstreams {
                     cache.send_nar(wanted, request, responder);
                 }
             };
-            Transfer::join(&found, &joining, 0, Box::new(started));
+            let nar_cache = of_cache.reader().shared.nar_cache.as_ref();
+            let places = (of_cache.upstreams.transfers(), nar_cache);
+            Transfer::join(&found, places, 0, Box::new(started));
         };
         self.ask(asked, via, Box::new(done));
     }
@@ -364,7 +383,7 @@ impl CacheUpstreams {
             is_head: head.method() == Method::Head,
             range: head
                 .header("Range")
-                .filter(|_| head.header("If-Range").is_none())
+                .filter(|_| head.header("If-Range").is_none() && head.method() == Method::Get)
                 .map(Vec::from),
             via: match Pseudonym::is_of_server(via) {
                 true => via.into(),
@@ -452,21 +471,21 @@ impl Miss {
 
 impl Request {
     /// Returns the response with the NAR that an upstream sends, or with a part of it.
-    fn nar(&self, joined: Joined, transfers: &Arc<Transfers>) -> Response {
+    fn nar(&self, joined: Joined) -> Response {
         let Joined {
             transfer,
             reader,
             len,
         } = joined;
         let body = |range| {
-            let body = UpstreamBody::new(Arc::clone(&transfer), reader, transfers, range);
+            let body = UpstreamBody::new(Arc::clone(&transfer), reader, range);
             Body::Source(Box::new(body))
         };
         let Some(len) = len else {
             // A part of a file of unknown length cannot be named.
             return small_nars::HEAD.response(body((0, None)));
         };
-        match Part::of_range(self.range.as_deref(), len, "Beyond the end.\n") {
+        match Part::of_range(self.range.as_deref(), len, BEYOND) {
             Ok(part) => part.response(body((part.start, Some(part.end)))),
             Err(unsatisfiable) => {
                 transfer.leave(reader);

@@ -23,6 +23,7 @@ use samovar_nix::narinfo::{Compression, NarInfo};
 use samovar_nix::{HashPart, NarHash};
 use samovar_verify::{Limits, Memory, MemoryError, VerifyError, verify_unnamed};
 
+use crate::known::nar_cache::{NarCache, Recording};
 use crate::sync::{Locked, unpoisoned};
 use crate::upstream::one::{Counts, Found};
 use crate::upstream::request::{Failed, Said, Trouble};
@@ -118,6 +119,8 @@ pub(super) struct Joined {
 pub(super) struct Transfer {
     pub(super) found: Arc<Found>,
     transfers: Arc<Transfers>,
+    /// Where the file is kept; `None`: nowhere.
+    nar_cache: Option<Arc<NarCache>>,
     state: Mutex<State>,
     /// Signalled when a reader has read, or has left.
     read: Condvar,
@@ -174,7 +177,7 @@ impl Transfer {
     /// read `at` bytes elsewhere.
     pub(super) fn join(
         found: &Arc<Found>,
-        transfers: &Arc<Transfers>,
+        (transfers, nar_cache): (&Arc<Transfers>, Option<&Arc<NarCache>>),
         at: u64,
         started: Started,
     ) -> (Arc<Self>, u64) {
@@ -199,6 +202,7 @@ impl Transfer {
         let new = Arc::new(Self {
             found: Arc::clone(found),
             transfers: Arc::clone(transfers),
+            nar_cache: nar_cache.cloned(),
             state: Mutex::default(),
             read: Condvar::new(),
         });
@@ -238,6 +242,14 @@ impl Transfer {
             }
         }
         Ok(reader)
+    }
+
+    /// Joins another transfer of the same NAR, for a reader that has read `at` bytes.
+    pub(super) fn rejoin(&self, at: u64) -> (Arc<Self>, u64) {
+        // The length was compared when this transfer started.
+        let started = Box::new(|_| {});
+        let places = (&self.transfers, self.nar_cache.as_ref());
+        Self::join(&self.found, places, at, started)
     }
 
     /// Returns the next bytes for a reader, of those before `limit`. If there are none yet, stores
@@ -325,6 +337,7 @@ impl Transfer {
             transfer: self,
             held: None,
             is_whole,
+            recording: len.and_then(|len| self.record(len)),
         };
         let limits = Limits {
             nar_size_max: narinfo.nar_size,
@@ -366,6 +379,13 @@ impl Transfer {
         ended.map_err(|error| Failed::Trouble(error.to_string()))?;
         Counts::add(&upstream.counts.nar_count, 1);
         Ok(len)
+    }
+
+    /// Starts a copy of a file of this length in the NAR cache.
+    fn record(&self, len: u64) -> Option<Recording> {
+        let narinfo = &self.found.narinfo;
+        let form = (&narinfo.nar_hash, narinfo.compression);
+        Recording::start_upstream(self.nar_cache.as_ref()?, form, narinfo.nar_size, len)
     }
 
     /// Begins a phase in which readers get bytes of a file of this length, and tells those who
@@ -518,10 +538,17 @@ struct Window<'a> {
     transfer: &'a Transfer,
     held: Option<Arc<[u8]>>,
     is_whole: bool,
+    /// The copy in the NAR cache; `None`: there is none, or writing has failed.
+    recording: Option<Recording>,
 }
 
 impl Window<'_> {
+    /// Ends the window of a NAR that is right.
     fn finish(mut self) -> io::Result<()> {
+        if let Some(recording) = self.recording.take() {
+            // Without capacity, the copy is dropped.
+            drop(recording.finish(None));
+        }
         match self.held.take() {
             Some(last) => self.transfer.add(last, self.is_whole),
             None => Ok(()),
@@ -531,6 +558,7 @@ impl Window<'_> {
 
 impl Write for Window<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.recording = self.recording.take().and_then(|it| it.append(bytes));
         if let Some(before) = self.held.replace(bytes.into()) {
             self.transfer.add(before, self.is_whole)?;
         }

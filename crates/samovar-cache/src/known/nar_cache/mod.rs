@@ -1,4 +1,5 @@
-//! The NAR cache: copies on disk of NARs that consist of many small files, and of compressed NARs.
+//! The NAR cache: copies on disk of NARs that consist of many small files, of compressed NARs,
+//! and of NARs of upstream caches.
 //!
 //! # Theory of operation
 //!
@@ -15,6 +16,8 @@
 //!
 //! A NAR that is sent in zstd is cached whatever its files are: compressing it again costs more
 //! than the disk space. Its compressed length is known only at the end.
+//!
+//! The file of an upstream cache is cached as it has arrived, after its NAR was verified.
 //!
 //! If writing fails, the copy is dropped and the response continues.
 //!
@@ -43,12 +46,13 @@ use std::sync::Arc;
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, openat};
 use rustix::io::Errno;
 use samovar_http::{Batch, Body, Progress, Source};
-use samovar_nix::narinfo::NarCoding;
+use samovar_nix::NarHash;
+use samovar_nix::narinfo::Compression;
 use samovar_store::Identity;
 
 use crate::known::row::Row;
 pub(crate) use recording::{Candidate, Recording};
-pub(crate) use table::{CachedNar, CopiedFiles, Key, NarCache};
+pub(crate) use table::{CachedNar, CopiedFiles, Form, Key, NarCache};
 
 /// Maximum number of bytes of a copy that are added to a batch at once.
 const RANGE_LEN_MAX: u64 = 512 * 1024;
@@ -139,6 +143,14 @@ impl NarCache {
         (cached.nar_size == nar_size).then_some(cached)
     }
 
+    /// Returns the copy of an upstream's file with this NAR, in this compression.
+    pub(crate) fn get_upstream(
+        &self,
+        (nar_hash, compression): (NarHash, Compression),
+    ) -> Option<Arc<CachedNar>> {
+        self.find(&(nar_hash, Form::Upstream(compression)))
+    }
+
     /// Returns the copy of an uncompressed NAR as [`get`](Self::get) does. `root` identifies the
     /// files from which the NAR would be sent otherwise: a copy that was not hashed is dropped if
     /// it was made of other files.
@@ -147,7 +159,7 @@ impl NarCache {
         row: &Row,
         root: impl FnOnce() -> Option<Identity>,
     ) -> Option<Arc<CachedNar>> {
-        let cached = self.get(&(row.nar_hash, NarCoding::Identity), row.nar_size)?;
+        let cached = self.get(&(row.nar_hash, Form::Identity), row.nar_size)?;
         let Some(files) = cached.files else {
             return Some(cached);
         };

@@ -6,9 +6,9 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use samovar_nix::NarHash;
-use samovar_nix::narinfo::NarCoding;
+use samovar_nix::narinfo::Compression;
 
-use super::table::{Allocation, CachedNar, CopiedFiles, NAR_LEN_MIN, NarCache};
+use super::table::{Allocation, CachedNar, CopiedFiles, Form, NAR_LEN_MIN, NarCache};
 
 /// Average file length in bytes above which opening the files is cheaper than a copy.
 const FILE_LEN_MAX: u64 = 32 * 1024;
@@ -32,7 +32,7 @@ impl Candidate {
         nar_hash: &NarHash,
         nar_size: u64,
     ) -> Option<Self> {
-        let key = (*nar_hash, NarCoding::Identity);
+        let key = (*nar_hash, Form::Identity);
         cache.reserve(&key, nar_size).map(Self)
     }
 
@@ -71,8 +71,20 @@ impl Recording {
         nar_size: u64,
         len_max: u64,
     ) -> Option<Self> {
-        let key = (*nar_hash, NarCoding::Zstd);
+        let key = (*nar_hash, Form::Zstd);
         Self::create(cache.reserve(&key, len_max)?, nar_size)
+    }
+
+    /// Starts to record the file of an upstream cache with `len` bytes. Returns `None` if it cannot
+    /// be cached now.
+    pub(crate) fn start_upstream(
+        cache: &Arc<NarCache>,
+        (nar_hash, compression): (&NarHash, Compression),
+        nar_size: u64,
+        len: u64,
+    ) -> Option<Self> {
+        let key = (*nar_hash, Form::Upstream(compression));
+        Self::create(cache.reserve(&key, len)?, nar_size)
     }
 
     fn create(allocation: Allocation, nar_size: u64) -> Option<Self> {
@@ -124,8 +136,8 @@ impl Recording {
     /// or there is no capacity for it.
     pub(crate) fn finish(mut self, files: Option<CopiedFiles>) -> Option<Arc<CachedNar>> {
         let is_whole = match self.allocation.key.1 {
-            NarCoding::Identity => self.written_len == self.allocation.len,
-            NarCoding::Zstd => {
+            Form::Identity => self.written_len == self.allocation.len,
+            Form::Zstd | Form::Upstream(_) => {
                 let shrunk = self.allocation.shrink(&self.file, self.written_len);
                 shrunk
                     .inspect_err(|error| self.allocation.cache.note_failure(error))

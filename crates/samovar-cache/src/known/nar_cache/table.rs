@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
 use samovar_metrics::{CacheStatus, Event, Observer};
-use samovar_nix::narinfo::NarCoding;
+use samovar_nix::narinfo::Compression;
 use samovar_nix::{HashPart, NarHash};
 use samovar_store::Identity;
 
@@ -33,8 +33,19 @@ const PAUSE: Duration = Duration::from_secs(60);
 /// Maximum number of NARs recorded as not worth caching, at 72 bytes each.
 const REFUSED_COUNT_MAX: usize = 4096;
 
-/// Identifies a copy: the hash of its NAR, and whether it is compressed.
-pub(crate) type Key = (NarHash, NarCoding);
+/// The form of the NAR in a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Form {
+    /// Uncompressed.
+    Identity,
+    /// Compressed with zstd by this server.
+    Zstd,
+    /// The file of an upstream cache, which it has compressed.
+    Upstream(Compression),
+}
+
+/// Identifies a copy: the hash of its NAR, and its form.
+pub(crate) type Key = (NarHash, Form);
 
 /// A copy of a NAR: either its hash is the registered one, or its files were verified before.
 #[derive(Debug)]
@@ -204,8 +215,8 @@ impl NarCache {
             return None;
         }
         let len_min = match key.1 {
-            NarCoding::Identity => NAR_LEN_MIN,
-            NarCoding::Zstd => 0,
+            Form::Identity => NAR_LEN_MIN,
+            Form::Zstd | Form::Upstream(_) => 0,
         };
         if len < len_min || len > self.directory.len_max(state.used_len) / 2 {
             return None;

@@ -60,7 +60,7 @@ impl Fixture {
 }
 
 fn key(number: u8) -> Key {
-    (hash(number), NarCoding::Identity)
+    (hash(number), Form::Identity)
 }
 
 fn hash(number: u8) -> NarHash {
@@ -276,7 +276,7 @@ fn a_directory_that_vanished_pauses_writing_for_a_minute_and_is_reported_once() 
 fn a_compressed_copy_is_cached_beside_the_nar_and_takes_its_final_length() {
     let fixture = Fixture::new(1024 * KIB, 10);
     assert!(fixture.add(1, 300 * KIB));
-    let zstd = (hash(1), NarCoding::Zstd);
+    let zstd = (hash(1), Form::Zstd);
     let start = |len_max| Recording::start_zstd(&fixture.cache, &hash(1), 300 * KIB, len_max);
     assert!(start(512 * KIB + 1).is_none());
     let recording = start(512 * KIB).unwrap();
