@@ -451,7 +451,7 @@ fn a_wrong_nar_of_many_megabytes_never_ends_cleanly() {
     let dir = tempfile::tempdir().unwrap();
     let store = testkit::nix::OwnStore::new();
     let file = dir.path().join("large");
-    std::fs::write(&file, noise(6 << 20)).unwrap();
+    std::fs::write(&file, support_upstreams::noise(6 << 20)).unwrap();
     let path = store.add(&file);
     let root = dir.path().join("cache");
     let (secret, key) = testkit::nix::key_pair(dir.path(), "large-1");
@@ -492,16 +492,4 @@ fn a_wrong_nar_of_many_megabytes_never_ends_cleanly() {
     // From now on, the path is missing, also for a client that repeats the request for its NAR.
     assert_eq!(relay.get(&target).status, 404);
     assert_eq!(relay.narinfo(&path).0.status, 404);
-}
-
-/// Bytes that do not repeat.
-fn noise(len: usize) -> Vec<u8> {
-    let mut state = 1_u64;
-    let next = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        state.to_be_bytes()[0]
-    };
-    std::iter::repeat_with(next).take(len).collect()
 }

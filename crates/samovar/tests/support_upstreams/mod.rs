@@ -429,6 +429,20 @@ impl Relay {
         line
     }
 
+    /// Ends the server and starts it again.
+    #[track_caller]
+    pub(crate) fn restarted(self) -> Self {
+        self.server.terminate();
+        let mut serve = samovar();
+        serve.arg("serve").arg("--config").arg(&self.config);
+        let (server, address) = Process::serving(&mut serve);
+        Self {
+            server,
+            address,
+            ..self
+        }
+    }
+
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -489,4 +503,16 @@ impl Client {
             path,
         }
     }
+}
+
+/// Bytes that do not repeat.
+pub(crate) fn noise(len: usize) -> Vec<u8> {
+    let mut state = 1_u64;
+    let next = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        state.to_be_bytes()[0]
+    };
+    std::iter::repeat_with(next).take(len).collect()
 }
