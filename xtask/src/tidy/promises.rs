@@ -6,7 +6,11 @@ use std::collections::BTreeSet;
 use super::{Finding, Text};
 
 /// Documents with promises.
-const DOCUMENTS: [&str; 2] = ["docs/reliability.md", "docs/threat-model.md"];
+const DOCUMENTS: [&str; 3] = [
+    "docs/book/upstreams.md",
+    "docs/reliability.md",
+    "docs/threat-model.md",
+];
 
 /// Checks the documents with promises among `texts` against the tests among them.
 pub(super) fn check(texts: &[Text]) -> Vec<Finding> {
