@@ -1,6 +1,5 @@
 //! What an upstream that is down or faulty costs a client, by the options `upstream-down` and
 //! `negative-ttl`: another upstream answers, the path is missing for a time, or the build fails.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
 mod support_upstreams;
