@@ -410,6 +410,36 @@ fn a_slow_reader_gets_the_whole_nar_beside_a_fast_one() {
 }
 
 #[test]
+fn slow_readers_do_not_keep_others_from_the_upstream() {
+    let large = Large::new("");
+    // More than the upstream's NARs that are received at the same time.
+    let slow: Vec<Connection> = (0..100)
+        .map(|_| {
+            let mut slow = Connection::connect(large.relay.address);
+            slow.begin("GET", &large.target, &[]);
+            slow
+        })
+        .collect();
+    let nars = || {
+        large
+            .upstream
+            .seen()
+            .iter()
+            .filter(|seen| seen.is_nar())
+            .count()
+    };
+    assert_eq!(nars(), 1);
+    let fast = large.relay.get(&large.target);
+    assert!(fast.status == 200 && fast.body == large.nar);
+    for mut slow in slow.into_iter().take(3) {
+        let mut all = Vec::new();
+        slow.body(|piece| all.extend_from_slice(piece)).unwrap();
+        assert!(all == large.nar);
+    }
+    assert_eq!(nars(), 1, "all readers read the copy");
+}
+
+#[test]
 fn a_nar_of_many_megabytes_is_received_once_and_breaks_are_resumed() {
     let large = Large::new("");
     large

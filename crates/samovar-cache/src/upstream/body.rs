@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use samovar_http::{Batch, Progress, Source};
 
+use crate::known::nar_cache::add_file;
 use crate::upstream::transfer::{Piece, Transfer};
 
 /// Maximum number of transfers that a slow reader joins one after the other.
@@ -51,6 +52,13 @@ impl UpstreamBody {
         Ok(())
     }
 
+    fn progress(&self) -> Progress {
+        match self.end.is_some_and(|end| self.at >= end) {
+            true => Progress::End,
+            false => Progress::More,
+        }
+    }
+
     /// Copies bytes to the batch, of those that are part of the range. Returns the number of bytes
     /// that were copied or skipped.
     fn put(&self, batch: &mut Batch, bytes: &[u8]) -> u64 {
@@ -68,7 +76,7 @@ impl Source for UpstreamBody {
 
     fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
         loop {
-            if self.end.is_some_and(|end| self.at >= end) {
+            if self.progress() == Progress::End {
                 return Ok(Progress::End);
             }
             if batch.room_len() == 0 {
@@ -80,6 +88,17 @@ impl Source for UpstreamBody {
                     let count = self.put(batch, piece.get(range).unwrap_or_default());
                     self.at += count;
                     self.transfer.advance(self.reader, count);
+                }
+                Piece::Copy(file, end) => {
+                    let before = self.at;
+                    match self.start.checked_sub(self.at).filter(|len| *len > 0) {
+                        Some(skipped) => self.at += skipped.min(end - self.at),
+                        None => self.at = add_file(batch, &file, self.at, end)?,
+                    }
+                    self.transfer.advance(self.reader, self.at - before);
+                    if self.at > self.start {
+                        return Ok(self.progress());
+                    }
                 }
                 Piece::Wait => return Ok(Progress::Wait),
                 Piece::End => return Ok(Progress::End),

@@ -16,6 +16,7 @@
 mod all;
 mod body;
 mod bulk;
+mod decompressors;
 mod director;
 mod message;
 mod of_cache;

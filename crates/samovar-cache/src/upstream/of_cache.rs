@@ -273,7 +273,7 @@ impl CacheUpstreams {
             Err(response) => return response,
         };
         if let Some(response) = self.kept(&request, (nar_hash, compression)) {
-            return request.mark(response);
+            return response;
         }
         let (responder, response) = Response::later();
         let wanted = Wanted {
@@ -397,7 +397,7 @@ impl CacheUpstreams {
                 let miss = Miss {
                     reasons: vec!["the upstreams ask each other in a circle".to_owned()],
                 };
-                Err(request.mark(self.missing("circle", &miss)))
+                Err(self.missing("circle", &miss))
             }
         }
     }

@@ -1,17 +1,18 @@
 //! [`Transfer`]: a NAR that arrives from an upstream, for any number of readers.
 //!
-//! A thread of the upstream's pool receives the NAR, verifies it in passing, and keeps its last
-//! bytes in a window. Readers copy from the window, each at its own speed. The thread waits while
-//! the fastest reader has not read the window, and ends when no reader is left. A reader that falls
-//! behind the window joins a new transfer, and goes on where it was.
+//! A thread of the upstream's pool receives the NAR, verifies it in passing, and writes it to the
+//! NAR cache, from which readers read, each at its own speed. If the NAR cache does not take it,
+//! its last bytes are in a window of memory. The thread then waits while the fastest reader has not
+//! read the window, and a reader that falls behind the window joins a new transfer, and goes on
+//! where it was. The thread ends when no reader is left.
 //!
-//! The last piece enters the window only when the NAR has turned out to be right. So no reader gets
-//! the end of a wrong one. A short NAR is received as a whole before the first response to it: if
-//! it is wrong or breaks off, clients get a 404 instead of a broken response, which would fail a
-//! build.
+//! Readers get the last piece only when the NAR has turned out to be right. So no reader gets the
+//! end of a wrong one. A short NAR is received as a whole before the first response to it: if it is
+//! wrong or breaks off, clients get a 404 instead of a broken response, which would fail a build.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,12 +20,13 @@ use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::Duration;
 
 use samovar_http::Waker;
+use samovar_nix::NarHash;
 use samovar_nix::narinfo::{Compression, NarInfo};
-use samovar_nix::{HashPart, NarHash};
-use samovar_verify::{Limits, Memory, MemoryError, VerifyError, verify_unnamed};
+use samovar_verify::{Limits, VerifyError, verify_unnamed};
 
-use crate::known::nar_cache::{NarCache, Recording};
+use crate::known::nar_cache::{CachedNar, NarCache, Recording};
 use crate::sync::{Locked, unpoisoned};
+use crate::upstream::decompressors::Decompressors;
 use crate::upstream::one::{Counts, Found};
 use crate::upstream::request::{Failed, Said, Trouble};
 
@@ -46,20 +48,15 @@ const LOOK_TIME: Duration = Duration::from_millis(50);
 /// The transfers in progress, and their memory.
 #[derive(Debug)]
 pub(super) struct Transfers {
-    /// The transfers by the number of their upstream and the hash of their NAR. A later transfer of
-    /// the same NAR replaces an earlier one.
-    running: Mutex<HashMap<(usize, HashPart, NarHash), Weak<Transfer>>>,
+    /// The transfers by the number of their upstream, and by hash and compression of their NAR. A
+    /// later transfer of the same NAR replaces an earlier one.
+    running: Mutex<HashMap<(usize, NarHash, Compression), Weak<Transfer>>>,
     /// Memory of windows, in bytes.
     used: AtomicU64,
     /// Maximum memory of windows, beyond [`WINDOW_LEN_MIN`] for each, in bytes.
     len_max: u64,
-    /// Memory of decompressors, in bytes.
-    decompressing: Mutex<u64>,
-    returned: Condvar,
+    decompressors: Decompressors,
 }
-
-/// Maximum memory of all decompressors, in bytes. One xz stream may need 64 MiB, a zstd one 128.
-const DECOMPRESSING_LEN_MAX: u64 = 512 << 20;
 
 impl Transfers {
     pub(super) fn new(len_max: u64) -> Self {
@@ -67,39 +64,12 @@ impl Transfers {
             running: Mutex::default(),
             used: AtomicU64::new(0),
             len_max,
-            decompressing: Mutex::default(),
-            returned: Condvar::new(),
+            decompressors: Decompressors::default(),
         }
     }
 
     fn is_used_up(&self) -> bool {
         self.used.load(Ordering::Relaxed) >= self.len_max
-    }
-}
-
-/// The share of one transfer in the memory of decompressors.
-struct Decompressing<'a> {
-    transfers: &'a Transfers,
-    len: u64,
-}
-
-impl Memory for Decompressing<'_> {
-    fn reserve(&mut self, len: u64) -> Result<(), MemoryError> {
-        let more = len.saturating_sub(self.len);
-        let mut used = self.transfers.decompressing.locked();
-        while self.len == 0 && *used > 0 && *used + more > DECOMPRESSING_LEN_MAX {
-            used = unpoisoned(self.transfers.returned.wait(used));
-        }
-        *used += more;
-        self.len += more;
-        Ok(())
-    }
-}
-
-impl Drop for Decompressing<'_> {
-    fn drop(&mut self) {
-        *self.transfers.decompressing.locked() -= self.len;
-        self.transfers.returned.notify_all();
     }
 }
 
@@ -128,6 +98,10 @@ pub(super) struct Transfer {
 
 #[derive(Default)]
 struct State {
+    /// The file of the copy in the NAR cache, and the number of bytes in it that readers may read.
+    copy: Option<(Arc<File>, u64)>,
+    /// The complete copy, which is not evicted while this transfer has readers.
+    cached: Option<Arc<CachedNar>>,
     /// The window, from the byte at `start` to the one before `end`.
     pieces: VecDeque<Arc<[u8]>>,
     start: u64,
@@ -161,6 +135,8 @@ struct Reader {
 pub(super) enum Piece {
     /// This part of these bytes.
     Bytes(Arc<[u8]>, Range<usize>),
+    /// The bytes of this file from where the reader is to this offset.
+    Copy(Arc<File>, u64),
     /// There is nothing yet. The waker was stored.
     Wait,
     /// The NAR has ended here, and is right.
@@ -182,11 +158,7 @@ impl Transfer {
         started: Started,
     ) -> (Arc<Self>, u64) {
         let narinfo = &found.narinfo;
-        let key = (
-            found.upstream.id(),
-            narinfo.store_path.hash_part(),
-            narinfo.nar_hash,
-        );
+        let key = (found.upstream.id(), narinfo.nar_hash, narinfo.compression);
         let mut running = transfers.running.locked();
         if running.len() >= KEPT_COUNT_MAX {
             running.retain(|_, transfer| transfer.strong_count() > 0);
@@ -229,7 +201,7 @@ impl Transfer {
     /// Adds a reader, unless the transfer has failed or its window has moved past the reader.
     fn add_reader(self: &Arc<Self>, at: u64, started: Started) -> Result<u64, Started> {
         let mut state = self.state.locked();
-        if at < state.start || matches!(state.phase, Phase::Failed(_)) {
+        if state.has_lost(at) || matches!(state.phase, Phase::Failed(_)) {
             return Err(started);
         }
         let reader = state.add(at);
@@ -259,13 +231,18 @@ impl Transfer {
         let Some(at) = state.readers.get(&reader).map(|reader| reader.at) else {
             return Piece::Lost;
         };
-        if at < state.start {
+        if state.has_lost(at) {
             return Piece::Lost;
         }
         let limit = match state.phase {
             Phase::Complete => limit,
             _ => limit.saturating_sub(1),
         };
+        if let Some((file, len)) = &state.copy
+            && at < limit.min(*len)
+        {
+            return Piece::Copy(Arc::clone(file), limit.min(*len));
+        }
         if at < state.end.min(limit) {
             let mut begin = state.start;
             for piece in &state.pieces {
@@ -338,15 +315,13 @@ impl Transfer {
             held: None,
             is_whole,
             recording: len.and_then(|len| self.record(len)),
+            copied_len: 0,
         };
         let limits = Limits {
             nar_size_max: narinfo.nar_size,
             ..Limits::default()
         };
-        let mut memory = Decompressing {
-            transfers: &self.transfers,
-            len: 0,
-        };
+        let mut memory = self.transfers.decompressors.share();
         let compression = narinfo.compression;
         let verified = verify_unnamed(&mut file, compression, &mut window, &limits, &mut memory);
         drop(memory);
@@ -411,18 +386,32 @@ impl Transfer {
     }
 
     fn fail(&self, failed: Failed) {
-        let mut state = self.state.locked();
+        let state = self.state.locked();
         let is_abandoned = state.readers.is_empty() && state.waiting.is_empty();
+        drop(state);
+        if !is_abandoned {
+            // Tell the director first: a client that repeats its request must not get here again.
+            self.found.upstream.nar_failed(&self.found.narinfo, &failed);
+        }
+        let mut state = self.state.locked();
         state.phase = Phase::Failed(failed.clone());
         let waiting = std::mem::take(&mut state.waiting);
         state.wake();
         drop(state);
-        if !is_abandoned {
-            self.found.upstream.nar_failed(&self.found.narinfo, &failed);
-        }
         for (_, started) in waiting {
             started(Err(failed.clone()));
         }
+    }
+
+    /// Lets readers read this many bytes of the copy, and all further ones from the window.
+    fn copied(&self, file: &Arc<File>, len: u64) {
+        let mut state = self.state.locked();
+        let added = len.saturating_sub(state.end);
+        state.copy = Some((Arc::clone(file), len));
+        (state.start, state.end) = (len, len);
+        state.wake();
+        drop(state);
+        Counts::add(&self.found.upstream.counts.nar_len, added);
     }
 
     /// Adds a piece to the window. Unless the whole file is received first, waits for room.
@@ -500,6 +489,11 @@ fn stated_len(narinfo: &NarInfo, len: Option<u64>) -> Result<Option<u64>, Failed
 }
 
 impl State {
+    /// Whether a reader at this offset can neither read the copy nor the window.
+    fn has_lost(&self, at: u64) -> bool {
+        at < self.start && self.copy.as_ref().is_none_or(|(_, len)| at >= *len)
+    }
+
     fn add(&mut self, at: u64) -> u64 {
         self.last_reader += 1;
         self.readers
@@ -533,21 +527,25 @@ impl fmt::Debug for Transfer {
     }
 }
 
-/// Writes to the window of a transfer, all but the last piece.
+/// Gives all but the last piece to the readers of a transfer.
 struct Window<'a> {
     transfer: &'a Transfer,
+    /// The last piece, if it is not in the copy.
     held: Option<Arc<[u8]>>,
     is_whole: bool,
     /// The copy in the NAR cache; `None`: there is none, or writing has failed.
     recording: Option<Recording>,
+    /// Length of the copy in bytes.
+    copied_len: u64,
 }
 
 impl Window<'_> {
-    /// Ends the window of a NAR that is right.
+    /// Gives the last piece to the readers, because the NAR is right.
     fn finish(mut self) -> io::Result<()> {
         if let Some(recording) = self.recording.take() {
-            // Without capacity, the copy is dropped.
-            drop(recording.finish(None));
+            self.transfer.copied(recording.written().0, self.copied_len);
+            // Without capacity, the copy is only for those who read it now.
+            self.transfer.state.locked().cached = recording.finish(None);
         }
         match self.held.take() {
             Some(last) => self.transfer.add(last, self.is_whole),
@@ -558,7 +556,16 @@ impl Window<'_> {
 
 impl Write for Window<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.recording = self.recording.take().and_then(|it| it.append(bytes));
+        if let Some(recording) = self.recording.take() {
+            let file = Arc::clone(recording.written().0);
+            // What was the last piece is not any longer.
+            self.transfer.copied(&file, self.copied_len);
+            self.recording = recording.append(bytes);
+            if self.recording.is_some() {
+                self.copied_len += bytes.len() as u64;
+                return Ok(bytes.len());
+            }
+        }
         if let Some(before) = self.held.replace(bytes.into()) {
             self.transfer.add(before, self.is_whole)?;
         }
