@@ -1,6 +1,8 @@
 //! What upstreams have is passed on exactly: to many clients at once, to slow ones, in parts, after
 //! a restart, under the rules of the cache, and while the upstreams are down.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod support;
 mod support_uploads;
 mod support_upstreams;
@@ -193,6 +195,27 @@ fn upstream_paths_have_the_readers_and_policies_of_the_cache() {
     let nar_hash = field(&low, "NarHash").trim_start_matches("sha256:");
     let denied = format!("/nar/{}-{nar_hash}.nar.zst", hash_part(&CACHE.low));
     assert_eq!(get(&denied).status, 404);
+}
+
+#[test]
+fn a_cache_has_nars_of_its_own_upstreams_alone() {
+    let upstream = Upstream::start(&CACHE.root(), |_| Act::Serve);
+    let dir = tempfile::tempdir().unwrap();
+    let other = Upstream::start(dir.path(), |_| Act::Serve);
+    let (url, key) = (other.url(), &CACHE.public_key);
+    let relay = Relay::with(&format!(
+        "{}[upstreams.other]\nurl = {url:?}\npublic-keys = [{key:?}]\n[caches.a]\nupstreams = \
+         [\"up\"]\n[caches.b]\nupstreams = [\"other\"]\n",
+        table(&upstream)
+    ));
+    let narinfo = relay
+        .get(&format!("/a/{}.narinfo", hash_part(&CACHE.top)))
+        .text();
+    let nar = field(&narinfo, "URL");
+    assert_eq!(relay.get(&format!("/a/{nar}")).status, 200);
+    assert_eq!(relay.get(&format!("/b/{nar}")).status, 404);
+    let of_other_path = nar.replace(hash_part(&CACHE.top), hash_part(&CACHE.low));
+    assert_eq!(relay.get(&format!("/a/{of_other_path}")).status, 404);
 }
 
 #[test]

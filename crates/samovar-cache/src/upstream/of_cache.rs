@@ -272,9 +272,6 @@ impl CacheUpstreams {
             Ok(request) => request,
             Err(response) => return response,
         };
-        if let Some(response) = self.kept(&request, (nar_hash, compression)) {
-            return response;
-        }
         let (responder, response) = Response::later();
         let wanted = Wanted {
             nar: Some((nar_hash, compression)),
@@ -284,11 +281,10 @@ impl CacheUpstreams {
         response
     }
 
-    /// Returns the response with a NAR that is in the NAR cache, if no policy must decide about it.
-    fn kept(&self, request: &Request, nar: (NarHash, Compression)) -> Option<Response> {
-        let nar_cache = self.reader().shared.nar_cache.as_ref();
-        let cache = nar_cache.filter(|_| self.reader().policy.is_open())?;
-        let cached = cache.get_upstream(nar)?;
+    /// Returns the response with the NAR of a path that an upstream has, if it is in the NAR cache.
+    fn kept(&self, request: &Request, narinfo: &NarInfo) -> Option<Response> {
+        let cache = self.reader().shared.nar_cache.as_ref()?;
+        let cached = cache.get_upstream((narinfo.nar_hash, narinfo.compression))?;
         let part = Part::of_range(request.range.as_deref(), cached.len(), BEYOND);
         Some(match part {
             Ok(part) => part.response(cached.body((part.start, part.end))),
@@ -316,6 +312,9 @@ impl CacheUpstreams {
             }
             if request.is_head {
                 let response = head_of_nar(&found.narinfo);
+                return responder.respond(request.mark(response));
+            }
+            if let Some(response) = cache.kept(&request, &found.narinfo) {
                 return responder.respond(request.mark(response));
             }
             let (of, of_cache) = (Arc::clone(&found), Arc::clone(&cache));
