@@ -26,6 +26,17 @@ pub fn is_timeout(error: &Error) -> bool {
     }
 }
 
+/// Returns whether the server closed or reset the connection.
+pub fn is_closed(error: &Error) -> bool {
+    const CLOSED: [ErrorKind; 4] = [
+        ErrorKind::UnexpectedEof,
+        ErrorKind::ConnectionReset,
+        ErrorKind::ConnectionAborted,
+        ErrorKind::BrokenPipe,
+    ];
+    matches!(error, Error::Io(error) if CLOSED.contains(&error.kind()))
+}
+
 impl Fault {
     /// Describes the failure of a request to `remote`.
     pub fn of(error: &Error, remote: &Remote) -> Self {

@@ -19,7 +19,7 @@ pub use crate::agent::AT_ONCE_MAX;
 use crate::agent::{OtherHost, builder};
 use crate::credential::TOKEN_VARIABLE;
 use crate::failed::Failed;
-use crate::fault::{Fault, is_timeout};
+use crate::fault::{Fault, is_closed, is_timeout};
 use crate::guarded::Guarded;
 use crate::netrc::netrc_of_nix;
 use crate::notice::notice;
@@ -79,6 +79,8 @@ impl<'a> Payload<'a> {
 #[derive(Debug, Clone)]
 pub struct Http {
     agent: Agent,
+    /// Sends a request again whose kept connection the server has closed; `None`: nothing does.
+    unpooled: Option<Agent>,
     remote: Remote,
     patience: Patience,
     /// Header fields of each request, besides the login.
@@ -149,20 +151,31 @@ impl Http {
             ..Pace::DOWNLOAD
         };
         let patience = Patience::QUERY.with_pace(pace);
-        let config = builder(&remote, patience, None)?
-            .max_redirects(5)
-            .redirect_auth_headers(RedirectAuthHeaders::SameHost)
-            .max_idle_connections(GUARDED_AT_ONCE_MAX)
-            .max_idle_connections_per_host(GUARDED_AT_ONCE_MAX)
-            .build();
-        let resolver = Guarded::new(remote.host().to_owned());
-        let agent = Agent::with_parts(config, DefaultConnector::default(), resolver);
-        Ok(Self::of(agent, remote, patience).once())
+        let agent = |idle_count_max| -> anyhow::Result<Agent> {
+            let config = builder(&remote, patience, None)?
+                .max_redirects(5)
+                .redirect_auth_headers(RedirectAuthHeaders::SameHost)
+                .max_idle_connections(idle_count_max)
+                .max_idle_connections_per_host(idle_count_max)
+                .build();
+            let resolver = Guarded::new(remote.host().to_owned());
+            Ok(Agent::with_parts(
+                config,
+                DefaultConnector::default(),
+                resolver,
+            ))
+        };
+        let (pooled, unpooled) = (agent(GUARDED_AT_ONCE_MAX)?, agent(0)?);
+        Ok(Self {
+            unpooled: Some(unpooled),
+            ..Self::of(pooled, remote, patience).once()
+        })
     }
 
     fn of(agent: Agent, remote: Remote, patience: Patience) -> Self {
         Self {
             agent,
+            unpooled: None,
             remote,
             patience,
             headers: Vec::new(),
@@ -245,20 +258,29 @@ impl Http {
         self.without_body(|url| self.agent.get(url), path)
     }
 
-    /// Sends GET for a part of a file, once. `range`: the value of the `Range` header; `None`: the
+    /// Sends GET for a part of a file, once, or twice if the server closes the connection without a
+    /// response. `range`: the value of the `Range` header; `None`: the
     /// whole file.
     ///
     /// # Errors
     ///
     /// The error says in a fragment why there is no response.
     pub fn get_part(&self, path: &str, range: Option<&str>) -> Result<Response<Body>, String> {
-        let request = self.agent.get(self.url(path));
-        let request = match range {
-            Some(range) => request.header("Range", range),
-            None => request,
+        let send = |agent: &Agent| {
+            let request = agent.get(self.url(path));
+            let request = match range {
+                Some(range) => request.header("Range", range),
+                None => request,
+            };
+            self.request_count.fetch_add(1, Ordering::Relaxed);
+            self.call(request)
         };
-        self.request_count.fetch_add(1, Ordering::Relaxed);
-        let sent = self.call(request);
+        // A server may close a kept connection at any time, also at the moment of the next request
+        // (RFC 9112, 9.3.1).
+        let sent = send(&self.agent).or_else(|error| match &self.unpooled {
+            Some(agent) if is_closed(&error) => send(agent),
+            _ => Err(error),
+        });
         sent.map_err(|error| Fault::of(&error, &self.remote).reason)
     }
 

@@ -162,6 +162,8 @@ impl Seen {
 pub(crate) enum Act {
     /// Sends the file, or 404.
     Serve,
+    /// Sends the file, and closes the connection at the next request.
+    ServeOnce,
     /// Sends the file, and says nothing about ranges and validators.
     ServePlainly,
     /// Sends these bytes as a whole response, and closes the connection.
@@ -271,6 +273,11 @@ impl Shared {
             let act = rule(&seen);
             match act {
                 Act::Serve => client.write_all(&self.response(&seen, true))?,
+                Act::ServeOnce => {
+                    client.write_all(&self.response(&seen, true))?;
+                    reader.fill_buf()?;
+                    return Ok(());
+                }
                 Act::ServePlainly => client.write_all(&self.response(&seen, false))?,
                 Act::Raw(bytes) => return client.write_all(&bytes),
                 Act::Answer(status, fields, body) => {
