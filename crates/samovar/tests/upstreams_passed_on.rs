@@ -195,6 +195,11 @@ fn upstream_paths_have_the_readers_and_policies_of_the_cache() {
     let nar_hash = field(&low, "NarHash").trim_start_matches("sha256:");
     let denied = format!("/nar/{}-{nar_hash}.nar.zst", hash_part(&CACHE.low));
     assert_eq!(get(&denied).status, 404);
+    // A denied path has the response of one that no upstream has.
+    let absent = "/00000000000000000000000000000000.narinfo";
+    let (denied, absent) = (get(&target(&CACHE.low)), get(absent));
+    assert_eq!(denied.head_without_date(), absent.head_without_date());
+    assert_eq!(denied.text(), absent.text());
 }
 
 #[test]
@@ -306,6 +311,25 @@ fn signatures_are_those_that_were_configured() {
             );
         }
     }
+}
+
+#[test]
+fn clients_are_set_up_with_the_keys_of_upstreams() {
+    let (upstream, relay) = serving();
+    let key = &CACHE.public_key;
+    let mut setup = samovar();
+    let text = output(setup.args(["use", "--print", &relay.url()]));
+    assert!(text.contains(key), "{text}");
+    // Not if this cache signs their paths.
+    let dir = tempfile::tempdir().unwrap();
+    let (secret, public) = key_pair(dir.path(), "ours-1");
+    let table = table(&upstream);
+    let relay = Relay::with(&format!(
+        "secret-key-files = {secret:?}\n{table}resign = \"only\"\n"
+    ));
+    let mut setup = samovar();
+    let text = output(setup.args(["use", "--print", &relay.url()]));
+    assert!(text.contains(&public) && !text.contains(key), "{text}");
 }
 
 #[test]
@@ -424,20 +448,30 @@ impl Large {
 }
 
 #[test]
-fn a_slow_reader_gets_the_whole_nar_beside_a_fast_one() {
+fn slow_readers_get_the_whole_nar_beside_a_fast_one() {
     let large = Large::new("upstream-memory = \"1 MiB\"\nnar-cache.size = 0\n");
-    // A reader that stops after its first bytes.
-    let mut slow = Connection::connect(large.relay.address);
-    slow.begin("GET", &large.target, &[]);
-    let first = slow.take_bytes(1000);
+    // Readers that stop after their first bytes, each at another place.
+    let slow: Vec<(Connection, Vec<u8>)> = (0..12)
+        .map(|number| {
+            let mut slow = Connection::connect(large.relay.address);
+            slow.begin("GET", &large.target, &[]);
+            let first = slow.take_bytes(1000 + number * 1_000_000);
+            (slow, first)
+        })
+        .collect();
     for _ in 0..2 {
         let fast = large.relay.get(&large.target);
-        assert_eq!(fast.status, 200);
-        assert!(fast.body == large.nar);
+        assert!(fast.status == 200 && fast.body == large.nar);
     }
-    let mut all = first;
-    slow.body(|piece| all.extend_from_slice(piece)).unwrap();
-    assert!(all == large.nar);
+    std::thread::scope(|scope| {
+        for (mut slow, mut all) in slow {
+            let nar = &large.nar;
+            scope.spawn(move || {
+                slow.body(|piece| all.extend_from_slice(piece)).unwrap();
+                assert!(all == *nar);
+            });
+        }
+    });
 }
 
 #[test]

@@ -23,6 +23,7 @@ pub(super) fn page(view: &View<'_>) -> Response {
     let uploaded =
         stored.and_then(|stored| caches::path_count(stored.metadata(), stored.id()).ok());
     let keys = view.cache.narinfos.signing.public_keys();
+    let upstream_keys = view.cache.upstream_keys();
     let recent = recent_paths(view.reader());
     let main = html! {
         div.hero {
@@ -59,8 +60,8 @@ pub(super) fn page(view: &View<'_>) -> Response {
                 }
             }
         }
-        (keys_section(&keys))
-        (use_section(view, &keys))
+        (keys_section(&keys, &upstream_keys))
+        (use_section(view, &view.cache.client_keys()))
         @if view.cache.stored.is_some() { (push_section(view.cache.config)) }
         (recent_section(view.base, &recent))
     };
@@ -143,7 +144,7 @@ pub(super) fn copy_command(cache: &PagedCache<'_>, path: &StorePath) -> Markup {
 }
 
 fn copy(cache: &PagedCache<'_>, path: &str) -> Markup {
-    let keys = cache.narinfos.signing.public_keys().join(" ");
+    let keys = cache.client_keys().join(" ");
     html! {
         "nix --extra-experimental-features nix-command copy \\\n"
         "  --from " (url(cache.config)) " \\\n"
@@ -186,7 +187,7 @@ fn host(config: &PagesConfig) -> Markup {
     }
 }
 
-fn keys_section(keys: &[String]) -> Markup {
+fn keys_section(keys: &[String], upstream_keys: &[String]) -> Markup {
     html! {
         section aria-labelledby="keys" {
             h2 id="keys" {
@@ -202,6 +203,15 @@ fn keys_section(keys: &[String]) -> Markup {
                     @if keys.len() > 1 { "one of these keys:" } @else { "this key:" }
                 }
                 (snippet("Public key", &html! { (keys.join("\n")) }))
+            }
+            @if !upstream_keys.is_empty() {
+                p {
+                    "Paths of upstream caches have the signatures of those caches. Clients must "
+                    "trust these keys, too:"
+                }
+                (snippet("Public keys of upstream caches", &html! {
+                    (upstream_keys.join("\n"))
+                }))
             }
         }
     }

@@ -47,6 +47,7 @@ use crate::reader::Reader;
 use crate::refusal::Refusal;
 use crate::route::Route;
 use crate::route::page::PageRoute;
+use crate::upstream::CacheUpstreams;
 use frame::{NAME, Page, redirect};
 use url::{Base, parameter};
 
@@ -93,9 +94,25 @@ pub(crate) struct PagedCache<'a> {
     pub(crate) priority: u32,
     /// The uploaded paths; `None` if the cache takes no uploads.
     pub(crate) stored: Option<&'a StoredCache>,
+    /// The upstreams; `None` if the cache has none.
+    pub(crate) upstreams: Option<&'a CacheUpstreams>,
 }
 
 impl PagedCache<'_> {
+    /// Returns the public keys of the upstreams whose paths have their signatures only.
+    fn upstream_keys(&self) -> Vec<String> {
+        self.upstreams
+            .map(CacheUpstreams::client_keys)
+            .unwrap_or_default()
+    }
+
+    /// Returns the public keys that clients must trust.
+    fn client_keys(&self) -> Vec<String> {
+        let mut keys = self.narinfos.signing.public_keys();
+        keys.extend(self.upstream_keys());
+        keys
+    }
+
     fn reader(&self) -> &Reader {
         &self.narinfos.reader
     }

@@ -180,6 +180,7 @@ impl Cache {
             path_prefix: &self.path_prefix,
             priority: self.priority,
             stored: self.uploads.as_ref(),
+            upstreams: self.upstreams.as_deref(),
         })
     }
 

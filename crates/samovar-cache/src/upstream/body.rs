@@ -8,9 +8,6 @@ use samovar_http::{Batch, Progress, Source};
 use crate::known::nar_cache::add_file;
 use crate::upstream::transfer::{Piece, Transfer};
 
-/// Maximum number of transfers that a slow reader joins one after the other.
-const JOIN_COUNT_MAX: u32 = 8;
-
 /// A range of a NAR that arrives from an upstream. The bytes before the range are skipped, so that
 /// the NAR is verified as a whole.
 #[derive(Debug)]
@@ -22,7 +19,6 @@ pub(super) struct UpstreamBody {
     start: u64,
     /// End of the range; `None`: the end of the file, whose length is unknown.
     end: Option<u64>,
-    join_count: u32,
 }
 
 impl UpstreamBody {
@@ -37,19 +33,7 @@ impl UpstreamBody {
             at: 0,
             start,
             end,
-            join_count: 0,
         }
-    }
-
-    /// Joins another transfer of the same NAR, because the window of this one has moved on.
-    fn rejoin(&mut self) -> io::Result<()> {
-        self.join_count += 1;
-        if self.join_count > JOIN_COUNT_MAX {
-            return Err(io::Error::other("the client reads too slowly"));
-        }
-        self.transfer.leave(self.reader);
-        (self.transfer, self.reader) = self.transfer.rejoin(self.at);
-        Ok(())
     }
 
     fn progress(&self) -> Progress {
@@ -102,7 +86,10 @@ impl Source for UpstreamBody {
                 }
                 Piece::Wait => return Ok(Progress::Wait),
                 Piece::End => return Ok(Progress::End),
-                Piece::Lost => self.rejoin()?,
+                Piece::Lost => {
+                    self.transfer.leave(self.reader);
+                    (self.transfer, self.reader) = self.transfer.begin_again(self.at);
+                }
                 Piece::Failed(reason) => {
                     let name = &self.transfer.found.upstream.settings.name;
                     return Err(io::Error::other(format!("the upstream {name:?}: {reason}")));

@@ -487,7 +487,7 @@ impl Director {
                 Some(found) => LookedUp::Found(Arc::clone(found)),
                 None => LookedUp::Unknown(miss()),
             },
-            Outcome::Absent => LookedUp::Absent(miss()),
+            Outcome::Absent => LookedUp::Absent,
             Outcome::Unknown => LookedUp::Unknown(miss()),
         };
         if let LookedUp::Found(found) = &looked_up {

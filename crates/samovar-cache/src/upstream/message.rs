@@ -34,7 +34,7 @@ impl Wanted {
 pub(super) enum LookedUp {
     Found(Arc<Found>),
     /// All upstreams have said that they lack the path.
-    Absent(Miss),
+    Absent,
     /// No upstream has the path, and at least one could not say so.
     Unknown(Miss),
 }

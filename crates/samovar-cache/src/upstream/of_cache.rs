@@ -80,7 +80,9 @@ pub(crate) struct CacheUpstreams {
     narinfos: Arc<Narinfos>,
     uploads: Option<StoredCache>,
     known: Sharded<Fact>,
+    /// The response about a path that no upstream has, or that the policy hides: they are the same.
     absent: Prepared,
+    absent_text: String,
 }
 
 /// What is known about a path that is neither in the store nor uploaded.
@@ -142,7 +144,7 @@ impl CacheUpstreams {
         let reasons = names
             .iter()
             .map(|name| format!("{name} has no such path\n"));
-        let text = format!("{}{}", Fixed::NoPath.body(), reasons.collect::<String>());
+        let absent_text = format!("{}{}", Fixed::NoPath.body(), reasons.collect::<String>());
         let head = [TEXT, (MISS, "absent")];
         Some(Self {
             upstreams: Arc::clone(upstreams),
@@ -151,8 +153,25 @@ impl CacheUpstreams {
             narinfos: Arc::clone(narinfos),
             uploads,
             known: Sharded::new(SHARD_COUNT, MEMORY_LEN, Arc::default()),
-            absent: Prepared::new(Status::NOT_FOUND, &head, text.as_bytes()),
+            absent: Prepared::new(Status::NOT_FOUND, &head, absent_text.as_bytes()),
+            absent_text,
         })
+    }
+
+    /// Returns the public keys that clients must trust to use paths of the upstreams, each once:
+    /// those of upstreams whose paths are not signed by this cache.
+    pub(crate) fn client_keys(&self) -> Vec<String> {
+        let all = self.upstreams.list();
+        let asked = self.ids.iter().filter_map(|id| all.get(*id));
+        let theirs = asked.filter(|one| one.settings.resign == Resign::No);
+        let mut keys: Vec<String> = Vec::new();
+        for key in theirs.flat_map(|one| &one.settings.public_keys) {
+            let key = key.to_string();
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        keys
     }
 
     /// Answers a request on an I/O thread from memory, or dispatches it. The path is neither in the
@@ -244,12 +263,12 @@ impl CacheUpstreams {
         let done = move |looked_up: LookedUp| {
             let response = match looked_up {
                 LookedUp::Found(found) => cache.found(&found, &request),
-                LookedUp::Absent(miss) => {
+                LookedUp::Absent => {
                     if request.via.is_empty() {
                         let time = cache.config.negative_ttl;
                         cache.remember(hash_part, Known::Absent, time);
                     }
-                    cache.missing("absent", &miss)
+                    cache.not_here()
                 }
                 LookedUp::Unknown(miss) => cache.unknown(&miss),
             };
@@ -300,15 +319,13 @@ impl CacheUpstreams {
         let done = move |looked_up: LookedUp| {
             let found = match looked_up {
                 LookedUp::Found(found) => found,
-                LookedUp::Absent(miss) => {
-                    return responder.respond(request.mark(cache.missing("absent", &miss)));
-                }
+                LookedUp::Absent => return responder.respond(request.mark(cache.not_here())),
                 LookedUp::Unknown(miss) => {
                     return responder.respond(request.mark(cache.unknown(&miss)));
                 }
             };
             if let Err(refusal) = cache.info(&found) {
-                return responder.respond(request.mark(refusal.answer().response()));
+                return responder.respond(request.mark(cache.refused(refusal)));
             }
             if request.is_head {
                 let response = head_of_nar(&found.narinfo);
@@ -405,7 +422,7 @@ impl CacheUpstreams {
     fn found(&self, found: &Found, request: &Request) -> Response {
         let info = match self.info(found) {
             Ok(info) => info,
-            Err(refusal) => return refusal.answer().response(),
+            Err(refusal) => return self.refused(refusal),
         };
         let Some(text) = self.text(found, &info) else {
             return Fixed::Unavailable.response();
@@ -450,6 +467,19 @@ impl CacheUpstreams {
                 let text = miss.text("No upstream cache could say whether it has this path.\n");
                 Response::text(Status::SERVICE_UNAVAILABLE, text).header("Retry-After", "5")
             }
+        }
+    }
+
+    /// Returns the response about a path that all upstreams lack.
+    fn not_here(&self) -> Response {
+        Response::text(Status::NOT_FOUND, self.absent_text.clone()).header(MISS, "absent")
+    }
+
+    /// Returns the response about a path that the policy hides, or about which it cannot decide.
+    fn refused(&self, refusal: Refusal) -> Response {
+        match refusal.is_absence() {
+            true => self.not_here(),
+            false => refusal.answer().response(),
         }
     }
 

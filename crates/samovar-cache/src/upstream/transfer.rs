@@ -3,8 +3,8 @@
 //! A thread of the upstream's pool receives the NAR, verifies it in passing, and writes it to the
 //! NAR cache, from which readers read, each at its own speed. If the NAR cache does not take it,
 //! its last bytes are in a window of memory. The thread then waits while the fastest reader has not
-//! read the window, and a reader that falls behind the window joins a new transfer, and goes on
-//! where it was. The thread ends when no reader is left.
+//! read the window, and a reader that falls behind the window gets a transfer of its own, which
+//! begins anew. The thread ends when no reader is left.
 //!
 //! Readers get the last piece only when the NAR has turned out to be right. So no reader gets the
 //! end of a wrong one. A short NAR is received as a whole before the first response to it: if it is
@@ -171,31 +171,43 @@ impl Transfer {
             },
             None => started,
         };
-        let new = Arc::new(Self {
+        let new = Self::new(found, (transfers, nar_cache));
+        let reader = new.await_start(at, started);
+        running.insert(key, Arc::downgrade(&new));
+        drop(running);
+        new.begin();
+        (new, reader)
+    }
+
+    fn new(
+        found: &Arc<Found>,
+        (transfers, nar_cache): (&Arc<Transfers>, Option<&Arc<NarCache>>),
+    ) -> Arc<Self> {
+        Arc::new(Self {
             found: Arc::clone(found),
             transfers: Arc::clone(transfers),
             nar_cache: nar_cache.cloned(),
             state: Mutex::default(),
             read: Condvar::new(),
-        });
-        let mut state = new.state.locked();
+        })
+    }
+
+    /// Adds a reader to a transfer that has not begun.
+    fn await_start(&self, at: u64, started: Started) -> u64 {
+        let mut state = self.state.locked();
         let reader = state.add(at);
         state.waiting.push((reader, started));
-        drop(state);
-        running.insert(key, Arc::downgrade(&new));
-        drop(running);
-        let transfer = Arc::clone(&new);
-        if found
-            .upstream
-            .nars
-            .run(Box::new(move || transfer.run()))
-            .is_err()
-        {
-            new.fail(Failed::Trouble(
-                "too many NARs are requested from it".to_owned(),
-            ));
+        reader
+    }
+
+    /// Begins to receive the NAR.
+    fn begin(self: &Arc<Self>) {
+        let transfer = Arc::clone(self);
+        let nars = &self.found.upstream.nars;
+        if nars.run(Box::new(move || transfer.run())).is_err() {
+            let reason = "too many NARs are requested from it".to_owned();
+            self.fail(Failed::Trouble(reason));
         }
-        (new, reader)
     }
 
     /// Adds a reader, unless the transfer has failed or its window has moved past the reader.
@@ -216,12 +228,14 @@ impl Transfer {
         Ok(reader)
     }
 
-    /// Joins another transfer of the same NAR, for a reader that has read `at` bytes.
-    pub(super) fn rejoin(&self, at: u64) -> (Arc<Self>, u64) {
+    /// Begins a transfer of the same NAR for one reader alone, which has read `at` bytes and fell
+    /// behind the window of this one.
+    pub(super) fn begin_again(&self, at: u64) -> (Arc<Self>, u64) {
+        let new = Self::new(&self.found, (&self.transfers, self.nar_cache.as_ref()));
         // The length was compared when this transfer started.
-        let started = Box::new(|_| {});
-        let places = (&self.transfers, self.nar_cache.as_ref());
-        Self::join(&self.found, places, at, started)
+        let reader = new.await_start(at, Box::new(|_| {}));
+        new.begin();
+        (new, reader)
     }
 
     /// Returns the next bytes for a reader, of those before `limit`. If there are none yet, stores
