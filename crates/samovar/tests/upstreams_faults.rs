@@ -250,7 +250,9 @@ fn a_nar_that_is_gone_is_a_miss_and_so_is_its_narinfo() {
         let relay = Relay::start(&upstream.url(), &CACHE.public_key);
         check_build(line, End::Built, &relay);
         // The next client is told so for the narinfo.
-        assert_eq!(relay.narinfo(&CACHE.low).0.status, 404);
+        let narinfo = relay.narinfo(&CACHE.low).0;
+        assert_eq!(narinfo.status, 404);
+        assert_eq!(narinfo.header("Samovar-Miss"), Some("absent"));
         assert_eq!(upstream.count(&CACHE.nar_url(&CACHE.low)), 1);
     }
 }

@@ -340,10 +340,12 @@ impl CacheUpstreams {
                     let response = request.nar(joined);
                     responder.respond(request.mark(response));
                 }
-                // The transfer has reported it.
-                Err(_) => {
+                // The transfer has told the director, which knows that a NAR is gone or wrong.
+                Err(failed) => {
                     let mut wanted = wanted;
-                    wanted.excluded.push(of.upstream.id());
+                    if matches!(failed, Failed::Trouble(_)) {
+                        wanted.excluded.push(of.upstream.id());
+                    }
                     cache.send_nar(wanted, request, responder);
                 }
             };
