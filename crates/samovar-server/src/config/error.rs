@@ -76,7 +76,7 @@ pub enum ConfigError {
     },
     /// The name of a cache or an upstream is invalid.
     #[error(
-        "{origin}: invalid name of {thing} {:?}: use a to z, 0 to 9 and dashes, {} at most",
+        "{origin}: invalid name of {thing} {:?}: use at most {} characters: a to z, 0 to 9, dashes",
         shown(.name),
         NAME_LEN_MAX
     )]

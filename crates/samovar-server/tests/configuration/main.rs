@@ -224,7 +224,8 @@ fn invalid_settings_are_refused() {
     );
     refused(
         "[caches.A]\npriority = 1",
-        "samovar.toml:1: invalid name of a cache \"A\": use a to z, 0 to 9 and dashes, 64 at most",
+        "samovar.toml:1: invalid name of a cache \"A\": use at most 64 characters: a to z, \
+         0 to 9, dashes",
     );
     refused(
         "priority = 2147483648",

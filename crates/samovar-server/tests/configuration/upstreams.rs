@@ -355,8 +355,8 @@ fn options_in_the_wrong_place_are_refused() {
     }
     refused(
         "[upstreams.A]\nurl = \"https://a\"",
-        "samovar.toml:1: invalid name of an upstream \"A\": use a to z, 0 to 9 and dashes, 64 at \
-         most",
+        "samovar.toml:1: invalid name of an upstream \"A\": use at most 64 characters: a to \
+         z, 0 to 9, dashes",
     );
     let variable = |name: &str, message: &str| {
         let pair = (name.to_owned(), "x".to_owned());
