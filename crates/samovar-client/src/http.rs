@@ -111,8 +111,9 @@ impl Http {
         Self::with(remote, patience, None, None)
     }
 
-    /// Returns a client that sends this certificate to a server that asks for one. `origin`: the
-    /// URL of the host and port to connect to, instead of those of `remote` and of a proxy.
+    /// Returns a client that sends `certificate` if the server asks for one. With an `origin`, the
+    /// client connects to the host and port of this URL, and neither to those of `remote` nor to a
+    /// proxy.
     ///
     /// # Errors
     ///

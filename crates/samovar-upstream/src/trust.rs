@@ -24,7 +24,7 @@ pub enum Distrust {
     /// The narinfo describes another path.
     #[error("its narinfo describes {0}, which is another path")]
     OtherPath(StorePath),
-    /// No trusted key has signed the narinfo. Contains the names of the keys that have.
+    /// No trusted key has signed the narinfo. Contains the key names of its signatures.
     #[error("its narinfo has no signature by a trusted key, only by: {0:?}")]
     Untrusted(Vec<String>),
     /// The content address does not match the path.

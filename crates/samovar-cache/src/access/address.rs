@@ -50,8 +50,8 @@ fn canonical(network: IpNet) -> IpNet {
     }
 }
 
-/// Returns the network that a text such as `10.1.2.3/8` means, if it has bits after the prefix,
-/// which have no effect.
+/// Returns the network without its host bits (`10.0.0.0/8`) if a text such as `10.1.2.3/8` has host
+/// bits that are not zero; otherwise `None`.
 pub fn without_host_bits(text: &str) -> Option<String> {
     let network = network(text)?;
     (network != network.trunc()).then(|| network.trunc().to_string())

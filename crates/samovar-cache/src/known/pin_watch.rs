@@ -153,7 +153,8 @@ impl PinWatch {
         }
         self.start(&mut state).map_err(WaitError::Thread)?;
         state.is_due |= state.change_count != change_count;
-        // With older generations of another follower, this one gets more messages, but misses none.
+        // The generations that another follower of the cache has stored may be older. Then this
+        // follower gets some messages again, but misses none.
         let name = follower.stored.name().to_owned();
         state.known.entry(name).or_insert(generations);
         state.followers.push(follower);

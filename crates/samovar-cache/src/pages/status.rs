@@ -61,7 +61,8 @@ pub(crate) fn page(status: &Status, host: &str) -> Response {
     .set_header("Cache-Control", "no-store")
 }
 
-/// Links to the pages of paths, which another listener serves; no links if its URL is not known.
+/// Links to the pages of store paths. Another listener serves these pages; if the URL of that
+/// listener is not known, there are no links.
 #[derive(Debug, Default)]
 struct Links(Option<String>);
 

@@ -79,9 +79,10 @@ impl Background {
             if before.narinfos().any(|old| Arc::ptr_eq(old, narinfos)) {
                 continue;
             }
-            // While the closures of a policy's roots are unknown, all its requests fail. So the
-            // closures are computed before a new policy comes into use. If the present policy's
-            // closures are unknown too, requests fail already and waiting gains nothing.
+            // While the closures of a policy's roots are unknown, all requests under this policy
+            // fail. So compute the closures before the new policy replaces the present one. If the
+            // present policy is equal and its closures are unknown as well, requests fail anyway,
+            // and waiting gains nothing.
             let policy = &narinfos.reader.policy;
             let mut policies = before.narinfos().map(|old| &old.reader.policy);
             let fails = policies.any(|old| old.is_unknown() && old.config == policy.config);

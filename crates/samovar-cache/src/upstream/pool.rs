@@ -151,7 +151,8 @@ impl Shared {
             state.background_count += usize::from(is_background);
             drop(state);
             let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
-            // The panic hook has reported it. Whoever waits for the job is told by what it drops.
+            // The panic hook has reported a panic. Those who wait for the job learn of the panic,
+            // because what the job owned has been dropped.
             drop(done);
             state = self.state.locked();
             state.background_count -= usize::from(is_background);

@@ -221,8 +221,8 @@ impl Pusher {
             let paths = self.find(roots);
             let pushed = paths.and_then(|paths| Ok((self.push(&paths)?, paths.absent)));
             let error = match pushed {
-                // Repeating a push that the cache refuses would not help, so only a push that never
-                // gives up does that: the operator may renew the token.
+                // The cache has refused the push and would refuse it again. Only a push without a
+                // limit of attempts is repeated: the operator may renew the token meanwhile.
                 Err(error)
                     if Failed::of(&error) == Some(Failed::Refused)
                         && attempt_count_max < u32::MAX =>

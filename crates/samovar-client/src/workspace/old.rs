@@ -279,7 +279,8 @@ fn remove(from: &Path, root: &Path) {
     }
 }
 
-/// Removes the link to a state that was converted while an overlay hid the link.
+/// Removes the symbolic link `.samovar` that points to the state of an earlier version. The
+/// conversion of the state leaves the link if an overlay is mounted over it.
 pub fn remove_link(root: &Path) {
     let link = root.join(STATE_DIRECTORY);
     let target = fs::read_link(&link).unwrap_or_default();

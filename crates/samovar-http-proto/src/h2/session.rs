@@ -231,7 +231,8 @@ impl<T: Default> Session<T> {
         self.pipe.lock().take_output(out);
     }
 
-    /// Returns whether the connection has ended; no output follows what is buffered.
+    /// Returns whether the connection has ended. Then only the output that is already buffered
+    /// remains to be sent.
     pub fn is_closed(&self) -> bool {
         matches!(self.state, State::Closed)
     }

@@ -154,8 +154,8 @@ impl Inbox {
     pub(crate) fn drain(&self, messages: &mut Vec<Message>) {
         if let Some(mail) = &mut *self.mail.locked() {
             // A sender adds its message before it wakes the thread, so the message may be taken
-            // before the wake-up arrives. `is_woken` makes `take` clear the wake-up in any case:
-            // one that stays would end every future wait.
+            // before the wake-up arrives. `is_woken` makes `take` clear the wake-up even then:
+            // a wake-up that is left pending would end every later wait at once.
             mail.is_woken = true;
             self.take(mail, messages);
         }

@@ -537,8 +537,8 @@ fn process(
             Ok(ConnectionState::PeerClosed) => taken.is_ended = true,
             Ok(_) => taken.is_dry = true,
             Err(error) => {
-                // Collect the alert, the last record to be sent; rustls returns it before it reads
-                // input again.
+                // Take the alert, the last record to be sent, out of rustls, which reads no more
+                // input until the alert has been taken.
                 while tls.wants_write()
                     && let status =
                         tls.process_tls_records(input.get_mut(taken.len..).unwrap_or_default())

@@ -118,8 +118,9 @@ impl Encoder {
     /// Creates an encoder that continues inside a NAR: at `offset`, in the directory at `path`
     /// below the root, before one of its children or its end.
     ///
-    /// The offset is not checked. Names are checked, in `path` and later. The first name in each
-    /// directory of `path` may be any valid name, because its predecessor is unknown.
+    /// The offset is not checked. The names in `path` and all names that are added later are
+    /// checked, and so is their order, except for the first name that is added to each directory of
+    /// `path`: the name before it is unknown.
     ///
     /// # Errors
     ///

@@ -45,8 +45,8 @@ pub fn seconds(text: &OsStr) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds.min(SECONDS_MAX)).ok()
 }
 
-/// Parses the time of GC leases, at least one second. `off` and `0` give zero, which turns leases
-/// off.
+/// Parses how long a GC lease lasts: at least one second. `off` and `0` give zero, which turns
+/// leases off.
 pub fn gc_lease(text: &OsStr) -> Option<Duration> {
     let time = seconds(text)?;
     (time.is_zero() || time >= GC_LEASE_TIME_MIN).then_some(time)

@@ -240,8 +240,9 @@ fn receive_part(push: &Push<'_>, part: &PartKey, source: &mut dyn Read) -> Resul
             .iter()
             .filter(|other| other.is_of(push.id, &nar_hash));
         check_len(part, of_file.clone())?;
-        // The file has at least this length: refuse it before the rest is uploaded. A stored part
-        // with the same number is replaced.
+        // The stored parts and this one are a lower bound of the file's length: if that exceeds the
+        // quota, refuse this part, before the rest is uploaded. Do not count a stored part with the
+        // same number, because this part replaces it.
         let file_len = of_file
             .filter(|other| other.number != number)
             .fold(len, |sum, other| sum.saturating_add(other.len));

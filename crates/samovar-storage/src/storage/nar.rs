@@ -119,8 +119,8 @@ pub(crate) fn receive(
     // The path that will use the file counts, too.
     stored.check_quota(*used, verified.file_size.saturating_add(OWN_LEN))?;
     let in_flight = count_loose(storage, token, verified.file_size)?;
-    // The transaction that records the NAR checks the token, too, but then the file has its name
-    // already.
+    // Check the token before the file is renamed into place. The transaction that records the NAR
+    // checks the token again, but only after the rename.
     check_token(&storage.metadata, token)?;
     *used = used.saturating_add(verified.file_size);
     let (key, is_stored) = object_key(&storage.metadata, &name)?;

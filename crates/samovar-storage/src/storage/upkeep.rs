@@ -246,7 +246,8 @@ fn collecting_by<T>(
 ) -> Result<Option<T>, StorageError> {
     reserve::give_back(&storage.root);
     write_uses(storage)?;
-    // The collector removes objects: those of an unmounted directory would count as removed.
+    // Check that the directory is mounted: otherwise its files are absent, and the collector would
+    // record their objects as removed.
     storage.check_presence()?;
     let retentions = storage
         .retentions

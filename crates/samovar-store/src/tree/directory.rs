@@ -298,7 +298,7 @@ mod tests {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let mut names = BTreeSet::new();
         for number in 0..count {
-            // Various lengths, the longest first and last, and prefixes that are not unique.
+            // The names have various lengths, and many names share a prefix.
             let scrambled = number * 7919 % count;
             let name = format!(
                 "{}-{scrambled}-{}",

@@ -68,8 +68,7 @@ impl<'a> Reader<'a> {
             self.is_full = result.bytes_produced == out.len();
             if result.status == Status::StreamEnd {
                 self.is_done = true;
-                // The decoder would have decoded another valid member, so the remaining bytes are
-                // not one.
+                // The decoder has decoded all valid members, so what remains is not a member.
                 if !self.stream.unused_input().is_empty() || !self.input.is_at_end()? {
                     return Err(io::Error::other(Refusal::BytesAfterStream {
                         format: "lzip",

@@ -52,8 +52,8 @@ pub(super) fn scratch(parent: &Path) -> anyhow::Result<Scratch> {
     })
 }
 
-/// A directory of this process. On drop, it is removed with the files that were created here, and
-/// with no others.
+/// A temporary directory for this process. On drop, the files and directories that this value has
+/// created are removed, then the directory itself, unless something else is in it.
 #[derive(Debug)]
 pub(super) struct Scratch {
     dir: PathBuf,

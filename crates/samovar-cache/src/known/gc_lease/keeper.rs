@@ -150,7 +150,8 @@ impl Keeper {
             return Err(LeaseError::Stopped);
         };
         let mut roots = daemon.temp_roots()?;
-        // The socket may belong to the daemon of another store, where leases protect nothing.
+        // The socket may belong to the daemon of another store, whose leases do not protect this
+        // store. To find out, ask the daemon for a path of this store.
         let newest = self.store.newest(None, 1).unwrap_or_default();
         if let Some(newest) = newest.first()
             && !roots.is_valid(&newest.path)?

@@ -182,8 +182,9 @@ pub(in super::super) fn is_mounted(workspace: &Workspace) -> Option<bool> {
 }
 
 fn is_served(workspace: &Workspace, overlay: &Overlay) -> bool {
-    // A process that ends by a signal that it handles unmounts the lower layer. The overlay lists
-    // its directories nevertheless, from the cache of the kernel.
+    // When the process that serves the lower layer catches a signal and exits, it unmounts this
+    // layer. The overlay still lists the layer's directories, from the kernel's cache. So check the
+    // layer itself.
     let has_lower = || overlay.lower.is_none() || is_served_by_fuse(&overlay.layers.join(LOWER));
     let list = || fs::read_dir(&workspace.root)?.next().transpose();
     workspace.is_mounted() && has_lower() && list().is_ok()
