@@ -1,7 +1,7 @@
 //! Rules for imports between the files of one crate: no large import cycles, and no import from a
-//! higher floor.
+//! higher layer.
 //!
-//! ARCHITECTURE.md may list the floors of a crate, from the top down:
+//! A block marked `floors` in ARCHITECTURE.md lists the layers of a crate, from the top down:
 //!
 //! ````text
 //! ```floors crates/samovar-cache
@@ -43,11 +43,11 @@ pub(super) fn check(texts: &[Text], document: &str) -> Vec<Finding> {
             Finding::new(files[0], 0, message)
         }));
     }
-    for (folder, floors) in floors(document) {
+    for (folder, layers) in layers(document) {
         match crates.get(&*folder) {
-            Some(modules) => findings.extend(upward(&folder, &floors, modules)),
+            Some(modules) => findings.extend(upward(&folder, &layers, modules)),
             None => {
-                let message = format!("draws the floors of `{folder}`, which is no crate");
+                let message = format!("lists the layers of `{folder}`, which is no crate");
                 findings.push(Finding::new(DOCUMENT, 0, message));
             }
         }
@@ -55,8 +55,8 @@ pub(super) fn check(texts: &[Text], document: &str) -> Vec<Finding> {
     findings
 }
 
-/// Parses the floors that a document lists for each crate, from the top down.
-fn floors(document: &str) -> Vec<(String, Vec<Vec<String>>)> {
+/// Parses the layers that a document lists for each crate, from the top down.
+fn layers(document: &str) -> Vec<(String, Vec<Vec<String>>)> {
     let mut found = Vec::new();
     let mut lines = document.lines();
     while let Some(line) = lines.next() {
@@ -69,19 +69,19 @@ fn floors(document: &str) -> Vec<(String, Vec<Vec<String>>)> {
     found
 }
 
-/// Reports modules that import from their own floor or a higher one, and modules without a floor.
-fn upward(folder: &str, floors: &[Vec<String>], modules: &Modules<'_>) -> Vec<Finding> {
-    let floor = |name: &str| {
-        let mut all = floors.iter();
+/// Reports modules that import from their own layer or a higher one, and modules without a layer.
+fn upward(folder: &str, layers: &[Vec<String>], modules: &Modules<'_>) -> Vec<Finding> {
+    let layer = |name: &str| {
+        let mut all = layers.iter();
         all.position(|names| names.iter().any(|listed| listed == name))
     };
     let mut findings = Vec::new();
     for (from, targets) in Uses::of(modules).arrows() {
         let Some(name) = from.first() else { continue };
         let file = modules[&from].file;
-        let Some(own) = floor(name) else {
+        let Some(own) = layer(name) else {
             let message =
-                format!("is on no floor: list `{name}` below `{FENCE}{folder}` in {DOCUMENT}");
+                format!("is in no layer: list `{name}` below `{FENCE}{folder}` in {DOCUMENT}");
             findings.push(Finding::new(file, 0, message));
             continue;
         };
@@ -90,9 +90,9 @@ fn upward(folder: &str, floors: &[Vec<String>], modules: &Modules<'_>) -> Vec<Fi
             .filter_map(|to| to.first())
             .filter(|to| *to != name)
         {
-            if floor(to).is_some_and(|other| other <= own) {
+            if layer(to).is_some_and(|other| other <= own) {
                 let message = format!(
-                    "imports `{to}`, which is not below `{name}` in {DOCUMENT}: a floor knows only \
+                    "imports `{to}`, which is not below `{name}` in {DOCUMENT}: a layer knows only \
                      those below it"
                 );
                 findings.push(Finding::new(file, 0, message));
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(found.len(), 3, "{found:?}");
         assert!(found[0].contains("bottom.rs: imports `top`"), "{found:?}");
         assert!(found[1].contains("left.rs: imports `right`"), "{found:?}");
-        assert!(found[2].contains("new.rs: is on no floor"), "{found:?}");
+        assert!(found[2].contains("new.rs: is in no layer"), "{found:?}");
         assert!(messages(&[], "```floors crates/b\n```")[0].contains("no crate"));
     }
 }

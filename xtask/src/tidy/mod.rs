@@ -3,7 +3,7 @@
 //! | module | rules |
 //! | --- | --- |
 //! | [`arrows`] | crates depend on each other as ARCHITECTURE.md draws it |
-//! | [`imports`] | files of a crate import each other in small circles only, floors only downwards |
+//! | [`imports`] | files of a crate import each other in small circles only, layers only downwards |
 //! | [`rooms`] | modules at the top level of a crate do not import each other in circles |
 //! | [`methods`] | the methods of a type are in at most three files |
 //! | [`functions`] | functions have at most 70 lines, or a reason to be longer |
@@ -113,8 +113,8 @@ pub(crate) fn check(repository: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Prints the number of rooms of each crate below `repository`, of the arrows between them, and of
-/// the arrows that lead up.
+/// Prints for each crate below `repository` the number of modules at the top level, of the imports
+/// between them, and of the imports from a higher layer.
 pub(crate) fn print_rooms(repository: &Path) -> Result<()> {
     let mut texts = Vec::new();
     read_texts(repository, "", &mut texts)?;

@@ -1,5 +1,5 @@
-//! Rule that the rooms of a crate do not import each other in circles. A room is a module at the
-//! top level of a crate, with all modules below it.
+//! Rule that the modules at the top level of a crate do not import each other in circles. Each is
+//! taken together with all modules below it, and called a room in this file.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,10 +7,11 @@ use super::ratchet::Exceptions;
 use super::uses::{Arrows, Uses, circles};
 use super::{Finding, Text, modules};
 
-/// The list of crates whose rooms still import each other, with the number of these rooms.
+/// The list of crates whose modules at the top level still import each other in circles, with the
+/// number of these modules.
 pub(super) const LIST: &str = "xtask/circles.txt";
 
-/// Counts the rooms in circles, and compares the numbers with the list.
+/// Counts the modules at the top level that are in circles, and compares the numbers with the list.
 pub(super) fn check(texts: &[Text], list: &str) -> Vec<Finding> {
     let crates = modules::by_crate(texts);
     let all: BTreeMap<&str, Arrows<String>> = crates
@@ -38,24 +39,24 @@ pub(super) fn check(texts: &[Text], list: &str) -> Vec<Finding> {
     })
 }
 
-/// Returns a table of the rooms of each crate.
+/// Returns a table of the numbers of modules and imports at the top level of each crate.
 pub(super) fn table(texts: &[Text]) -> String {
-    let mut lines = vec!["rooms  arrows  up  in circles  crate".to_owned()];
+    let mut lines = vec!["modules  imports  up  in circles  crate".to_owned()];
     for (folder, modules) in &modules::by_crate(texts) {
         let arrows = Uses::of(modules).room_arrows();
         let count: usize = arrows.values().map(BTreeSet::len).sum();
         let in_circles: usize = circles(&arrows).iter().map(Vec::len).sum();
         let (rooms, up) = (arrows.len(), up_count(&arrows));
         lines.push(format!(
-            "{rooms:>5}  {count:>6}  {up:>2}  {in_circles:>10}  {folder}"
+            "{rooms:>7}  {count:>7}  {up:>2}  {in_circles:>10}  {folder}"
         ));
     }
     lines.join("\n")
 }
 
-/// Returns the number of arrows that lead up if the rooms are stacked well: rooms that import no
-/// room which is left go to the bottom, and else the one with most importers, compared with its
-/// imports.
+/// Returns the number of imports from a higher layer if the rooms are stacked well: repeatedly, a
+/// room that imports none of the rooms left goes to the bottom; if each imports one, the room with
+/// the most importers, compared with the number of its imports.
 fn up_count(arrows: &Arrows<String>) -> usize {
     let mut left = arrows.clone();
     let mut up_count = 0;

@@ -49,7 +49,7 @@ impl<'a> Uses<'a> {
         arrows
     }
 
-    /// Returns the arrows between the rooms of the crate, which are its modules at the top level.
+    /// Returns the imports between the modules at the top level of the crate.
     pub(super) fn room_arrows(&self) -> Arrows<String> {
         let mut rooms = Arrows::new();
         for (from, targets) in self.arrows() {
