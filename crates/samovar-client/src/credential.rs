@@ -49,9 +49,9 @@ pub fn hide_token() -> anyhow::Result<()> {
     seal()
 }
 
-/// Replaces this process by one without [`TOKEN_VARIABLE`], which gets the token by a pipe:
-/// programs that it starts could read its environment in `/proc`. Does nothing if the variable is
-/// not set.
+/// Replaces this process by one that gets the token by a pipe instead of by [`TOKEN_VARIABLE`]:
+/// programs that a process starts can read the environment of the process in `/proc`. Does nothing
+/// if the variable is not set.
 ///
 /// # Errors
 ///

@@ -10,9 +10,9 @@
 //! | `$SAMOVAR_TOKEN` | bearer token |
 //! | the file that Nix's setting `netrc-file` names | HTTP Basic |
 //!
-//! `$SAMOVAR_TOKEN` is for the cache of the command line or of `$SAMOVAR_CACHE`. A workspace has
-//! recorded the cache of the command line that opened it, and so have kept changes: if
-//! `$SAMOVAR_CACHE` names another host meanwhile, the token is for that one.
+//! `$SAMOVAR_TOKEN` is for the cache that the command line or `$SAMOVAR_CACHE` names. A workspace,
+//! or kept changes, may have recorded the cache earlier. If `$SAMOVAR_CACHE` names another host
+//! than the recorded cache has, the token is not for the recorded cache.
 
 use std::io;
 use std::net::IpAddr;
@@ -31,7 +31,7 @@ use crate::remote::{Remote, URL_VARIABLE};
 /// by commas.
 pub const PLAIN_VARIABLE: &str = "SAMOVAR_PLAIN_HTTP";
 
-/// The files that the command line names, and whose server it is.
+/// The files that the command line names, and whether it also names the server.
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
     /// File with a token in its first line; `-` for standard input.

@@ -79,7 +79,8 @@ impl<'a> Payload<'a> {
 #[derive(Debug, Clone)]
 pub struct Http {
     agent: Agent,
-    /// Sends a request again whose kept connection the server has closed; `None`: nothing does.
+    /// The agent that repeats a request if the server has closed the kept connection. `None`: such
+    /// a request is not repeated.
     unpooled: Option<Agent>,
     remote: Remote,
     patience: Patience,

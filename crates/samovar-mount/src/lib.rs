@@ -1,5 +1,5 @@
-//! Mounts of snapshots: what is special about the kernel of Linux in `samovar mount`, in
-//! `samovar workspace run`, and in workspaces in overlay mode.
+//! Mounts of snapshots: what `samovar mount`, `samovar workspace run`, and workspaces in overlay
+//! mode need of the Linux kernel.
 //!
 //! | module | contents |
 //! | --- | --- |

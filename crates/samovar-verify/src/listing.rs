@@ -22,8 +22,8 @@ const LEVEL: i32 = 3;
 /// Window of the encoder, as a power of two: 1 MiB, for which it needs less than 4 MiB of memory.
 const WINDOW_LOG: u32 = 20;
 
-/// Compresses listings below [`PENDING_LEN`]. To create it takes longer than to use it: the library
-/// asks for the features of the processor, which traps in a virtual machine.
+/// Compresses listings below [`PENDING_LEN`]. Creating a compressor takes longer than using it: the
+/// library asks for the features of the processor, which traps in a virtual machine.
 static COMPRESSOR: Mutex<Option<Compressor<'static>>> = Mutex::new(None);
 
 /// Builds the listing of a NAR from its parts, in bounded memory.

@@ -15,7 +15,7 @@ impl Skipped {
         paths.map(|path| &**path)
     }
 
-    /// Returns the hidden path that is this path, or the directory that contains it.
+    /// Returns this path if it is hidden, or the hidden directory that contains it.
     #[must_use]
     pub fn hides(&self, path: &[u8]) -> Option<&Path> {
         let path = Path::new(std::ffi::OsStr::from_bytes(path));
@@ -25,7 +25,7 @@ impl Skipped {
 
 impl Scanned {
     /// Adds the entries that `base` has at and below [hidden](Skipped::hidden) paths: nobody has
-    /// removed them. Their files cannot be read.
+    /// removed these entries. Their files cannot be read.
     ///
     /// # Errors
     ///

@@ -164,8 +164,8 @@ impl Entries {
         })
     }
 
-    /// Returns a tree of these entries of other trees, which come in the order of a NAR, beginning
-    /// with the root, a directory.
+    /// Returns a tree of entries of other trees. The entries come in the order of a NAR, beginning
+    /// with the root, which is a directory.
     ///
     /// # Errors
     ///

@@ -32,7 +32,7 @@ impl<'a> Files<'a> {
     ///
     /// # Errors
     ///
-    /// [`ReadError::Changed`] if it is not the scanned directory any more; [`ReadError::Io`].
+    /// [`ReadError::Changed`] if the root is not the scanned directory any more; [`ReadError::Io`].
     pub fn open_root(scanned: &'a Scanned) -> Result<Self, ReadError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let error = |errno| ReadError::of_call(scanned.root.clone(), errno);
@@ -57,8 +57,8 @@ impl<'a> Files<'a> {
     ///
     /// # Errors
     ///
-    /// [`ReadError::Changed`] if it differs from the scan, or if the entry is not a regular file;
-    /// [`ReadError::Io`].
+    /// [`ReadError::Changed`] if the file differs from the scan, or if the entry is not a regular
+    /// file; [`ReadError::Io`].
     pub fn open(&mut self, index: usize) -> Result<File, ReadError> {
         let scanned = self.scanned;
         let entry = scanned.entries.get(index);

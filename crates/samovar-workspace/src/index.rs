@@ -22,13 +22,13 @@
 //!
 //! Names and targets are their length (16 bits) and their bytes. There is one encoding for each
 //! index. A file that is cut off or damaged is refused as a whole: the digests are then computed
-//! again, so it need not be flushed to the disk.
+//! again, so an index need not be flushed to the disk.
 //!
 //! # Power loss
 //!
-//! A program need not flush its files either. After a power loss, a file can have its last mtime,
-//! but its earlier contents. So an index of another boot is not trusted for files that changed less
-//! than a minute before it was made.
+//! Programs need not flush their files either. After a power loss, a file can have its last mtime,
+//! but its earlier contents. So an index that was made in another boot is not trusted for files
+//! that changed less than a minute before the index was made.
 
 use std::fs;
 use std::io::{self, Write};
@@ -99,7 +99,7 @@ impl Index {
     /// Returns the indices of the files that have no digest then.
     ///
     /// A file is unchanged if path, size, mtime, ctime and inode are the same, and both times are
-    /// before [`Scanned::settled`] of the index: later ones could be those of two changes.
+    /// before [`Scanned::settled`] of the index: two changes could have the same later time.
     pub fn apply(&self, scanned: &mut Scanned) -> Vec<usize> {
         let mut known = Vec::new();
         for item in Walk::new([&self.entries, &scanned.entries]) {
@@ -143,8 +143,8 @@ impl Index {
         old.is_same(new) && old.mtime < self.settled && old.ctime < self.settled
     }
 
-    /// Reads the index in a state directory; `None` if it has none. If another boot wrote it, files
-    /// that changed in the minute before are not trusted.
+    /// Reads the index in a state directory; `None` if there is none. If the index was written in
+    /// another boot, it is not trusted for files that changed in the minute before.
     ///
     /// # Errors
     ///

@@ -1,9 +1,9 @@
 //! Modes of directories that a command changes for a while.
 //!
 //! A read-only directory is writable while entries of it are replaced, and a new directory gets its
-//! mode after its entries. Until then, the file `modes` in the state directory lists both. So the
-//! next command sets the modes that a killed one has left: they would look like changes of the
-//! user.
+//! mode after its entries. Until then, the file `modes` in the state directory lists both kinds of
+//! directories. If a command is killed, the next one sets the modes in the list: otherwise the
+//! modes that were left would look like changes of the user.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -22,7 +22,7 @@ use crate::{Entries, Kind, Root};
 /// the mode in octal digits, and the path.
 const MODES: &str = "modes";
 
-/// Mode of a directory in which entries are replaced, if its own does not permit it.
+/// Mode of a directory in which entries are replaced, if its own mode does not permit this.
 pub const WRITABLE: u16 = 0o700;
 
 /// Write and search permission of the owner.
@@ -69,7 +69,7 @@ pub fn remember(
     }
 }
 
-/// Forgets the modes: all directories have theirs.
+/// Forgets the modes, because all directories have their own again.
 pub fn forget(state: &Path) {
     fs::remove_file(state.join(MODES)).unwrap_or_default();
 }
@@ -85,7 +85,7 @@ pub fn complete(root: &Path, state: &Path) {
     };
     let lines = text.split(|byte| *byte == 0);
     let directories: BTreeMap<&[u8], (bool, u16)> = lines.filter_map(parse).collect();
-    // Those below a directory that nobody may enter come first.
+    // Directories below one that nobody may enter come first.
     for (path, (is_old, mode)) in directories.into_iter().rev() {
         let Ok(found) = root.stat(path) else {
             continue;

@@ -4,9 +4,9 @@
 //!
 //! Threads claim runs of consecutive files and read them. Without a NAR, a run is only hashed. With
 //! a NAR, a thread writes the bytes of its run, framing included, into pieces, each with its offset
-//! in the NAR. The consumer takes the pieces in order. A thread may be ahead of the consumer by
-//! a window of bytes, then it waits. The thread that has the next piece is never waiting: runs
-//! are claimed in order, so its piece is in the window.
+//! in the NAR. The consumer takes the pieces in order. A thread that is ahead of the consumer by a
+//! window of bytes waits. The thread with the next piece never waits: runs are claimed in order, so
+//! its piece is in the window.
 //!
 //! # Limits
 //!
@@ -47,7 +47,7 @@ const RUN_COUNT_MAX: usize = 256;
 /// Number of links and directories between two checks of the length of a run.
 const STEP_COUNT: usize = 16;
 
-/// Number of times that a changing tree is read before that is an error.
+/// Number of times that a changing tree is read before the change counts as an error.
 const ATTEMPTS_MAX: usize = 8;
 
 /// Maximum number of reading threads.
@@ -87,10 +87,10 @@ pub fn read_tree(
 }
 
 /// Like [`hash()`], and scans the whole tree once more, to be sure that all entries, directories
-/// included, were in the scanned state at one moment: after the first scan, and before the second.
-/// If the tree has changed, or changed so shortly before the scan that a further change in the same
-/// tick of the clock would be invisible, starts again with a new scan, a few times. Only what
-/// differs is read again, unless the hash of the NAR is wanted.
+/// included, were in the scanned state at one moment between the two scans. If the tree has
+/// changed, or changed so shortly before the scan that a further change in the same tick of the
+/// clock would be invisible, starts again with a new scan, a few times. Only what differs is read
+/// again, unless the hash of the NAR is wanted.
 ///
 /// # Errors
 ///
@@ -122,7 +122,7 @@ pub fn hash_steady(
 
 /// Whether a tree was in the scanned state at one moment.
 enum Steady {
-    /// It was; with the hash of its NAR, if it was wanted.
+    /// The tree was in this state. Contains the hash of its NAR, if that was wanted.
     Yes(Option<NarHash>),
     /// Not known: an entry has changed in the same tick of the clock in which it was scanned. That
     /// tick is over now.

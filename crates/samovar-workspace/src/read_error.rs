@@ -45,8 +45,8 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// Returns the error of a failed system call. Errors that say that an entry was replaced or
-    /// deleted mean that the tree has changed.
+    /// Returns the error of a failed system call. An error that means that an entry was replaced or
+    /// deleted becomes [`ReadError::Changed`].
     pub(crate) fn of_call(path: PathBuf, errno: Errno) -> Self {
         match errno {
             Errno::NOENT | Errno::STALE | Errno::LOOP | Errno::NOTDIR | Errno::ISDIR => {

@@ -1,9 +1,10 @@
-//! Repositories of version control systems in a tree: which entries they are, and what they say.
+//! Repositories of version control systems in a tree: which entries belong to them, and what these
+//! contain.
 //!
-//! A *unit* is a directory such as `.git`. Its files refer to each other, so those of one side are
-//! useless with those of another side. [`merge`](mod@crate::merge) takes a unit as a whole. A git
-//! repository with another name, such as a bare one or one that a file `.git` names, is a unit by
-//! what it contains.
+//! A *unit* is a directory such as `.git`. The files of a unit refer to each other, so files of one
+//! side are useless together with files of another side. [`merge`](mod@crate::merge) takes a unit
+//! as a whole. A git repository with another name, such as a bare one or one that a file `.git`
+//! names, is recognized as a unit by its contents.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read};

@@ -18,12 +18,12 @@ use crate::read_error::ReadError;
 use crate::root::{Root, is_temporary};
 
 /// Name of the directory with the states of workspaces. Earlier versions kept the state of a
-/// workspace in its root under this name. No snapshot contains this name, at any depth: the state
-/// in it could name the server of an attacker.
+/// workspace in its root under this name. No snapshot contains this name, at any depth: a state in
+/// a snapshot could name the server of an attacker.
 pub const STATE_DIRECTORY: &str = ".samovar";
 
-/// File in the root of a workspace whose time stamp is the clock of the file system, where that has
-/// no unnamed files. Its name is that of a [temporary](is_temporary) entry.
+/// File in the root of a workspace, if the file system has no unnamed files. Its time stamp shows
+/// the clock of the file system. Its name is that of a [temporary](is_temporary) entry.
 pub const CLOCK: &str = ".samovar-tmp-000000000000c10c";
 
 /// Permission bits of a file that everybody may read.
@@ -36,8 +36,8 @@ const GRANULARITY: Mtime = Mtime {
     nanoseconds: 20_000_000,
 };
 
-/// The same if the clock of the file system is not known: two seconds is the coarsest granularity
-/// of a file system, FAT's.
+/// The maximum difference if the clock of the file system is not known: two seconds is the coarsest
+/// granularity of a file system, FAT's.
 const GRANULARITY_UNKNOWN: Mtime = Mtime {
     seconds: 2,
     nanoseconds: 0,
@@ -60,8 +60,9 @@ const LOCAL: [u64; 8] = [
     0xca45_1a4e, // bcachefs
 ];
 
-/// How many of [`LOCAL`], from the first, give a file new times whenever a program stores to a page
-/// of it that is mapped and was written to the disk. Others, such as tmpfs, do not.
+/// The first entries of [`LOCAL`], as many as this number, give a file new times whenever a program
+/// stores to a mapped page of the file that was written to the disk before. Other file systems,
+/// such as tmpfs, do not.
 const NOTIFIED_COUNT: usize = 4;
 
 /// The entries of a local directory, as a scan found them.
@@ -75,9 +76,9 @@ pub struct Scanned {
     pub states: Vec<FileState>,
     /// What the snapshot leaves out.
     pub skipped: Skipped,
-    /// Files with a stamp (mtime or ctime) before this time have got a later stamp with any change
-    /// since the scan. Files with another stamp may have changed without a visible sign. Stores to
-    /// mapped files count only if the scan has [written](Options::writes) the files.
+    /// If the stamps (mtime and ctime) of a file are before this time, any change since the scan
+    /// has given the file a later stamp. Other files may have changed without a visible sign.
+    /// Stores to mapped files count only if the scan has [written](Options::writes) the files.
     pub settled: Mtime,
     /// Whether entries of an earlier tree were [added](Self::carry), whose files cannot be read.
     pub is_carrying: bool,
@@ -92,7 +93,8 @@ pub struct Options {
     /// gives a file new times only with the first store to a page that is mapped and unchanged:
     /// further stores are not visible until the page was written.
     pub writes: bool,
-    /// Leaves out what the user may not read; otherwise it is an error.
+    /// Leaves out what the user may not read; otherwise, an entry that the user may not read is an
+    /// error.
     pub skips_unreadable: bool,
 }
 
@@ -196,7 +198,8 @@ impl Scanned {
         let kind = file_system(&root);
         let settled = settled(&root, kind);
         if options.writes {
-            // After the clock was read: who stores to a page later sets its times.
+            // Write after the clock was read: a program that stores to a page later gives the file
+            // new times.
             let written = Root::open(&root).and_then(|root| root.sync());
             written.map_err(io_error)?;
         }
@@ -269,10 +272,10 @@ impl Scanned {
         }
     }
 
-    /// Returns how long to wait until a further scan shows whatever happens after it: until the
-    /// clock of the file system is past the last change. Zero: this scan shows it already.
-    /// Entries whose last change is in the future do not count: nothing that happens now gets such
-    /// a time.
+    /// Returns how long to wait before a further scan, so that any change after that scan is
+    /// visible: until the clock of the file system is past the last change. Zero: any change after
+    /// this scan is visible. Entries whose last change is in the future do not count, because no
+    /// change gets such a time now.
     #[must_use]
     pub fn unsettled_time(&self) -> Duration {
         let now = self.settled.plus(GRANULARITY_UNKNOWN).plus(GRANULARITY);

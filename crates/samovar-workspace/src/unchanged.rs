@@ -9,13 +9,13 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{FileState, Kind, Mtime, Root, Scanned};
 
-/// Files of which this command has removed or replaced a link, by device and inode: their other
-/// links have another ctime since.
+/// Files of which this command has removed or replaced a link, by device and inode. This has
+/// changed the ctime of their other links.
 #[derive(Debug, Default)]
 pub struct Links(HashSet<(u64, u64)>);
 
 impl Links {
-    /// Notes that one of the links of a file is about to be removed, if it has others.
+    /// If a file has several links, notes that one of them is about to be removed.
     pub fn change(&mut self, found: &Stat) {
         if found.st_nlink > 1 {
             self.0.insert((found.st_dev, found.st_ino));
@@ -28,8 +28,9 @@ impl Links {
 }
 
 /// Returns whether a file or link is unchanged since the scan, before it is removed or replaced.
-/// Reads the contents of a file that may have other ones with the same metadata: a program has
-/// changed it right before the scan, or the file system gives files that are mapped no new times.
+/// Reads the contents of a file if they may have changed although the metadata are the same: a
+/// program has changed the file right before the scan, or the file system does not give new times
+/// to mapped files.
 pub fn is_as_scanned(root: &Root, scanned: &Scanned, index: usize, links: &mut Links) -> bool {
     let path = scanned.entries.path(index);
     let (Some(expected), Some(entry)) = (scanned.states.get(index), scanned.entries.get(index))

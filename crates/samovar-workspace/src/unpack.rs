@@ -6,10 +6,10 @@
 //! hands files in batches to threads that create them. A file that exceeds a batch goes to one
 //! thread in parts, so memory is bounded.
 //!
-//! Everything happens in a directory with a temporary name beside the destination. It gets the
-//! destination's name when the archive is complete and verified, and is on stable storage. On
-//! errors it is removed. The left-overs of a process that was killed are removed by the next call
-//! with a destination in the same directory.
+//! Everything happens in a directory with a temporary name beside the destination. The directory
+//! gets the destination's name when the archive is complete and verified, and is on stable storage.
+//! After an error, the directory is removed. The left-overs of a process that was killed are
+//! removed by the next call with a destination in the same directory.
 
 use std::io::{self, Read};
 use std::num::NonZero;

@@ -16,7 +16,7 @@ pub struct Paths {
     pub infos: Vec<PathInfo>,
     /// Requested paths that the store does not have.
     pub absent: Vec<HashPart>,
-    /// Number of paths of the closures that the options exclude.
+    /// Number of paths that the options exclude from the closures.
     pub excluded_count: usize,
 }
 

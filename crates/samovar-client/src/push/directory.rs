@@ -44,7 +44,7 @@ pub struct Options<'a> {
     pub directory: &'a Path,
     /// The ref to set.
     pub name: RefName,
-    /// What the user writes about it.
+    /// What the user writes about the new generation.
     pub message: Option<&'a str>,
     /// Number of generations to keep.
     pub keep: u32,
@@ -131,7 +131,7 @@ fn base(
     Ok(downloaded.ok())
 }
 
-/// Scans a directory. What the snapshot `base` has below mount points was not removed.
+/// Scans a directory. What the snapshot `base` has below mount points does not count as removed.
 fn read(
     directory: &Path,
     base: Option<&Downloaded>,

@@ -21,10 +21,10 @@ pub struct LocalTree {
 }
 
 impl LocalTree {
-    /// Computes the missing digests of a scanned directory, and makes sure that this is its state
-    /// at one moment. If it has changed since the scan, scans it again by `rescan`.
-    /// `needs_nar_hash`: whether to compute the hash of the NAR in the same pass; otherwise it is
-    /// computed if it is needed. `is_quiet`: no progress is shown.
+    /// Computes the missing digests of a scanned directory, and makes sure that the result is the
+    /// state of the directory at one moment. If the directory has changed since the scan, scans it
+    /// again by `rescan`. `needs_nar_hash`: whether to compute the hash of the NAR in the same
+    /// pass; otherwise the hash is computed when it is needed. `is_quiet`: no progress is shown.
     ///
     /// # Errors
     ///

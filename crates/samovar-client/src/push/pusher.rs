@@ -364,8 +364,8 @@ impl Pusher {
     }
 
     /// Checks that the cache accepts the login for pushes, so that a command does not run in vain.
-    /// A cache that cannot be reached now may answer after the command, and so may one without the
-    /// push protocol.
+    /// Also succeeds if the cache cannot be reached, because it may be reachable after the command,
+    /// and if the cache does not support the push protocol.
     ///
     /// # Errors
     ///

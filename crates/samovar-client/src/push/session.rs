@@ -139,8 +139,8 @@ pub(super) fn open_as(what: &str, http: &Http, infos: &[PathInfo]) -> anyhow::Re
     Ok(opened.map_or(Opening::Unsupported, Opening::Opened))
 }
 
-/// Returns the body of a request to open a push of these paths. `with_names`: whether to state
-/// their names, which the first servers with the protocol do not know.
+/// Returns the body of a request to open a push of these paths. `with_names`: whether to state the
+/// names of the paths; the first servers with the protocol refuse names.
 fn open_body(infos: &[PathInfo], with_names: bool) -> String {
     let lines = infos.iter().map(|info| OpenLine {
         hash_part: info.path.hash_part(),

@@ -44,7 +44,7 @@ pub struct Generation {
     pub token: Option<String>,
     /// Name of the machine that set the generation.
     pub host: Option<String>,
-    /// What the user has written about it.
+    /// What the user has written about the generation.
     pub message: Option<String>,
     /// `None`: the server does not state it.
     pub lineage: Option<Lineage>,
@@ -79,7 +79,7 @@ pub struct Update<'a> {
     pub keep: Option<u32>,
     /// Name of this machine.
     pub host: Option<&'a str>,
-    /// What the user writes about it.
+    /// What the user writes about the generation.
     pub message: Option<&'a str>,
 }
 
@@ -170,9 +170,9 @@ impl Refs {
         Self { http, trust: None }
     }
 
-    /// Like [`new`](Self::new), for refs whose newest generation one of `keys` must have signed, if
-    /// there are any: keys that a workspace remembers. Then requests the store directory, which
-    /// signatures include.
+    /// Like [`new`](Self::new), but requires that one of `keys`, which a workspace remembers, has
+    /// signed the newest generation of each ref. Without keys, requires no signature. With keys,
+    /// requests the store directory, which is a part of what is signed.
     ///
     /// # Errors
     ///

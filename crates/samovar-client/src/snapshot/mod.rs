@@ -129,7 +129,8 @@ impl Snapshots {
 
     /// Finds the store path that the command line names, and opens its cache. If it names a ref,
     /// also returns the generation. `keys`: if there are any, one of them must have signed the path
-    /// and, because the path of an older generation is signed alone, the newest generation.
+    /// and, if the command line names a ref, the newest generation of the ref: the signature of a
+    /// path does not state its generation.
     ///
     /// # Errors
     ///
@@ -228,7 +229,8 @@ impl Snapshots {
         })
     }
 
-    /// Requests the narinfo of a snapshot's path, and checks that the path is that of the content.
+    /// Requests the narinfo of a snapshot's path, and checks that the content gives this store
+    /// path.
     ///
     /// # Errors
     ///
@@ -241,7 +243,7 @@ impl Snapshots {
     }
 
     /// Requests the narinfo of any path. Unlike [`narinfo`](Self::narinfo), does not check that the
-    /// path is that of the content: its signatures vouch for it.
+    /// content gives this store path: the signatures of the narinfo vouch for the content.
     ///
     /// # Errors
     ///
@@ -376,7 +378,8 @@ impl Snapshots {
     }
 }
 
-/// Checks that a store path is that of its content, so that no signature is needed to trust it.
+/// Checks that the content gives this store path, so that no signature is needed to trust the
+/// content.
 ///
 /// # Errors
 ///
@@ -398,7 +401,8 @@ pub fn check_path(
     Ok(())
 }
 
-/// Returns the error of a download that was cut off, whatever its reader made of it.
+/// Returns the error of the network if it has cut off a download. The reader of the download may
+/// have failed with another error.
 fn network_error(failure: &OnceLock<String>, narinfo: &NarInfo) -> Option<anyhow::Error> {
     let failure = failure.get()?;
     let path = &narinfo.store_path;

@@ -43,7 +43,8 @@ impl Spool {
             .ok()?;
         file.try_lock().ok()?;
         let found = file.metadata().ok()?;
-        // In a directory that others can write, it may be their file, or one that must not change.
+        // In a directory that other users can write, the file may be theirs, or a hard link to a
+        // file that must not change.
         let is_own = found.uid() == rustix::process::geteuid().as_raw();
         if !found.is_file() || !is_own || found.nlink() != 1 {
             return None;
@@ -74,7 +75,7 @@ impl Spool {
         self.file.set_len(self.header_len)
     }
 
-    /// Returns whether nothing was received, also meanwhile.
+    /// Returns whether nothing was received, neither before the file was opened nor since.
     pub(super) fn is_empty(&self) -> bool {
         let found = self.file.metadata();
         found.is_ok_and(|found| found.len() <= self.header_len)
@@ -94,7 +95,7 @@ impl Spool {
 
     /// Removes the file.
     pub(super) fn remove(self) {
-        // The next download to this place replaces it.
+        // If this fails, the next download to this place replaces the file.
         fs::remove_file(&self.path).unwrap_or_default();
     }
 }

@@ -7,9 +7,9 @@
 //!
 //! So the extended attribute [`MARK`] of the files' directory names two generations: the base
 //! before and after the last change of the state. It is written before the state, and a process
-//! that is killed in between leaves the former base in the state. Commands refuse a state on a
-//! network file system whose base is neither of them, if the files are on a local disk. Where the
-//! file system has no such attributes, nothing is refused.
+//! that is killed in between leaves the former base in the state. If the files are on a local disk,
+//! and the state is on a network file system, commands refuse a state whose base is neither of
+//! these generations. Where the file system has no such attributes, nothing is refused.
 
 use std::path::Path;
 

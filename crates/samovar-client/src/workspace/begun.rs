@@ -1,12 +1,12 @@
 //! Generations that a pull has begun to merge.
 //!
-//! A pull that was killed, or that a program has disturbed, leaves the new version of a part of the
-//! entries. If the next one merges another generation, they would look like changes of this
-//! machine. So a pull stores the manifest of its generation before its first change, in the file
-//! `pull-BASE-HASH-VERSION` of the state directory: the hash parts of the manifests of the base and
-//! of the generation, and the generation with its lineage. Until the base changes, entries that are
-//! as in such a generation count as unchanged. A generation of another lineage is one that the
-//! server has lost: its files may exist nowhere else.
+//! A pull that was killed, or that a program has disturbed, leaves some entries in their new
+//! version. If the next pull merges another generation, these entries would look like changes that
+//! were made on this machine. So a pull stores the manifest of its generation before its first
+//! change, in the file `pull-BASE-HASH-VERSION` of the state directory: the hash parts of the
+//! manifests of the base and of the generation, and the generation with its lineage. Until the base
+//! changes, entries that are as in such a generation count as unchanged. Generations of another
+//! lineage do not count: the server has lost them, so their files may exist nowhere else.
 
 use std::fs;
 use std::io;
@@ -98,7 +98,8 @@ pub fn end(state: &Path) {
     }
 }
 
-/// Copies what was begun to the directory `to`: the base goes on there.
+/// Copies the files about what was begun to the state directory `to`, in which the base is used
+/// from now on.
 ///
 /// # Errors
 ///

@@ -53,7 +53,7 @@ use crate::snapshot::{Downloaded, Snapshots};
 
 /// Begin of the names of files with manifests.
 pub(super) const BASE: &str = "base-";
-/// Name of the file that the command locks which changes the workspace.
+/// Name of the file that a command locks while it changes the workspace.
 pub(super) const LOCK: &str = "lock";
 
 /// Maximum wait for another command in the same workspace.
@@ -106,7 +106,8 @@ impl Workspace {
         )))
     }
 
-    /// Returns the workspace with this root, if it is one. Converts that of an earlier version.
+    /// Returns the workspace with this root, if there is one. Converts the state of an earlier
+    /// version.
     ///
     /// # Errors
     ///
@@ -124,7 +125,7 @@ impl Workspace {
     ///
     /// # Errors
     ///
-    /// It is no workspace any more, or as [`at`](Self::at).
+    /// The directory is no workspace any more, or as [`at`](Self::at).
     pub fn read(root: &Path) -> anyhow::Result<Self> {
         let found = Self::at(root)?;
         found.with_context(|| format!("{root:?} is not a workspace any more"))
@@ -187,14 +188,15 @@ impl Workspace {
         self.state.base.as_ref().map(|base| base.version)
     }
 
-    /// Returns the directory on the disk of the files: in overlay mode, that of the layers.
+    /// Returns a directory on the file system of the files: in overlay mode, the directory of the
+    /// layers, otherwise the root.
     fn files(&self) -> &Path {
         self.overlay()
             .map_or(&*self.root, |overlay| &overlay.layers)
     }
 
-    /// Stores where the workspace is, if it was moved, so that `list` names its new place.
-    /// Otherwise, a command that only reads changes nothing.
+    /// If the workspace was moved, stores its new place, so that `list` names this place. Other
+    /// commands that only read change nothing.
     pub fn register_moved(&mut self) {
         if self.registered.path != self.root {
             self.register();
@@ -204,15 +206,16 @@ impl Workspace {
     /// Stores where the workspace is, if that has changed.
     pub fn register(&mut self) {
         let mount = self.state.mode.layers().map(mount_source);
-        // Ignore errors: it is found by its identity next time, too.
+        // Ignore errors: the next command finds the workspace by its identity, too.
         registry::update(&self.registered, &self.root, mount.as_deref()).ok();
         if let Ok(registered) = Registered::read(self.registered.dir.clone()) {
             self.registered = registered;
         }
     }
 
-    /// Returns the directory for files that a pull has received, in the root, whose file system it
-    /// must be on. It has the name of a temporary entry, which is in no snapshot.
+    /// Returns the directory for files that a pull has received. The directory is in the root,
+    /// because it must be on the same file system. Its name is that of a temporary entry, so it is
+    /// in no snapshot.
     pub fn incoming(&self) -> PathBuf {
         let digits = self.registered.id().get(..16).unwrap_or_default();
         self.root.join(format!(".samovar-tmp-{digits}"))
@@ -364,13 +367,13 @@ impl Workspace {
     pub fn remove_base(&self, snapshot: &Downloaded) {
         let file = base_file(&snapshot.path);
         if !self.needs_base(&file) {
-            // It is removed with the next change of the state.
+            // If this fails, the file is removed with the next change of the state.
             fs::remove_file(self.path(&file)).unwrap_or_default();
         }
     }
 
-    /// Makes a snapshot the base if its base file exists: this workspace has pushed it, but did not
-    /// get the response. Returns whether it is the base now.
+    /// Makes a snapshot the base if its base file exists: then this workspace has pushed the
+    /// snapshot, but did not get the response. Returns whether the snapshot is the base now.
     ///
     /// # Errors
     ///
@@ -432,15 +435,17 @@ impl Workspace {
         format!("{file:?} is missing or damaged: run samovar workspace repair")
     }
 
-    /// Removes the directory of the workspace, which is empty but for files of this program, and
-    /// then its state: without the state, no command would know the empty directory.
+    /// Removes the directory of the workspace, in which only files of this program are left, and
+    /// then its state. If the state went first and this failed, no command would know the empty
+    /// directory.
     ///
     /// # Errors
     ///
     /// The state cannot be removed.
     pub fn remove(&self) -> anyhow::Result<()> {
         self.remove_own_files();
-        // The current directory of a program and mount points may stay. They are empty.
+        // The directory may stay if it is a mount point, or the current directory of a program. It
+        // is empty.
         fs::remove_dir(&self.root).unwrap_or_default();
         self.remove_state()
     }

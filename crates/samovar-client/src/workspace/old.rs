@@ -1,14 +1,15 @@
 //! States that earlier versions kept in the tree, in `.samovar`, and their conversion.
 //!
-//! A `.samovar` can also come with a clone or an archive. So it is converted only if the list of
-//! this user's workspaces has its directory: `$XDG_STATE_HOME/samovar/workspaces-HOST`, with one
-//! percent-encoded path per line. And its index must describe a file of the directory as it is on
-//! this disk, which nobody can do in advance; or it must be in the layers of an overlay of this
-//! user. Otherwise the user has to name the ref again.
+//! A `.samovar` can also come with a clone or an archive. So a `.samovar` is converted only if its
+//! directory is in the list of this user's workspaces: `$XDG_STATE_HOME/samovar/workspaces-HOST`,
+//! with one percent-encoded path per line. In addition, its index must describe a file of the
+//! directory as it is on this disk, which nobody can forge in advance, or the `.samovar` must be in
+//! the layers of an overlay of this user. Otherwise the user has to name the ref again.
 //!
 //! # Crashes
 //!
-//! The new state is complete before anything of the old one is removed, and it counts from then on.
+//! The new state is complete before anything of the old one is removed. From then on, the new state
+//! counts.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -60,8 +61,8 @@ pub fn is_workspace(root: &Path) -> bool {
     has_state(root) && list().iter().any(|path| path == root)
 }
 
-/// Returns the directory with the changes, which has also the state, of a workspace in overlay mode
-/// whose directory was removed while nothing was mounted.
+/// If the directory of a workspace in overlay mode was removed while nothing was mounted, returns
+/// the directory with the changes, which also has the state.
 pub fn removed(root: &Path) -> Option<PathBuf> {
     let overlays = fs::read_dir(state_dir().ok()?.join(OVERLAYS)).ok()?;
     let mut dirs = overlays.flatten().map(|found| found.path());
@@ -96,7 +97,7 @@ pub fn convert(root: &Path) -> anyhow::Result<Option<Registered>> {
         true => root.join(STATE_DIRECTORY),
         // The directory was removed while nothing was mounted.
         false => match removed(root) {
-            // It is created again first.
+            // The state is converted only after the directory was created again.
             Some(upper) if root.is_dir() => upper.join(STATE_DIRECTORY),
             _ => return Ok(None),
         },
@@ -111,7 +112,7 @@ fn convert_from(root: &Path, from: &Path) -> anyhow::Result<Option<Registered>> 
     let state = State::parse(&String::from_utf8_lossy(&text))?;
     ensure!(is_proved(&state, root, from), unproved(&state, root));
     if let Some(layers) = state.mode.layers() {
-        // Commands remove the layers: they must be those of this workspace.
+        // Commands remove these layers later, so the layers must belong to this workspace.
         let own = fs::read(upper(layers).join(STATE_DIRECTORY).join(STATE));
         ensure!(own.is_ok_and(|own| own == text), foreign(from));
     }
@@ -198,9 +199,9 @@ fn lock(from: &Path) -> anyhow::Result<File> {
     }
 }
 
-/// Returns whether the layers of a state in overlay mode are where this user has those of
-/// workspaces, where nothing comes with an archive. While they are not mounted, the index describes
-/// no file.
+/// Returns whether a state in overlay mode has its layers among those of this user's workspaces,
+/// where no archive is unpacked. While the layers are not mounted, the index describes no file, and
+/// so proves nothing.
 fn has_own_layers(state: &State) -> bool {
     let layers = state.mode.layers().and_then(Path::parent);
     let own = state_dir().map(|own| own.join(OVERLAYS));
@@ -225,7 +226,7 @@ fn is_of_this_disk(root: &Path, from: &Path) -> bool {
     files.any(is_same)
 }
 
-/// Copies the state. The file that makes it one is written last.
+/// Copies the state. The file without which a copy is no state is written last.
 fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     let mut names = vec![Path::new("index").as_os_str().to_owned()];
     for entry in fs::read_dir(from).with_context(|| format!("cannot read {from:?}"))? {
@@ -270,7 +271,7 @@ fn remove(from: &Path, root: &Path) {
             fs::remove_file(entry.path()).ok();
         }
     }
-    // Fails if it has files of others.
+    // Fails if other programs have put files into the directory.
     let target = from.canonicalize().unwrap_or_else(|_| from.to_owned());
     let is_removed = fs::remove_dir(&target).is_ok();
     let link = root.join(STATE_DIRECTORY);

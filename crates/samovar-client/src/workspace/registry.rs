@@ -4,9 +4,10 @@
 //! archive, and programs such as `git clean` remove it.
 //!
 //! `$XDG_STATE_HOME/samovar/.samovar/ID` is the state directory of a workspace. ID is 32 random
-//! hexadecimal digits. No snapshot contains a directory with the name `.samovar`, so that a home
-//! directory can be a workspace, and `close --delete` deletes none. Besides the files of the
-//! [state](super::Workspace), it has the file `directory`, which is written last:
+//! hexadecimal digits. No snapshot contains a directory with the name `.samovar`. So a home
+//! directory can be a workspace, and `close --delete` does not delete the states in it. Besides the
+//! files of the [state](super::Workspace), a state directory has the file `directory`, which is
+//! written last:
 //!
 //! ```text
 //! samovar-directory 1
@@ -27,8 +28,8 @@
 //! birth. A new directory that has got the inode of a removed one lacks the attribute, and has
 //! another time of birth. The path decides only where the file system has neither.
 //!
-//! Device numbers of some file systems change with each mount. Then the same directory is where it
-//! was, or it is no longer there.
+//! Device numbers of some file systems change with each mount. A directory with another number
+//! counts as the same only if it is where it was found last, or if it is no longer there.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -341,8 +342,8 @@ pub fn find_removed(root: &Path) -> Option<Registered> {
     all.find(|one| one.path == root && one.mount.is_some())
 }
 
-/// Returns the state, with a file of the name `file`, of a workspace whose directory was removed
-/// while its file system was mounted.
+/// Returns the state of a workspace whose directory was removed while its file system was mounted,
+/// if the state has a file with the name `file`.
 pub fn find_deleted(root: &Path, file: &str) -> Option<Registered> {
     let is_absent =
         fs::symlink_metadata(root).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
@@ -381,7 +382,7 @@ pub fn create(root: &Path, mount: Option<&str>) -> anyhow::Result<Registered> {
         let lock = File::create(states.join("lock"))?;
         lock.lock()?;
         if let Some(mut found) = find(root) {
-            // That of a killed command may have been for another overlay.
+            // A command that was killed may have created the state for another overlay.
             if found.mount.as_deref() != mount {
                 found.mount = mount.map(str::to_owned);
                 found.write()?;
@@ -470,8 +471,8 @@ pub fn remove(dir: &Path, root: &Path) -> io::Result<()> {
     }
     let removed = dir.with_file_name(format!("{REMOVED}{}", id.unwrap_or_default()));
     fs::rename(dir, &removed)?;
-    // The next command removes the rest. On a network file system, there is one as long as a file
-    // is open.
+    // The next command removes what is left. On a network file system, something is left while a
+    // file in the directory is open.
     fs::remove_dir_all(&removed).ok();
     Ok(())
 }

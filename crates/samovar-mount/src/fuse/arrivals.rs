@@ -82,8 +82,8 @@ struct Verifier {
 }
 
 impl Verifier {
-    /// Stores a block, and notes which files it completes. Does nothing if the block is here: then
-    /// its contents may differ.
+    /// Stores a block, and notes which files it completes. Does nothing if the block is on this
+    /// machine already, because the stored contents may differ from `data`.
     fn store(&mut self, local: &Local, block: usize, data: &[u8]) -> io::Result<()> {
         if local.has(block) {
             return Ok(());

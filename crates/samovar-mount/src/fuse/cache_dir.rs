@@ -63,8 +63,8 @@ impl CacheDir {
         self.path.join("snapshots").join(name)
     }
 
-    /// Opens the folder of a snapshot. Calls `prepare` with the folder while no other process uses
-    /// it; so if others do, they have called it before. Returns the folder with its shared lock.
+    /// Opens the folder of a snapshot. Calls `prepare` with the folder, unless other processes use
+    /// the folder: they have called `prepare` before. Returns the folder with its shared lock.
     ///
     /// # Errors
     ///
@@ -84,8 +84,8 @@ impl CacheDir {
                 Err(TryLockError::WouldBlock) => {}
                 Err(TryLockError::Error(error)) => return Err(error).with_context(failed),
             }
-            // Waits while another process prepares the folder. If the lock was exclusive, another
-            // process may take it here and remove the folder.
+            // Waits while another process prepares the folder. If this process had the exclusive
+            // lock, another process may get the lock at this moment, and remove the folder.
             lock.lock_shared().with_context(failed)?;
             if is_lock_of(&lock, &dir) && dir.join("marks").exists() {
                 lock.set_modified(SystemTime::now()).ok();

@@ -10,7 +10,8 @@ pub(super) struct Counts {
     pub(super) attributes: AtomicU64,
     pub(super) listings: AtomicU64,
     pub(super) reads: AtomicU64,
-    /// Requests that are sent once, because the answer is that they are not needed.
+    /// Requests of kinds that the kernel sends once, because the answer says that they are not
+    /// needed.
     pub(super) others: AtomicU64,
 }
 

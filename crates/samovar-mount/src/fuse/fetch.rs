@@ -71,7 +71,8 @@ struct State {
     damaged: HashMap<usize, Instant>,
     /// The lock of the mount that streams, once this mount has it.
     stream_lock: Option<File>,
-    /// Whether the last attempt to store fetched data has failed: the outage is not the server's.
+    /// Whether the last attempt to store fetched data has failed. Then an outage is not the fault
+    /// of the server.
     is_cache_failing: bool,
     pause: Duration,
     /// Time of the next request after a failed one.

@@ -1,14 +1,15 @@
 //! [`FileSystem`]: answers the kernel's requests about a mounted tree, or a directory of trees.
 //!
-//! Opening files and directories costs no request, because `ENOSYS` turns these requests off in the
-//! kernel, and the kernel may cache everything, because a tree never changes. What remains is a
-//! request for each directory that is listed, and for each file that is read for the first time.
+//! Opening files and directories costs no request: after the answer `ENOSYS`, the kernel sends no
+//! more requests of this kind. The kernel may cache everything, because a tree never changes. What
+//! remains is a request for each directory that is listed, and for each file that is read for the
+//! first time.
 //!
 //! # Inode numbers
 //!
 //! The upper 32 bits of an inode number are the number of a tree, the lower ones the index of the
 //! entry + 1. A mounted tree has the number 0. A [`Store`] numbers its trees from 1, and never uses
-//! a number again. So inode numbers never change, on which overlays rely.
+//! a number again. So inode numbers never change. Overlays rely on this.
 
 use std::ffi::OsStr;
 use std::io;
@@ -253,7 +254,7 @@ impl FileSystem {
         let Some(store) = self.store(directory) else {
             let node = self.node(directory)?;
             return node.list(offset, |next, name, node| {
-                // The kernel counts no reference to these.
+                // The kernel counts no reference to `.` and `..`.
                 let tree = (!matches!(name, b"." | b"..")).then_some(&*node.tree);
                 let attributes = style.attributes(node);
                 attributes.is_some_and(|attributes| add(next, name, &attributes, tree))

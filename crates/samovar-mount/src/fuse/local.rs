@@ -296,8 +296,8 @@ impl Local {
         Ok(true)
     }
 
-    /// Replaces the contents of a file by verified ones. `contents`: the whole contents, from the
-    /// start of `contents`.
+    /// Replaces the contents of a file by verified ones. `contents`: a file with the whole
+    /// contents, from its start.
     ///
     /// # Errors
     ///

@@ -87,7 +87,7 @@ impl MountPoint {
         &self.path
     }
 
-    /// Returns what is mounted on the directory. `name`: that of the snapshot to be mounted.
+    /// Returns what is mounted on the directory. `name`: the name of the snapshot to be mounted.
     ///
     /// # Errors
     ///
@@ -150,10 +150,12 @@ impl MountPoint {
         Ok(())
     }
 
-    /// Raises the read-ahead, which only root may do. The kernel's default is an eighth.
+    /// Raises the read-ahead to [`READ_AHEAD`], which only root may do. The kernel's default is an
+    /// eighth of it.
     ///
-    /// The device is that in the list of mounts. To ask the mounted directory for it, this process
-    /// would wait for itself: if it were killed meanwhile, the kernel could not end it.
+    /// The device is found in the list of mounts. If this process asked the mounted directory for
+    /// the device, the process would wait for its own answer, and the kernel could not end the
+    /// process if it was killed meanwhile.
     fn set_read_ahead(&self) {
         let mounts = mounts().unwrap_or_default();
         let own = mounts.iter().rfind(|mount| mount.point == self.path);

@@ -16,8 +16,8 @@ const NEIGHBOURS: usize = 3;
 /// Maximum number of blocks of a request for readers.
 const REQUEST_MAX: usize = 16;
 
-/// Number of blocks in a row that need no fetching, at which a stream ends. It transfers shorter
-/// runs once more, which is cheaper than another request.
+/// A stream ends before this many blocks in a row that are on this machine already. It transfers
+/// shorter runs again, which is cheaper than another request.
 const GAP: usize = 8;
 
 /// Time for which a block that arrived damaged is not requested again.

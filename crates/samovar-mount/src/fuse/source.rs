@@ -27,7 +27,7 @@ pub(super) struct Resolved {
 
 impl Resolved {
     /// Finds the store path on the server, and remembers it for [`offline`](Self::offline). `keys`:
-    /// if there are any, one of them must have signed it.
+    /// if there are any, one of them must have signed the path.
     ///
     /// # Errors
     ///

@@ -9,8 +9,9 @@
 //!
 //! # Eviction
 //!
-//! A tree is open while the kernel has references to its entries, so its files are not removed from
-//! the cache directory. Then it is closed. It keeps its number, and so the inode numbers.
+//! A tree is open while the kernel has references to its entries. The files of an open tree are not
+//! removed from the cache directory. A tree that was closed keeps its number, and so its inode
+//! numbers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

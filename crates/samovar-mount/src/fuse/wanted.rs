@@ -72,11 +72,11 @@ pub struct Opened {
 /// How the files are shown.
 #[derive(Debug)]
 pub struct MountOptions {
-    /// Whether other users of this machine may read them.
+    /// Whether other users of this machine may read the files.
     pub is_shared: bool,
     /// Permissions that all directories have besides their own.
     pub directory_mode: u16,
-    /// Told when they are unmounted.
+    /// Told when the files are unmounted.
     pub ended: Sender<End>,
 }
 
@@ -106,11 +106,12 @@ impl fmt::Debug for Mount {
 }
 
 impl Wanted {
-    /// Finds it on the server, or on this machine. `cache_dir`: where its files are kept.
+    /// Finds what is to be mounted, on the server or on this machine. `cache_dir`: where the files
+    /// are kept.
     ///
     /// # Errors
     ///
-    /// It does not exist, or the server does not answer.
+    /// What is to be mounted does not exist, or the server does not answer.
     pub fn find<'a>(&self, access: &Access, cache_dir: &'a CacheDir) -> anyhow::Result<Source<'a>> {
         let remote = match self {
             Self::Tree(wanted) => {

@@ -2,7 +2,7 @@
 //!
 //! A part of a NAR cannot be verified without the digests of a manifest. So the NAR is downloaded
 //! and compared with its hash before anything of it is used, also the names and sizes of its files.
-//! Its hash is kept in the file `nar-hash`. A NAR that was verified before the last restart of the
+//! The hash is kept in the file `nar-hash`. A NAR that was verified before the last restart of the
 //! machine is verified again.
 
 use std::fs::{self, File};
@@ -27,7 +27,7 @@ use super::source::{read_manifest, replace};
 ///
 /// # Errors
 ///
-/// The path cannot be downloaded, or is damaged. It is mounted with other contents.
+/// The path cannot be downloaded, is damaged, or is mounted with other contents.
 pub(super) fn open(
     cache_dir: &CacheDir,
     path: &StorePath,

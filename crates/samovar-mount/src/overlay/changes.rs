@@ -30,7 +30,8 @@ const REDIRECT: [&str; 2] = ["user.overlay.redirect", "trusted.overlay.redirect"
 /// Maximum length of a redirect, in bytes: that of paths in the kernel.
 const REDIRECT_LEN_MAX: usize = 4096;
 
-/// The entries of the upper directory by path. Equal if no program has changed an entry.
+/// The entries of the upper directory by path. Two readings are equal if no program has changed an
+/// entry in between.
 pub type Upper = HashMap<Vec<u8>, UpperEntry>;
 
 /// An entry of the upper directory.
@@ -245,7 +246,8 @@ pub fn reserved(upper: &Upper) -> Vec<PathBuf> {
     paths
 }
 
-/// Returns the same with full paths; the upper directory itself if it cannot be read.
+/// Returns the full paths of what [`reserved`] finds; the upper directory itself if it cannot be
+/// read.
 pub fn reserved_in(upper: &Path) -> Vec<PathBuf> {
     let found = read_upper(upper).map(|found| reserved(&found));
     let found = found.unwrap_or_else(|_errno| vec![PathBuf::new()]);

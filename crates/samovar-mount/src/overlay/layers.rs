@@ -56,7 +56,8 @@ impl Layers {
         mtime: Mtime,
     ) -> anyhow::Result<Self> {
         create_private(parent).with_context(|| format!("cannot create {parent:?}"))?;
-        // Until it is complete, the directory looks like what a killed process has left.
+        // Lock the parent, because the new directory looks like one that a killed process has left
+        // until it is complete.
         let parents = File::open(parent).and_then(|parents| parents.lock().map(|()| parents));
         let _parents = parents.with_context(|| format!("cannot lock {parent:?}"))?;
         remove_leftovers(parent);
@@ -103,7 +104,8 @@ impl Layers {
         let (dir, origin) = opened
             .with_context(|| format!("{dir:?} has no changes of samovar ws run"))
             .map_err(|error| Failed::Usage.because(error))?;
-        // That of another user could name the server of an attacker, who would get the token.
+        // The overlay of another user could name the server of an attacker, who would get the
+        // token.
         ensure!(
             dir.metadata()?.uid() == rustix::process::geteuid().as_raw(),
             Failed::Refused.because(anyhow!(
@@ -127,7 +129,7 @@ impl Layers {
             let mut lock = File::create(&new)?;
             lock.write_all(origin.as_bytes())?;
             lock.sync_all()?;
-            // Before others can open it.
+            // Take the lock before others can open the overlay.
             lock.try_lock()?;
             fs::rename(&new, &file)?;
             Ok::<_, std::io::Error>(lock)
@@ -139,7 +141,7 @@ impl Layers {
     /// Stores whether the snapshot is served without the server.
     pub fn set_offline(&self, is_offline: bool) {
         let file = self.dir.join(OFFLINE);
-        // It only matters for the next command.
+        // Ignore errors: the file only matters for the next command.
         match is_offline {
             true => fs::write(file, "").ok(),
             false => fs::remove_file(file).ok(),
@@ -193,7 +195,7 @@ impl Layers {
         std::env::set_current_dir(&self.dir)
             .with_context(|| format!("cannot enter {:?}", self.dir))?;
         // Without redirect_dir, renaming a directory of the snapshot fails with EXDEV, and programs
-        // copy it. Users may not use it.
+        // copy the directory. Users other than root may not use this option.
         let attributes = match namespace.is_unprivileged {
             true => "userxattr",
             false => "redirect_dir=on,index=off",
@@ -218,8 +220,8 @@ impl Layers {
     }
 
     /// Returns whether the overlay is still mounted in another mount namespace, as far as the
-    /// kernel says so. It must be unmounted in this one. Changes the current directory of the
-    /// process.
+    /// kernel says so. In the namespace of this process, the overlay must be unmounted. Changes the
+    /// current directory of the process.
     pub fn is_in_use(&self) -> bool {
         let probe = self.dir.join(PROBE);
         if std::env::set_current_dir(&self.dir).is_err() || create_private(&probe).is_err() {
@@ -251,7 +253,7 @@ impl Layers {
             dir: self.dir.with_file_name(OsStr::from_bytes(&name)),
             lock: self.lock,
         };
-        // A part of the changes is no changes, if the process is killed meanwhile.
+        // Rename first: if the process is killed meanwhile, the rest must not count as the changes.
         fs::rename(&self.dir, &removed.dir)
             .with_context(|| format!("cannot rename {:?}", self.dir))?;
         removed.settle();
@@ -283,7 +285,7 @@ impl Layers {
 
 fn settle(dir: &Path) {
     let inner = dir.join(WORK).join("work");
-    // It does not exist if the overlay was never mounted.
+    // Ignore errors: the directory does not exist if the overlay was never mounted.
     fs::set_permissions(inner, Permissions::from_mode(0o700)).ok();
 }
 

@@ -1,5 +1,5 @@
-//! Processes in other mount namespaces that use an overlay, as those of containers do. The kernel
-//! refuses to unmount it only if a process of this namespace uses it.
+//! Processes in other mount namespaces that use an overlay, such as processes of containers. The
+//! kernel refuses to unmount an overlay only if a process of this namespace uses it.
 
 use std::collections::HashMap;
 use std::fs;
@@ -19,8 +19,9 @@ pub struct User {
     pub name: String,
 }
 
-/// Returns a process in another mount namespace that has a file or directory of a mount with this
-/// source open, or mapped, or is in it. Processes that this one may not examine are left out.
+/// Returns a process in another mount namespace that uses a mount with this source: it has a file
+/// or directory of the mount open or mapped, or its current directory is there. Processes that this
+/// one may not examine are left out.
 pub fn elsewhere(source: &str) -> Option<User> {
     let own = namespace(Path::new("/proc/self")).ok()?;
     // The numbers of the mounts, by namespace.

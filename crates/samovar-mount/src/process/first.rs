@@ -1,5 +1,5 @@
-//! The first process of a private PID namespace. If it ends, the kernel kills all others in the
-//! namespace; and it is killed when the process that has started it ends.
+//! The first process of a private PID namespace. If the first process ends, the kernel kills all
+//! others in the namespace. The first process is killed when the process that has started it ends.
 
 use std::io;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -47,7 +47,8 @@ pub fn start(signals: &Signals) -> anyhow::Result<ExitStatus> {
 /// The parent has ended, or the system refuses the mount.
 pub fn settle(parent: Option<Pid>) -> anyhow::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL)).context("cannot watch a process")?;
-    // The parent may have ended before. Numbers are those outside until /proc is mounted.
+    // The parent may have ended before this. Until /proc is mounted here, process numbers are those
+    // outside the namespace.
     let expected = std::env::var(PARENT).ok();
     let parent = parent.map(|parent| parent.to_string());
     ensure!(

@@ -75,7 +75,7 @@ impl Namespace {
             }
             Err(errno) => return Err(refusal(Step::Namespace, errno)),
         }
-        // What follows would change the mounts of the machine.
+        // Without a namespace of its own, the process would now change the mounts of the machine.
         ensure!(
             fs::read_link(THREAD_NAMESPACE)? != outside,
             "the kernel has not created a mount namespace"

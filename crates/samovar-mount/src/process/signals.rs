@@ -76,8 +76,8 @@ impl Signals {
         Pid::from_raw(self.process.number(PARENT)?)
     }
 
-    /// Starts a process and passes signals on to it, also those that arrive meanwhile. `dir`: the
-    /// directory with its changes.
+    /// Starts a process and passes signals on to it, also those that arrive during the start.
+    /// `dir`: the directory with the changes of the process.
     ///
     /// # Errors
     ///
@@ -133,8 +133,8 @@ const PARENT: usize = 0;
 const GROUP: usize = 1;
 const FOREGROUND_GROUP: usize = 4;
 
-/// The state of this process, with the numbers of the PID namespace of its parent: in its own, its
-/// process group may have no number.
+/// The state of this process, with numbers from the PID namespace of its parent: in the namespace
+/// of this process, its process group may have no number.
 #[derive(Debug)]
 struct Process(File);
 

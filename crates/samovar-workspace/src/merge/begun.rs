@@ -4,9 +4,9 @@ use super::is_directory;
 use crate::entries::{Entries, Entry, Kind, TreeError};
 use crate::walk::Walk;
 
-/// Returns the base for a merge into a tree in which a merge of `begun` was cut off: of each entry
-/// that is as in `begun` the one of `begun`, otherwise the one of `base`. So what the merge has
-/// changed is no change of ours.
+/// Returns the base for a merge into a tree in which a merge of `begun` was cut off. The base has
+/// the entry of `begun` where ours is like it, otherwise the entry of `base`. So what the earlier
+/// merge has changed does not count as a change of ours.
 ///
 /// # Errors
 ///
@@ -19,7 +19,7 @@ pub fn advanced(base: &Entries, ours: &Entries, begun: &Entries) -> Result<Entri
         let new = in_begun.and_then(|index| begun.get(index));
         let is_replaced = old.is_some() && is_directory(old) != is_directory(new) && new.is_some();
         match likeness(our, old) >= likeness(our, new) {
-            // It was removed, and the other one was not created yet.
+            // The earlier merge has removed our entry, and not yet created the other one.
             true if our.is_none() && is_replaced => None,
             true => old,
             false => new,

@@ -13,15 +13,15 @@
 //! | changed | changed | ours, and theirs as a conflict copy |
 //!
 //! * A side has changed a unit if any entry in it differs both from the base and from the other
-//!   side. So the rest of a pull that was killed is no change. Indexes of git with the same
-//!   [fingerprint](crate::GitIndex::fingerprint) are the same.
-//! * If both sides have changed a unit, our work tree stays as it is, too: files of their work tree
-//!   would look like changes that were made on ours, and the next commit on ours would contain
-//!   them. Files that their repository has are not copied. Other files of their work tree become
-//!   conflict copies, if git tracks them on any side, and are merged by path otherwise.
+//!   side. So what a pull that was killed has left does not count as a change. Indexes of git with
+//!   the same [fingerprint](crate::GitIndex::fingerprint) are the same.
+//! * If both sides have changed a unit, our work tree stays as it is, too: otherwise files of their
+//!   work tree would look like changes of our work tree, and our next commit would contain these
+//!   files. Files of their work tree that their repository has are not copied. Other files become
+//!   conflict copies if git tracks them on either side; otherwise they are merged by path.
 //! * A git repository with another name than `.git` has a decision of its own.
-//! * A work tree with a file or link `.git` belongs to the unit that this [names](links): that of a
-//!   submodule, of `git worktree`, or of a repository with another name.
+//! * A work tree with a file or link `.git` belongs to the unit that `.git` [names](links): a
+//!   submodule, a work tree of `git worktree`, or a repository with another name.
 
 use std::collections::{BTreeMap, HashSet};
 

@@ -8,9 +8,9 @@ use std::collections::BinaryHeap;
 
 use super::sizes::{Frames, Sizes};
 
-/// Directories that programs can generate again, and the files from which they do so. One of these
-/// files must be beside the directory, if there are any. Directories with a file [`CACHE_TAG`] can
-/// be generated again, too.
+/// Directories that programs can generate again, and the files from which programs generate them.
+/// One of these files must be beside the directory, if there are any. Directories with a file
+/// [`CACHE_TAG`] can be generated again, too.
 const REGENERABLE: [(&[u8], &[&str]); 6] = [
     (b".angular", &["angular.json"]),
     (b".cache", &[]),
@@ -26,8 +26,8 @@ const CACHE_TAG: &[u8] = b"CACHEDIR.TAG";
 /// Length of the signature with which such a file begins, in bytes. The file is not read.
 const CACHE_TAG_LEN: u64 = 43;
 
-/// A directory is not listed if one of its children has this share of its files, in percent: the
-/// child is listed.
+/// If a child has at least this share of the files of a directory, in percent, the child is listed
+/// instead of the directory.
 const CHILD_SHARE: u64 = 90;
 
 /// Maximum length of a reported path, in bytes. A tree can be deeper than any path may be long, and

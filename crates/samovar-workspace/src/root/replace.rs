@@ -16,8 +16,8 @@ pub(crate) const MARK: &[u8] = b".samovar-";
 /// Number of hexadecimal digits at the end of a temporary name.
 pub(crate) const DIGITS_LEN: usize = 16;
 
-/// A new file that is not complete. [`commit`](Self::commit) gives it its name; dropping removes
-/// it.
+/// A new file that is not complete. [`commit`](Self::commit) gives the file its name; dropping the
+/// value removes the file.
 #[derive(Debug)]
 pub struct Replacement<'a> {
     root: &'a Root,

@@ -84,8 +84,8 @@ impl<'a> Destination<'a> {
         if !entries.is_empty() {
             return Err(UnpackError::Exists { path: path() });
         }
-        // A subvolume; and any mounted file system where mount points are opened. There a bind
-        // mount is found when it is to be replaced.
+        // A subvolume has another device number. So has any mounted file system, where the kernel
+        // lets mount points be opened; there, a bind mount is found only when it is to be replaced.
         let parent = rustix::fs::fstat(&self.parent);
         if parent.is_ok_and(|parent| parent.st_dev != found.st_dev) {
             return Err(UnpackError::MountPoint { path: path() });

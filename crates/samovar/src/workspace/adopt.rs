@@ -1,11 +1,12 @@
 //! `samovar workspace open --adopt`: the generation from which the files of a directory have come.
 //!
-//! The files have come from a generation if they have all that it has, unchanged. What they have
-//! besides must be in no generation: a file that a generation has, or had, is not new. If the
-//! server does not have all generations any more, nothing is certainly new. If no generation fits,
-//! nothing shows which differences are local changes and which are changes that other machines have
-//! pushed since. Then the workspace has no base: a pull makes each difference a conflict, also
-//! files that only this side has, unless they are certainly new; and a push is refused before it.
+//! The files have come from a generation if all files of the generation are among them, unchanged.
+//! All other files must be in no generation: a file that a generation has, or had, is not new. If
+//! the server does not have all generations any more, no file is certainly new. If no generation
+//! fits, nothing shows which differences are local changes and which are changes that other
+//! machines have pushed since. Then the workspace has no base: a pull makes each difference a
+//! conflict, also files that only this side has, unless they are certainly new. A push is refused
+//! until a pull has succeeded.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -36,7 +37,7 @@ pub(super) enum Origin {
         generation: u64,
         /// Number of the oldest generation that was compared.
         oldest: u64,
-        /// Number of the other entries, and the path of one.
+        /// Number of the entries that are not in the generation, and the path of one.
         added_count: usize,
         added: Vec<u8>,
     },
@@ -198,14 +199,14 @@ pub(super) fn find(
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Doubt {
     path: Vec<u8>,
-    /// The newest generation that has it, or an entry below it. `None`: one that the server does
-    /// not have any more may have had it.
+    /// The newest generation that has the path, or an entry below it. `None`: a generation that the
+    /// server does not have any more may have had the path.
     seen_in: Option<u64>,
 }
 
 /// Returns the paths that `ours` has and the newest generation, `theirs`, has not, unless they are
-/// certainly new: without a base, other machines may have removed them. Of a directory with its
-/// entries, and of a repository, only the directory is returned. `conflicts`: what is reported
+/// certainly new: without a base, other machines may have removed them. If a directory with all its
+/// entries is to be returned, or a repository, only the directory is. `conflicts`: what is reported
 /// already.
 ///
 /// # Errors

@@ -1,10 +1,10 @@
 //! [`Apply`]: changes the files of a workspace.
 //!
-//! Contents are received and verified before the first change. Each file is compared with the scan
-//! right before it is replaced or removed, by its metadata, and by its contents where a program may
-//! have stored to it without a new time; new files replace nothing: a file that a program has
-//! changed since the scan ends the command. What was changed until then is right, and the command
-//! can be repeated.
+//! Contents are received and verified before the first change. Right before a file is replaced or
+//! removed, its metadata are compared with the scan, and its contents, too, if a program may have
+//! changed them without a new time. New files replace nothing. If a program has changed a file
+//! since the scan, the command ends. What the command has changed until then is right, and the
+//! command can be repeated.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -47,8 +47,8 @@ pub(super) struct Apply<'a> {
 /// Name of the directory in [`Place::incoming`] in which a copy of a repository is written.
 const COPY: &str = "copy";
 
-/// A directory that is copied. It gets its name when it is complete: a part of a repository would
-/// be taken for one.
+/// A directory that is copied. It gets its name only when the copy is complete, because a part of a
+/// repository would be taken for a repository.
 #[derive(Debug)]
 struct Copying {
     /// Path in the tree.
@@ -176,7 +176,7 @@ impl<'a> Apply<'a> {
     fn begin_copy(&mut self, place: &Place, path: &[u8]) -> anyhow::Result<()> {
         let directory = place.incoming.join(COPY);
         let context = || format!("cannot create {directory:?}");
-        // A killed command may have left one.
+        // A command that was killed may have left a directory.
         match fs::remove_dir_all(&directory) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(error).with_context(context);
@@ -391,8 +391,9 @@ impl<'a> Apply<'a> {
         }
     }
 
-    /// Calls an operation on an entry. If the directory that has the entry does not permit it, its
-    /// mode is changed first. The merge sets the mode of such directories afterwards.
+    /// Calls an operation on an entry. If the directory that has the entry does not permit the
+    /// operation, the mode of the directory is changed first. The merge sets the mode of such
+    /// directories afterwards.
     fn permitted(&self, path: &[u8], operation: &dyn Fn() -> io::Result<()>) -> io::Result<()> {
         match (operation(), split(path).0) {
             (Err(error), Some(parent)) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -422,7 +423,7 @@ impl<'a> Apply<'a> {
 }
 
 /// Returns the changes without removals of entries that the scan could not see, below a mount point
-/// for example: they stay.
+/// for example: these entries stay.
 ///
 /// # Errors
 ///

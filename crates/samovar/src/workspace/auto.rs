@@ -74,7 +74,8 @@ pub(super) fn auto(
             return auto.end(workspace, seen, out);
         }
         if is_closing(workspace) {
-            // Files are missing that were not removed.
+            // Files that `close` is deleting are missing. They must not count as removed by the
+            // user.
             match stop.recv_timeout(INTERVAL_MIN) {
                 Err(RecvTimeoutError::Timeout) => continue,
                 _ => return Ok(()),
@@ -123,8 +124,8 @@ struct Auto<'a> {
 }
 
 impl Auto<'_> {
-    /// Pushes the tree with this fingerprint. Returns whether it need not be repeated. Failures are
-    /// printed.
+    /// Pushes the tree with this fingerprint. Returns whether the push need not be repeated.
+    /// Failures are printed.
     fn push(
         &mut self,
         workspace: &mut Workspace,
@@ -198,7 +199,7 @@ impl Auto<'_> {
         out: &mut dyn Write,
     ) -> anyhow::Result<()> {
         let root = &workspace.root;
-        // Close removes the state, after it has looked for unpushed changes.
+        // `close` removes the state, after it has looked for unpushed changes.
         let is_closed = !workspace.path(STATE).exists();
         if is_closed {
             writeln!(out, "{root:?} was closed: stopping")?;
@@ -244,8 +245,8 @@ fn fingerprint(workspace: &Workspace) -> anyhow::Result<Option<u64>> {
     Ok(Some(hasher.finish()))
 }
 
-/// Returns a receiver that gets a message with the first signal that ends the process. A second
-/// signal ends it at once.
+/// Returns a receiver that gets a message with the first signal that is to end the process. A
+/// second signal ends the process at once.
 fn signals() -> anyhow::Result<Receiver<()>> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot handle signals")?;
     let (sender, receiver) = mpsc::channel();

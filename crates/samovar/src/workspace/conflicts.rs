@@ -56,7 +56,7 @@ pub(super) struct Report<'a> {
 }
 
 impl Report<'_> {
-    /// Prints a conflict. If it is one of a repository of git, hides the copy from git.
+    /// Prints a conflict. If the conflict is about a git repository, hides the copy from git.
     pub(super) fn conflict(
         &self,
         conflict: &Conflict,
@@ -169,8 +169,8 @@ fn name(path: &[u8]) -> &[u8] {
 }
 
 impl Repository {
-    /// Returns the command `git` for this repository, or for the one at `part` in it, which is that
-    /// of a submodule if it is not empty. Also returns the path of the conflict copy for `fetch`.
+    /// Returns the command `git` for this repository or, if `part` is not empty, for the repository
+    /// of a submodule at this path in it. Also returns the path of the conflict copy for `fetch`.
     fn git(&self, part: &[u8], copy: &[u8]) -> (String, String) {
         let parent = copy
             .get(..copy.len() - name(copy).len())
@@ -300,8 +300,8 @@ fn summary(names: &Names, other: &Names) -> String {
     shown_path(text.as_bytes())
 }
 
-/// Returns the part of the names of fetched commits that says where they are from. `ours` has no
-/// names with it: git would not replace those of an earlier conflict.
+/// Returns the part of the names of fetched commits that says where the commits are from. No name
+/// in `ours` has this part, because git would not replace names of an earlier conflict.
 fn namespace(copy: &[u8], ours: &Names) -> String {
     let start = copy.windows(COPY.len()).rposition(|part| part == COPY);
     let copy = copy.get(start.unwrap_or_default()..).unwrap_or_default();

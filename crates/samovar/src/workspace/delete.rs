@@ -2,10 +2,10 @@
 //!
 //! Only entries that were scanned are deleted, each if it is still as it was scanned: what a
 //! program creates or changes meanwhile stays, and so does each `.samovar`, which no snapshot has.
-//! Before the first one, the index of the scan is stored, and then the file [`CLOSING`] in the
+//! Before the first deletion, the index of the scan is stored, and then the file [`CLOSING`] in the
 //! state directory. If the process is killed, the next `close` goes on: it deletes what is in the
-//! index and unchanged since. Until then, other commands would take the missing files for removals,
-//! so they are refused. The state is removed last, after the directory.
+//! index and unchanged since. Until then, other commands are refused, because they would take the
+//! missing files for removals by the user. The state is removed last, after the directory.
 //!
 //! In overlay mode, the files are not deleted one by one. The file [`CLOSING`] is created after the
 //! overlay was unmounted, then its layers are removed, then the directory and the state.
@@ -46,7 +46,7 @@ pub(super) fn mark_closing(workspace: &Workspace) -> anyhow::Result<()> {
     marked.with_context(|| format!("cannot write the state of {:?}", workspace.root))
 }
 
-/// Refuses a workspace of which a `close` that was killed has deleted files.
+/// Refuses a workspace if a `close` that was killed has deleted files of it.
 ///
 /// # Errors
 ///
@@ -148,7 +148,7 @@ fn delete_entries(
 ///
 /// # Errors
 ///
-/// There are some.
+/// There are such files.
 pub(super) fn check_reserved(root: &Path, reserved: &[PathBuf]) -> anyhow::Result<()> {
     ensure!(
         reserved.is_empty(),
@@ -168,9 +168,9 @@ fn is_expected(error: &io::Error) -> bool {
     matches!(error.kind(), DirectoryNotEmpty | NotFound)
 }
 
-/// Deletes a directory without scanned entries, with what no scan shows: special files, and files
-/// that killed processes of Samovar have left. The root itself stays, and so do directories that no
-/// scan shows: they are added to `left_out`.
+/// Deletes a directory that has no scanned entries any more, and in it what no scan shows: special
+/// files, and files that killed processes of Samovar have left. The root itself stays. Directories
+/// that no scan shows stay as well, and are added to `left_out`.
 fn delete_directory(
     root: &Root,
     top: &Path,
@@ -208,7 +208,8 @@ fn delete_directory(
     }
 }
 
-/// Calls an operation on an entry; if its directory does not permit it, permits it first.
+/// Calls an operation on an entry. If the directory of the entry does not permit the operation,
+/// changes the mode of the directory first.
 fn permitted(root: &Root, path: &[u8], operation: impl Fn() -> io::Result<()>) -> io::Result<()> {
     match (operation(), path.iter().rposition(|byte| *byte == b'/')) {
         (Err(error), Some(at)) if error.kind() == io::ErrorKind::PermissionDenied => {

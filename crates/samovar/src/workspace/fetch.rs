@@ -23,9 +23,8 @@ const PARTIAL: &str = ".part";
 
 const BUFFER_LEN: usize = 256 << 10;
 
-/// Contents of files, verified, in the directory
-/// [`Place::incoming`]. Their names are their digests
-/// in hexadecimal digits. A killed command leaves them to the next one.
+/// Contents of files, verified, in the directory [`Place::incoming`]. The names of the files are
+/// their digests in hexadecimal digits. If the command is killed, the next one uses the files.
 #[derive(Debug)]
 pub(super) struct Staged {
     directory: PathBuf,
@@ -107,7 +106,7 @@ impl Staged {
         let path = self.path(digest);
         let partial = path.with_extension(&PARTIAL[1..]);
         let failed = |error: io::Error| {
-            // Other programs need the room on a full disk.
+            // Other programs need the space on a full disk.
             fs::remove_dir_all(&self.directory).unwrap_or_default();
             anyhow!("cannot write {partial:?}: {error}")
         };
@@ -164,7 +163,7 @@ impl Staged {
 
     /// Removes the directory.
     pub(super) fn remove(self) {
-        // A later command removes it.
+        // If this fails, a later command removes the directory.
         fs::remove_dir_all(&self.directory).unwrap_or_default();
     }
 

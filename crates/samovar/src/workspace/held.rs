@@ -1,7 +1,7 @@
 //! [`Held`]: git's own lock in the repositories that a command changes.
 //!
 //! Without it, a command of git could read the index before a pull has replaced it, and the branch
-//! afterwards: its commit would revert what the pull has brought.
+//! afterwards: the commit would revert what the pull has brought.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
@@ -20,7 +20,7 @@ use crate::outcome::Failed;
 /// Name of the file that a command of git creates before it changes an index.
 const NAME: &[u8] = b"/index.lock";
 
-/// Content of the file, by which a later command recognizes that of a killed one.
+/// Content of the file. By this content, a later command recognizes the file of a killed one.
 const CONTENT: &[u8] = b"samovar workspace\n";
 
 /// Locks of git repositories. They are released on drop.
@@ -75,7 +75,7 @@ impl Held {
                         shown_path(&path)
                     )));
                 }
-                // Git cannot create it either.
+                // Git cannot create the file either.
                 Err(_) => {}
             }
         }

@@ -107,7 +107,8 @@ fn describe(row: &mut Row, workspace: &Workspace) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Describes a workspace whose directory was removed. In overlay mode, its changes are elsewhere.
+/// Describes a workspace whose directory was removed. In overlay mode, the changes still exist in
+/// the directory of the layers.
 fn describe_removed(row: &mut Row) {
     let Some(removed) = overlay::find_removed(&row.root) else {
         if let Some(changes) = old::removed(&row.root) {

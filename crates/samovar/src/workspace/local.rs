@@ -38,7 +38,7 @@ pub(super) fn read(workspace: &Workspace, is_quiet: bool) -> anyhow::Result<Scan
     read_with(workspace, is_quiet, Options::default())
 }
 
-/// Like [`read`], but leaves out what the user may not read, which counts as unchanged.
+/// Like [`read`], but leaves out what the user may not read. That counts as unchanged.
 ///
 /// # Errors
 ///
@@ -88,8 +88,8 @@ fn try_read(workspace: &Workspace, is_quiet: bool, options: Options) -> anyhow::
         None => usize::MAX,
     };
     if missing_count > 0 && !options.writes {
-        // The index must be right for what programs store to mapped files afterwards. Files that it
-        // has already were written before.
+        // The index must stay right if programs store to mapped files afterwards. Files that are in
+        // the index already were written to the disk before.
         let options = Options {
             writes: true,
             ..options
@@ -126,9 +126,9 @@ fn scan(workspace: &Workspace, options: Options) -> anyhow::Result<Scanned> {
     Ok(scanned)
 }
 
-/// Makes sure that files were in the scanned state at one moment; if they have changed since, they
-/// are read again. `needs_nar_hash`: whether to compute the hash of the NAR in the same pass.
-/// `options`: those of the scan.
+/// Makes sure that all files were in the scanned state at one moment. If files have changed since
+/// the scan, reads them again. `needs_nar_hash`: whether to compute the hash of the NAR in the same
+/// pass. `options`: those of the scan.
 ///
 /// # Errors
 ///

@@ -12,10 +12,10 @@
 //! # Theory of operation
 //!
 //! The state of a workspace (`samovar-client`, `workspace/`) is in a directory of the user, found
-//! by the identity of the workspace's directory (`registry.rs`). It names the *base* (`state.rs`):
-//! the generation of the last push or pull. A push uploads the difference to the base, and sets the
-//! ref only if the base is still its newest generation. A pull merges the newest generation with
-//! the local changes since the base.
+//! by the identity of the workspace's directory (`registry.rs`). The state names the *base*
+//! (`state.rs`): the generation of the last push or pull. A push uploads the difference to the
+//! base, and sets the ref only if the base is still the newest generation of the ref. A pull merges
+//! the newest generation with the local changes since the base.
 
 mod adopt;
 mod apply;

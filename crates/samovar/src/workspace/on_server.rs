@@ -36,7 +36,8 @@ impl OnServer {
         let same = all.find(|generation| generation.number == base.version.number);
         let is_base_lost = match same {
             Some(same) => same.manifest != base.manifest,
-            // One that the log does not have was deleted, because only some are kept.
+            // If the log lacks the generation, it was deleted because only some generations are
+            // kept, or the server has lost it.
             None => !log.follows(base.version),
         };
         let mut all = log.generations.iter();
@@ -91,9 +92,9 @@ pub(super) fn check_stored(workspace: &Workspace, refs: &Refs) -> anyhow::Result
     }
 }
 
-/// Checks that the server has the generation on which the files of a workspace are based. If its
-/// newest generation is that of a push whose response was lost, makes that one the base: the caller
-/// must not have compared the files with the base yet.
+/// Checks that the server has the generation on which the files of a workspace are based. If the
+/// newest generation on the server is that of a push of this workspace whose response was lost,
+/// makes this generation the base: the caller must not have compared the files with the base yet.
 ///
 /// # Errors
 ///

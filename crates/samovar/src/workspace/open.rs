@@ -135,9 +135,9 @@ fn remove_directories(directories: &[PathBuf]) {
     }
 }
 
-/// Removes what a failed command has made, unless a later command can complete the workspace: it
-/// has received files, or a part of a large download. `had_files`: whether the directory had files
-/// before. `new`: the directories that did not exist.
+/// Removes what a failed command has made, unless files, or a part of a large download, were
+/// received: then a later command can complete the workspace. `had_files`: whether the directory
+/// had files before. `new`: the directories that did not exist.
 fn undo(workspace: &Workspace, had_files: bool, new: &[PathBuf]) {
     let root = &workspace.root;
     let has_received = has_files(root).unwrap_or(true) != had_files
@@ -173,7 +173,7 @@ fn fill_or_adopt(
         return Ok(ExitCode::SUCCESS);
     };
     if !has_files {
-        // Whenever this process is killed, a pull completes the workspace.
+        // From here on, a pull completes the workspace if this process is killed.
         workspace.set_state(workspace.state.clone())?;
         return pull(workspace, snapshots, &newest, out);
     }
@@ -285,7 +285,7 @@ fn reopen(
     workspace.register();
     overlay::mount(&workspace, sources)?;
     if workspace.state.base.is_none() {
-        // An earlier process may have been killed before it was complete.
+        // An earlier process may have been killed before the workspace was complete.
         let _lock = workspace.lock()?;
         let remote = options.name.remote.clone();
         let snapshots = Snapshots::open(remote, sources, &workspace.state.keys)?;
@@ -305,8 +305,8 @@ fn reopen(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Requires signatures by one of these keys, if there are any, from now on: if one of them has
-/// signed the newest generation.
+/// If there are keys, and one of them has signed the newest generation, requires signatures by one
+/// of these keys from now on.
 pub(super) fn trust(
     workspace: &mut Workspace,
     remote: Remote,
@@ -462,7 +462,7 @@ pub(super) fn close(
 }
 
 /// Goes on with a `close --delete` that was killed after it had removed the directory. Returns
-/// whether there was one.
+/// whether there was such a workspace.
 ///
 /// # Errors
 ///
@@ -489,7 +489,8 @@ fn scan_to_delete(
     let scanned = if discards {
         Scanned::scan(root).map_err(read_error)?
     } else {
-        // Before the files are read: a program may change them while the server is slow.
+        // Ask the server before the files are read: a program may change files while the server is
+        // slow.
         if workspace.state.base.is_some() {
             let snapshots = workspace.snapshots(sources)?;
             check_stored(workspace, snapshots.refs())?;

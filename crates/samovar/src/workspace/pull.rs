@@ -51,7 +51,7 @@ pub(super) fn run(
     check_complete(workspace)?;
     let snapshots = workspace.snapshots(sources)?;
     let found = OnServer::of(snapshots.refs(), &workspace.state)?;
-    // Files are merged by the snapshot of the base, whatever its number is.
+    // For a merge, only the snapshot of the base counts, not the number of its generation.
     let is_lost = found.lost(&workspace.state).is_some() && !found.has_base;
     let newest = found.newest().cloned();
     let newest = newest.ok_or_else(|| missing(&workspace.state))?;
@@ -102,7 +102,8 @@ pub(super) fn pull(
     let is_newest = base
         .as_ref()
         .is_some_and(|base| base.version == newest.version() && base.manifest == newest.manifest);
-    // If the response to a push of this workspace was lost, the files are based on it.
+    // If the response to a push of this workspace was lost, the files are based on the generation
+    // of that push.
     if is_newest || workspace.adopt_base(newest)? {
         writeln!(out, "{} is the newest generation", workspace.title())?;
         return Ok(ExitCode::SUCCESS);
@@ -132,7 +133,7 @@ pub(super) fn pull(
     }
     begun.begin(&snapshot)?;
     let applied = Apply::run(&workspace.place(), snapshots, &ours, theirs, &actions)?;
-    // Before the base changes: the next pull reports no conflict of this one.
+    // Report before the base changes, because the next pull does not report conflicts of this one.
     let report = Report {
         ours: &ours.entries,
         theirs: &theirs.entries,
@@ -235,8 +236,8 @@ pub(super) fn conflicts(
 }
 
 /// Returns the path of the conflict copy of their entry that an earlier pull, which was killed, has
-/// made beside our entry. One that is `changed` by this pull is none: the other machine may have
-/// removed a copy that was published.
+/// made beside our entry. An entry that this pull changes (`changed`) does not count: the other
+/// machine may have removed a copy that was published.
 fn existing_copy(
     ours: &Entries,
     kept: usize,
@@ -264,7 +265,7 @@ fn stays(path: &[u8], changed: &BTreeSet<Vec<u8>>) -> bool {
     !changed.contains(path) && next.is_none_or(|next| !next.starts_with(&below))
 }
 
-/// Returns whether two entries have the same contents, and so have those below them. The file that
+/// Returns whether two entries, and the entries below them, have the same contents. The file that
 /// hides the copy of a repository from git does not count.
 fn has_same_entries(ours: &Entries, copy: usize, theirs: &Entries, index: usize) -> bool {
     let below = |entries: &Entries, top: usize| match entries.get(top).map(|entry| &entry.kind) {
@@ -334,8 +335,8 @@ pub(super) fn fill(
     Ok(())
 }
 
-/// Creates the directory for files that are received. It may have the download of a command that
-/// was killed, but no tree.
+/// Creates the directory for files that are received. The directory may have the download of a
+/// command that was killed, but no tree.
 fn new_incoming(workspace: &Workspace) -> anyhow::Result<std::path::PathBuf> {
     let incoming = workspace.incoming();
     let tree = incoming.join(TREE);

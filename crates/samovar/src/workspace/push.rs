@@ -187,7 +187,7 @@ pub(super) fn push(
     })
 }
 
-/// Adds to the message of a generation what it lacks because the user could not read it.
+/// Adds to the message of a generation which files it lacks because the user could not read them.
 fn message(message: Option<&str>, skipped: &Skipped) -> Option<String> {
     let unreadable = &skipped.unreadable;
     if unreadable.is_empty() {
@@ -199,8 +199,8 @@ fn message(message: Option<&str>, skipped: &Skipped) -> Option<String> {
     Some(text)
 }
 
-/// Refuses a tree in which more than `max_delete` percent of the files of the base are gone: their
-/// path does not exist, and no other file has their contents.
+/// Refuses a tree in which more than `max_delete` percent of the files of the base are gone. A file
+/// is gone if its path does not exist, and no other file has its contents.
 fn check_deleted(base: &Entries, new: &Entries, max_delete: u64) -> anyhow::Result<()> {
     let digest = |entry: &Entry| match entry.kind {
         Kind::File { digest, .. } => Some(digest.unwrap_or_default()),
@@ -271,7 +271,8 @@ fn publish(
                 "the cache refused the push, because the ref was removed ({sentence}): {RECREATE}"
             )));
         };
-        // If the response to an earlier push of this workspace was lost, the files are based on it.
+        // If the response to an earlier push of this workspace was lost, the files are based on the
+        // generation of that push.
         let base = workspace.state.base.as_ref().map(|base| base.version);
         let is_own = base != Some(newest.version()) && workspace.adopt_base(&newest)?;
         if !is_own {

@@ -3,9 +3,9 @@
 //!
 //! # The file `repositories`
 //!
-//! It has a line for each index of git in the base: its SHA-256, and its fingerprint, which shows
-//! that the index of the work tree was only refreshed. Without it, a refreshed index counts as a
-//! change.
+//! The file has a line for each index of git in the base: the SHA-256 and the fingerprint of the
+//! index. If an index in the work tree has the same fingerprint, git has only refreshed it. Without
+//! the file, a refreshed index counts as a change.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -115,8 +115,8 @@ pub(super) fn contents(
     Ok(contents)
 }
 
-/// Refuses to merge trees that are a git repository themselves, if both sides have changed it:
-/// there is no place beside the root for a copy.
+/// Refuses to merge trees that are a git repository themselves, if both sides have changed the
+/// repository: there is no place beside the root for a copy.
 ///
 /// # Errors
 ///
@@ -191,8 +191,8 @@ pub(super) fn remember(place: &Place, base: &Entries, contents: &Contents) {
     written.unwrap_or_default();
 }
 
-/// Copies the fingerprints to the directory `to`: the base goes on there. Ignores errors, as
-/// [`remember`] does.
+/// Copies the fingerprints to the state directory `to`, in which the base is used from now on.
+/// Ignores errors, as [`remember`] does.
 pub(super) fn copy(state: &Path, to: &Path) {
     fs::copy(state.join(FINGERPRINTS), to.join(FINGERPRINTS)).unwrap_or_default();
 }

@@ -205,8 +205,9 @@ fn unpushed(base: &Entries, ours: &Entries) -> HashSet<usize> {
     differing.collect()
 }
 
-/// Returns the unpushed changes that a restore would overwrite, for messages. Removes the actions
-/// that remove new files, which are in no generation, unless they are in the way of another entry.
+/// Returns the unpushed changes that a restore would overwrite, for messages. New files are in no
+/// generation: removes the actions that would remove them, unless a new file is in the way of
+/// another entry.
 fn overwritten(actions: &mut Vec<Action>, base: &Entries, ours: &Entries) -> Vec<String> {
     let unpushed = unpushed(base, ours);
     let created = actions.iter();
@@ -220,7 +221,7 @@ fn overwritten(actions: &mut Vec<Action>, base: &Entries, ours: &Entries) -> Vec
     });
     let lost = actions.iter().filter(|action| match action.kind {
         ActionKind::Remove { ours: index } | ActionKind::Replace { ours: index, .. } => {
-            // The entries of a new directory are named instead of it.
+            // The entries of a new directory are named instead of the directory.
             let is_named =
                 ours.children(index).next().is_none() || find(base, &action.path).is_some();
             unpushed.contains(&index) && is_named
@@ -275,7 +276,7 @@ fn below(workspace: &Workspace, path: &Path) -> anyhow::Result<Vec<u8>> {
             other => names.push(other),
         }
     }
-    // The file itself may not exist, or be a symbolic link.
+    // Resolve only the parent: the file itself may not exist, or be a symbolic link.
     let parent = names.ancestors().skip(1).find(|parent| parent.is_dir());
     let parent = parent.unwrap_or(Path::new("/"));
     let rest = names.strip_prefix(parent)?;

@@ -33,7 +33,7 @@ impl Query {
         thread::spawn(move || {
             let refs = Refs::trusting(&http, &state.keys);
             let found = refs.and_then(|refs| OnServer::of(&refs, &state));
-            // Nobody may wait any more.
+            // The receiver is gone if nobody waits any more.
             sender.send(found).unwrap_or_default();
         });
         Self(receiver)

@@ -3,9 +3,10 @@
 /// Directories of a repository that belong to a work tree or a submodule.
 const PARTS: [&[u8]; 2] = [b"worktrees", b"modules"];
 
-/// Returns which of these repositories a link names. A path may be that of another machine, where
-/// only its end is the same. `link`: contents of the file, or target. `directory`: path of the work
-/// tree. `repositories`: their paths. All paths are relative to the root of the workspace.
+/// Returns which of these repositories a link names. The link may have come from another machine;
+/// then only the end of the path in it is the same. `link`: contents of the file, or target.
+/// `directory`: path of the work tree. `repositories`: their paths. All paths are relative to the
+/// root of the workspace.
 pub(super) fn named<T>(
     link: &[u8],
     directory: &[u8],

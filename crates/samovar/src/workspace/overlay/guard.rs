@@ -1,5 +1,6 @@
-//! Processes beside an overlay: the guard of `samovar workspace run` without a PID namespace, which
-//! kills what is left if that process is killed, and the view, which serves the snapshot.
+//! Processes beside an overlay. The guard, which `samovar workspace run` needs without a PID
+//! namespace, kills the other processes if `samovar workspace run` is killed. The view serves the
+//! snapshot.
 
 use std::io::{BufRead as _, BufReader, PipeReader, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -31,7 +32,7 @@ pub(crate) fn command() -> clap::Command {
 }
 
 /// Process that kills all others in the mount namespace when this process ends without a farewell.
-/// In a PID namespace, the kernel does it.
+/// In a PID namespace, the kernel does this.
 #[derive(Debug)]
 pub(crate) struct Guard {
     child: Child,
@@ -68,7 +69,7 @@ impl Drop for Guard {
 
 /// Runs the guard: waits for the end of the process that has started it, and kills all others in
 /// the mount namespace, unless that process has sent a byte before. `namespace`: the mount
-/// namespace that it must be in.
+/// namespace in which the guard must be.
 ///
 /// # Errors
 ///

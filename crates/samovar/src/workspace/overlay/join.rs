@@ -1,8 +1,9 @@
 //! Merges what other clients have pushed into the tree of a command, as `samovar workspace pull`
 //! does in a workspace.
 //!
-//! The mounted tree is changed, so everything is in the directory with the changes afterwards. The
-//! snapshot below them stays. [`Origin`](super::origin::Origin) names the one that was merged.
+//! The mounted tree is changed, so the result of the merge is in the directory with the changes.
+//! The snapshot below the changes stays. [`Origin`](super::origin::Origin) names the snapshot that
+//! was merged.
 
 use std::io;
 

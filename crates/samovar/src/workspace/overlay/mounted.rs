@@ -53,12 +53,12 @@ pub(in super::super) fn check_machine() -> anyhow::Result<()> {
     check_fuse()
 }
 
-/// Removes the layers that a killed `open` has left of a workspace in the directory `root`, which
-/// is none yet.
+/// Removes the layers that a killed `open` has left in the directory `root`, if that is not a
+/// workspace yet.
 ///
 /// # Errors
 ///
-/// Another command makes it one, or the layers cannot be removed.
+/// Another command makes the directory a workspace, or the layers cannot be removed.
 pub(in super::super) fn remove_begun(root: &Path) -> anyhow::Result<()> {
     let begun = registry::find(root).filter(|begun| !begun.dir.join(STATE).exists());
     let Some(begun) = begun else {
@@ -147,8 +147,8 @@ pub(in super::super) fn find_removed(root: &Path) -> Option<Workspace> {
     Workspace::of(root, removed).ok()
 }
 
-/// Makes a directory without files the workspace again that it was before it was removed. Returns
-/// `None` if it was none.
+/// If the directory `root` was a workspace before it was removed, and has no files now, makes it
+/// this workspace again. Otherwise returns `None`.
 ///
 /// # Errors
 ///
@@ -367,7 +367,8 @@ fn busy(root: &Path) -> anyhow::Error {
 }
 
 /// Unmounts a workspace, and makes its directory an ordinary one, which is empty. Unpushed changes
-/// are kept elsewhere. `discards`: they do not matter. `deletes`: they are removed.
+/// are kept in the directory of the layers. `discards`: unpushed changes do not matter. `deletes`:
+/// they are removed.
 ///
 /// # Errors
 ///
@@ -471,7 +472,7 @@ fn keep(
     layers: &mut Layers,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    // That command goes on with a merge that was cut off.
+    // `samovar workspace run --continue` also goes on with a merge that was cut off.
     let (state, dir) = (workspace.path(""), layers.dir());
     begun::copy(&state, dir).with_context(|| format!("cannot write to {dir:?}"))?;
     repositories::copy(&state, dir);

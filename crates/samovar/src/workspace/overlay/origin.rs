@@ -21,7 +21,8 @@ pub(super) struct Origin {
     pub(super) generation: Option<Version>,
     /// The snapshot below the changes.
     pub(super) manifest: Option<StorePath>,
-    /// The snapshot of that generation, if it is not the one below: it was merged into the changes.
+    /// The snapshot of that generation, if it was merged into the changes, and so is not the one
+    /// below.
     pub(super) base: Option<StorePath>,
 }
 

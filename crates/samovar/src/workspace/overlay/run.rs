@@ -159,7 +159,7 @@ fn try_run(matches: &ArgMatches) -> anyhow::Result<u8> {
         (Namespace::current()?, signals)
     } else {
         move_token()?;
-        // While the process has one thread.
+        // Enter the namespaces while the process has one thread.
         let namespace = Namespace::enter()?;
         let signals = Signals::catch()?;
         if unshare_processes(namespace)? {
@@ -216,7 +216,7 @@ impl Wanted {
             let path = matches.get_one::<PathBuf>(id);
             path.map(std::path::absolute).transpose()
         };
-        // Mounting changes the current directory.
+        // Make the paths absolute, because mounting changes the current directory.
         let mut sources = sources(matches);
         let files = [&mut sources.token_file, &mut sources.netrc_file];
         for file in files.into_iter().flatten() {
@@ -226,8 +226,8 @@ impl Wanted {
         let mut continued = None;
         if let Some(dir) = path("continue")? {
             let (layers, text) = Layers::open(&dir)?;
-            // One that came with a clone or an archive could name the server of an attacker, who
-            // would get the token.
+            // A directory that came with a clone or an archive could name the server of an
+            // attacker, who would get the token.
             let own = [OVERLAYS, RUNS].map(|name| state.join(name));
             let parent = layers.dir().parent();
             ensure!(
@@ -339,7 +339,7 @@ struct Push<'a> {
 
 /// A tree in which a command can run.
 pub(super) struct Run {
-    /// `None`: the kernel does its work.
+    /// `None`: the kernel does the work of the guard.
     guard: Option<Guard>,
     /// `None`: the ref does not exist yet.
     view: Option<View>,
@@ -381,7 +381,8 @@ impl Run {
             false => Vec::new(),
         };
         if !reserved.is_empty() {
-            // If it is not stored, the next command merges with an older generation.
+            // Ignore errors: without the new description, the next command merges with an older
+            // generation.
             self.layers.set_origin(&self.origin.text()).ok();
         }
         let is_removed = is_done && reserved.is_empty();
@@ -540,7 +541,7 @@ impl Run {
 
     /// Unmounts, and removes the changes if wanted.
     fn end(self, is_removed: bool) {
-        // The current directory is that of the layers.
+        // Leave the current directory, which is that of the layers.
         std::env::set_current_dir("/").ok();
         unmount_lazily(&self.target);
         unmount_lazily(&self.layers.lower());
