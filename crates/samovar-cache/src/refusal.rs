@@ -141,7 +141,7 @@ impl Fixed {
                 Status::METHOD_NOT_ALLOWED,
                 &[TEXT, ("Allow", "GET, HEAD, PUT")],
             ),
-            // The status must not be 404: for that, `nix copy` would not print the text.
+            // The status must not be 404, because `nix copy` does not print the text of a 404.
             Self::NoUploadUrl => (Status::METHOD_NOT_ALLOWED, &[TEXT, ("Allow", "")]),
             Self::OnlyPost => (Status::METHOD_NOT_ALLOWED, &[TEXT, ("Allow", "POST")]),
             Self::ForeignOrigin => (Status::FORBIDDEN, &[TEXT]),

@@ -31,12 +31,12 @@ pub struct UpstreamSettings {
 /// in each case.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Resign {
-    /// Those of the upstream.
+    /// The signatures of the upstream.
     #[default]
     No,
-    /// Those of the upstream and those by the keys of the cache.
+    /// The signatures of the upstream, and signatures by the keys of the cache.
     Add,
-    /// Those by the keys of the cache.
+    /// Signatures by the keys of the cache.
     Only,
 }
 

@@ -25,11 +25,11 @@ pub(crate) struct Entry {
     pub(crate) failure: FailureCode,
 }
 
-/// The exit code of a command that failed. It is 2 if the command line or the configuration is
-/// invalid.
+/// The exit code of a command that failed. The code is 2 if the command line or the configuration
+/// is invalid.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum FailureCode {
-    /// That of the error's reason, or else that of this reason.
+    /// The code of the error's reason; if the error has none, the code of this reason.
     OfReason(Failed),
     /// This code, whatever the reason is.
     Always(u8),

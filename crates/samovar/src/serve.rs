@@ -144,7 +144,8 @@ pub(crate) fn with_words(command: Command) -> Command {
 
 /// Runs the server until a signal ends it, or prints the effective configuration.
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
-    // A reload or an upgrade must not lose the file: it would open what the file restricts.
+    // A reload or an upgrade must not lose the file: without it, everybody could read what the file
+    // restricts.
     let file = file(matches);
     let settings = settings_in(matches, file.as_deref())?;
     let mut config = configuration(&settings)?;

@@ -272,8 +272,8 @@ impl Access {
         }
     }
 
-    /// Returns the verdict about a client that must wait. A hidden cache tells only clients that it
-    /// admits: a 429 would show others that it exists.
+    /// Returns the verdict about a client that must wait. A hidden cache sends a 429 only to
+    /// clients that it admits: to others, a 429 would show that the cache exists.
     fn limited(&self, verdict: &Verdict, wait: Duration) -> Verdict {
         match verdict {
             Verdict::Granted => Verdict::Refused(Refusal::TooMany(wait)),

@@ -59,7 +59,7 @@ pub(super) fn check<S: Service>(cx: &mut Context<S>, conn: &mut Conn) -> Next {
             conn.transport.reset_on_close();
             http1::fail(cx, conn, End::Cut)
         }
-        // The response was already sent, so no 408 can follow: the client would mistake it for
+        // The response was already sent, so no 408 can follow: the client would mistake a 408 for
         // the response to its next request.
         Overdue::Window if conn.proto.is_discarding() => Next::Close,
         Overdue::Window | Overdue::Head => {

@@ -71,7 +71,7 @@ struct State {
     is_waking: bool,
     /// Number of jobs that have lent their slot.
     waiting_count: usize,
-    /// Those of them whose jobs read a body to send. They take no places of uploads.
+    /// Number of those waiting jobs that read a body to send. They take no places of uploads.
     reading_count: usize,
 }
 

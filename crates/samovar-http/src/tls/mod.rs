@@ -2,7 +2,7 @@
 //!
 //! TLS 1.2 and 1.3 by rustls, which works on byte buffers here and owns no socket or thread. A
 //! [`TlsConfig`] holds the certificates of a listener, see [`Listener::tls`](crate::Listener::tls).
-//! It can be reloaded while connections use it.
+//! The certificates can be reloaded while connections use them.
 //!
 //! ```no_run
 //! use samovar_http::tls::TlsConfig;

@@ -33,7 +33,8 @@ pub const OPEN_COUNT_MAX: usize = 100_000;
 /// Maximum length of the body of `open`, in bytes: [`OPEN_COUNT_MAX`] lines of maximum length.
 pub const OPEN_LEN_MAX: u64 = (OPEN_COUNT_MAX * OPEN_LINE_LEN_MAX) as u64;
 
-/// Maximum length of a line of the body of `open`, in bytes: one with the longest name of a path.
+/// Maximum length of a line in the body of `open`, in bytes: the line of a path with the longest
+/// name.
 const OPEN_LINE_LEN_MAX: usize = 32 + 1 + 52 + 1 + 20 + 1 + 211 + 1;
 
 /// Start of the first line of the answer. Another text is that of a server without the protocol.
@@ -117,7 +118,7 @@ pub enum OpenAnswer<R = String> {
     Link,
     /// Both the NAR and the narinfo.
     Need,
-    /// Nothing: the server would refuse the path because of its name, for this reason.
+    /// Nothing: the server refuses the path because of its name, for this reason.
     Refused(R),
 }
 

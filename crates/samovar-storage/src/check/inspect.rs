@@ -78,9 +78,9 @@ pub struct Inspection {
 /// owner cannot use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Foreign {
-    /// Number of them that were found.
+    /// Number of files that were found.
     pub count: usize,
-    /// One of them, relative to the storage directory.
+    /// Path of one of the files, relative to the storage directory.
     pub path: PathBuf,
     /// User ID of the owner of `path`.
     pub owner: u32,
@@ -151,8 +151,9 @@ fn read_rows(connection: &Connection, found: &mut Inspection) -> Result<(), Stor
     Ok(())
 }
 
-/// Returns the process that holds the lock of the storage, without taking the lock: a server that
-/// starts at this moment would fail. Returns `None` for a process of another namespace.
+/// Returns the process that holds the lock of the storage, without taking the lock: if this process
+/// took it, a server that starts at this moment would fail. Returns `None` for a process of another
+/// namespace.
 fn user(root: &Path) -> Option<u32> {
     let stated = root::stated_user(root)?;
     let inode = fs::metadata(root.join(LOCK)).ok()?.ino();

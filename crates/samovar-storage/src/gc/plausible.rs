@@ -82,7 +82,8 @@ pub(crate) fn of_clock(
     (pause > pause_max.max(PAUSE_MIN).max(rules.drift_max)).then_some(Doubt::Pause(pause))
 }
 
-/// Returns the reason to doubt the verdicts: more than half of the paths that were kept would go.
+/// Returns a reason to doubt the verdicts if they would delete more than half of the paths that
+/// were kept before.
 pub(crate) fn of_verdicts(graph: &Graph, verdicts: &[Verdict]) -> Option<Doubt> {
     let paths = graph.paths.iter().zip(verdicts);
     let counted = paths

@@ -95,7 +95,7 @@ pub struct StoredRealisation {
 /// The outcome of recording a build log or a realisation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Recorded {
-    /// It was recorded now or before. Missing signatures were added.
+    /// The log or realisation was recorded now or before. Missing signatures were added.
     Kept,
     /// The cache already has another realisation of the same output, and keeps that one.
     Conflict,
@@ -103,7 +103,7 @@ pub enum Recorded {
     MissingOutput,
     /// The derivation has the maximum number of realisations. Nothing was changed.
     TooMany,
-    /// It would exceed the limit of the cache. Nothing was changed.
+    /// The log or realisation would exceed the limit of the cache. Nothing was changed.
     OverLimit {
         /// Used part of the limit, in bytes.
         used: u64,

@@ -33,7 +33,7 @@ pub fn used_bytes(database: &Sqlite, cache: CacheId) -> Result<u64, StorageError
     })
 }
 
-/// Returns the total length of the files of NARs of a cache, and that of all else.
+/// Returns the total length of a cache's NAR files, and the total length of all else in the cache.
 fn bytes(connection: &Connection, cache: CacheId) -> Result<(u64, u64), StorageError> {
     let mut statement =
         connection.prepare_cached("select file_bytes, extra_bytes from cache where id = ?1")?;

@@ -168,8 +168,8 @@ impl StoredCache {
         self.storage.metadata.waits().disk.check().is_err()
     }
 
-    /// Checks that the disk completes writes and flushes: an upload would wait as long as it hangs.
-    /// Counts a refused request otherwise.
+    /// Checks that the disk completes writes and flushes: an upload to a disk that hangs would wait
+    /// as long as the disk hangs. Counts a refused request otherwise.
     ///
     /// # Errors
     ///

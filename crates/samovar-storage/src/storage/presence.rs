@@ -39,9 +39,10 @@ impl Storage {
         check_files(&self.metadata, &self.objects)
     }
 
-    /// Checks what was committed. Nothing may be acknowledged before this check: it would be gone
-    /// when the server is started again. While the storage is usable, its directory is the one in
-    /// which the last probe has found the NAR files, so they are not looked for again.
+    /// Checks that the directory has what was committed. Nothing may be acknowledged before this
+    /// check: in another directory, it would be gone when the server is started again. While the
+    /// storage is usable, its directory is the one in which the last probe has found the NAR files,
+    /// so they are not looked for again.
     pub(crate) fn check_committed(&self) -> Result<(), StorageError> {
         match self.is_usable() {
             true => self.check_directory(),

@@ -106,11 +106,11 @@ enum Kind {
 /// Method by which [`TokenSource::read_at_once`] reads without blocking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Nonblocking {
-    /// It reads with `RWF_NOWAIT`.
+    /// Reads with `RWF_NOWAIT`.
     Nowait,
-    /// It reads directly, because the file is in memory.
+    /// Reads directly, because the file is in memory.
     Direct,
-    /// It does not read at all, because reading may wait for another machine or process.
+    /// Does not read at all, because reading may wait for another machine or process.
     Unsupported,
 }
 

@@ -340,7 +340,7 @@ fn answer(requests: impl IntoIterator<Item = LeaseRequest>, is_leased: bool) {
     waiters.for_each(|waiter| waiter.answer(is_leased));
 }
 
-/// Waits for the next reply, however long it takes: giving up would drop all leases of the
+/// Waits for the next reply, however long the daemon takes: giving up would drop all leases of the
 /// connection.
 fn await_answer(
     roots: &TempRoots,

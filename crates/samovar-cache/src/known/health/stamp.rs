@@ -5,11 +5,11 @@ use sha2::{Digest, Sha256};
 
 use crate::known::row::Row;
 
-/// A digest of a path's registration and, if known, of the root of its files. It changes when one
-/// of them changes.
+/// A digest of a path's registration and, if known, of the root of its files. The digest changes
+/// when one of the two changes.
 ///
-/// It has eight bytes, because a million of them may be in memory. A collision, with a probability
-/// of one in 2^64, skips one verification.
+/// A stamp has eight bytes, because a million stamps may be in memory. A collision, with a
+/// probability of one in 2^64, skips one verification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stamp([u8; 8]);
 

@@ -46,13 +46,13 @@ pub(super) struct Source {
 
 /// The way in which a base is read.
 enum Form {
-    /// It is short, and not in zstd: decompressed as a whole.
+    /// The base is short, and not in zstd. It is decompressed as a whole.
     Memory,
-    /// It is not compressed.
+    /// The base is not compressed.
     Plain,
-    /// It consists of zstd frames of at most [`MEMORY_LEN`].
+    /// The base consists of zstd frames of at most [`MEMORY_LEN`].
     Frames(Vec<Frame>),
-    /// It can only be read from start to end.
+    /// The base can only be read from start to end.
     Stream {
         /// Whether the file is one zstd frame.
         is_one_frame: bool,
