@@ -112,6 +112,12 @@ impl LookUp {
         }
     }
 
+    /// Returns when the look-up ends at the latest.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
     /// Returns when [`at`](Self::at) is to be called if nothing happens before.
     #[must_use]
     pub fn next_time(&self) -> Instant {

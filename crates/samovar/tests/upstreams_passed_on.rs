@@ -128,6 +128,31 @@ fn an_upstream_that_hangs_delays_nothing_else() {
 }
 
 #[test]
+fn look_ups_that_have_ended_do_not_delay_later_ones() {
+    let upstream = Upstream::start(&CACHE.root(), |_| Act::Silence);
+    let relay = Relay::start(&upstream.url(), &CACHE.public_key);
+    let mut waiting: Vec<Connection> = (0..1000_u32)
+        .map(|number| {
+            let mut connection = Connection::connect(relay.address);
+            connection.send_request("GET", &format!("/{number:0>32}.narinfo"), &[]);
+            connection
+        })
+        .collect();
+    for connection in &mut waiting {
+        assert_eq!(connection.response(false).status, 404);
+    }
+    upstream.follow(|_| Act::Serve);
+    relay.server.wait_for("answers again after");
+    let (response, time) = relay.narinfo(&CACHE.top);
+    assert_eq!(response.status, 200, "{time:?}");
+    let asked = upstream.count(".narinfo");
+    assert!(
+        asked < 500,
+        "{asked} requests, although nobody waited for most of them"
+    );
+}
+
+#[test]
 fn a_path_that_was_absent_is_found_as_soon_as_it_is_here() {
     let (upstream, _relay) = serving();
     let site = Site::new();

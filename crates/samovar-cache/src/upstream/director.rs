@@ -15,9 +15,10 @@ use samovar_upstream::circuit::{Change, Circuit};
 use samovar_upstream::look_up::{Answer, Candidate, LookUp, Next, Outcome};
 use samovar_upstream::memory::Memory;
 
-use crate::upstream::message::{Ask, Done, LookedUp, Message, Miss, Wanted};
+use crate::upstream::message::{Ask, LookedUp, Message, Miss, Wanted};
 use crate::upstream::one::{Found, Upstream};
 use crate::upstream::request::{Said, Trouble};
+use crate::upstream::tracked::{Known, Pending, Tracked};
 
 /// Number of paths about which an upstream's answers are remembered.
 const REMEMBERED_COUNT_MAX: usize = 200_000;
@@ -37,37 +38,6 @@ const BACKGROUND_BUDGET: Duration = Duration::from_secs(20);
 
 /// Maximum number of look-ups in the background.
 const BACKGROUND_COUNT_MAX: usize = 4096;
-
-/// What is remembered about a path at an upstream.
-#[derive(Debug)]
-enum Known {
-    Found(Arc<Found>),
-    Absent(Instant),
-    /// The path's NAR was wrong.
-    Wrong,
-}
-
-/// An upstream as the director sees it.
-struct Tracked {
-    upstream: Arc<Upstream>,
-    circuit: Circuit,
-    memory: Memory<Known>,
-    /// The requests that were sent and not answered.
-    asked: HashSet<(HashPart, Arc<[u8]>)>,
-}
-
-/// A look-up in progress.
-struct Pending {
-    look_up: LookUp,
-    ask: Ask,
-    /// All who wait, besides the first.
-    others: Vec<Done>,
-    /// Whether a client waits.
-    is_urgent: bool,
-    /// What each upstream has said, for the text of a miss.
-    reasons: Vec<String>,
-    found: HashMap<usize, Arc<Found>>,
-}
 
 /// The director.
 pub(super) struct Director {
@@ -177,6 +147,11 @@ impl Director {
                 via,
                 said,
             } => self.answer(upstream, hash_part, &via, said, now),
+            Message::Skipped {
+                upstream,
+                hash_part,
+                via,
+            } => self.ask_again(upstream, hash_part, via, now),
             Message::Gone(upstream, hash_part) => {
                 let memory = &mut self.upstreams[upstream].memory;
                 memory.insert(hash_part, Known::Absent(now), now + ABSENT_TIME);
@@ -300,16 +275,23 @@ impl Director {
         tracked.circuit.asked(now);
         let (upstream, dir) = (Arc::clone(&tracked.upstream), self.dir.clone());
         let (sender, via) = (self.sender.clone(), Arc::clone(&pending.ask.via));
+        let deadline = pending.look_up.deadline();
         let job = Box::new(move || {
-            let said = upstream.narinfo(&dir, hash_part, &via);
-            let answer = Message::Answer {
-                upstream: id,
-                hash_part,
-                via,
-                said,
+            let message = match Instant::now() < deadline {
+                true => Message::Answer {
+                    upstream: id,
+                    hash_part,
+                    said: upstream.narinfo(&dir, hash_part, &via),
+                    via,
+                },
+                false => Message::Skipped {
+                    upstream: id,
+                    hash_part,
+                    via,
+                },
             };
             // The director may have ended.
-            sender.send(answer).ok();
+            sender.send(message).ok();
         });
         let pool = &tracked.upstream.look_ups;
         let queued = match pending.is_urgent {
@@ -326,6 +308,24 @@ impl Director {
                     .push(format!("too many requests wait for {name}"));
                 Some(Answer::Unknown)
             }
+        }
+    }
+
+    /// Asks an upstream that was skipped, if another look-up waits for it by now.
+    fn ask_again(&mut self, id: usize, hash_part: HashPart, via: Arc<[u8]>, now: Instant) {
+        let numbers = self.by_path.get(&hash_part).into_iter().flatten().copied();
+        let waiting = numbers.into_iter().find(|number| {
+            self.look_ups.get(number).is_some_and(|pending| {
+                pending.ask.via == via && pending.look_up.silent().any(|silent| silent == id)
+            })
+        });
+        self.upstreams[id].asked.remove(&(hash_part, via));
+        if let Some(number) = waiting
+            && let Some(answer) = self.known_or_asked(number, id, now)
+            && let Some(pending) = self.look_ups.get_mut(&number)
+        {
+            let next = pending.look_up.answered(id, answer, now);
+            self.go_on(number, next, now);
         }
     }
 
@@ -523,64 +523,6 @@ impl Director {
                 is_local: Arc::clone(&ask.is_local),
             };
             self.ask(ahead, now);
-        }
-    }
-}
-
-impl Tracked {
-    /// Returns what this upstream has said about the path of a look-up, as far as that is known, or
-    /// that it is not asked at present. Adds the reason to those of the look-up.
-    fn known(&self, id: usize, pending: &mut Pending, now: Instant) -> Option<Answer> {
-        let (ask, name) = (&pending.ask, &self.upstream.settings.name);
-        let (reason, answer) = match self.memory.get(&ask.wanted.hash_part, now) {
-            _ if ask.wanted.excluded.contains(&id) => {
-                (format!("{name} could not send the NAR"), Answer::Unknown)
-            }
-            Some(Known::Found(found)) => {
-                let found = Arc::clone(found);
-                return Some(pending.found_at(id, found));
-            }
-            Some(Known::Wrong) => (
-                format!("{name} has sent a wrong NAR of the path"),
-                Answer::Absent,
-            ),
-            Some(Known::Absent(at)) if now < *at + ask.negative_ttl => {
-                (format!("{name} has no such path"), Answer::Absent)
-            }
-            _ => {
-                let since = self.circuit.open()?.since;
-                if let Some(Known::Found(found)) = self.memory.last(&ask.wanted.hash_part) {
-                    let found = Arc::clone(found);
-                    return Some(pending.found_at(id, found));
-                }
-                let seconds = now.saturating_duration_since(since).as_secs();
-                (format!("{name} is down since {seconds} s"), Answer::Unknown)
-            }
-        };
-        pending.reasons.push(reason);
-        Some(answer)
-    }
-}
-
-impl Pending {
-    /// Returns the answer of an upstream that has the path: one that has another NAR than the
-    /// wanted one lacks it.
-    fn found_at(&mut self, id: usize, found: Arc<Found>) -> Answer {
-        let narinfo = &found.narinfo;
-        let is_wanted = self.ask.wanted.nar.is_none_or(|(nar_hash, compression)| {
-            narinfo.nar_hash == nar_hash && narinfo.compression == compression
-        });
-        match is_wanted {
-            true => {
-                self.found.insert(id, found);
-                Answer::Found
-            }
-            false => {
-                let name = &found.upstream.settings.name;
-                self.reasons
-                    .push(format!("{name} has another NAR of the path"));
-                Answer::Absent
-            }
         }
     }
 }

@@ -60,6 +60,12 @@ pub(super) enum Message {
         via: Arc<[u8]>,
         said: Result<Said<Arc<Found>>, Trouble>,
     },
+    /// An upstream was not asked, because the look-up had ended before its turn came.
+    Skipped {
+        upstream: usize,
+        hash_part: HashPart,
+        via: Arc<[u8]>,
+    },
     /// An upstream lacks the NAR of a path whose narinfo it had.
     Gone(usize, HashPart),
     /// An upstream has sent a NAR that is not the one of its narinfo.

@@ -23,6 +23,7 @@ mod of_cache;
 mod one;
 mod pool;
 mod request;
+mod tracked;
 mod transfer;
 mod visit;
 

@@ -1,0 +1,102 @@
+//! What the director knows about an upstream ([`Tracked`]) and about a look-up ([`Pending`]).
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use samovar_nix::HashPart;
+use samovar_upstream::circuit::Circuit;
+use samovar_upstream::look_up::{Answer, LookUp};
+use samovar_upstream::memory::Memory;
+
+use crate::upstream::message::{Ask, Done};
+use crate::upstream::one::{Found, Upstream};
+
+/// What is remembered about a path at an upstream.
+#[derive(Debug)]
+pub(super) enum Known {
+    Found(Arc<Found>),
+    Absent(Instant),
+    /// The path's NAR was wrong.
+    Wrong,
+}
+
+/// An upstream as the director sees it.
+pub(super) struct Tracked {
+    pub(super) upstream: Arc<Upstream>,
+    pub(super) circuit: Circuit,
+    pub(super) memory: Memory<Known>,
+    /// The requests that were sent and not answered.
+    pub(super) asked: HashSet<(HashPart, Arc<[u8]>)>,
+}
+
+/// A look-up in progress.
+pub(super) struct Pending {
+    pub(super) look_up: LookUp,
+    pub(super) ask: Ask,
+    /// All who wait, besides the first.
+    pub(super) others: Vec<Done>,
+    /// Whether a client waits.
+    pub(super) is_urgent: bool,
+    /// What each upstream has said, for the text of a miss.
+    pub(super) reasons: Vec<String>,
+    pub(super) found: HashMap<usize, Arc<Found>>,
+}
+
+impl Tracked {
+    /// Returns what this upstream has said about the path of a look-up, as far as that is known, or
+    /// that it is not asked at present. Adds the reason to those of the look-up.
+    pub(super) fn known(&self, id: usize, pending: &mut Pending, now: Instant) -> Option<Answer> {
+        let (ask, name) = (&pending.ask, &self.upstream.settings.name);
+        let (reason, answer) = match self.memory.get(&ask.wanted.hash_part, now) {
+            _ if ask.wanted.excluded.contains(&id) => {
+                (format!("{name} could not send the NAR"), Answer::Unknown)
+            }
+            Some(Known::Found(found)) => {
+                let found = Arc::clone(found);
+                return Some(pending.found_at(id, found));
+            }
+            Some(Known::Wrong) => (
+                format!("{name} has sent a wrong NAR of the path"),
+                Answer::Absent,
+            ),
+            Some(Known::Absent(at)) if now < *at + ask.negative_ttl => {
+                (format!("{name} has no such path"), Answer::Absent)
+            }
+            _ => {
+                let since = self.circuit.open()?.since;
+                if let Some(Known::Found(found)) = self.memory.last(&ask.wanted.hash_part) {
+                    let found = Arc::clone(found);
+                    return Some(pending.found_at(id, found));
+                }
+                let seconds = now.saturating_duration_since(since).as_secs();
+                (format!("{name} is down since {seconds} s"), Answer::Unknown)
+            }
+        };
+        pending.reasons.push(reason);
+        Some(answer)
+    }
+}
+
+impl Pending {
+    /// Returns the answer of an upstream that has the path: one that has another NAR than the
+    /// wanted one lacks it.
+    pub(super) fn found_at(&mut self, id: usize, found: Arc<Found>) -> Answer {
+        let narinfo = &found.narinfo;
+        let is_wanted = self.ask.wanted.nar.is_none_or(|(nar_hash, compression)| {
+            narinfo.nar_hash == nar_hash && narinfo.compression == compression
+        });
+        match is_wanted {
+            true => {
+                self.found.insert(id, found);
+                Answer::Found
+            }
+            false => {
+                let name = &found.upstream.settings.name;
+                self.reasons
+                    .push(format!("{name} has another NAR of the path"));
+                Answer::Absent
+            }
+        }
+    }
+}
