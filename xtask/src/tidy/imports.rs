@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_floor_imports_only_what_is_below() {
+    fn a_layer_imports_only_what_is_below() {
         let document = "```floors crates/a\ntop\nleft right\nbottom\n```\n";
         let files = [
             ("top", "use crate::bottom::B;\n"),

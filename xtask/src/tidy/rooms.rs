@@ -99,7 +99,7 @@ mod tests {
         assert!(found[0].message.contains("[\"a\", \"b\"]"), "{found:?}");
         assert_eq!(check(&texts, "crates/a 2\n"), []);
         assert_eq!(check(&texts[..3], "crates/a 2\n").len(), 1);
-        let row = "    3       3   1           2  crates/a";
+        let row = "      3        3   1           2  crates/a";
         assert_eq!(table(&texts).lines().nth(1), Some(row));
     }
 }
