@@ -254,8 +254,8 @@ pub struct Load {
 }
 
 /// A running server. Dropping it stops the server. If it was not [drained](Self::drain), the drop
-/// waits up to ten seconds for running handlers. It never interrupts a handler: one that still runs
-/// then keeps its thread, which does not prevent the process from ending.
+/// waits up to ten seconds for running handlers. The drop interrupts no handler: a handler that
+/// runs longer keeps its thread, which does not prevent the process from ending.
 #[derive(Debug)]
 pub struct Server<S: Service> {
     shared: Arc<Shared<S>>,

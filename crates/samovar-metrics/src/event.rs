@@ -59,7 +59,7 @@ pub struct ServedCache {
     /// The cache's name, the label `cache` of its metrics.
     pub name: String,
     /// The cache's number in [`Routed::cache`](crate::Routed::cache). No two caches have the same
-    /// one at a time, and a cache keeps it as long as it exists.
+    /// number at a time, and a cache keeps its number as long as it exists.
     pub number: u16,
     /// The URL prefix, percent-encoded, without a trailing slash. It is empty for the root.
     pub path_prefix: String,

@@ -84,8 +84,8 @@ pub struct ObjectState {
 #[derive(Debug)]
 pub struct Placed {
     key: String,
-    /// The file, if it gets its name only when it is synced. Dropping this removes it if it has not
-    /// got its name.
+    /// The file, if it gets its name only when it is synced. Dropping this value removes the file
+    /// if the file has not got its name.
     pending: Option<PathBuf>,
 }
 
@@ -107,7 +107,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Opens the directory. Creates it and its subdirectories if they do not exist.
+    /// Opens the directory. Creates the directory and its subdirectories if they do not exist.
     ///
     /// # Errors
     ///

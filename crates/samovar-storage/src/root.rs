@@ -148,8 +148,9 @@ pub fn owned(root: &Path) -> Result<fs::Metadata, StorageError> {
 }
 
 /// Returns whether the owner of a storage may read a file of any user. `owned`: what [`owned()`]
-/// returns. The group of the storage counts as one of its owner, but not that of root: a directory
-/// that root has given to a user without a group still has it.
+/// returns. The group of the storage counts as a group of its owner, unless it is the group of
+/// root: a directory still has the group of root after root has given the directory to a user
+/// without naming a group.
 pub(crate) fn is_readable(file: &fs::Metadata, owned: &fs::Metadata) -> bool {
     let bit = if file.uid() == owned.uid() {
         0o400

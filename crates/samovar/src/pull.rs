@@ -107,7 +107,8 @@ struct Wanted {
 }
 
 impl Wanted {
-    /// Finds a ref or a store path. `keys`: if there are any, one of them must have signed it.
+    /// Finds a ref or a store path. `keys`: if there are any, one of them must have signed what is
+    /// found.
     fn find(text: &str, keys: &[PublicKey], sources: &Sources) -> anyhow::Result<Self> {
         let source = PathOrRef::parse(text).map_err(|error| Failed::Usage.because(error))?;
         let (snapshots, path, generation) = Snapshots::find(&source, sources, keys)?;

@@ -226,8 +226,9 @@ fn settings_in(matches: &ArgMatches, file: Option<&Path>) -> anyhow::Result<Sett
     Ok(settings)
 }
 
-/// Returns the configuration file: the given one, or that of the service if it is installed. If it
-/// is unknown whether there is one, because a directory cannot be searched, reading it will fail.
+/// Returns the configuration file: the given one, or that of the service if it is installed. If a
+/// directory cannot be searched, so that it is unknown whether the file exists, returns its path:
+/// reading the file will then fail.
 pub(crate) fn file(matches: &ArgMatches) -> Option<PathBuf> {
     let named = matches.get_one("config").cloned();
     let given = named.or_else(|| env::var_os(CONFIG_VARIABLE).map(PathBuf::from));

@@ -36,8 +36,9 @@ pub(crate) fn respond(
     })
 }
 
-/// Makes the response with a log of the store, or with an uploaded one: the form of a log depends
-/// on the request, unless it was uploaded, and one URL may have the one now and the other later.
+/// Makes the response with a log of the store, or with an uploaded one. The form of a log of the
+/// store depends on the request. `Vary` is sent with uploaded logs, too, because a URL may have an
+/// uploaded log now, and one of the store later.
 pub(crate) fn response(body: Body) -> Response {
     Response::new(Status::OK, body)
         .header(LOG_TYPE.0, LOG_TYPE.1)

@@ -47,8 +47,8 @@ pub(crate) fn below<'path>(path: &'path [u8], prefix: &[u8]) -> Option<&'path [u
     (*decode(start)? == *prefix).then_some(rest)
 }
 
-/// Returns the prefix of a cache for [`below`]. One that is the URL of nothing stays as it is: no
-/// path is below it.
+/// Returns the prefix of a cache for [`below`]. A prefix that cannot be decoded stays as it is: no
+/// path is below such a prefix.
 pub(crate) fn prefix(path_prefix: &str) -> Box<[u8]> {
     let path = path_prefix.as_bytes();
     decode(path).unwrap_or(Cow::Borrowed(path)).into()

@@ -118,7 +118,8 @@ impl Shared {
         let builder = thread::Builder::new().name(self.name.clone());
         let started = builder.stack_size(STACK_LEN).spawn(move || shared.work());
         if started.is_err() {
-            // Without any thread, the job waits for the next one, and its look-up for its budget.
+            // If the pool has no thread, the job waits until one can be started. Its look-up ends
+            // when its budget is used up.
             self.state.locked().thread_count -= 1;
         }
     }

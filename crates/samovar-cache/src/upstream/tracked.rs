@@ -79,8 +79,8 @@ impl Tracked {
 }
 
 impl Pending {
-    /// Returns the answer of an upstream that has the path: one that has another NAR than the
-    /// wanted one lacks it.
+    /// Returns the answer of an upstream that has the path. With another NAR than the wanted one,
+    /// the upstream counts as lacking the path.
     pub(super) fn found_at(&mut self, id: usize, found: Arc<Found>) -> Answer {
         let narinfo = &found.narinfo;
         let is_wanted = self.ask.wanted.nar.is_none_or(|(nar_hash, compression)| {

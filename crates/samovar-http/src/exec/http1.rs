@@ -254,8 +254,9 @@ pub(super) fn pump<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
 }
 
 /// Pulls from a source that may wait for any time. Meanwhile the worker slot is lent to other jobs,
-/// and the connection lies in the inbox of its I/O thread, which takes it if its client leaves.
-/// Returns `None` if that has happened; the thread then gets the transfer after the pull.
+/// and the connection lies in the inbox of its I/O thread, which takes the connection if the client
+/// leaves. Returns `None` if the thread has taken it; the thread then gets the transfer after the
+/// pull.
 fn fill<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) -> Option<Box<Conn>> {
     let Some(mut transfer) = conn.transfer.take() else {
         return Some(conn);

@@ -84,8 +84,8 @@ fn work<S: Service>(shared: &Shared<S>, job: Job) {
 }
 
 /// Returns whether a request needs no computation, because its client has closed the connection
-/// meanwhile. A client that has only shut down its sending side looks the same; it gets its
-/// response unless others wait for theirs.
+/// meanwhile. A client that has only shut down its sending side looks the same: this client gets
+/// its response, unless other requests wait.
 fn is_abandoned<S: Service>(shared: &Shared<S>, conn: &Conn, request: &Request) -> bool {
     let has_closed = || sys::wait_for(&conn.transport, PollFlags::RDHUP, Duration::ZERO);
     request.lane == Lane::Costly

@@ -44,7 +44,7 @@ const INCOMING_LEN_MAX: usize = 96 * 1024;
 /// record, and a key update.
 const SEAL_OVERHEAD: usize = 512;
 /// Maximum length of unsent records that TLS itself sends in reply (tickets, key updates), in
-/// bytes. A peer exceeds it only if it causes replies without reading them.
+/// bytes. A peer exceeds this limit only if it causes replies without reading them.
 const OUTGOING_LEN_MAX: usize = SEND_LEN + INCOMING_LEN_MAX;
 /// Maximum length of consecutive ciphertext that yields no plaintext, in bytes. Without this limit
 /// a peer could keep a thread busy with empty records.

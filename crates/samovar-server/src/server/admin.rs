@@ -1,8 +1,8 @@
 //! The admin server: metrics, health and status, on separate listeners.
 //!
 //! The admin server has its own threads, so that it answers even if the main server has no free
-//! thread. Its sockets are not passed on in an upgrade. The old process closes them when it is
-//! released, so the new process retries binding them until then.
+//! thread. Its sockets are not passed on in an upgrade. The old process closes its sockets when it
+//! is released, so the new process tries to bind its own until then.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

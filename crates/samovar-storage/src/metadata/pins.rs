@@ -16,8 +16,8 @@ use super::tokens::{self, Permit};
 use super::{CacheId, NewPin, PIN_COUNT_MAX, Pin, Pinned, Sqlite, Unpin, Unpinned, uses};
 use crate::error::StorageError;
 
-/// Maximum number of removed pins of a cache whose newest generations are recorded by name. It
-/// limits what clients store that add pins and remove them, or let them expire.
+/// Maximum number of removed pins of a cache whose newest generations are recorded by name. This
+/// limits what a client can store by adding pins that it removes or lets expire.
 const REMOVED_COUNT_MAX: u32 = 10_000;
 
 const COLUMNS: &str = "select cache.name, pin.name, generation, hash_part, path.name, \

@@ -313,8 +313,8 @@ fn sent_at(connection: &Connection, token: i64, nar: i64) -> Result<Option<i64>,
     Ok(sent_at.optional()?)
 }
 
-/// Holds a NAR for a token as if it was sent now, and revives it. Returns whether it exists. The
-/// client may not have sent it: then the NAR is the client's only as long as it may read it.
+/// Holds a NAR for a token as if it was sent now, and revives it. Returns whether the NAR exists.
+/// If the client has not sent the NAR, the client may use it only as long as it may read it.
 fn hold_nar(
     transaction: &Transaction<'_>,
     token: i64,

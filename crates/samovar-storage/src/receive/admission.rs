@@ -38,8 +38,8 @@ const TURN_FREE_LEN: u64 = 1 << 20;
 /// Length of the content after which an upload ends its turn, in bytes.
 const TURN_LEN: u64 = 8 << 20;
 
-/// Maximum time that an upload waits for a turn. Each waiting upload before it has one turn, so it
-/// is never that long.
+/// Maximum time that an upload waits for a turn. An upload waits for one turn of each upload before
+/// it, so a wait is never that long.
 const TURN_PATIENCE: Duration = Duration::from_secs(3600);
 
 /// Lets a request wait, and ends the wait if the server stops.
@@ -310,8 +310,8 @@ impl Gate {
         is_next
     }
 
-    /// Returns whether an entry is the next one to be granted: the first whose key stays below its
-    /// limit, and its amount is free.
+    /// Returns whether an entry is the next one to be granted: the first one whose key stays below
+    /// its limit, while the amount of this entry is free.
     fn is_next(&self, state: &State, ticket: u64) -> bool {
         let mut held_back = Vec::new();
         if self.alternates

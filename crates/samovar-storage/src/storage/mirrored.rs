@@ -113,7 +113,8 @@ fn move_logs(objects: &Directory, from: &str, to: &str) -> Result<(), StorageErr
 ///
 /// # Errors
 ///
-/// Any [`StorageError`]. The present one stays it; the background thread completes its files.
+/// Any [`StorageError`]. The present cache then stays the mirrored one; the background thread
+/// completes its files.
 pub fn become_mirrored(stored: &StoredCache) -> Result<(), StorageError> {
     let storage = &*stored.storage;
     let mut mirror = storage.mirror_mut();
@@ -121,7 +122,7 @@ pub fn become_mirrored(stored: &StoredCache) -> Result<(), StorageError> {
     if changed.is_ok() {
         mirror.cache = Some(stored.id);
     } else {
-        // The directory may have files of both. The process of an upgrade ends its pause.
+        // The directory may have files of both caches. The process of an upgrade ends its pause.
         mirror.is_due |= !mirror.is_paused;
         mirror.is_paused = true;
         stored.storage.check_mirror();

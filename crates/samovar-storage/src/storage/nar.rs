@@ -108,7 +108,8 @@ pub(crate) fn receive(
     name: impl FnOnce(&Verified) -> Result<FileName, PutError>,
 ) -> Result<(NewNar, NewFile), PutError> {
     let storage = &*stored.storage;
-    // Every file has at least one byte: refuse it before it is received if the quota is used up.
+    // If the quota is used up, refuse the file before it is received, because every file has at
+    // least one byte.
     stored.check_quota(*used, 1)?;
     let mut object = storage.objects.create()?;
     let started = Instant::now();

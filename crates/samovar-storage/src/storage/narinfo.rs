@@ -71,8 +71,8 @@ fn put_one(
     }
 }
 
-/// Returns the refusal of a path that was not published. Returns `None` if it was published, and if
-/// its references or its NAR are missing.
+/// Returns the refusal of a path that was not published. Returns `None` if the path was published,
+/// or if its references or its NAR are missing.
 pub(crate) fn refusal(
     stored: &StoredCache,
     path: &StorePath,

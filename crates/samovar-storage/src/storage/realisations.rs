@@ -10,8 +10,8 @@ use crate::receive::Refusal;
 use crate::storage::StoredCache;
 use crate::token::Token;
 
-/// Records a realisation durably. Returns whether it was recorded: if the cache already has another
-/// realisation of the same output, it keeps that one.
+/// Records a realisation durably. Returns whether the realisation was recorded: if the cache
+/// already has another one of the same output, the cache keeps that one.
 ///
 /// # Errors
 ///

@@ -19,10 +19,10 @@
 //!
 //! (`id` is an autoincrement column: values are never reused.) The first case is recognised by
 //! reading the newest rows of the last update again. If most of them are gone, or one has another
-//! path, the database is another one. It also counts as another one if a backup may have been
-//! written over it, which restores deleted rows: by SQLite's backup API, which raises the schema
-//! version, or by copying over the file. A checkpoint cannot be distinguished from such a copy; Nix
-//! makes one every 40,000 pages.
+//! path, the database is another one. The database also counts as another one if a backup may have
+//! been written over it, because a backup restores deleted rows: by SQLite's backup API, which
+//! raises the schema version, or by copying over the file. A checkpoint cannot be distinguished
+//! from such a copy; Nix makes one every 40,000 pages.
 //!
 //! Nothing is loaded before requests need the set: a small database at the first request, a large
 //! one at the hundredth, because a load costs as much as many queries. Background threads that can

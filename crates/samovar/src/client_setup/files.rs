@@ -48,7 +48,8 @@ impl Change {
         }))
     }
 
-    /// Gives the file the permissions of a new one if all users can read it: it gets a secret.
+    /// Notes that a secret is written to the file: a file that all users can read gets the
+    /// permissions of a new file.
     pub(super) fn closing(mut self) -> Self {
         let mode = fs::metadata(&self.path).map_or(0, |file| file.mode() & 0o7777);
         if mode & 0o004 != 0 {

@@ -225,9 +225,9 @@ fn server_url(config: &Configuration) -> Option<String> {
     })
 }
 
-/// Returns the URL of a cache on this machine with a name that its certificate has: that of the
-/// public URL, or the first one. Returns `None` if the certificates have no names, or the server
-/// has none.
+/// Returns the URL of a cache on this machine, with a name that is in the certificate of the cache:
+/// the host of the public URL, or the first name. Returns `None` if the certificates have no names,
+/// or the server has none.
 fn by_certificate(url: &str, cache: &ExaminedCache, names: &[String]) -> Option<String> {
     let public = cache.public_url.as_deref();
     let public = public.and_then(|url| Remote::parse(url).ok());

@@ -1,6 +1,6 @@
 //! The generations of a pin, as the body of a response.
 //!
-//! They are read in pages while they are sent: those of one pin may have 60 MB.
+//! The generations are read in pages while they are sent, because those of one pin may have 60 MB.
 
 use std::io;
 use std::sync::Arc;
