@@ -457,7 +457,7 @@ impl Large {
         let upstream = Upstream::start(&root, |_| Act::Serve);
         let url = upstream.url();
         let relay = Relay::with(&format!(
-            "{options}[upstreams.up]\nurl = {url:?}\npublic-keys = [{key:?}]\n"
+            "{options}[upstreams.up]\nurl = {url:?}\npublic-keys = [{key:?}]\ntimeout = \"60s\"\n"
         ));
         let narinfo = relay.narinfo(&path).0.text();
         let of_upstream =
@@ -476,11 +476,11 @@ impl Large {
 fn slow_readers_get_the_whole_nar_beside_a_fast_one() {
     let large = Large::new("upstream-memory = \"1 MiB\"\nnar-cache.size = 0\n");
     // Readers that stop after their first bytes, each at another place.
-    let slow: Vec<(Connection, Vec<u8>)> = (0..12)
+    let slow: Vec<(Connection, Vec<u8>)> = (0..6)
         .map(|number| {
             let mut slow = Connection::connect(large.relay.address);
             slow.begin("GET", &large.target, &[]);
-            let first = slow.take_bytes(1000 + number * 1_000_000);
+            let first = slow.take_bytes(1000 + number * 2_000_000);
             (slow, first)
         })
         .collect();

@@ -36,6 +36,9 @@ const ABSENT_TIME: Duration = Duration::from_secs(24 * 3600);
 /// Maximum duration of a look-up for which no client waits.
 const BACKGROUND_BUDGET: Duration = Duration::from_secs(20);
 
+/// The reason of a fault if an upstream has not answered within the budget of a look-up.
+const SILENT: &str = "no answer in time";
+
 /// Maximum number of look-ups in the background.
 const BACKGROUND_COUNT_MAX: usize = 4096;
 
@@ -398,14 +401,12 @@ impl Director {
             Err(_) => {}
         }
         match said {
-            Err(Trouble::Down(reason)) => self.fault(id, reason, now),
-            Err(Trouble::Unusable(reason)) => {
-                self.observer.event(&Event::UpstreamFault {
-                    upstream: &self.upstreams[id].upstream.settings.name,
-                    path: &hash_part,
-                    reason,
-                });
-                self.contact(id, now);
+            Err(trouble) => {
+                self.report_fault(id, hash_part, trouble.text());
+                match trouble {
+                    Trouble::Down(reason) => self.fault(id, reason, now),
+                    Trouble::Unusable(_) => self.contact(id, now),
+                }
             }
             Ok(_) => self.contact(id, now),
         }
@@ -417,6 +418,14 @@ impl Director {
             Known::Found(found) => Some(Arc::clone(found)),
             Known::Absent(_) | Known::Wrong => None,
         }
+    }
+
+    fn report_fault(&self, id: usize, hash_part: HashPart, reason: &str) {
+        self.observer.event(&Event::UpstreamFault {
+            upstream: &self.upstreams[id].upstream.settings.name,
+            path: &hash_part,
+            reason,
+        });
     }
 
     /// Records that an upstream has answered.
@@ -470,7 +479,8 @@ impl Director {
             for id in silent {
                 let name = &self.upstreams[id].upstream.settings.name;
                 pending.reasons.push(format!("{name} does not answer"));
-                self.fault(id, "no answer in time", now);
+                self.report_fault(id, hash_part, SILENT);
+                self.fault(id, SILENT, now);
                 // What the upstream had counts while it is down.
                 if let Some(found) = self.last_found(id, &hash_part)
                     && pending.found_at(id, found) == Answer::Found
