@@ -53,7 +53,10 @@ impl Fault {
                 "its answer is not HTTP: if the server speaks TLS, use {}",
                 remote.origin_with("https")
             )),
-            Error::TooManyRedirects | Error::RedirectFailed => {
+            Error::TooManyRedirects => {
+                Self::permanent("it redirects the request too often: check the URL")
+            }
+            Error::RedirectFailed => {
                 Self::permanent("it redirects the request to another URL: use that URL")
             }
             other => Self::permanent(other.to_string()),

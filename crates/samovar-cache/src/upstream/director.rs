@@ -21,7 +21,7 @@ use crate::upstream::request::{Said, Trouble};
 use crate::upstream::tracked::{Known, Pending, Tracked};
 
 /// Number of paths about which an upstream's answers are remembered.
-const REMEMBERED_COUNT_MAX: usize = 200_000;
+const REMEMBERED_COUNT_MAX: usize = 50_000;
 
 /// Time for which the director remembers that an upstream has a path.
 const FOUND_TIME: Duration = Duration::from_secs(3600);

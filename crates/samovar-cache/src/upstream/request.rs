@@ -4,6 +4,7 @@ use std::io::{self, Read};
 use std::time::Duration;
 
 use samovar_client::http::{Http, content_length, content_range, read_body};
+use samovar_nix::narinfo::{Compression, NarInfo};
 use samovar_nix::{HashPart, StoreDir};
 use samovar_upstream::settings::UpstreamSettings;
 use samovar_upstream::trust::{self, NARINFO_LEN_MAX};
@@ -76,7 +77,7 @@ pub(super) fn narinfo(
     settings: &UpstreamSettings,
     dir: &StoreDir,
     hash_part: HashPart,
-) -> Result<Said<samovar_nix::narinfo::NarInfo>, Trouble> {
+) -> Result<Said<NarInfo>, Trouble> {
     let path = format!("/{hash_part}.narinfo");
     let response = http.get_part(&path, None).map_err(Trouble::Down)?;
     if let Some(trouble) = trouble_of(&response) {
@@ -318,6 +319,18 @@ impl Read for NarFile {
             };
             self.resume(error)?;
         }
+    }
+}
+
+/// Compares the length of the file with the one in the narinfo, and returns it.
+pub(super) fn stated_len(narinfo: &NarInfo, len: Option<u64>) -> Result<Option<u64>, Failed> {
+    let of_nar = (narinfo.compression == Compression::None).then_some(narinfo.nar_size);
+    let stated = narinfo.file_size.or(of_nar);
+    match (stated, len) {
+        (Some(stated), Some(len)) if stated != len => Err(Failed::Trouble(format!(
+            "its NAR file has {len} bytes, but its narinfo says {stated}"
+        ))),
+        (stated, len) => Ok(stated.or(len)),
     }
 }
 

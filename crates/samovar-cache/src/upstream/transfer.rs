@@ -21,17 +21,21 @@ use std::time::Duration;
 
 use samovar_http::Waker;
 use samovar_nix::NarHash;
-use samovar_nix::narinfo::{Compression, NarInfo};
+use samovar_nix::narinfo::Compression;
 use samovar_verify::{Limits, VerifyError, verify_unnamed};
 
 use crate::known::nar_cache::{CachedNar, NarCache, Recording};
 use crate::sync::{Locked, unpoisoned};
 use crate::upstream::decompressors::Decompressors;
 use crate::upstream::one::{Counts, Found};
-use crate::upstream::request::{Failed, Said, Trouble};
+use crate::upstream::request::{Failed, Said, Trouble, stated_len};
 
-/// Maximum length of a file that is received before the first response, in bytes.
-const WHOLE_LEN_MAX: u64 = 1 << 20;
+/// Maximum length of a file that is received before the first response, in bytes, if it is written
+/// to the NAR cache. A longer file that is wrong is found out only after the first bytes were sent.
+const WHOLE_LEN_MAX: u64 = 8 << 20;
+
+/// As [`WHOLE_LEN_MAX`], if the file is in memory.
+const WHOLE_IN_MEMORY_LEN_MAX: u64 = 1 << 20;
 
 /// Length of the window that each transfer may have, in bytes.
 const WINDOW_LEN_MIN: u64 = 256 << 10;
@@ -320,7 +324,12 @@ impl Transfer {
             Said::Found(file) => file,
         };
         let len = stated_len(narinfo, file.len())?;
-        let is_whole = len.is_some_and(|len| len <= WHOLE_LEN_MAX);
+        let recording = len.and_then(|len| self.record(len));
+        let whole_len_max = match recording {
+            Some(_) => WHOLE_LEN_MAX,
+            None => WHOLE_IN_MEMORY_LEN_MAX,
+        };
+        let is_whole = len.is_some_and(|len| len <= whole_len_max);
         if !is_whole {
             self.start(len, Phase::Flowing);
         }
@@ -328,7 +337,7 @@ impl Transfer {
             transfer: self,
             held: None,
             is_whole,
-            recording: len.and_then(|len| self.record(len)),
+            recording,
             copied_len: 0,
         };
         let limits = Limits {
@@ -487,18 +496,6 @@ impl Drop for Ending<'_> {
                 "the transfer of its NAR has failed".to_owned(),
             ));
         }
-    }
-}
-
-/// Compares the length of the file with the one in the narinfo, and returns it.
-fn stated_len(narinfo: &NarInfo, len: Option<u64>) -> Result<Option<u64>, Failed> {
-    let of_nar = (narinfo.compression == Compression::None).then_some(narinfo.nar_size);
-    let stated = narinfo.file_size.or(of_nar);
-    match (stated, len) {
-        (Some(stated), Some(len)) if stated != len => Err(Failed::Trouble(format!(
-            "its NAR file has {len} bytes, but its narinfo says {stated}"
-        ))),
-        (stated, len) => Ok(stated.or(len)),
     }
 }
 

@@ -279,11 +279,16 @@ pub(super) fn invalid_url(option: String, setting: &Setting, expected: String) -
 }
 
 pub(super) fn invalid(option: String, setting: &Setting, expected: String) -> ConfigError {
+    // A secret key may stand where a public one belongs.
+    let found = match option.ends_with("public-keys") || option.ends_with("trusted-keys") {
+        true => "something else, which is not shown".to_owned(),
+        false => without_logins(&setting.value.to_string()),
+    };
     ConfigError::Value {
         origin: setting.origin.clone(),
         option,
         expected,
-        found: without_logins(&setting.value.to_string()),
+        found,
     }
 }
 
