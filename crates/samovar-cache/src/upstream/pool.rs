@@ -128,10 +128,13 @@ impl Shared {
         let mut state = self.state.locked();
         loop {
             // Some threads remain for what clients wait for.
-            let may_idle = state.background_count < self.thread_count_max * 3 / 4;
+            let background_count_max = (self.thread_count_max * 3 / 4).max(1);
+            let may_run_background = state.background_count < background_count_max;
             let (job, is_background) = if let Some(job) = state.urgent.pop_front() {
                 (job, false)
-            } else if let Some((_, job)) = may_idle.then(|| state.background.pop_front()).flatten()
+            } else if let Some((_, job)) = may_run_background
+                .then(|| state.background.pop_front())
+                .flatten()
             {
                 (job, true)
             } else if state.is_closed {
