@@ -187,8 +187,19 @@ fn urls_of_nars() {
     check("/nar/{H}-{N}.nar.zst", nar(true, NarCoding::Zstd));
     check("/nar/{H}-123.nar.zst", Route::NarOfNoHash(h()));
     check("/nar/x-{N}.nar", Route::NoPath(Class::Nar));
+    let Route::Nar { nar_hash, .. } = nar(true, NarCoding::Identity) else {
+        unreachable!("a NAR of the store");
+    };
+    let upstream_nar = Route::UpstreamNar {
+        hash_part: h(),
+        nar_hash: nar_hash.unwrap(),
+        compression: Compression::Xz,
+    };
+    check("/nar/{H}-{N}.nar.xz", upstream_nar);
     for other in [
-        "/nar/{H}-{N}.nar.xz",
+        "/nar/{H}-{N}.nar.zstd",
+        "/nar/{H}-{N}.nar.rar",
+        "/nar/{H}-123.nar.xz",
         "/nar/{H}-{N}.zst",
         "/nar/{H}.nar.zst",
         "/nar/.nar",
