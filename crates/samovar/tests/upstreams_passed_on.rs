@@ -62,7 +62,7 @@ fn the_server_starts_and_answers_with_all_upstreams_down() {
     let path = relay.store.add_file("here", b"text");
     let (response, time) = relay.narinfo(&path);
     assert_eq!(response.status, 200);
-    assert!(time < Duration::from_secs(1), "{time:?}");
+    assert!(time < Duration::from_millis(1900), "{time:?}");
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn an_upstream_that_hangs_delays_nothing_else() {
         assert_eq!(relay.narinfo(&path).0.status, 200);
         assert_eq!(relay.get("/nix-cache-info").status, 200);
         let time = begin.elapsed();
-        assert!(time < Duration::from_secs(1), "{time:?}");
+        assert!(time < Duration::from_millis(1900), "{time:?}");
     }
     for connection in &mut waiting {
         assert_eq!(connection.response(false).status, 404);
