@@ -74,7 +74,7 @@ impl OtherPaths for UpstreamPaths {
             };
             match looked_up {
                 LookedUp::Found(found) => *answer = self.upstreams.answer(&found),
-                LookedUp::Absent => {}
+                LookedUp::Absent(_) => {}
                 LookedUp::Unknown(_) if self.upstreams.when_down() == WhenDown::Miss => {}
                 LookedUp::Unknown(_) => *answer = Err(Refusal::Unreadable),
             }

@@ -16,15 +16,12 @@ use samovar_upstream::look_up::{Answer, Candidate, LookUp, Next, Outcome};
 use samovar_upstream::memory::Memory;
 
 use crate::upstream::message::{Ask, LookedUp, Message, Miss, Wanted};
-use crate::upstream::one::{Found, Upstream};
+use crate::upstream::one::{FOUND_TIME, Found, Upstream};
 use crate::upstream::request::{Said, Trouble};
 use crate::upstream::tracked::{Known, Pending, Tracked};
 
 /// Number of paths about which an upstream's answers are remembered.
 const REMEMBERED_COUNT_MAX: usize = 50_000;
-
-/// Time for which the director remembers that an upstream has a path.
-const FOUND_TIME: Duration = Duration::from_secs(3600);
 
 /// Time for which a path is not served from an upstream that has sent a wrong NAR of it.
 const WRONG_TIME: Duration = Duration::from_secs(600);
@@ -209,6 +206,7 @@ impl Director {
             others: Vec::new(),
             is_urgent,
             reasons: Vec::new(),
+            absent_since: now,
             found: HashMap::new(),
         };
         self.look_ups.insert(number, pending);
@@ -497,7 +495,7 @@ impl Director {
                 Some(found) => LookedUp::Found(Arc::clone(found)),
                 None => LookedUp::Unknown(miss()),
             },
-            Outcome::Absent => LookedUp::Absent,
+            Outcome::Absent => LookedUp::Absent(pending.absent_since),
             Outcome::Unknown => LookedUp::Unknown(miss()),
         };
         if let LookedUp::Found(found) = &looked_up {

@@ -1,7 +1,7 @@
 //! Messages between the caches, the upstreams and the director.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use samovar_nix::narinfo::Compression;
 use samovar_nix::{HashPart, NarHash};
@@ -33,8 +33,8 @@ impl Wanted {
 #[derive(Debug, Clone)]
 pub(super) enum LookedUp {
     Found(Arc<Found>),
-    /// All upstreams have said that they lack the path.
-    Absent,
+    /// All upstreams have said that they lack the path, the first of them at this time.
+    Absent(Instant),
     /// No upstream has the path, and at least one could not say so.
     Unknown(Miss),
 }

@@ -26,7 +26,7 @@ use crate::route::Route;
 use crate::upstream::all::Upstreams;
 use crate::upstream::body::UpstreamBody;
 use crate::upstream::message::{Ask, Done, LookedUp, Miss, Wanted};
-use crate::upstream::one::Found;
+use crate::upstream::one::{FOUND_TIME, Found};
 use crate::upstream::request::Failed;
 use crate::upstream::transfer::{Joined, Transfer};
 
@@ -35,10 +35,6 @@ const SHARD_COUNT: usize = 16;
 
 /// Memory of the table of known paths, in bytes: about 15,000 narinfos.
 const MEMORY_LEN: usize = 16 << 20;
-
-/// Time for which a narinfo is answered from memory. An upstream may delete the path meanwhile; the
-/// request for its NAR then finds that out.
-const FOUND_TIME: Duration = Duration::from_secs(3600);
 
 /// Text of a 416.
 const BEYOND: &str = "Beyond the end.\n";
@@ -232,11 +228,11 @@ impl CacheUpstreams {
         self.upstreams.changes()
     }
 
-    /// Remembers a fact about a path for this time.
-    fn remember(&self, hash_part: HashPart, known: Known, time: Duration) {
+    /// Remembers a fact about a path until this time.
+    fn remember(&self, hash_part: HashPart, known: Known, until: Instant) {
         let fact = Fact {
             known,
-            until: Instant::now() + time,
+            until,
             changes: self.changes(),
         };
         self.known.insert(hash_part, fact);
@@ -263,10 +259,10 @@ impl CacheUpstreams {
         let done = move |looked_up: LookedUp| {
             let response = match looked_up {
                 LookedUp::Found(found) => cache.found(&found, &request),
-                LookedUp::Absent => {
+                LookedUp::Absent(since) => {
                     if request.via.is_empty() {
-                        let time = cache.config.negative_ttl;
-                        cache.remember(hash_part, Known::Absent, time);
+                        let until = since + cache.config.negative_ttl;
+                        cache.remember(hash_part, Known::Absent, until);
                     }
                     cache.not_here()
                 }
@@ -319,7 +315,7 @@ impl CacheUpstreams {
         let done = move |looked_up: LookedUp| {
             let found = match looked_up {
                 LookedUp::Found(found) => found,
-                LookedUp::Absent => return responder.respond(request.mark(cache.not_here())),
+                LookedUp::Absent(_) => return responder.respond(request.mark(cache.not_here())),
                 LookedUp::Unknown(miss) => {
                     return responder.respond(request.mark(cache.unknown(&miss)));
                 }
@@ -432,7 +428,8 @@ impl CacheUpstreams {
         let narinfo = Arc::new(Narinfo::new(Row::from(&info), &text, 0));
         if request.via.is_empty() {
             let known = Known::Found(Arc::clone(&narinfo));
-            self.remember(info.path.hash_part(), known, FOUND_TIME);
+            let until = found.received_at + FOUND_TIME;
+            self.remember(info.path.hash_part(), known, until);
         }
         self.reader().note_name(&info.path);
         narinfo.response()

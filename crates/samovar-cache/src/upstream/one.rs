@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use samovar_client::http::Http;
 use samovar_client::netrc;
@@ -77,7 +78,12 @@ pub(crate) struct Found {
     pub(crate) upstream: Arc<Upstream>,
     /// The narinfo as the upstream has sent it; trusted.
     pub(crate) narinfo: NarInfo,
+    /// When the narinfo was received.
+    pub(crate) received_at: Instant,
 }
+
+/// Time for which a narinfo of an upstream is served without asking the upstream again.
+pub(super) const FOUND_TIME: Duration = Duration::from_secs(3600);
 
 impl Upstream {
     /// # Errors
@@ -153,6 +159,7 @@ impl Upstream {
             Said::Found(narinfo) => Said::Found(Arc::new(Found {
                 upstream: Arc::clone(self),
                 narinfo,
+                received_at: Instant::now(),
             })),
         })
     }

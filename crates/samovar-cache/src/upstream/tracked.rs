@@ -40,6 +40,8 @@ pub(super) struct Pending {
     pub(super) is_urgent: bool,
     /// What each upstream has said, for the text of a miss.
     pub(super) reasons: Vec<String>,
+    /// When the first of the upstreams that lack the path has said so.
+    pub(super) absent_since: Instant,
     pub(super) found: HashMap<usize, Arc<Found>>,
 }
 
@@ -61,6 +63,7 @@ impl Tracked {
                 Answer::Absent,
             ),
             Some(Known::Absent(at)) if now < *at + ask.negative_ttl => {
+                pending.absent_since = pending.absent_since.min(*at);
                 (format!("{name} has no such path"), Answer::Absent)
             }
             _ => {
