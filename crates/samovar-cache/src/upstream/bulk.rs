@@ -6,7 +6,6 @@ use std::sync::{Arc, mpsc};
 use samovar_http::Head;
 use samovar_nix::HashPart;
 use samovar_upstream::settings::WhenDown;
-use samovar_upstream::via::Pseudonym;
 
 use crate::answer::bulk::OtherPaths;
 use crate::narinfo::narinfos::Answer;
@@ -19,9 +18,8 @@ use crate::upstream::of_cache::CacheUpstreams;
 struct UpstreamPaths {
     uploaded: Option<Box<dyn OtherPaths>>,
     upstreams: Arc<CacheUpstreams>,
-    via: Arc<[u8]>,
-    /// Whether the request has come from this server, so that no upstream is asked.
-    is_circle: bool,
+    /// See [`CacheUpstreams::via`].
+    via: Option<Arc<[u8]>>,
 }
 
 impl CacheUpstreams {
@@ -32,15 +30,10 @@ impl CacheUpstreams {
         uploaded: Option<Box<dyn OtherPaths>>,
         head: Head<'_>,
     ) -> Box<dyn OtherPaths> {
-        let via = head.header("Via").unwrap_or_default();
         Box::new(UpstreamPaths {
             uploaded,
             upstreams: Arc::clone(self),
-            via: match Pseudonym::is_of_server(via) {
-                true => via.into(),
-                false => Arc::default(),
-            },
-            is_circle: self.has_sent(via),
+            via: self.via(head),
         })
     }
 }
@@ -50,9 +43,9 @@ impl OtherPaths for UpstreamPaths {
         if let Some(uploaded) = &self.uploaded {
             uploaded.complete(hash_parts, answers)?;
         }
-        if self.is_circle {
+        let Some(via) = &self.via else {
             return Ok(());
-        }
+        };
         let (sender, results) = mpsc::channel();
         for (index, (hash_part, answer)) in hash_parts.iter().zip(&*answers).enumerate() {
             if !matches!(answer, Err(refusal) if refusal.is_absence()) {
@@ -63,8 +56,8 @@ impl OtherPaths for UpstreamPaths {
                 // The response may have been aborted.
                 sender.send((index, looked_up)).ok();
             };
-            let (wanted, via) = (Wanted::path(*hash_part), Arc::clone(&self.via));
-            self.upstreams.ask(wanted, via, Box::new(done));
+            let wanted = Wanted::path(*hash_part);
+            self.upstreams.ask(wanted, Arc::clone(via), Box::new(done));
         }
         drop(sender);
         // Each look-up ends within its budget.

@@ -27,7 +27,7 @@ use crate::upstream::all::Upstreams;
 use crate::upstream::body::UpstreamBody;
 use crate::upstream::message::{Ask, Done, LookedUp, Miss, Wanted};
 use crate::upstream::one::{FOUND_TIME, Found};
-use crate::upstream::request::Failed;
+use crate::upstream::request::{Failed, file_len};
 use crate::upstream::transfer::{Joined, Transfer};
 
 /// Number of shards of the table of known paths.
@@ -347,7 +347,7 @@ impl CacheUpstreams {
             };
             let nar_cache = of_cache.reader().shared.nar_cache.as_ref();
             let places = (of_cache.upstreams.transfers(), nar_cache);
-            Transfer::join(&found, places, 0, Box::new(started));
+            Transfer::join(&found, places, Box::new(started));
         };
         self.ask(asked, via, Box::new(done));
     }
@@ -363,9 +363,15 @@ impl CacheUpstreams {
         self.config.when_down
     }
 
-    /// Whether a request with this `Via` field has come from this server.
-    pub(super) fn has_sent(&self, via: &[u8]) -> bool {
-        self.upstreams.pseudonym().ends(via)
+    /// Returns the `Via` field of a request that another Samovar passes on, empty for any other
+    /// request; `None` if the request has come from this server, so that no upstream is asked.
+    pub(super) fn via(&self, head: Head<'_>) -> Option<Arc<[u8]>> {
+        let via = head.header("Via").unwrap_or_default();
+        match Pseudonym::is_of_server(via) {
+            _ if self.upstreams.pseudonym().ends(via) => None,
+            true => Some(via.into()),
+            false => Some(Arc::default()),
+        }
     }
 
     pub(super) fn ask(self: &Arc<Self>, wanted: Wanted, via: Arc<[u8]>, done: Done) {
@@ -392,28 +398,21 @@ impl CacheUpstreams {
     /// Returns the parts of a request that matter later. The error is the response to a request
     /// that must not be passed on, because it has come from this server.
     fn request(&self, head: Head<'_>, is_private: bool) -> Result<Request, Response> {
-        let via = head.header("Via").unwrap_or_default();
-        let request = Request {
+        let Some(via) = self.via(head) else {
+            let miss = Miss {
+                reasons: vec!["the upstreams ask each other in a circle".to_owned()],
+            };
+            return Err(self.missing("circle", &miss));
+        };
+        Ok(Request {
             is_head: head.method() == Method::Head,
             range: head
                 .header("Range")
                 .filter(|_| head.header("If-Range").is_none() && head.method() == Method::Get)
                 .map(Vec::from),
-            via: match Pseudonym::is_of_server(via) {
-                true => via.into(),
-                false => Arc::default(),
-            },
+            via,
             is_private,
-        };
-        match self.has_sent(via) {
-            false => Ok(request),
-            true => {
-                let miss = Miss {
-                    reasons: vec!["the upstreams ask each other in a circle".to_owned()],
-                };
-                Err(self.missing("circle", &miss))
-            }
-        }
+        })
     }
 
     /// Returns the response with the narinfo of a path that an upstream has.
@@ -533,8 +532,7 @@ impl Request {
 
 /// Returns the response to HEAD for a NAR. Nothing is requested for it.
 fn head_of_nar(narinfo: &NarInfo) -> Response {
-    let of_nar = (narinfo.compression == Compression::None).then_some(narinfo.nar_size);
-    let body = match narinfo.file_size.or(of_nar) {
+    let body = match file_len(narinfo) {
         Some(len) => Body::Source(Box::new(Unread(len))),
         None => Body::Empty,
     };

@@ -322,11 +322,15 @@ impl Read for NarFile {
     }
 }
 
+/// Returns the length of a NAR's file that a narinfo states, in bytes.
+pub(super) fn file_len(narinfo: &NarInfo) -> Option<u64> {
+    let of_nar = (narinfo.compression == Compression::None).then_some(narinfo.nar_size);
+    narinfo.file_size.or(of_nar)
+}
+
 /// Compares the length of the file with the one in the narinfo, and returns it.
 pub(super) fn stated_len(narinfo: &NarInfo, len: Option<u64>) -> Result<Option<u64>, Failed> {
-    let of_nar = (narinfo.compression == Compression::None).then_some(narinfo.nar_size);
-    let stated = narinfo.file_size.or(of_nar);
-    match (stated, len) {
+    match (file_len(narinfo), len) {
         (Some(stated), Some(len)) if stated != len => Err(Failed::Trouble(format!(
             "its NAR file has {len} bytes, but its narinfo says {stated}"
         ))),

@@ -153,14 +153,12 @@ pub(super) enum Piece {
 
 impl Transfer {
     /// Joins the transfer of a NAR, or starts one. `started` is called when the upstream has
-    /// answered, at once if it has. Returns the transfer and the number of the new reader, who has
-    /// read `at` bytes elsewhere.
+    /// answered, at once if it has.
     pub(super) fn join(
         found: &Arc<Found>,
         (transfers, nar_cache): (&Arc<Transfers>, Option<&Arc<NarCache>>),
-        at: u64,
         started: Started,
-    ) -> (Arc<Self>, u64) {
+    ) {
         let narinfo = &found.narinfo;
         let key = (found.upstream.id(), narinfo.nar_hash, narinfo.compression);
         let mut running = transfers.running.locked();
@@ -169,18 +167,17 @@ impl Transfer {
         }
         let same = running.get(&key).and_then(Weak::upgrade);
         let started = match same {
-            Some(same) => match same.add_reader(at, started) {
-                Ok(reader) => return (same, reader),
+            Some(same) => match same.add_reader(started) {
+                Ok(()) => return,
                 Err(started) => started,
             },
             None => started,
         };
         let new = Self::new(found, (transfers, nar_cache));
-        let reader = new.await_start(at, started);
+        new.await_start(0, started);
         running.insert(key, Arc::downgrade(&new));
         drop(running);
         new.begin();
-        (new, reader)
     }
 
     fn new(
@@ -214,13 +211,13 @@ impl Transfer {
         }
     }
 
-    /// Adds a reader, unless the transfer has failed or its window has moved past the reader.
-    fn add_reader(self: &Arc<Self>, at: u64, started: Started) -> Result<u64, Started> {
+    /// Adds a reader, unless the transfer has failed or its window has left the beginning behind.
+    fn add_reader(self: &Arc<Self>, started: Started) -> Result<(), Started> {
         let mut state = self.state.locked();
-        if state.has_lost(at) || matches!(state.phase, Phase::Failed(_)) {
+        if state.has_lost(0) || matches!(state.phase, Phase::Failed(_)) {
             return Err(started);
         }
-        let reader = state.add(at);
+        let reader = state.add(0);
         match state.phase {
             Phase::Asked => state.waiting.push((reader, started)),
             _ => {
@@ -229,7 +226,7 @@ impl Transfer {
                 started(Ok(self.joined(reader, len)));
             }
         }
-        Ok(reader)
+        Ok(())
     }
 
     /// Begins a transfer of the same NAR for one reader alone, which has read `at` bytes and fell
