@@ -8,6 +8,7 @@
 //! | [`settings`] | what an operator states about an upstream |
 //! | [`look_up`] | which upstreams are asked for a path, in which order, and for how long |
 //! | [`circuit`] | whether an upstream that does not answer is asked |
+//! | [`status`] | what the status of a response says |
 //! | [`memory`] | what an upstream has answered, and until when that counts |
 //! | [`trust`] | whether a narinfo of an upstream may be served |
 //! | [`local`] | the narinfo that is served instead of the upstream's |
@@ -27,5 +28,6 @@ pub mod local;
 pub mod look_up;
 pub mod memory;
 pub mod settings;
+pub mod status;
 pub mod trust;
 pub mod via;

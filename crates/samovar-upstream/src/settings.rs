@@ -25,6 +25,8 @@ pub struct UpstreamSettings {
     pub timeout: Duration,
     /// Whether narinfos without a trusted signature are served.
     pub is_unsigned: bool,
+    /// Whether the upstream is a bucket, which answers 403 for a file that it lacks.
+    pub is_bucket: bool,
 }
 
 /// The signatures of a narinfo that is passed on. The signature of the upstream is verified before,
@@ -59,6 +61,7 @@ impl UpstreamSettings {
             resign: Resign::No,
             timeout: Self::TIMEOUT,
             is_unsigned: false,
+            is_bucket: false,
         }
     }
 

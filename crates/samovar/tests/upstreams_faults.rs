@@ -143,6 +143,33 @@ fn statuses_other_than_200_are_misses() {
 }
 
 #[test]
+fn a_bucket_says_403_for_what_it_lacks() {
+    let upstream = Upstream::start(&CACHE.root(), |_| status("403 Forbidden"));
+    let (url, key) = (upstream.url(), &CACHE.public_key);
+    let relay = |option: &str| {
+        Relay::with(&format!(
+            "upstream-down = \"error\"\n[upstreams.up]\nurl = {url:?}\npublic-keys = [{key:?}]\n\
+             {option}"
+        ))
+    };
+    let refused = relay("");
+    assert_eq!(refused.narinfo(&CACHE.top).0.status, 503);
+    let bucket = relay("bucket = true\n");
+    for _ in 0..2 {
+        let (response, _) = bucket.narinfo(&CACHE.top);
+        assert_eq!(response.status, 404);
+        assert_eq!(response.header("Samovar-Miss"), Some("absent"));
+    }
+    assert_eq!(upstream.count(".narinfo"), 2, "absence is remembered");
+    // A NAR that is gone.
+    upstream.follow(nars(status("403 Forbidden")));
+    let narinfo = bucket.narinfo(&CACHE.low).0.text();
+    let nar = format!("/{}", field(&narinfo, "URL"));
+    assert_eq!(bucket.get(&nar).status, 404);
+    assert_eq!(bucket.narinfo(&CACHE.low).0.status, 404);
+}
+
+#[test]
 fn responses_that_are_no_narinfos_are_misses() {
     let page = b"<!DOCTYPE html>\n<html><body>Sign in: here</body></html>\n".to_vec();
     let page = Act::Answer("200 OK", "Content-Type: text/html\r\n".to_owned(), page);

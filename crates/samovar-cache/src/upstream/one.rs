@@ -170,12 +170,12 @@ impl Upstream {
         url: &str,
         is_abandoned: Box<dyn Fn() -> bool + Send>,
     ) -> Result<Said<NarFile>, Trouble> {
-        NarFile::open(self.http(b""), url, is_abandoned)
+        NarFile::open(self.http(b""), &self.settings, url, is_abandoned)
     }
 
     /// Sees whether the upstream answers. Blocks.
     pub(super) fn probe(&self) -> Result<(), Trouble> {
-        request::probe(&self.http(b""))
+        request::probe(&self.http(b""), &self.settings)
     }
 
     /// Records why the upstream is not asked at present; `None`: it is.

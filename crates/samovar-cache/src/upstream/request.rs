@@ -7,6 +7,7 @@ use samovar_client::http::{Http, content_length, content_range, read_body};
 use samovar_nix::narinfo::{Compression, NarInfo};
 use samovar_nix::{HashPart, StoreDir};
 use samovar_upstream::settings::UpstreamSettings;
+use samovar_upstream::status::{Verdict, verdict};
 use samovar_upstream::trust::{self, NARINFO_LEN_MAX};
 use samovar_verify::{Encoding, Unlimited, decoded};
 
@@ -26,7 +27,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone)]
 pub(super) enum Said<T> {
     Found(T),
-    /// 404 or 410.
+    /// 404 or 410, of a bucket also 403.
     Absent,
 }
 
@@ -80,11 +81,8 @@ pub(super) fn narinfo(
 ) -> Result<Said<NarInfo>, Trouble> {
     let path = format!("/{hash_part}.narinfo");
     let response = http.get_part(&path, None).map_err(Trouble::Down)?;
-    if let Some(trouble) = trouble_of(&response) {
-        return match trouble {
-            Some(trouble) => Err(trouble),
-            None => Ok(Said::Absent),
-        };
+    if !is_answer(&response, settings)? {
+        return Ok(Said::Absent);
     }
     if response.status() != 200 {
         let status = response.status();
@@ -130,28 +128,28 @@ fn decode(text: &[u8], encoding: Encoding) -> io::Result<Vec<u8>> {
     .map_err(io::Error::other)
 }
 
-/// Returns the trouble that the status of a response states: `Some(None)` if the resource is
-/// absent, `None` if there is no trouble.
-fn trouble_of(response: &Response) -> Option<Option<Trouble>> {
+/// Returns whether a response may contain the file that was requested; `false`: the upstream lacks
+/// it. The error is the trouble that the status states.
+fn is_answer(response: &Response, settings: &UpstreamSettings) -> Result<bool, Trouble> {
     let status = response.status();
-    match status.as_u16() {
-        200..=299 => None,
-        404 | 410 => Some(None),
-        408 | 429 | 500.. => Some(Some(Trouble::Down(format!("it answered {status}")))),
-        401 | 403 => Some(Some(Trouble::Unusable(format!(
+    match verdict(status.as_u16(), settings.is_bucket) {
+        Verdict::Answer => Ok(true),
+        Verdict::Absent => Ok(false),
+        Verdict::Down => Err(Trouble::Down(format!("it answered {status}"))),
+        Verdict::Refused => Err(Trouble::Unusable(format!(
             "it answered {status}: it refuses this server"
-        )))),
-        _ => Some(Some(Trouble::Unusable(format!("it answered {status}")))),
+        ))),
+        Verdict::Unusable => Err(Trouble::Unusable(format!("it answered {status}"))),
     }
 }
 
 /// Requests a file that every cache has, to see whether the upstream answers.
-pub(super) fn probe(http: &Http) -> Result<(), Trouble> {
+pub(super) fn probe(http: &Http, settings: &UpstreamSettings) -> Result<(), Trouble> {
     let response = http
         .get_part("/nix-cache-info", None)
         .map_err(Trouble::Down)?;
-    match trouble_of(&response) {
-        Some(Some(trouble @ Trouble::Down(_))) => Err(trouble),
+    match is_answer(&response, settings) {
+        Err(trouble @ Trouble::Down(_)) => Err(trouble),
         _ => Ok(()),
     }
 }
@@ -179,16 +177,14 @@ impl NarFile {
     /// Requests the file. `Absent`: the upstream has lost it.
     pub(super) fn open(
         http: Http,
+        settings: &UpstreamSettings,
         url: &str,
         is_abandoned: Box<dyn Fn() -> bool + Send>,
     ) -> Result<Said<Self>, Trouble> {
         let path = format!("/{url}");
         let response = http.get_part(&path, None).map_err(Trouble::Down)?;
-        if let Some(trouble) = trouble_of(&response) {
-            return match trouble {
-                Some(trouble) => Err(trouble),
-                None => Ok(Said::Absent),
-            };
+        if !is_answer(&response, settings)? {
+            return Ok(Said::Absent);
         }
         let status = response.status();
         if status != 200 {

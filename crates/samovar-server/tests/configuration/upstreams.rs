@@ -221,6 +221,19 @@ fn an_upstream_without_a_key_is_refused() {
 }
 
 #[test]
+fn buckets_are_named_as_such() {
+    let is_bucket = |rest: &str| {
+        let file = format!("[upstreams.a]\nurl = \"{NIXOS}\"\n{rest}");
+        configuration(&file).unwrap().upstreams[0].is_bucket
+    };
+    assert!(!is_bucket("") && is_bucket("bucket = true"));
+    refused(
+        &format!("[upstreams.a]\nurl = \"{NIXOS}\"\nbucket = 403"),
+        "samovar.toml:3: upstreams.a.bucket must be true or false, got 403",
+    );
+}
+
+#[test]
 fn unsigned_upstreams_are_remarked() {
     let file = "[upstreams.a]\nurl = \"http://a\"\nunsigned = true\n";
     assert!(configuration(file).unwrap().upstreams[0].is_unsigned);

@@ -72,4 +72,12 @@ pub(in crate::config) static OPTIONS: &[Row<UpstreamDraft>] = &[
         "Whether narinfos that none of public-keys has signed are passed on, too.",
     )
     .defaults_to(Value(|_| "false".to_owned())),
+    upstream(
+        "bucket",
+        Switch(|draft, is_on| draft.upstream.is_bucket = is_on),
+        "Whether the upstream is a bucket, such as one of S3, that answers 403 for files that it \
+         lacks. The answer then means that it lacks the path, and otherwise that it refuses this \
+         server.",
+    )
+    .defaults_to(Value(|_| "false".to_owned())),
 ];
