@@ -116,6 +116,32 @@ fn errors_name_the_file_and_the_problem() {
 }
 
 #[test]
+fn errors_of_several_certificates_name_the_one() {
+    let files = Files::new();
+    let (certificate, key) = files.pair("a.test");
+    let (other, other_key) = files.pair("b.test");
+    let (nameless, nameless_key) = files.pair("192.0.2.1");
+    let one = TlsConfig::builder().certificate_files(&certificate, &key);
+    let check = |chain: &Path, key: &Path, words: &str| {
+        let error = one.clone().certificate_files(chain, key).build();
+        let error = error.unwrap_err();
+        let said = error.to_string();
+        assert!(said.contains(words), "{said}, not {words}");
+        assert_eq!(error.certificate(), Some(1), "{said}");
+    };
+    let twice = format!("for a.test, as {} does", certificate.display());
+    check(&certificate, &key, &twice);
+    check(&nameless, &nameless_key, "without a DNS name");
+    check(&other, &key, "is not the key of the certificate in");
+    let good = one.certificate_files(&other, &other_key).build().unwrap();
+    assert_eq!(good.certificates()[1].names, ["b.test"]);
+    let first = TlsConfig::files(&nameless, &nameless_key);
+    assert!(first.unwrap().certificates()[0].names.is_empty());
+    let error = TlsConfig::builder().build().unwrap_err();
+    assert_eq!(error.certificate(), None);
+}
+
+#[test]
 fn the_file_of_authorities_is_checked() {
     let files = Files::new();
     let (certificate, key) = files.pair("a.test");

@@ -22,8 +22,8 @@ use crate::upstream;
 const FAMILIES: &str = concat!(
     "
 samovar_info gauge Name and version of the server; always 1.
-samovar_tls_certificate_expiry_timestamp_seconds gauge End of the validity of the TLS certificate \
-    since unix epoch in seconds.
+samovar_tls_certificate_expiry_timestamp_seconds gauge End of the validity of each TLS \
+    certificate, by its first name, since unix epoch in seconds.
 samovar_http_requests_total counter Answered requests by cache, route, method and status class.
 samovar_http_request_duration_seconds histogram Time from the end of the request to the end of \
     the response.
@@ -110,8 +110,8 @@ impl Metrics {
         let config = self.config.get().unwrap_or(&default);
         let labels = [("name", &*config.name), ("version", &*config.version)];
         text.family("samovar_info").put(&labels, 1);
-        if let Some(expiry) = config.tls.as_ref().and_then(expiry) {
-            text.put("samovar_tls_certificate_expiry_timestamp_seconds", expiry);
+        if let Some(tls) = &config.tls {
+            expiry(&mut text, tls);
         }
         requests(&mut text, &sums);
         narinfos(&mut text, &sums);
@@ -126,13 +126,20 @@ impl Metrics {
     }
 }
 
-/// Returns the time at which the first certificate in use expires, in seconds since 1970; `None` if
-/// it cannot be parsed.
-fn expiry(tls: &TlsConfig) -> Option<u64> {
-    let certificates = tls.certificates().into_iter();
-    let ends = certificates.filter_map(|certificate| certificate.not_after);
-    let since = ends.min()?.duration_since(UNIX_EPOCH);
-    since.ok().map(|since| since.as_secs())
+/// Writes the times at which the certificates in use expire. A time that cannot be parsed is left
+/// out.
+fn expiry(text: &mut Text, tls: &TlsConfig) {
+    let mut family = text.family("samovar_tls_certificate_expiry_timestamp_seconds");
+    for certificate in tls.certificates() {
+        // No two certificates have the same name, and only one may have none.
+        let name = certificate.names.first().map_or("", |name| &**name);
+        let end = certificate
+            .not_after
+            .map(|end| end.duration_since(UNIX_EPOCH));
+        if let Some(Ok(since)) = end {
+            family.put(&[("certificate", name)], since.as_secs());
+        }
+    }
 }
 
 /// Returns the counts of each cache with its name, and those of requests below no cache.

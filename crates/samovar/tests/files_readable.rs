@@ -199,7 +199,7 @@ fn the_expiry_of_the_certificate_is_a_metric() {
     let admin = line.rsplit("//").next().unwrap().trim().to_owned();
     let expiry = || -> u64 {
         let text = ask(&admin, "/metrics", "");
-        let name = "samovar_tls_certificate_expiry_timestamp_seconds ";
+        let name = "samovar_tls_certificate_expiry_timestamp_seconds{certificate=\"\"} ";
         let mut lines = text.lines();
         let value = lines.find_map(|line| line.strip_prefix(name));
         value.unwrap_or_else(|| panic!("{text}")).parse().unwrap()

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use samovar_server::config::{
-    ClientAddress, Configuration, LogForm, LogTarget, OptionSpec, Tls, VARIABLE_PREFIX, value,
+    CertificateFiles, ClientAddress, Configuration, LogForm, LogTarget, OptionSpec, Tls,
+    VARIABLE_PREFIX, value,
 };
 use samovar_server::listener::{Host, ListenSpec, PORT_DEFAULT};
 
@@ -287,8 +288,11 @@ impl Draft {
             (Some((_, certificate)), Some((_, key)), asked_by) if asked_by.is_some() || !is_off => {
                 self.config.tls = Some(Tls {
                     clients: None,
-                    certificate,
-                    key,
+                    certificates: vec![CertificateFiles {
+                        certificate,
+                        key,
+                        entry: None,
+                    }],
                     only: (!is_everywhere).then_some(listeners),
                 });
             }

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use samovar_server::config::{
-    ClientAddress, Configuration, LogTarget, OptionSpec, Tls, WORKERS_MAX,
+    CertificateFiles, ClientAddress, Configuration, LogTarget, OptionSpec, Tls, WORKERS_MAX,
 };
 use samovar_server::listener::{Host, ListenSpec};
 

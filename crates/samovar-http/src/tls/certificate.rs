@@ -32,7 +32,7 @@ impl Pem {
         Self::File(path.as_ref().to_owned())
     }
 
-    fn location(&self) -> String {
+    pub(super) fn location(&self) -> String {
         match self {
             Self::File(path) => path.display().to_string(),
             Self::Memory(_) => "PEM in memory".to_owned(),

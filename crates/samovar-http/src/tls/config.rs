@@ -10,7 +10,7 @@ use rustls::{RootCertStore, ServerConfig, SupportedCipherSuite, version};
 
 use super::certificate::{self, Certificate, Pem};
 use super::error::TlsError;
-use super::resolver::Resolver;
+use super::resolver::{Resolver, Unused};
 use super::stream::Stream;
 use super::trust::{Authorities, Trust};
 use crate::sync::Lock;
@@ -139,6 +139,7 @@ impl TlsBuilder {
     /// Adds a certificate from PEM files: `chain` contains the certificate followed by its issuers,
     /// `key` the private key. It is used for clients that request one of its names (SNI). The first
     /// certificate added is also used for clients without SNI, and for names without a certificate.
+    /// Each other one must have a name, and no two may have the same one.
     #[must_use]
     pub fn certificate_files(mut self, chain: impl AsRef<Path>, key: impl AsRef<Path>) -> Self {
         self.certificates.push((Pem::file(chain), Pem::file(key)));
@@ -176,8 +177,8 @@ impl TlsBuilder {
     ///
     /// # Errors
     ///
-    /// If a file cannot be read or parsed, a key does not belong to its certificate, or there is no
-    /// certificate. The error names the file.
+    /// If a file cannot be read or parsed, a key does not belong to its certificate, two
+    /// certificates have the same name, or there is no certificate. The error names the file.
     pub fn build(self) -> Result<TlsConfig, TlsError> {
         let mut loaded = self.load()?;
         let trust = Trust::default();
@@ -197,9 +198,10 @@ impl TlsBuilder {
         let provider = Arc::new(provider());
         let mut resolver = Resolver::default();
         let mut certificates = Vec::new();
-        for (chain, key) in &self.certificates {
-            let (certified, facts) = certificate::load(chain, key, &provider)?;
-            resolver.add(certified, &facts.names);
+        for (number, (chain, key)) in self.certificates.iter().enumerate() {
+            let facts = self
+                .load_certificate(chain, key, &provider, &mut resolver)
+                .map_err(|error| error.of_certificate(number))?;
             certificates.push(facts);
         }
         if certificates.is_empty() {
@@ -229,6 +231,31 @@ impl TlsBuilder {
             authorities,
             generation: 0,
         })
+    }
+
+    /// Loads a certificate and adds it to the resolver.
+    fn load_certificate(
+        &self,
+        chain: &Pem,
+        key: &Pem,
+        provider: &CryptoProvider,
+        resolver: &mut Resolver,
+    ) -> Result<Certificate, TlsError> {
+        let (certified, facts) = certificate::load(chain, key, provider)?;
+        match resolver.add(certified, &facts.names) {
+            Ok(()) => Ok(facts),
+            Err(Unused::NoName) => Err(chain.error(
+                "holds a certificate without a DNS name, which only the first certificate may be: \
+                 no client would get it",
+            )),
+            Err(Unused::Twice(name, other)) => {
+                let other = self.certificates.get(other);
+                let other = other.map_or_else(String::new, |(chain, _)| chain.location());
+                Err(chain.error(format!(
+                    "holds a certificate for {name}, as {other} does: clients could get only one"
+                )))
+            }
+        }
     }
 }
 

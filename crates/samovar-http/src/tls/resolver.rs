@@ -9,7 +9,7 @@ use rustls::sign::CertifiedKey;
 /// Certificates by server name (RFC 6066, section 3).
 ///
 /// An exact name takes precedence over a wildcard. A wildcard matches exactly one label, the
-/// leftmost (RFC 9525, 6.3). If several certificates have a name, the first one added is used.
+/// leftmost (RFC 9525, 6.3). The first certificate added is the default.
 #[derive(Debug, Default)]
 pub(super) struct Resolver {
     certificates: Vec<Arc<CertifiedKey>>,
@@ -19,16 +19,39 @@ pub(super) struct Resolver {
     wildcard: HashMap<String, usize>,
 }
 
+/// Why no client, or not every client that a certificate is for, would get it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unused {
+    /// The certificate has no name, and is not the default.
+    NoName,
+    /// Another certificate has this name: its number.
+    Twice(String, usize),
+}
+
 impl Resolver {
-    pub(super) fn add(&mut self, certificate: CertifiedKey, names: &[String]) {
+    /// Adds a certificate for these names.
+    pub(super) fn add(
+        &mut self,
+        certificate: CertifiedKey,
+        names: &[String],
+    ) -> Result<(), Unused> {
         let index = self.certificates.len();
-        self.certificates.push(Arc::new(certificate));
-        for name in names {
-            match name.strip_prefix("*.") {
-                Some(parent) => self.wildcard.entry(parent.to_owned()).or_insert(index),
-                None => self.exact.entry(name.clone()).or_insert(index),
-            };
+        if names.is_empty() && index > 0 {
+            return Err(Unused::NoName);
         }
+        for name in names {
+            let entry = match name.strip_prefix("*.") {
+                Some(parent) => self.wildcard.entry(parent.to_owned()),
+                None => self.exact.entry(name.clone()),
+            };
+            // A certificate may repeat a name.
+            let owner = *entry.or_insert(index);
+            if owner != index {
+                return Err(Unused::Twice(name.clone(), owner));
+            }
+        }
+        self.certificates.push(Arc::new(certificate));
+        Ok(())
     }
 
     fn find(&self, name: Option<&str>) -> Option<&Arc<CertifiedKey>> {
@@ -57,15 +80,23 @@ impl ResolvesServerCert for Resolver {
 mod tests {
     use super::*;
 
-    fn resolver() -> Resolver {
+    fn key() -> CertifiedKey {
         let provider = rustls::crypto::ring::default_provider();
+        let key = rcgen::KeyPair::generate().unwrap();
+        let der = rustls::pki_types::PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let key = provider.key_provider.load_private_key(der).unwrap();
+        CertifiedKey::new(Vec::new(), key)
+    }
+
+    fn add(resolver: &mut Resolver, names: &[&str]) -> Result<(), Unused> {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        resolver.add(key(), &names)
+    }
+
+    fn resolver() -> Resolver {
         let mut resolver = Resolver::default();
-        for names in [vec!["a.test"], vec!["*.a.test", "a.test"], vec!["b.a.test"]] {
-            let key = rcgen::KeyPair::generate().unwrap();
-            let der = rustls::pki_types::PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-            let key = provider.key_provider.load_private_key(der).unwrap();
-            let names: Vec<String> = names.into_iter().map(String::from).collect();
-            resolver.add(CertifiedKey::new(Vec::new(), key), &names);
+        for names in [&["a.test", "a.test"][..], &["*.a.test"], &["b.a.test"]] {
+            add(&mut resolver, names).unwrap();
         }
         resolver
     }
@@ -90,5 +121,19 @@ mod tests {
         ] {
             assert_eq!(index(&resolver, name), Some(expected), "{name:?}");
         }
+    }
+
+    #[test]
+    fn a_certificate_that_a_client_would_not_get_is_refused() {
+        let twice = |name: &str, number| Err(Unused::Twice(name.to_owned(), number));
+        for (names, expected) in [
+            (&["c.test", "a.test"][..], twice("a.test", 0)),
+            (&["*.a.test"], twice("*.a.test", 1)),
+            (&[], Err(Unused::NoName)),
+            (&["c.a.test", "*.b.a.test"], Ok(())),
+        ] {
+            assert_eq!(add(&mut resolver(), names), expected, "{names:?}");
+        }
+        assert_eq!(add(&mut Resolver::default(), &[]), Ok(()));
     }
 }

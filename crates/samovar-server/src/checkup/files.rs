@@ -3,12 +3,11 @@
 use std::time::{Duration, SystemTime};
 
 use samovar_cache::access::Access;
-use samovar_http::tls::TlsConfig;
 
 use super::{Findings, split};
 use crate::config::Configuration;
 use crate::daemon::Identity;
-use crate::server::{open_key, tls_fix, unreadable, unwritable};
+use crate::server::{certificates, open_keys, tls_fault, unreadable, unwritable, with_files};
 
 /// A certificate that expires within this time gets a warning: automatic renewal should have
 /// replaced it by now.
@@ -49,28 +48,26 @@ pub(super) fn certificate(config: &Configuration, findings: &mut Findings) -> Ve
     let Some(tls) = &config.tls else {
         return Vec::new();
     };
-    let tls_config = match TlsConfig::files(&tls.certificate, &tls.key) {
+    let tls_config = match certificates(tls).build() {
         Ok(tls_config) => tls_config,
         Err(error) => {
-            let error = anyhow::Error::new(error);
-            let fix = tls_fix(&error, &config.names);
-            findings.error("TLS", format!("{error:#}"), fix);
+            let (fault, fix) = tls_fault(error, tls, &config.names);
+            findings.error("TLS", fault, fix);
             return Vec::new();
         }
     };
-    if let Some(remark) = open_key(tls) {
+    for remark in open_keys(tls) {
         let (fault, fix) = split(&remark, "");
         findings.warning("TLS", fault, fix);
     }
     let now = SystemTime::now();
-    let certificates = tls_config.certificates();
-    for certificate in &certificates {
+    let mut dns_names = Vec::new();
+    for (file, certificate) in with_files(tls, &tls_config) {
         let names = if certificate.names.is_empty() {
             "addresses only".to_owned()
         } else {
             certificate.names.join(", ")
         };
-        let file = &tls.certificate;
         let fix = "renew it, and send HUP to the server";
         if certificate.is_expired(now) {
             findings.error(
@@ -87,8 +84,9 @@ pub(super) fn certificate(config: &Configuration, findings: &mut Findings) -> Ve
         } else {
             findings.ok("TLS", format!("the certificate is valid for {names}"));
         }
+        dns_names.extend(certificate.names);
     }
-    certificates.into_iter().flat_map(|one| one.names).collect()
+    dns_names
 }
 
 /// Switches to the configured user, and checks that this user can open the files of a reload.

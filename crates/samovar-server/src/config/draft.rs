@@ -7,7 +7,7 @@ use samovar_cache::{PublicKey, Sign};
 use samovar_upstream::settings::UpstreamSettings;
 
 use super::error::ConfigError;
-use super::kinds::ClientAuthority;
+use super::kinds::{CertificateFiles, ClientAuthority};
 use super::{CacheSettings, Configuration, Pages, Tls, Value};
 use crate::listener::ListenSpec;
 
@@ -16,6 +16,7 @@ use crate::listener::ListenSpec;
 pub(super) struct ServerDraft {
     pub(super) config: Configuration,
     pub(super) certificate: Option<PathBuf>,
+    pub(super) certificates: Vec<CertificateFiles>,
     pub(super) key: Option<PathBuf>,
     pub(super) client_authorities: Option<PathBuf>,
     pub(super) client_required: bool,
@@ -59,23 +60,28 @@ impl ServerDraft {
                 "tls.client-authorities",
             ));
         }
-        self.config.tls = match (self.certificate, self.key, self.client_authorities) {
-            (Some(certificate), Some(key), authorities) => Some(Tls {
+        let first = match (self.certificate, self.key) {
+            (Some(certificate), Some(key)) => Some(CertificateFiles {
                 certificate,
                 key,
-                only: None,
-                clients: authorities.map(|authorities| ClientAuthority {
-                    authorities,
-                    required: self.client_required,
-                }),
+                entry: None,
             }),
-            (Some(_), None, _) => return Err(requires("tls.certificate", "tls.key")),
-            (None, Some(_), _) => return Err(requires("tls.key", "tls.certificate")),
-            (None, None, Some(_)) => {
-                return Err(requires("tls.client-authorities", "tls.certificate"));
-            }
-            (None, None, None) => None,
+            (Some(_), None) => return Err(requires("tls.certificate", "tls.key")),
+            (None, Some(_)) => return Err(requires("tls.key", "tls.certificate")),
+            (None, None) => None,
         };
+        let certificates: Vec<_> = first.into_iter().chain(self.certificates).collect();
+        if certificates.is_empty() && self.client_authorities.is_some() {
+            return Err(requires("tls.client-authorities", "tls.certificate"));
+        }
+        self.config.tls = (!certificates.is_empty()).then(|| Tls {
+            certificates,
+            only: None,
+            clients: self.client_authorities.map(|authorities| ClientAuthority {
+                authorities,
+                required: self.client_required,
+            }),
+        });
         Ok(self.config)
     }
 }

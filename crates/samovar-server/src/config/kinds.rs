@@ -8,14 +8,24 @@ use crate::listener::ListenSpec;
 /// Settings of HTTPS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tls {
-    /// PEM file: the server's certificate, followed by the certificates of its issuers.
-    pub certificate: PathBuf,
-    /// PEM file: the private key of the certificate.
-    pub key: PathBuf,
+    /// The certificates, never empty. Clients get the first one if they request no name, or one
+    /// that no certificate has.
+    pub certificates: Vec<CertificateFiles>,
     /// The listeners that use TLS, given as `HOST:PORT:ssl`; `None` if all TCP listeners do.
     pub only: Option<Vec<ListenSpec>>,
     /// Verification of client certificates; `None` if they are not requested.
     pub clients: Option<ClientAuthority>,
+}
+
+/// The files of a certificate of the server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CertificateFiles {
+    /// PEM file: the certificate, followed by the certificates of its issuers.
+    pub certificate: PathBuf,
+    /// PEM file: the private key of the certificate.
+    pub key: PathBuf,
+    /// Number of the entry in `tls.certificates`, from 1; `None` for `tls.certificate`.
+    pub entry: Option<usize>,
 }
 
 /// How client certificates are verified.

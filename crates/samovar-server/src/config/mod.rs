@@ -3,6 +3,7 @@
 //! [`OptionSpec`] declares all options. [`Settings`] collects their values from file, environment
 //! and command line, and [`read`] turns the values into a [`Configuration`].
 
+mod certificates;
 mod draft;
 mod error;
 mod harmonia;
@@ -31,7 +32,7 @@ use samovar_upstream::settings::{UpstreamSettings, WhenDown};
 
 pub use error::{ConfigError, Origin};
 pub use harmonia::import_harmonia;
-pub use kinds::{ClientAddress, ClientAuthority, LogForm, LogTarget, Tls};
+pub use kinds::{CertificateFiles, ClientAddress, ClientAuthority, LogForm, LogTarget, Tls};
 
 pub use nearest::nearest;
 pub use options::{Kind, OptionSpec, Scope, VARIABLE_PREFIX};

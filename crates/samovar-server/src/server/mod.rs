@@ -34,7 +34,7 @@ pub use caches::{PolicyRootFault, root_faults, signing, unserved};
 use events::Ended;
 pub use events::STOP_TIME;
 pub use reload::{Again, Applied};
-pub(crate) use reload::{open_key, tls_fix};
+pub(crate) use reload::{certificates, open_keys, tls_fault, with_files};
 pub(crate) use rereading::{unreadable, unwritable};
 pub(crate) use start::store_uri;
 use start::{FLUSH_TIME, Prepared, open_store};

@@ -3,14 +3,15 @@
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
 use std::time::SystemTime;
 
 use samovar_cache::Site;
-use samovar_http::tls::{ClientCertificates, TlsConfig};
+use samovar_http::tls::{Certificate, ClientCertificates, TlsBuilder, TlsConfig, TlsError};
 
 use super::caches;
 use super::observer::Logs;
-use crate::config::{Configuration, Names, Tls};
+use crate::config::{CertificateFiles, Configuration, Names, Tls};
 use crate::log::ErrorLog;
 
 /// Reads the configuration again, after HUP.
@@ -70,7 +71,7 @@ pub(super) fn read_certificate(
     names: &Names,
     errors: &ErrorLog,
 ) -> anyhow::Result<TlsConfig> {
-    let mut builder = TlsConfig::builder().certificate_files(&tls.certificate, &tls.key);
+    let mut builder = certificates(tls);
     if let Some(clients) = &tls.clients {
         let needed = match clients.required {
             true => ClientCertificates::Required,
@@ -79,32 +80,59 @@ pub(super) fn read_certificate(
         builder = builder.client_authorities_file(&clients.authorities, needed);
     }
     let config = builder.build().map_err(|error| {
-        let error = anyhow::Error::new(error);
-        let fix = tls_fix(&error, names);
-        anyhow::anyhow!("cannot use TLS: {error:#}; {fix}")
+        let (fault, fix) = tls_fault(error, tls, names);
+        anyhow::anyhow!("cannot use TLS: {fault}; {fix}")
     })?;
     warn_of_files(tls, &config, errors);
     Ok(config)
 }
 
-/// Returns how to fix an error of the files of TLS.
-pub(crate) fn tls_fix(error: &anyhow::Error, names: &Names) -> String {
-    let (certificate, key) = (names.option("tls.certificate"), names.option("tls.key"));
-    match io_error_kind(error) {
-        Some(ErrorKind::PermissionDenied) => {
-            "change its owner or mode, so that the user of the server can read it".to_owned()
-        }
-        Some(ErrorKind::NotFound) => format!("correct its path in {certificate} or {key}"),
-        _ => format!("set {certificate} and {key} to the files of one certificate"),
-    }
+/// Returns the configuration of TLS without the authorities of clients.
+pub(crate) fn certificates(tls: &Tls) -> TlsBuilder {
+    let add = |builder: TlsBuilder, files: &CertificateFiles| {
+        builder.certificate_files(&files.certificate, &files.key)
+    };
+    tls.certificates.iter().fold(TlsConfig::builder(), add)
 }
 
-/// Returns the remark about a TLS key that every user of the machine can read.
-pub(crate) fn open_key(tls: &Tls) -> Option<String> {
-    let file = &tls.key;
-    let is_open = fs::metadata(file).is_ok_and(|key| key.mode() & 0o004 != 0);
-    is_open
-        .then(|| format!("the TLS key {file:?} is readable by all users: run `chmod o-rwx` on it"))
+/// Returns an error of the files of TLS as text, and how to fix it.
+pub(crate) fn tls_fault(error: TlsError, tls: &Tls, names: &Names) -> (String, String) {
+    let entry = entry(&error, tls);
+    let error = anyhow::Error::new(error);
+    let (certificate, key) = (names.option("tls.certificate"), names.option("tls.key"));
+    let fix = match (io_error_kind(&error), entry) {
+        (Some(ErrorKind::PermissionDenied), _) => {
+            "change its owner or mode, so that the user of the server can read it".to_owned()
+        }
+        (Some(ErrorKind::NotFound), Some(entry)) => format!("correct its path in {entry}"),
+        (_, Some(entry)) => format!("correct {entry}"),
+        (Some(ErrorKind::NotFound), None) => {
+            format!("correct its path in {certificate} or {key}")
+        }
+        (_, None) => format!("set {certificate} and {key} to the files of one certificate"),
+    };
+    (format!("{error:#}"), fix)
+}
+
+/// Names the entry of `tls.certificates` that has an error; `None` if none has.
+fn entry(error: &TlsError, tls: &Tls) -> Option<String> {
+    let files = tls.certificates.get(error.certificate()?)?;
+    Some(format!("entry {} of `tls.certificates`", files.entry?))
+}
+
+/// Returns the remarks about TLS keys that every user of the machine can read.
+pub(crate) fn open_keys(tls: &Tls) -> impl Iterator<Item = String> {
+    let keys = tls.certificates.iter().map(|files| &files.key);
+    let is_open = |file: &&PathBuf| fs::metadata(file).is_ok_and(|key| key.mode() & 0o004 != 0);
+    keys.filter(is_open).map(|file| {
+        format!("the TLS key {file:?} is readable by all users: run `chmod o-rwx` on it")
+    })
+}
+
+/// Returns the certificates of a configuration, each with its file.
+pub(crate) fn with_files(tls: &Tls, config: &TlsConfig) -> Vec<(PathBuf, Certificate)> {
+    let files = tls.certificates.iter().map(|one| one.certificate.clone());
+    files.zip(config.certificates()).collect()
 }
 
 /// Returns the kind of the system error that caused an error, if one did.
@@ -113,29 +141,37 @@ fn io_error_kind(error: &anyhow::Error) -> Option<ErrorKind> {
     causes.find_map(|cause| Some(cause.downcast_ref::<io::Error>()?.kind()))
 }
 
-/// Reloads the certificate. After an error the current one stays in use.
-pub(super) fn reload_certificate(tls: &Tls, config: &TlsConfig, errors: &ErrorLog) {
+/// Reloads the certificates. After an error the current ones stay in use.
+pub(super) fn reload_certificates(tls: &Tls, config: &TlsConfig, errors: &ErrorLog) {
+    let count = tls.certificates.len();
     match config.reload() {
         Ok(()) => {
-            errors.info("the certificate was reloaded");
+            match count {
+                1 => errors.info("the certificate was reloaded"),
+                _ => errors.info(format_args!("the {count} certificates were reloaded")),
+            }
             warn_of_files(tls, config, errors);
         }
         Err(error) => {
+            let entry = entry(&error, tls).map_or_else(String::new, |entry| format!(" ({entry})"));
+            let outcome = match count {
+                1 => "the certificate was not changed",
+                _ => "no certificate was changed",
+            };
             let error = anyhow::Error::new(error);
-            errors.error(format_args!("{error:#}; the certificate was not changed"));
+            errors.error(format_args!("{error:#}{entry}; {outcome}"));
         }
     }
 }
 
 fn warn_of_files(tls: &Tls, config: &TlsConfig, errors: &ErrorLog) {
-    if let Some(remark) = open_key(tls) {
-        errors.warning(remark);
-    }
+    open_keys(tls).for_each(|remark| errors.warning(remark));
     let now = SystemTime::now();
-    if config.certificates().iter().any(|one| one.is_expired(now)) {
-        let file = &tls.certificate;
-        errors.warning(format_args!(
-            "the certificate in {file:?} has expired: clients will refuse it"
-        ));
+    for (file, certificate) in with_files(tls, config) {
+        if certificate.is_expired(now) {
+            errors.warning(format_args!(
+                "the certificate in {file:?} has expired: clients will refuse it"
+            ));
+        }
     }
 }

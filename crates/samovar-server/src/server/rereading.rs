@@ -29,8 +29,10 @@ pub(crate) fn unreadable(config: &Configuration) -> Vec<(String, &'static str)> 
         files.extend(given.filter_map(|(what, file)| Some((what, file.as_deref()?))));
     }
     if let Some(tls) = &config.tls {
-        files.push(("TLS certificate", &tls.certificate));
-        files.push(("TLS key", &tls.key));
+        for one in &tls.certificates {
+            files.push(("TLS certificate", &one.certificate));
+            files.push(("TLS key", &one.key));
+        }
         let clients = tls.clients.as_ref();
         files.extend(clients.map(|clients| ("file of client authorities", &*clients.authorities)));
     }

@@ -340,14 +340,14 @@ impl Serving<'_> {
         Ok(())
     }
 
-    /// Reloads the caches and the certificate.
+    /// Reloads the caches and the certificates.
     pub(super) fn reload(&self, again: &Again<'_>) {
         let Prepared {
             config, logs, tls, ..
         } = &self.bound.prepared;
         reload::reload(self.server.service(), config, again, logs);
         if let Some(tls) = tls {
-            reload::reload_certificate(tls.options, &tls.config, &logs.errors);
+            reload::reload_certificates(tls.options, &tls.config, &logs.errors);
         }
     }
 

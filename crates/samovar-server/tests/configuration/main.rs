@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use samovar_cache::access::AccessConfig;
 use samovar_server::config::{
-    AdminSettings, CacheSettings, ClientAddress, ConfigError, Configuration, Kind, LogTarget,
-    OptionSpec, Origin, Settings, read, show,
+    AdminSettings, CacheSettings, CertificateFiles, ClientAddress, ConfigError, Configuration,
+    Kind, LogTarget, OptionSpec, Origin, Settings, read, show,
 };
 use samovar_server::listener::ListenSpec;
 
@@ -65,6 +65,10 @@ fn all_settings_of_a_file_are_read() {
         certificate = "/tls/cert.pem"
         key = "/tls/key.pem"
 
+        [[tls.certificates]]
+        certificate = "/tls/other.pem"
+        key = "/tls/other.key"
+
         [connections]
         requests = 100
         idle-time = 0
@@ -105,8 +109,16 @@ fn all_settings_of_a_file_are_read() {
     assert_eq!(config.scrub_rate.unwrap().get(), 8 << 20);
     assert_eq!(config.state_directory, Some("/var/lib/samovar".into()));
     let tls = config.tls.unwrap();
-    assert_eq!(tls.certificate, PathBuf::from("/tls/cert.pem"));
-    assert_eq!(tls.key, PathBuf::from("/tls/key.pem"));
+    let files = |certificate: &str, key: &str, entry| CertificateFiles {
+        certificate: certificate.into(),
+        key: key.into(),
+        entry,
+    };
+    let expected = [
+        files("/tls/cert.pem", "/tls/key.pem", None),
+        files("/tls/other.pem", "/tls/other.key", Some(1)),
+    ];
+    assert_eq!(tls.certificates, expected);
     let limits = &config.limits;
     assert_eq!(limits.requests_per_connection_max, 100);
     assert_eq!(limits.idle_time, Duration::ZERO);
@@ -475,6 +487,9 @@ fn every_option_can_be_set_everywhere() {
             Kind::Switch => "true",
             // The first word is the default, so use another one.
             Kind::Word(words) => words[1],
+            Kind::Tables if spec.name == "tls.certificates" => {
+                "[{ certificate = \"/x\", key = \"/x\" }]"
+            }
             Kind::Tables => "[{ names = \"x\" }]",
             Kind::List if spec.name == "signing.trusted-keys" => PUBLIC_KEY,
             Kind::List if spec.name.ends_with("listen") => ":0",

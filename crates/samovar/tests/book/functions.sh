@@ -134,6 +134,14 @@ certificate() {
     export NIX_SSL_CERT_FILE=$PWD/cert.pem CURL_CA_BUNDLE=$PWD/cert.pem
 }
 
+# Creates $2.pem and $2.key, a certificate of $1.
+certificate_of() {
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 \
+        -subj "/CN=$2" -addext "subjectAltName=DNS:$1" \
+        -addext basicConstraints=critical,CA:FALSE \
+        -keyout "$2.key" -out "$2.pem" 2>/dev/null
+}
+
 # Serves https://cache.example.org with uploads; more options may follow.
 https_cache() {
     [ -e cache.secret ] || keys

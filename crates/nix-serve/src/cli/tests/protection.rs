@@ -26,8 +26,11 @@ fn tls_is_on_where_starman_or_ng_turn_it_on() {
     };
     let everywhere = Tls {
         clients: None,
-        certificate: "c".into(),
-        key: "k".into(),
+        certificates: vec![CertificateFiles {
+            certificate: "c".into(),
+            key: "k".into(),
+            entry: None,
+        }],
         only: None,
     };
     for arguments in [

@@ -16,7 +16,7 @@ use samovar_cache::Rule;
 
 use super::draft::{CacheDraft, ServerDraft, UpstreamDraft};
 use super::toml::Value;
-use super::{Configuration, rules, unit, value};
+use super::{CertificateFiles, Configuration, certificates, rules, unit, value};
 
 pub use kind::Kind;
 
@@ -183,6 +183,7 @@ pub(super) enum Set<D> {
     Url(fn(&mut D, String)),
     Urls(fn(&mut D, Vec<String>)),
     Rules(fn(&mut D, Vec<Rule>)),
+    Certificates(fn(&mut D, Vec<CertificateFiles>)),
 }
 
 /// Resolves the path in a value. For a value `credential:NAME`, returns the path of the service
@@ -203,7 +204,7 @@ impl<D> Set<D> {
             Self::Paths(_) | Self::Texts(_) | Self::Each(..) => Kind::List,
             Self::Url(_) => Kind::Url,
             Self::Urls(_) => Kind::Urls,
-            Self::Rules(_) => Kind::Tables,
+            Self::Rules(_) | Self::Certificates(_) => Kind::Tables,
         }
     }
 
@@ -225,10 +226,8 @@ impl<D> Set<D> {
                 set(draft, paths?);
             }
             Self::Count(min, max, set) => {
-                set(
-                    draft,
-                    within(*min, *max, count(value)).ok_or_else(expected)?,
-                );
+                let count = within(*min, *max, count(value));
+                set(draft, count.ok_or_else(expected)?);
             }
             Self::Size(min, max, set) => {
                 let size = match value {
@@ -275,6 +274,7 @@ impl<D> Set<D> {
                 set(draft, urls.collect::<Result<_, _>>()?);
             }
             Self::Rules(set) => set(draft, rules::rules(value)?),
+            Self::Certificates(set) => set(draft, certificates::certificates(value, credential)?),
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use samovar_upstream::settings::UpstreamSettings;
 
-use super::Set::{Count, Each, Path, Size, Switch, Text, Time, Urls, Word};
+use super::Set::{Certificates, Count, Each, Path, Size, Switch, Text, Time, Urls, Word};
 use super::Shown::{Effective, Value, ValueOr, Words};
 use super::{Row, seconds, server};
 use crate::config::draft::{ServerDraft, listen};
@@ -67,6 +67,15 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
         "PEM file with the private key of tls.certificate. Read again on reload.",
     )
     .nix_serve(&["ssl-key"]),
+    server(
+        "tls.certificates",
+        Certificates(|draft: &mut ServerDraft, certificates| draft.certificates = certificates),
+        "Further certificates of the server, selected by the name that a client requests (SNI). An \
+         entry is a table with certificate and key, two files like those of tls.certificate and \
+         tls.key. Clients that request no name, or one that no certificate has, get \
+         tls.certificate, or the first entry if it is not set. No two certificates may have the \
+         same name. The files are read again on reload, all or none.",
+    ),
     server(
         "tls.client-authorities",
         Path(|draft, path| draft.client_authorities = Some(path)),
