@@ -28,21 +28,7 @@
           default = samovar;
         }
       );
-      overlays.default = import ./nix/overlay.nix;
-      nixosModules = {
-        default = {
-          imports = [ ./nix/module.nix ];
-          nixpkgs.overlays = [ self.overlays.default ];
-        };
-        kettles = {
-          imports = [
-            ./nix/kettles.nix
-            ./nix/monitoring.nix
-          ];
-          nixpkgs.overlays = [ self.overlays.default ];
-        };
-        locust = ./nix/locust.nix;
-      };
+      inherit (import ./default.nix) overlays nixosModules;
       checks = forAllSystems (system: {
         kettles = import ./nix/tests/kettles.nix {
           pkgs = nixpkgs.legacyPackages.${system};

@@ -6,6 +6,11 @@
     clippy::print_stdout,
     reason = "clippy allows these only inside functions marked as tests"
 )]
+#![allow(
+    dead_code,
+    clippy::allow_attributes,
+    reason = "each test file uses a part of this"
+)]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

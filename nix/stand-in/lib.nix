@@ -53,6 +53,10 @@ let
       inherit contents;
     };
     optionalAttrs = condition: attrs: if condition then attrs else { };
+    cleanSource = source: source;
+    getExe = package: "${package}/bin/${package.meta.mainProgram}";
+    licenses.asl20 = "Apache-2.0";
+    platforms.linux = [ "x86_64-linux" ];
     optional = condition: value: if condition then [ value ] else [ ];
     optionals = condition: list: if condition then list else [ ];
     genAttrs =
@@ -92,7 +96,7 @@ let
   load =
     args: module:
     let
-      value = if isAttrs module then module else import module;
+      value = if isAttrs module || builtins.isFunction module then module else import module;
       made = if builtins.isFunction value then value args else value;
     in
     concatMap (load args) (made.imports or [ ]) ++ [ made ];
@@ -206,7 +210,10 @@ let
   system =
     modules:
     let
-      loaded = concatMap (load { inherit lib pkgs config; }) modules;
+      loaded = concatMap (load {
+        inherit lib config;
+        pkgs = packages (config.nixpkgs.overlays or [ ]);
+      }) modules;
       options = declare { } (map (module: module.options or { }) loaded);
       config = merge "" options (concatMap (module: flatten true (definitionsOf module)) loaded);
     in
@@ -223,7 +230,39 @@ let
       builtins.toJSON value;
   join = builtins.concatStringsSep;
 
+  # The package set with these overlays, in place of `import <nixpkgs> { overlays = …; }`.
+  packages =
+    overlays:
+    let
+      final = foldl' (all: overlay: all // overlay final all) base overlays;
+      base = pkgs // {
+        inherit lib;
+        callPackage =
+          file: given:
+          let
+            make = import file;
+          in
+          make (builtins.intersectAttrs (builtins.functionArgs make) final // given);
+      };
+    in
+    final;
+
+  package = given: {
+    inherit (given) pname meta;
+    type = "derivation";
+    # A value that is not merged.
+    _type = "package";
+    outPath = "/stand-in/${given.pname}";
+    overrideAttrs = change: package (given // change given);
+  };
+
   pkgs = {
+    nix-serve = package {
+      pname = "perl-nix-serve";
+      meta.mainProgram = "nix-serve";
+    };
+    rustPlatform.buildRustPackage = package;
+    installShellFiles = "/stand-in/install-shell-files";
     samovar = "/stand-in/samovar";
     kettles = "/stand-in/kettles";
     locust = "/stand-in/locust";
@@ -319,6 +358,7 @@ in
     evaluate
     evaluateAll
     lib
+    packages
     pkgs
     system
     ;

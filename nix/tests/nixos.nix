@@ -20,9 +20,10 @@ let
     };
   };
 
-  # The least that NixOS asks for, and our modules, none of them enabled.
+  # The least that NixOS asks for, and our modules, none of them enabled, except the one that replaces a
+  # package.
   base = {
-    imports = lib.attrValues flake.nixosModules;
+    imports = lib.attrValues (removeAttrs flake.nixosModules [ "nix-serve" ]);
     nixpkgs.hostPlatform = "x86_64-linux";
     boot.loader.grub.enable = false;
     fileSystems."/" = {
@@ -111,6 +112,11 @@ in
           extraParams = "--priority 30";
         };
       };
+    # NixOS's own module, whose package is replaced.
+    nix-serve-replaced = {
+      imports = [ flake.nixosModules.nix-serve ];
+      services.nix-serve.enable = true;
+    };
     defaults.services.samovar.enable = true;
     all-options.services.samovar = {
       enable = true;

@@ -59,7 +59,7 @@ fn every_file_parses() {
             }
         }
     }
-    assert_eq!(count, 16);
+    assert_eq!(count, 19);
 }
 
 /// Returns the results of `facts.nix` as `module.json` has them.
@@ -353,6 +353,14 @@ fn nixos_systems_evaluate() {
     let start = "exec /stand-in/samovar/bin/nix-serve --listen 127.0.0.1:5001 --priority 30";
     assert!(script.lines().any(|line| line == start), "{script}");
 
+    let replaced = systems["nix-serve-replaced"]["scripts"]["nix-serve"]
+        .as_str()
+        .unwrap();
+    let start = "exec /stand-in/samovar/bin/nix-serve --listen 0.0.0.0:5000";
+    assert!(
+        replaced.lines().any(|line| line.trim_end() == start),
+        "{replaced}"
+    );
     assert_eq!(systems["disabled"]["units"], json!({}));
     assert_eq!(systems["all-options"]["ports"], json!([5007]));
     let both = &systems["beside-nix-serve"];
