@@ -268,14 +268,38 @@ impl Http {
     ///
     /// The error says in a fragment why there is no response.
     pub fn get_part(&self, path: &str, range: Option<&str>) -> Result<Response<Body>, String> {
-        let send = |agent: &Agent| {
+        self.once_or_twice(|agent| {
             let request = agent.get(self.url(path));
             let request = match range {
                 Some(range) => request.header("Range", range),
                 None => request,
             };
+            self.sent(request, |request| request.call())
+        })
+    }
+
+    /// Sends POST, as [`get_part`](Self::get_part) sends GET. The request must change nothing, so
+    /// that it may be sent twice.
+    ///
+    /// # Errors
+    ///
+    /// The error says in a fragment why there is no response.
+    pub fn post_once(&self, path: &str, body: &[u8]) -> Result<Response<Body>, String> {
+        self.once_or_twice(|agent| {
+            let request = agent.post(self.url(path));
+            let request = request.header("Content-Type", "text/plain");
+            self.sent(request, |request| request.send(body))
+        })
+    }
+
+    /// Sends a request, and sends it again if the server has closed the kept connection.
+    fn once_or_twice(
+        &self,
+        send: impl Fn(&Agent) -> Result<Response<Body>, ureq::Error>,
+    ) -> Result<Response<Body>, String> {
+        let send = |agent: &Agent| {
             self.request_count.fetch_add(1, Ordering::Relaxed);
-            self.call(request)
+            send(agent)
         };
         // A server may close a kept connection at any time, also at the moment of the next request
         // (RFC 9112, 9.3.1).
@@ -336,16 +360,22 @@ impl Http {
     ) -> anyhow::Result<Response<Body>> {
         let url = self.url(path);
         let silence_count_max = self.patience.silence_count_max;
-        self.retry(&url, silence_count_max, || Ok(self.call(request(&url))))
+        self.retry(&url, silence_count_max, || {
+            Ok(self.sent(request(&url), |request| request.call()))
+        })
     }
 
-    /// Sends a request without a body, once. The response must keep the pace of downloads.
-    fn call(&self, request: RequestBuilder<WithoutBody>) -> Result<Response<Body>, ureq::Error> {
+    /// Sends a request, once. The response must keep the pace of downloads.
+    fn sent<B>(
+        &self,
+        request: RequestBuilder<B>,
+        send: impl FnOnce(RequestBuilder<B>) -> Result<Response<Body>, ureq::Error>,
+    ) -> Result<Response<Body>, ureq::Error> {
         let pace = self.patience.pace;
         let config = self.authorized(request).config();
         let config = config.timeout_recv_response(Some(pace.silence));
         let request = config.timeout_per_read(Some(pace.silence)).build();
-        Ok(request.call()?.map(|body| {
+        Ok(send(request)?.map(|body| {
             let paced = Body::builder();
             let paced = match body.mime_type() {
                 Some(mime_type) => paced.mime_type(mime_type),

@@ -10,6 +10,7 @@
 //! | [`circuit`] | whether an upstream that does not answer is asked |
 //! | [`status`] | what the status of a response says |
 //! | [`memory`] | what an upstream has answered, and until when that counts |
+//! | [`bulk`] | whether many narinfos are requested at once |
 //! | [`trust`] | whether a narinfo of an upstream may be served |
 //! | [`local`] | the narinfo that is served instead of the upstream's |
 //! | [`via`] | whether a request has come from this server |
@@ -23,6 +24,7 @@
 // Tests may index and slice: a panic there fails the test, as intended.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::string_slice))]
 
+pub mod bulk;
 pub mod circuit;
 pub mod local;
 pub mod look_up;

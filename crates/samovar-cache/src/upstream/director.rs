@@ -4,24 +4,22 @@
 //! It receives requests of caches and answers of upstreams, and does what the state machines of
 //! `samovar-upstream` say. It never waits for an upstream: the requests run in the pools.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+mod ahead;
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use samovar_metrics::{Event, Observer};
 use samovar_nix::{HashPart, StoreDir};
-use samovar_upstream::circuit::{Change, Circuit};
+use samovar_upstream::circuit::Change;
 use samovar_upstream::look_up::{Answer, Candidate, LookUp, Next, Outcome};
-use samovar_upstream::memory::Memory;
 
-use crate::upstream::message::{Ask, LookedUp, Message, Miss, Wanted};
+use crate::upstream::message::{Ask, LookedUp, Message, Miss};
 use crate::upstream::one::{FOUND_TIME, Found, Upstream};
 use crate::upstream::request::{Said, Trouble};
 use crate::upstream::tracked::{Known, Pending, Tracked};
-
-/// Number of paths about which an upstream's answers are remembered.
-const REMEMBERED_COUNT_MAX: usize = 50_000;
 
 /// Time for which a path is not served from an upstream that has sent a wrong NAR of it.
 const WRONG_TIME: Duration = Duration::from_secs(600);
@@ -29,9 +27,6 @@ const WRONG_TIME: Duration = Duration::from_secs(600);
 /// Time for which the director remembers an answer that a path is absent. A cache may trust it for
 /// a shorter time.
 const ABSENT_TIME: Duration = Duration::from_secs(24 * 3600);
-
-/// Maximum duration of a look-up for which no client waits.
-const BACKGROUND_BUDGET: Duration = Duration::from_secs(20);
 
 /// The reason of a fault if an upstream has not answered within the budget of a look-up.
 const SILENT: &str = "no answer in time";
@@ -63,14 +58,8 @@ impl Director {
         dir: StoreDir,
         observer: Arc<dyn Observer>,
     ) -> Self {
-        let tracked = |upstream: &Arc<Upstream>| Tracked {
-            upstream: Arc::clone(upstream),
-            circuit: Circuit::default(),
-            memory: Memory::new(REMEMBERED_COUNT_MAX),
-            asked: HashSet::new(),
-        };
         Self {
-            upstreams: upstreams.iter().map(tracked).collect(),
+            upstreams: upstreams.iter().map(Tracked::new).collect(),
             look_ups: HashMap::new(),
             by_path: HashMap::new(),
             timers: BTreeSet::new(),
@@ -110,7 +99,9 @@ impl Director {
     fn next_time(&self) -> Option<Instant> {
         let timer = self.timers.first().map(|(at, _)| *at);
         let probes = self.upstreams.iter().filter_map(|it| it.circuit.probe_at());
-        timer.into_iter().chain(probes).min()
+        let late = self.upstreams.iter().filter_map(|it| it.many.as_ref());
+        let late = late.map(|many| many.late_at);
+        timer.into_iter().chain(probes).chain(late).min()
     }
 
     fn on_time(&mut self, now: Instant) {
@@ -136,6 +127,7 @@ impl Director {
                 tracked.upstream.look_ups.run(Box::new(probe)).ok();
             }
         }
+        self.ask_late(now);
     }
 
     fn receive(&mut self, message: Message, now: Instant) {
@@ -147,6 +139,12 @@ impl Director {
                 via,
                 said,
             } => self.answer(upstream, hash_part, &via, said, now),
+            Message::Many { upstream, answers } => {
+                for (hash_part, said) in answers {
+                    self.answer(upstream, hash_part, &Arc::default(), Ok(said), now);
+                }
+            }
+            Message::ManyEnded(id, reply) => self.many_ended(id, reply, now),
             Message::Skipped {
                 upstream,
                 hash_part,
@@ -224,15 +222,24 @@ impl Director {
             pending.look_up.limit(now, ask.budget);
             self.timers.insert((pending.look_up.next_time(), number));
             for id in pending.look_up.silent() {
-                let upstream = &self.upstreams[id].upstream;
-                upstream.look_ups.hurry(&pending.ask.wanted.hash_part);
+                let (tracked, hash_part) = (&mut self.upstreams[id], &pending.ask.wanted.hash_part);
+                tracked.upstream.look_ups.hurry(hash_part);
+                tracked.hurry(hash_part, pending.look_up.deadline(), now);
             }
         }
     }
 
     /// Does what the state machine of a look-up says.
     fn go_on(&mut self, number: u64, next: Next, now: Instant) {
-        let Next { ask, mut outcome } = next;
+        let Next {
+            mut ask,
+            mut outcome,
+        } = next;
+        if let Some(pending) = self.look_ups.get(&number) {
+            // If one is known to have the path, the others need not be asked.
+            let hash_part = &pending.ask.wanted.hash_part;
+            ask.sort_by_key(|id| !self.upstreams[*id].has(hash_part, now));
+        }
         let mut ids = VecDeque::from(ask);
         while outcome.is_none() {
             let Some(id) = ids.pop_front() else {
@@ -270,6 +277,7 @@ impl Director {
         if !tracked.asked.insert(key.clone()) {
             if pending.is_urgent {
                 tracked.upstream.look_ups.hurry(&hash_part);
+                tracked.hurry(&hash_part, pending.look_up.deadline(), now);
             }
             return None;
         }
@@ -503,34 +511,6 @@ impl Director {
         }
         for done in pending.ask.done.into_iter().chain(pending.others) {
             done(looked_up.clone());
-        }
-    }
-
-    /// Looks up the references of a path that was found: a client asks for them next.
-    fn look_ahead(&mut self, ask: &Ask, found: &Found, now: Instant) {
-        if !ask.via.is_empty() || ask.wanted.nar.is_some() {
-            return;
-        }
-        for reference in &found.narinfo.references {
-            let hash_part = reference.hash_part();
-            let is_known = |id: &usize| self.upstreams[*id].memory.get(&hash_part, now).is_some();
-            if hash_part == ask.wanted.hash_part
-                || ask.ids.iter().any(is_known)
-                || self.by_path.contains_key(&hash_part)
-                || (ask.is_local)(&hash_part)
-            {
-                continue;
-            }
-            let ahead = Ask {
-                ids: Arc::clone(&ask.ids),
-                wanted: Wanted::path(hash_part),
-                via: Arc::clone(&ask.via),
-                budget: BACKGROUND_BUDGET,
-                negative_ttl: ask.negative_ttl,
-                done: None,
-                is_local: Arc::clone(&ask.is_local),
-            };
-            self.ask(ahead, now);
         }
     }
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use samovar_nix::narinfo::Compression;
 use samovar_nix::{HashPart, NarHash};
+use samovar_upstream::bulk::Reply;
 
 use crate::upstream::one::Found;
 use crate::upstream::request::{Said, Trouble};
@@ -60,6 +61,13 @@ pub(super) enum Message {
         via: Arc<[u8]>,
         said: Result<Said<Arc<Found>>, Trouble>,
     },
+    /// An upstream has answered a part of a request for many narinfos.
+    Many {
+        upstream: usize,
+        answers: Vec<(HashPart, Said<Arc<Found>>)>,
+    },
+    /// The end of such a request, or of finding out whether the upstream has them.
+    ManyEnded(usize, Reply),
     /// An upstream was not asked, because the look-up had ended before its turn came.
     Skipped {
         upstream: usize,

@@ -18,6 +18,7 @@ mod body;
 mod bulk;
 mod decompressors;
 mod director;
+mod many;
 mod message;
 mod of_cache;
 mod one;

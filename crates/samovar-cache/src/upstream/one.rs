@@ -11,11 +11,13 @@ use samovar_client::remote::Remote;
 use samovar_metrics::{Event, Observer, UpstreamStatus};
 use samovar_nix::narinfo::NarInfo;
 use samovar_nix::{HashPart, StoreDir};
+use samovar_upstream::bulk::Reply;
 use samovar_upstream::settings::UpstreamSettings;
 use samovar_upstream::via::Pseudonym;
 
 use crate::private_file;
 use crate::sync::Locked;
+use crate::upstream::many::{self, Wish};
 use crate::upstream::pool::Pool;
 use crate::upstream::request::{self, Failed, NarFile, Said, Trouble};
 
@@ -154,14 +156,52 @@ impl Upstream {
             Ok(Said::Absent) => Counts::add(&counts.absent_count, 1),
             Err(trouble) => self.note(trouble.text()),
         }
-        said.map(|said| match said {
+        said.map(|said| self.said(said))
+    }
+
+    /// Finds out whether the upstream answers requests for many narinfos. Blocks.
+    pub(super) fn detect_bulk(&self) -> Reply {
+        many::detect(&self.http(b""))
+    }
+
+    /// Requests many narinfos, and passes on what the upstream says. Blocks.
+    pub(super) fn narinfos(
+        self: &Arc<Self>,
+        dir: &StoreDir,
+        wish: &Wish,
+        tell: impl Fn(Vec<(HashPart, Said<Arc<Found>>)>),
+    ) -> Reply {
+        let counts = &self.counts;
+        let mut pass_on = |answers: many::Answers| {
+            if answers.is_empty() {
+                return;
+            }
+            let is_found = |one: &&(HashPart, Said<NarInfo>)| matches!(one.1, Said::Found(_));
+            let found_count = answers.iter().filter(is_found).count();
+            Counts::add(&counts.narinfo_count, answers.len() as u64);
+            Counts::add(&counts.found_count, found_count as u64);
+            Counts::add(&counts.absent_count, (answers.len() - found_count) as u64);
+            let answers = answers.into_iter();
+            tell(
+                answers
+                    .map(|(hash_part, said)| (hash_part, self.said(said)))
+                    .collect(),
+            );
+        };
+        let to = (&self.settings, dir);
+        many::narinfos(&self.http(b""), to, wish, &mut pass_on)
+    }
+
+    /// Adds what is known of an answer besides the narinfo.
+    fn said(self: &Arc<Self>, said: Said<NarInfo>) -> Said<Arc<Found>> {
+        match said {
             Said::Absent => Said::Absent,
             Said::Found(narinfo) => Said::Found(Arc::new(Found {
                 upstream: Arc::clone(self),
                 narinfo,
                 received_at: Instant::now(),
             })),
-        })
+        }
     }
 
     /// Requests the file of a NAR. Blocks.

@@ -1,16 +1,20 @@
 //! What the director knows about an upstream ([`Tracked`]) and about a look-up ([`Pending`]).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use samovar_nix::HashPart;
+use samovar_upstream::bulk::Bulk;
 use samovar_upstream::circuit::Circuit;
 use samovar_upstream::look_up::{Answer, LookUp};
 use samovar_upstream::memory::Memory;
 
 use crate::upstream::message::{Ask, Done};
 use crate::upstream::one::{Found, Upstream};
+
+/// Number of paths about which an upstream's answers are remembered.
+const REMEMBERED_COUNT_MAX: usize = 50_000;
 
 /// What is remembered about a path at an upstream.
 #[derive(Debug)]
@@ -28,6 +32,27 @@ pub(super) struct Tracked {
     pub(super) memory: Memory<Known>,
     /// The requests that were sent and not answered.
     pub(super) asked: HashSet<(HashPart, Arc<[u8]>)>,
+    pub(super) bulk: Bulk,
+    /// The request for many narinfos that look-ups wait for.
+    pub(super) many: Option<Many>,
+    /// Paths whose references are looked up after that request.
+    pub(super) postponed: VecDeque<Ahead>,
+}
+
+/// A request for many narinfos.
+pub(super) struct Many {
+    /// The paths that are [asked](Tracked::asked) for by it.
+    pub(super) paths: HashSet<HashPart>,
+    /// When look-ups no longer wait for it.
+    pub(super) late_at: Instant,
+}
+
+/// A path that was found, and whose references are looked up ahead.
+pub(super) struct Ahead {
+    pub(super) found: Arc<Found>,
+    pub(super) ids: Arc<[usize]>,
+    pub(super) negative_ttl: Duration,
+    pub(super) is_local: Arc<dyn Fn(&HashPart) -> bool + Send + Sync>,
 }
 
 /// A look-up in progress.
@@ -46,6 +71,34 @@ pub(super) struct Pending {
 }
 
 impl Tracked {
+    pub(super) fn new(upstream: &Arc<Upstream>) -> Self {
+        Self {
+            upstream: Arc::clone(upstream),
+            circuit: Circuit::default(),
+            memory: Memory::new(REMEMBERED_COUNT_MAX),
+            asked: HashSet::new(),
+            bulk: Bulk::default(),
+            many: None,
+            postponed: VecDeque::new(),
+        }
+    }
+
+    /// Lets a look-up that ends at `deadline` wait for a request for many narinfos for at most half
+    /// of its time.
+    pub(super) fn hurry(&mut self, hash_part: &HashPart, deadline: Instant, now: Instant) {
+        if let Some(many) = &mut self.many
+            && many.paths.contains(hash_part)
+        {
+            let half = deadline.saturating_duration_since(now) / 2;
+            many.late_at = many.late_at.min(now + half);
+        }
+    }
+
+    /// Whether the upstream is known to have a path.
+    pub(super) fn has(&self, hash_part: &HashPart, now: Instant) -> bool {
+        matches!(self.memory.get(hash_part, now), Some(Known::Found(_)))
+    }
+
     /// Returns what this upstream has said about the path of a look-up, as far as that is known, or
     /// that it is not asked at present. Adds the reason to those of the look-up.
     pub(super) fn known(&self, id: usize, pending: &mut Pending, now: Instant) -> Option<Answer> {

@@ -8,7 +8,7 @@
 )]
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -139,6 +139,7 @@ pub(crate) struct Seen {
     pub(crate) target: String,
     /// The request line and the header fields.
     pub(crate) head: String,
+    pub(crate) body: String,
 }
 
 impl Seen {
@@ -267,7 +268,15 @@ impl Shared {
                 }
             }
             let target = head.split(' ').nth(1).unwrap_or_default().to_owned();
-            let seen = Seen { target, head };
+            let mut seen = Seen {
+                target,
+                head,
+                body: String::new(),
+            };
+            let len = seen.header("Content-Length");
+            if let Some(len) = len.and_then(|len| len.trim().parse().ok()) {
+                (&mut reader).take(len).read_to_string(&mut seen.body)?;
+            }
             self.seen.lock().unwrap().push(seen.clone());
             let rule = Arc::clone(&self.rule.lock().unwrap());
             let act = rule(&seen);
