@@ -1,5 +1,6 @@
 //! Looks up, renders, signs, caches and prefetches the narinfos of one cache.
 
+pub(crate) mod form;
 pub(crate) mod key_file;
 pub(crate) mod narinfos;
 pub(crate) mod packed;

@@ -38,7 +38,7 @@ const NAR_HASH_LEN: usize = 52;
 pub(crate) enum Route {
     /// `/nix-cache-info`
     CacheInfo,
-    /// `/<hash part>.narinfo`
+    /// `/<hash part>.narinfo`. The query states its form: see `NarinfoForm`.
     Narinfo(HashPart),
     /// `/<hash part>.ls`
     Listing(HashPart),

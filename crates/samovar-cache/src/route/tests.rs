@@ -202,6 +202,9 @@ fn urls_of_nars() {
         "/nar/{H}-123.nar.xz",
         "/nar/{H}-{N}.zst",
         "/nar/{H}.nar.zst",
+        // Those of eris: no narinfo names them.
+        "/nar/{H}.nar.xz",
+        "/nar/{H}.nar.bz2",
         "/nar/.nar",
         "/nar/",
         "/nar/{H}-.nar",

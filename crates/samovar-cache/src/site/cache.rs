@@ -25,6 +25,7 @@ use crate::answer::realisation;
 use crate::known::fresh::Fresh;
 use crate::known::nar_cache::Form;
 use crate::known::shared_store::SharedStore;
+use crate::narinfo::form::NarinfoForm;
 use crate::narinfo::narinfos::{NarinfoMemory, Narinfos};
 use crate::pages::{self, PagedCache, PagesConfig};
 use crate::prepared::may_go_inline;
@@ -273,6 +274,9 @@ impl Cache {
             };
         }
         let hash_part = match route {
+            Route::Narinfo(_) if NarinfoForm::of(head) != NarinfoForm::Text => {
+                return self.pass_on(route, reply);
+            }
             Route::Narinfo(hash_part) => *hash_part,
             Route::Nar {
                 hash_part, coding, ..
@@ -467,7 +471,10 @@ impl Cache {
                 let text = String::from_utf8_lossy(self.cache_info.body());
                 Response::text(Status::OK, text.into_owned())
             }
-            Route::Narinfo(hash_part) => self.narinfos.one(*hash_part)?.narinfo.response(),
+            Route::Narinfo(hash_part) => {
+                let narinfo = self.narinfos.one(*hash_part)?.narinfo;
+                NarinfoForm::of(head).response(self.shared.store.store_dir(), narinfo)
+            }
             Route::Nar {
                 hash_part,
                 nar_hash,

@@ -11,7 +11,7 @@ use samovar_storage::{StoredCache, browse, logs};
 use super::{Context, needs_token, realisation, render, unavailable, with_token};
 use crate::answer::build_log;
 use crate::answer::nar::Part;
-use crate::narinfo::rendered;
+use crate::narinfo::form::NarinfoForm;
 use crate::refusal::{Fixed, TEXT};
 use crate::route::Route;
 use crate::route::upload::Resource;
@@ -52,7 +52,7 @@ pub(super) fn answer(
         return Response::new(Status::OK, context.cache_info.to_vec()).header(TEXT.0, TEXT.1);
     }
     context.narinfos.reader.decided(|| match resource {
-        Some(Resource::Narinfo(hash_part)) => narinfo(context, hash_part),
+        Some(Resource::Narinfo(hash_part)) => narinfo(context, head, hash_part),
         Some(Resource::Listing(hash_part)) => listing(context, hash_part),
         Some(Resource::Nar(name)) => nar(context, head, &name),
         Some(Resource::Log(path)) => log(context, path),
@@ -62,10 +62,13 @@ pub(super) fn answer(
 }
 
 /// Responds with the narinfo of an uploaded path.
-fn narinfo(context: Context<'_>, hash_part: HashPart) -> Response {
+fn narinfo(context: Context<'_>, head: Head<'_>, hash_part: HashPart) -> Response {
     match context.stored.lookup(hash_part) {
         Ok(Some(path)) if is_denied(context, &path) => Fixed::NoPath.response(),
-        Ok(Some(path)) => rendered::HEAD.response(render(context, &path).into()),
+        Ok(Some(path)) => {
+            let text = render(context, &path);
+            NarinfoForm::of(head).response_of(context.store_dir, text)
+        }
         Ok(None) => Fixed::NoPath.response(),
         Err(error) => unavailable(context, &error),
     }

@@ -17,6 +17,7 @@ use crate::answer::nar::Part;
 use crate::known::row::Row;
 use crate::known::sharded::{MemoryLen, Sharded};
 use crate::known::small_nars;
+use crate::narinfo::form::NarinfoForm;
 use crate::narinfo::narinfos::{Answer, Narinfos};
 use crate::narinfo::rendered::{Narinfo, Rendered};
 use crate::prepared::may_go_inline;
@@ -115,6 +116,8 @@ impl MemoryLen for Fact {
 #[derive(Debug, Clone)]
 struct Request {
     is_head: bool,
+    /// The form in which a narinfo is sent.
+    form: NarinfoForm,
     range: Option<Vec<u8>>,
     via: Arc<[u8]>,
     /// Whether the response is for this client alone.
@@ -406,6 +409,7 @@ impl CacheUpstreams {
         };
         Ok(Request {
             is_head: head.method() == Method::Head,
+            form: NarinfoForm::of(head),
             range: head
                 .header("Range")
                 .filter(|_| head.header("If-Range").is_none() && head.method() == Method::Get)
@@ -431,7 +435,8 @@ impl CacheUpstreams {
             self.remember(info.path.hash_part(), known, until);
         }
         self.reader().note_name(&info.path);
-        narinfo.response()
+        let dir = self.reader().store().store_dir();
+        request.form.response(dir, narinfo)
     }
 
     /// Returns the narinfo to serve; `None` if it cannot be written, because an old field of it has

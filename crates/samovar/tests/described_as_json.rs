@@ -1,0 +1,172 @@
+//! A cache describes each of its paths as JSON, with the same contents as the narinfo, to the same
+//! clients.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+mod support_uploads;
+mod support_upstreams;
+
+use std::fs;
+
+use samovar_nix::StoreDir;
+use samovar_nix::narinfo::NarInfo;
+use serde_json::{Value, json};
+use support::{sample, sample_store, user};
+use support_uploads::{MadePath, Site};
+use support_upstreams::{Act, FileCache, Relay, Upstream};
+use testkit::http1::{Connection, Response};
+use testkit::nix::{hash_part, key_pair};
+
+/// Returns the JSON that has the contents of a narinfo.
+fn expected(narinfo: &Response) -> Value {
+    assert_eq!(narinfo.header("Content-Type"), Some("text/x-nix-narinfo"));
+    let narinfo = NarInfo::parse(&StoreDir::default(), &narinfo.body).unwrap();
+    let name = |path: &samovar_nix::StorePath| path.base_name().to_owned();
+    let signature = |text: String| {
+        let (key, sig) = text.split_once(':').unwrap();
+        json!({ "keyName": key, "sig": sig })
+    };
+    let signatures = narinfo.signatures.iter().map(ToString::to_string);
+    let mut expected = json!({
+        "version": 3,
+        "path": name(&narinfo.store_path),
+        "storeDir": "/nix/store",
+        "url": narinfo.url,
+        "compression": narinfo.compression.name(),
+        "narHash": narinfo.nar_hash.to_hash().sri(),
+        "narSize": narinfo.nar_size,
+        "references": narinfo.references.iter().map(name).collect::<Vec<_>>(),
+        "deriver": narinfo.deriver.as_ref().map(name),
+        "signatures": signatures.map(signature).collect::<Vec<_>>(),
+        "ca": null,
+        "registrationTime": null,
+        "ultimate": false,
+    });
+    if let Some(address) = narinfo.content_address {
+        expected["ca"] = json!({ "method": "nar", "hash": address.hash().sri() });
+    }
+    if let (Some(hash), Some(size)) = (narinfo.file_hash, narinfo.file_size) {
+        expected["downloadHash"] = hash.sri().into();
+        expected["downloadSize"] = size.into();
+    }
+    expected
+}
+
+/// Requests a path in both forms and compares them. Returns the JSON.
+#[track_caller]
+fn check(connection: &mut Connection, target: &str) -> Value {
+    let json = connection.get_and_head(&format!("{target}?json"), &[]);
+    assert_eq!(json.status, 200, "{target}: {}", json.text());
+    assert_eq!(json.header("Content-Type"), Some("application/json"));
+    let text = connection.get_and_head(target, &[]);
+    assert_eq!(json.json(), expected(&text), "{target}");
+    for query in ["?json=1", "?json=", "?a=b&json"] {
+        let again = connection.get(&format!("{target}{query}"));
+        assert!(again.body == json.body, "{target}{query}");
+    }
+    for query in ["?", "?jsonp", "?a=json"] {
+        let again = connection.get(&format!("{target}{query}"));
+        assert_eq!(again.header("Content-Type"), Some("text/x-nix-narinfo"));
+        assert!(again.body == text.body, "{target}{query}");
+    }
+    json.json()
+}
+
+fn target(path: &str) -> String {
+    format!("/{}.narinfo", hash_part(path))
+}
+
+#[test]
+fn store_paths_and_uploaded_paths_are_described() {
+    let site = Site::new();
+    site.configure(
+        &sample_store(),
+        "[caches.main]\nprefix = \"/\"\n[caches.packed]\ncompression = \"zstd\"\n\
+         [caches.other]\npolicy.deny = [{ names = [\"*\"] }]\n",
+    );
+    let server = site.start();
+    let mut connection = Connection::connect(server.address);
+    for key in ["single_file", "tree", "self_reference"] {
+        let path = sample(key);
+        for prefix in ["", "/packed"] {
+            let json = check(&mut connection, &format!("{prefix}{}", target(&path)));
+            assert_eq!(json["path"], path["/nix/store/".len()..]);
+            assert_eq!(json["signatures"][0]["keyName"], "cache-1");
+        }
+    }
+    let single = sample("single_file");
+    let denied = connection.get(&format!("/other{}?json", target(&single)));
+    assert_eq!(denied.status, 404);
+    let absent = format!("/{}.narinfo", "z".repeat(32));
+    for target in [&absent, "/x.narinfo"] {
+        let (text, json) = (
+            connection.get(target),
+            connection.get(&format!("{target}?json")),
+        );
+        assert_eq!(json.status, 404, "{target}");
+        assert_eq!(json.head_without_date(), text.head_without_date());
+    }
+
+    let low = MadePath::new("low").compressed("xz");
+    let path = MadePath::new("top").referring_to(&low.store_path);
+    let token = site.token(&["--cache", "main"]);
+    server.publish(&token, &low);
+    server.publish(&token, &path);
+    for path in [&low, &path] {
+        let json = check(&mut connection, &path.target());
+        assert_eq!(json["downloadSize"], path.file.len());
+        assert_eq!(json["url"], path.url());
+        let below = connection.get(&format!("/upload{}?json", path.target()));
+        assert_eq!(below.json(), json);
+        assert_eq!(
+            connection
+                .get(&format!("/packed{}?json", path.target()))
+                .status,
+            404
+        );
+    }
+    let own = connection.get(&format!("/upload{}?json", target(&single)));
+    assert_eq!(own.status, 404);
+}
+
+#[test]
+fn paths_of_upstreams_are_described() {
+    let cache = FileCache::new("zstd");
+    let upstream = Upstream::start(&cache.root(), |_| Act::Serve);
+    let (dir, key) = (tempfile::tempdir().unwrap(), &cache.public_key);
+    let (secret, _) = key_pair(dir.path(), "ours-1");
+    let relay = Relay::with(&format!(
+        "secret-key-files = [{secret:?}]\n[upstreams.up]\nurl = {:?}\npublic-keys = [{key:?}]\n\
+         resign = \"only\"\n",
+        upstream.url()
+    ));
+    let mut connection = Connection::connect(relay.address);
+    let json = check(&mut connection, &target(&cache.top));
+    assert_eq!(json["signatures"][0]["keyName"], "ours-1");
+    assert_eq!(json["signatures"].as_array().unwrap().len(), 1);
+    assert_eq!(json["compression"], "zstd");
+    let nar = connection.get(&format!("/{}", json["url"].as_str().unwrap()));
+    assert!(nar.body == cache.nar(&cache.top));
+    upstream.follow(|_| Act::Close);
+    check(&mut connection, &target(&cache.top));
+    let absent = connection.get(&format!("/{}.narinfo?json", "z".repeat(32)));
+    assert_eq!(absent.status, 404);
+    assert!(absent.header("Samovar-Miss").is_some());
+}
+
+#[test]
+fn a_private_cache_describes_nothing_to_others() {
+    let site = Site::new();
+    let users = site.dir().join("users");
+    fs::write(&users, user("ada", "secret")).unwrap();
+    site.configure(&sample_store(), &format!("access.users-file = {users:?}\n"));
+    let server = site.start();
+    let path = format!("{}?json", target(&sample("tree")));
+    let mut connection = Connection::connect(server.address);
+    assert_eq!(connection.get(&path).status, 401);
+    let login = "Authorization: Basic YWRhOnNlY3JldA==";
+    let json = connection.get_and_head(&path, &[login]);
+    assert_eq!(json.status, 200);
+    assert_eq!(json.header("Cache-Control"), Some("private"));
+}
