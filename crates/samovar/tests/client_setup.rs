@@ -178,17 +178,27 @@ fn nix_substitutes_from_the_cache_until_the_setup_is_undone() {
 
 #[test]
 fn signatures_are_checked_with_the_trusted_key() {
-    let (site, server) = serve("pages = false\n");
+    let more = "[caches.main]\nprefix = \"/\"\n[caches.silent]\nsigning.sign = \"none\"\n";
+    let (site, server) = serve(more);
     let (url, path) = (server.url(), sample("self_reference"));
+    let silent = format!("{url}/silent");
     let (_, other) = key_pair(site.dir(), "cache-2");
     for home in Home::both() {
-        let text = fails(&mut home.setup(&["--yes", &url]));
+        let text = fails(&mut home.setup(&["--yes", &silent]));
         assert!(text.contains("shows no public key"), "{text}");
-        output(&mut home.setup(&["--key", &other, &url]));
+        output(&mut home.setup(&["--key", &other, &silent]));
         let text = fails(&mut home.realise(&path));
         assert!(text.contains("is not signed by any of the keys"), "{text}");
         // A second run replaces the wrong key.
-        output(&mut home.setup(&["--key", &site.public_key, &url]));
+        output(&mut home.setup(&["--key", &site.public_key, &silent]));
+        let texts = format!("{:?}", home.files());
+        assert!(
+            texts.contains(&site.public_key) && !texts.contains(&other),
+            "{texts}"
+        );
+        let text = fails(&mut home.realise(&path));
+        assert!(text.contains("is not signed by any of the keys"), "{text}");
+        output(&mut home.setup(&["--yes", &url]));
         output(&mut home.realise(&path));
     }
 }

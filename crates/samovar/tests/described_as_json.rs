@@ -1,5 +1,5 @@
-//! A cache describes each of its paths as JSON, with the same contents as the narinfo, to the same
-//! clients.
+//! A cache describes itself and each of its paths as JSON, with the same contents as
+//! `nix-cache-info` and narinfos, to the same clients.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -164,9 +164,98 @@ fn a_private_cache_describes_nothing_to_others() {
     let server = site.start();
     let path = format!("{}?json", target(&sample("tree")));
     let mut connection = Connection::connect(server.address);
-    assert_eq!(connection.get(&path).status, 401);
     let login = "Authorization: Basic YWRhOnNlY3JldA==";
-    let json = connection.get_and_head(&path, &[login]);
-    assert_eq!(json.status, 200);
-    assert_eq!(json.header("Cache-Control"), Some("private"));
+    for target in [
+        &*path,
+        "/nix-cache-info",
+        "/cache-info.json",
+        "/public-key",
+        "/v1/public-key",
+        "/v1/version",
+    ] {
+        let refused = connection.get(target);
+        assert_eq!(refused.status, 401, "{target}");
+        assert!(!refused.text().contains(&site.public_key), "{target}");
+        // The first time on a worker, which verifies the password, and then on an I/O thread.
+        for _ in 0..2 {
+            let answer = connection.get_and_head(target, &[login]);
+            assert_eq!(answer.status, 200, "{target}");
+            assert_eq!(answer.header("Cache-Control"), Some("private"), "{target}");
+        }
+    }
+}
+
+#[test]
+fn a_cache_describes_itself() {
+    let cache = FileCache::new("none");
+    let upstream = Upstream::start(&cache.root(), |_| Act::Serve);
+    let site = Site::new();
+    let key = &cache.public_key;
+    site.configure_empty(&format!(
+        "[upstreams.up]\nurl = {:?}\npublic-keys = [{key:?}]\n[caches.main]\nprefix = \"/\"\n\
+         upstreams = []\n[caches.packed]\ncompression = \"zstd\"\npriority = 7\n\
+         pages = false\n[caches.silent]\nsigning.sign = \"none\"\nupstreams = []\n",
+        upstream.url()
+    ));
+    let server = site.start();
+    let mut connection = Connection::connect(server.address);
+    let own = &site.public_key;
+    for (prefix, priority, compression, own, theirs) in [
+        ("", 30, "none", vec![own], vec![]),
+        ("/packed", 7, "zstd", vec![own], vec![key]),
+        ("/silent", 30, "none", vec![], vec![]),
+    ] {
+        let about = connection.get_and_head(&format!("{prefix}/cache-info.json"), &[]);
+        assert_eq!(about.status, 200, "{prefix}");
+        assert_eq!(about.header("Content-Type"), Some("application/json"));
+        let expected = json!({
+            "version": 1,
+            "storeDir": "/nix/store",
+            "wantMassQuery": true,
+            "priority": priority,
+            "compression": compression,
+            "publicKeys": own,
+            "upstreamPublicKeys": theirs,
+            "uploadUrl": "upload",
+            "pushProtocol": 1,
+        });
+        assert_eq!(about.json(), expected, "{prefix}");
+        let keys: String = own
+            .iter()
+            .chain(&theirs)
+            .map(|key| format!("{key}\n"))
+            .collect();
+        for name in ["/public-key", "/v1/public-key"] {
+            let text = connection.get_and_head(&format!("{prefix}{name}"), &[]);
+            assert_eq!(text.header("Content-Type"), Some("text/plain"));
+            match &*keys {
+                "" => assert_eq!(text.status, 404),
+                keys => assert_eq!((text.status, &*text.text()), (200, keys), "{prefix}{name}"),
+            }
+        }
+        let version = connection.get_and_head(&format!("{prefix}/v1/version"), &[]);
+        let expected = format!("{}\n", env!("CARGO_PKG_VERSION"));
+        assert_eq!((version.status, version.text()), (200, expected));
+        // The reference to the uploads is relative to the document.
+        let upload = connection.get(&format!("{prefix}/upload/nix-cache-info"));
+        assert_eq!(upload.status, 200);
+    }
+    for other in [
+        "/upload/cache-info.json",
+        "/cache-info.json/",
+        "/v1/",
+        "/packed/v1/public-key/x",
+    ] {
+        assert_eq!(connection.get(other).status, 404, "{other}");
+    }
+    let put = server.put(&site.token(&["--cache", "main"]), "/public-key", "x");
+    assert_eq!(put.status, 404);
+}
+
+#[test]
+fn a_cache_without_uploads_states_no_upload_url() {
+    let relay = Relay::with("");
+    let about = relay.get("/cache-info.json").json();
+    assert_eq!(about["uploadUrl"], Value::Null);
+    assert_eq!(about["pushProtocol"], Value::Null);
 }

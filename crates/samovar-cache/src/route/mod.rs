@@ -8,6 +8,7 @@
 //!
 //! The patterns of nix-serve (`nix-serve.psgi`) and nix-serve-ng (`src/Main.hs`), and harmonia's
 //! form of NAR URLs: clients keep them for 30 days, so those of a predecessor must go on working.
+//! `/v1/` and `/public-key` are eris' URLs and one that clients guess. `/cache-info.json`,
 //! `/narinfos` and `/closure/` are Samovar's: no other known server answers them, and no Nix client
 //! requests them.
 
@@ -38,6 +39,8 @@ const NAR_HASH_LEN: usize = 52;
 pub(crate) enum Route {
     /// `/nix-cache-info`
     CacheInfo,
+    /// Another URL at which the cache describes itself.
+    About(AboutRoute),
     /// `/<hash part>.narinfo`. The query states its form: see `NarinfoForm`.
     Narinfo(HashPart),
     /// `/<hash part>.ls`
@@ -82,6 +85,29 @@ pub(crate) enum Route {
     Unknown(Class),
 }
 
+/// A URL at which a cache describes itself, besides `/nix-cache-info`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AboutRoute {
+    /// `/cache-info.json`
+    Json,
+    /// `/public-key`, `/v1/public-key`
+    PublicKeys,
+    /// `/v1/version`
+    Version,
+}
+
+impl AboutRoute {
+    /// Parses a path that is decoded. `None`: it has another meaning.
+    fn of_decoded(path: &[u8]) -> Option<Self> {
+        Some(match path {
+            b"/cache-info.json" => Self::Json,
+            b"/public-key" | b"/v1/public-key" => Self::PublicKeys,
+            b"/v1/version" => Self::Version,
+            _ => return None,
+        })
+    }
+}
+
 impl Route {
     /// Returns the hash part of the path that is requested, or one of whose files is, whether or
     /// not such a path exists; `None` if the URL has none. Pages about a path are not the path.
@@ -97,6 +123,7 @@ impl Route {
             Self::Page(PageRoute::Serve { hash_part, .. }) => Some(*hash_part),
             Self::Log(path) => Some(path.hash_part()),
             Self::CacheInfo
+            | Self::About(_)
             | Self::Realisation(_)
             | Self::DebugInfo
             | Self::Narinfos
@@ -117,6 +144,7 @@ impl Route {
             | Self::Log(_)
             | Self::Upload(_) => true,
             Self::CacheInfo
+            | Self::About(_)
             | Self::Narinfo(_)
             | Self::UpstreamNar { .. }
             | Self::NarOfNoHash(_)
@@ -153,7 +181,7 @@ impl Route {
     /// Returns the class of requests with this method, for the metrics and the access log.
     pub(crate) fn class(&self, method: Method) -> Class {
         let class = match self {
-            Self::CacheInfo => Class::CacheInfo,
+            Self::CacheInfo | Self::About(_) => Class::CacheInfo,
             Self::Narinfo(_) => Class::Narinfo,
             Self::Listing(_) => Class::Listing,
             Self::Nar { .. } | Self::UpstreamNar { .. } | Self::NarOfNoHash(_) | Self::File(..) => {
@@ -203,6 +231,9 @@ impl Route {
     fn rare(path: &[u8], query: Option<&[u8]>, class: Class) -> Self {
         if let Some(rest) = path.strip_prefix(b"/upload/") {
             return Self::Upload(UploadRoute::of_decoded(rest, query));
+        }
+        if let Some(about) = AboutRoute::of_decoded(path) {
+            return Self::About(about);
         }
         PageRoute::of_decoded(path).map_or(Self::Unknown(class), Self::Page)
     }
@@ -266,16 +297,19 @@ pub(crate) fn realisation(name: &str) -> Option<RealisationId> {
 /// cache with such a prefix would hide them. `has_pages`: the cache has a web interface.
 #[must_use]
 pub fn is_own_segment(segment: &str, has_pages: bool) -> bool {
-    const SEGMENTS: [&str; 9] = [
+    const SEGMENTS: [&str; 12] = [
         "build-trace-v2",
+        "cache-info.json",
         "closure",
         "debuginfo",
         "log",
         "nar",
         "narinfos",
         "nix-cache-info",
+        "public-key",
         "realisations",
         "upload",
+        "v1",
     ];
     const PAGES: [&str; 7] = [
         "-",

@@ -29,6 +29,9 @@ fn check_unknown(url: &str) {
 fn first_segments_of_urls_are_those_of_a_cache() {
     for url in [
         "/nix-cache-info",
+        "/cache-info.json",
+        "/public-key",
+        "/v1/version",
         "/narinfos",
         "/nar/x.nar",
         "/closure/x",
@@ -81,6 +84,8 @@ fn every_url_has_a_class() {
         ("/log/x.drv", Class::Log),
         ("/realisations/sha256:x!out.doi", Class::Realisation),
         ("/closure/x", Class::Closure),
+        ("/cache-info.json", Class::CacheInfo),
+        ("/v1/public-key", Class::CacheInfo),
         ("/", Class::Page),
         ("/path/{H}", Class::Page),
         ("/serve/x/bin/sh", Class::Page),
@@ -236,6 +241,11 @@ fn all_other_urls() {
     check("/version", Route::Page(PageRoute::Version));
     check("/debuginfo/x", Route::DebugInfo);
     check("/nix-cache-info", Route::CacheInfo);
+    check("/cache-info.json", Route::About(AboutRoute::Json));
+    check("/public-key", Route::About(AboutRoute::PublicKeys));
+    check("/v1/public-key", Route::About(AboutRoute::PublicKeys));
+    check("/v1/version", Route::About(AboutRoute::Version));
+    check_unknown("/v1/x");
     check("/{H}.ls", Route::Listing(h()));
     let path = StorePath::from_base_name(&format!("{H}-a.drv")).unwrap();
     check("/log/{H}-a.drv", Route::Log(path));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use samovar_http::http::{Method, Status};
-use samovar_http::{Head, Inline, Prepared, Reply, Request, Response, Turn};
+use samovar_http::{Head, Inline, Reply, Request, Response, Turn};
 use samovar_metrics::ServedCache;
 use samovar_nix::narinfo::NarCoding;
 use samovar_nix::{HashPart, StorePath};
@@ -30,9 +30,10 @@ use crate::narinfo::narinfos::{NarinfoMemory, Narinfos};
 use crate::pages::{self, PagedCache, PagesConfig};
 use crate::prepared::may_go_inline;
 use crate::reader::Reader;
-use crate::refusal::{Fixed, Refusal, TEXT};
+use crate::refusal::{Fixed, Refusal};
 use crate::route::upload::UploadRoute;
 use crate::route::{Route, path};
+use crate::site::about::{About, Facts};
 use crate::site::config::CacheConfig;
 use crate::upload::{self, Context, Uploaded};
 use crate::upstream::{CacheUpstreams, Upstreams};
@@ -53,7 +54,7 @@ pub(crate) struct Cache {
     prefix: Box<[u8]>,
     pub(crate) narinfos: Arc<Narinfos>,
     pub(crate) access: Option<Access>,
-    cache_info: Prepared,
+    about: About,
     priority: u32,
     pub(crate) pages: Option<PagesConfig>,
     uploads: Option<StoredCache>,
@@ -107,11 +108,18 @@ impl Cache {
         let upstreams = upstreams.and_then(|all| {
             CacheUpstreams::new(all, config.upstreams, &narinfos, uploads.clone()).map(Arc::new)
         });
-        let cache_info = format!(
-            "StoreDir: {}\nWantMassQuery: 1\nPriority: {}\n",
-            shared.store.store_dir(),
-            config.priority
-        );
+        let about = About::new(&Facts {
+            store_dir: shared.store.store_dir(),
+            priority: config.priority,
+            public_keys: narinfos.signing.public_keys(),
+            upstream_keys: upstreams
+                .as_deref()
+                .map(CacheUpstreams::client_keys)
+                .unwrap_or_default(),
+            coding: narinfos.signing.coding,
+            has_uploads: uploads.is_some(),
+            program: &shared.program.version,
+        });
         Self {
             shared: Arc::clone(shared),
             name: config.name,
@@ -120,7 +128,7 @@ impl Cache {
             path_prefix: config.path_prefix.into_bytes().into_boxed_slice(),
             narinfos,
             access: config.access,
-            cache_info: Prepared::new(Status::OK, &[TEXT], cache_info.as_bytes()),
+            about,
             priority: config.priority,
             pages: config.pages,
             uploads,
@@ -281,7 +289,8 @@ impl Cache {
             Route::Nar {
                 hash_part, coding, ..
             } if *coding == NarCoding::Zstd || head.header("Range").is_none() => *hash_part,
-            Route::CacheInfo => return reply.prepared(&self.cache_info),
+            Route::CacheInfo => return reply.prepared(self.about.cache_info()),
+            Route::About(about) => return reply.prepared(self.about.prepared(*about)),
             Route::NoPath(_) => return reply.prepared(fixed.get(Fixed::NoPath)),
             // The URL is not part of the cache protocol, but may be that of a page.
             Route::UpstreamNar { .. } if self.upstreams.is_some() => return reply.dispatch(),
@@ -468,9 +477,10 @@ impl Cache {
             // The I/O thread gives the same response.
             Route::Narinfos => Fixed::OnlyPost.response(),
             Route::CacheInfo => {
-                let text = String::from_utf8_lossy(self.cache_info.body());
+                let text = String::from_utf8_lossy(self.about.cache_info().body());
                 Response::text(Status::OK, text.into_owned())
             }
+            Route::About(about) => self.about.response(*about),
             Route::Narinfo(hash_part) => {
                 let narinfo = self.narinfos.one(*hash_part)?.narinfo;
                 NarinfoForm::of(head).response(self.shared.store.store_dir(), narinfo)
@@ -543,7 +553,7 @@ impl Cache {
             stored,
             narinfos: &self.narinfos,
             store_dir: self.shared.store.store_dir(),
-            cache_info: self.cache_info.body(),
+            cache_info: self.about.cache_info().body(),
             is_reader: false,
             address: None,
             cache: (!self.is_only).then_some(&*self.name),

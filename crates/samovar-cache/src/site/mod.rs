@@ -18,6 +18,7 @@
 //! an outage of the database, one request at a time tries to read it; the others get 503 from the
 //! I/O thread.
 
+mod about;
 mod admission;
 mod background;
 pub(crate) mod cache;

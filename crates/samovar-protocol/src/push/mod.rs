@@ -38,7 +38,7 @@ pub use publish::{
     published,
 };
 pub use records::{LINE_LEN_MAX, RecordLine, Records, WireError, write_end, write_record};
-pub use target::{AssembleQuery, JoinQuery, PREFIX, PartQuery, QueryError, Target};
+pub use target::{AssembleQuery, JoinQuery, PREFIX, PartQuery, QueryError, Target, VERSION};
 
 /// Maximum length of a pack and of a part of a NAR, in bytes.
 pub const BODY_LEN_MAX: u64 = 32 << 20;

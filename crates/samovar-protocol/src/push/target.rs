@@ -26,6 +26,9 @@ use crate::recipe::{WINDOW_LOG, WINDOW_LOG_MAX, WINDOW_LOG_MIN};
 /// and a slash.
 pub const PREFIX: &str = "push/1";
 
+/// Version of the protocol, the last segment of [`PREFIX`].
+pub const VERSION: u32 = 1;
+
 /// What a URL of the protocol names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {

@@ -6,15 +6,19 @@ use anyhow::{Context as _, bail, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use samovar_nix::PublicKey;
+use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use crate::http::{Http, read_body};
 
-/// Maximum length of the cache's web page, which shows its keys; bytes.
-const PAGE_LEN_MAX: u64 = 1 << 20;
+/// URL at which a cache describes itself.
+const ABOUT_PATH: &str = "/cache-info.json";
 
-/// Returns the public keys to trust: `given`, or else the keys that the cache's web page shows,
-/// after the user has confirmed them.
+/// Maximum length of the document at [`ABOUT_PATH`], in bytes.
+const ABOUT_LEN_MAX: u64 = 1 << 20;
+
+/// Returns the public keys to trust: `given`, or else the keys that the cache states, after the
+/// user has confirmed them.
 ///
 /// # Errors
 ///
@@ -78,26 +82,26 @@ fn confirm(count: usize) -> anyhow::Result<()> {
     }
 }
 
-/// Reads the public keys on the cache's web page.
+/// Reads the public keys that clients of the cache must trust. A server without such a document, or
+/// one with something else at its URL, shows none.
 fn shown(http: &Http) -> anyhow::Result<Vec<PublicKey>> {
-    let response = http.get("/")?;
+    let response = http.get(ABOUT_PATH)?;
     if response.status() != 200 {
-        // The web interface is turned off, or the server is not Samovar.
         return Ok(Vec::new());
     }
-    let page = read_body(response, PAGE_LEN_MAX)
-        .with_context(|| format!("cannot read {}", http.url("/")))?;
-    Ok(keys_in(&String::from_utf8_lossy(&page)))
+    let about = read_body(response, ABOUT_LEN_MAX)
+        .with_context(|| format!("cannot read {}", http.url(ABOUT_PATH)))?;
+    Ok(keys_in(&about))
 }
 
-/// Returns the public keys that occur in a text or HTML page, without duplicates.
-fn keys_in(page: &str) -> Vec<PublicKey> {
-    let is_part = |char: char| char.is_ascii_alphanumeric() || "+/=:._-".contains(char);
+/// Returns the public keys in a `cache-info.json`, without duplicates.
+fn keys_in(about: &[u8]) -> Vec<PublicKey> {
+    let about: Value = serde_json::from_slice(about).unwrap_or_default();
+    let lists = ["publicKeys", "upstreamPublicKeys"].map(|name| about[name].as_array());
+    let texts = lists.into_iter().flatten().flatten();
     let mut keys = Vec::new();
-    for word in page.split(|char| !is_part(char)) {
-        if let Ok(key) = PublicKey::parse(word)
-            && !keys.contains(&key)
-        {
+    for key in texts.filter_map(|text| PublicKey::parse(text.as_str()?).ok()) {
+        if !keys.contains(&key) {
             keys.push(key);
         }
     }
@@ -123,17 +127,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_found_in_pages() {
+    fn keys_of_the_cache_and_its_upstreams_are_read() {
         let key = "cache.example.org-1:fPXqriAaD+wxDPibER3cYMEtagkzjET2FllLSbGblgc=";
-        let page = format!(
-            "<code>{key}</code><a href=\"http://a:5000/x\">x</a> trusted-public-keys = \
-             \"{key}\" other-1:AAAA= <b>k:6NCHdD59X431o0gWypbMrAURkbJ16ZPMQFGspcDShjY=</b>"
+        let other = "k:6NCHdD59X431o0gWypbMrAURkbJ16ZPMQFGspcDShjY=";
+        let about = format!(
+            "{{\"publicKeys\":[\"{key}\",\"other-1:AAAA=\",7],\"upstreamPublicKeys\":\
+             [\"{other}\",\"{key}\"],\"more\":[\"x-1:fPXqriAaD+wxDPibER3cYMEtagkzjET2FllLSbGblgc=\"]}}"
         );
-        let keys = keys_in(&page);
+        let keys = keys_in(about.as_bytes());
         let names: Vec<&str> = keys.iter().map(PublicKey::name).collect();
         assert_eq!(names, ["cache.example.org-1", "k"]);
         assert_eq!(keys[0].to_string(), key);
         let fingerprint = fingerprint(&keys[0]);
         assert_eq!(fingerprint.len(), "SHA256:".len() + 43, "{fingerprint}");
+        for other in ["", "<html>", "[]", "{}", "{\"publicKeys\":{}}"] {
+            assert_eq!(keys_in(other.as_bytes()), []);
+        }
     }
 }

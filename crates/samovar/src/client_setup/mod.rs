@@ -49,8 +49,8 @@ pub(crate) fn command() -> Command {
         .about("Sets up this client for a cache: substituter, public key and login")
         .after_help(
             "Changes the settings of the machine in /etc/nix if run as root, else those of the \
-             user in ~/.config/nix, and prints what it changed. The public key is read from the \
-             web page of the cache. A token is read from --token-file or SAMOVAR_TOKEN, checked by \
+             user in ~/.config/nix, and prints what it changed. The cache states its public key in \
+             cache-info.json. A token is read from --token-file or SAMOVAR_TOKEN, checked by \
              the cache, and written into the netrc file of Nix, which has one login for all caches \
              of a host. Exit code 0: the client uses the cache; 1: you must do a printed step by \
              hand, or the cache refused the request; 2: the command line is invalid; 3: the cache \
