@@ -45,13 +45,7 @@ pub fn admin(metrics: &Arc<Metrics>, sampler: &Sampler) -> Router {
         Upgrade::new(watcher).accept(request)
     };
     Router::new()
-        .route(
-            Route::get(
-                "/metrics",
-                of(|metrics| plain(CONTENT_TYPE, metrics.exposition())),
-            )
-            .wrap(browsers_only_by_own_names),
-        )
+        .route(Route::get("/metrics", of(exposition)).wrap(browsers_only_by_own_names))
         .get("/healthz", of(healthz))
         .get("/readyz", of(readyz))
         .route(
@@ -59,6 +53,11 @@ pub fn admin(metrics: &Arc<Metrics>, sampler: &Sampler) -> Router {
                 .wrap(only_by_own_names),
         )
         .route(Route::get("/status/live", live).wrap(only_by_own_names))
+}
+
+/// Answers `/metrics`: all metrics in Prometheus text format.
+pub fn exposition(metrics: &Metrics) -> Response {
+    plain(CONTENT_TYPE, metrics.exposition())
 }
 
 /// Answers `/healthz`: whether the server's I/O threads answer.

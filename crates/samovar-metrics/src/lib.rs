@@ -38,7 +38,7 @@ mod text;
 mod transfers;
 mod upstream;
 
-pub use admin::{admin, json, only_by_own_names};
+pub use admin::{admin, exposition, json, only_by_own_names};
 pub use class::Class;
 pub use event::{Event, Observer, ServedCache, Unleased, Uploader};
 pub use event_count::EventCount;

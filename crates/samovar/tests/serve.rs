@@ -178,9 +178,10 @@ fn harmonia_configurations_are_imported() {
     let mut command = samovar();
     command.args(["serve", "--store", &sample_store(), "--config"]);
     let server = Server::spawn(command.arg(&ours));
-    assert!(
-        get(&server.wait_for_address().to_string(), "/nix-cache-info").contains("\nPriority: 50\n")
-    );
+    let address = server.wait_for_address().to_string();
+    assert!(get(&address, "/nix-cache-info").contains("\nPriority: 50\n"));
+    assert!(get(&address, "/metrics").contains("\nsamovar_"));
+    assert!(get(&address, "/health").contains("ok\n"));
 }
 
 #[test]

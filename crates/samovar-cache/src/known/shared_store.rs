@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use samovar_metrics::{Event, Observer};
+use samovar_metrics::{Event, Metrics, Observer};
 use samovar_nix::{HashPart, PathInfo};
 use samovar_store::{Catalog, Snapshot, Store, StoreError};
 
@@ -39,6 +39,7 @@ pub(crate) struct SharedConfig {
     pub(crate) gc_lease: Option<LeaseConfig>,
     pub(crate) trust: Trust,
     pub(crate) program: Program,
+    pub(crate) shown_metrics: Option<Arc<Metrics>>,
 }
 
 /// Counters of the packed narinfos of all caches since the start. A reload that replaces caches
@@ -77,6 +78,8 @@ pub(crate) struct SharedStore {
     pub(crate) pin_watch: Arc<PinWatch>,
     pub(crate) fixed: PreparedAnswers,
     pub(crate) program: Program,
+    /// The metrics that the cache at the root serves; `None`: none.
+    pub(crate) shown_metrics: Option<Arc<Metrics>>,
 }
 
 impl SharedStore {
@@ -124,6 +127,7 @@ impl SharedStore {
             pin_watch: Arc::default(),
             fixed: PreparedAnswers::new(),
             program: config.program,
+            shown_metrics: config.shown_metrics,
             store,
             observer,
         }

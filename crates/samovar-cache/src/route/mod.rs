@@ -70,6 +70,8 @@ pub(crate) enum Route {
     Realisation(RealisationId),
     /// `/debuginfo/…`, with PUT
     DebugInfo,
+    /// `/metrics`. Only the cache at the root may have it.
+    Metrics,
     /// `/narinfos`, with POST
     Narinfos,
     /// `/closure/<hash part>`
@@ -124,6 +126,7 @@ impl Route {
             Self::Log(path) => Some(path.hash_part()),
             Self::CacheInfo
             | Self::About(_)
+            | Self::Metrics
             | Self::Realisation(_)
             | Self::DebugInfo
             | Self::Narinfos
@@ -145,6 +148,7 @@ impl Route {
             | Self::Upload(_) => true,
             Self::CacheInfo
             | Self::About(_)
+            | Self::Metrics
             | Self::Narinfo(_)
             | Self::UpstreamNar { .. }
             | Self::NarOfNoHash(_)
@@ -192,7 +196,7 @@ impl Route {
             Self::Narinfos => Class::Narinfos,
             Self::Closure(_) => Class::Closure,
             Self::DebugInfo | Self::Upload(_) => Class::Upload,
-            Self::Page(PageRoute::Version) => Class::Other,
+            Self::Metrics | Self::Page(PageRoute::Version) => Class::Other,
             Self::Page(_) => Class::Page,
             Self::NoPath(class) | Self::Unknown(class) => *class,
         };
@@ -234,6 +238,9 @@ impl Route {
         }
         if let Some(about) = AboutRoute::of_decoded(path) {
             return Self::About(about);
+        }
+        if path == b"/metrics" {
+            return Self::Metrics;
         }
         PageRoute::of_decoded(path).map_or(Self::Unknown(class), Self::Page)
     }

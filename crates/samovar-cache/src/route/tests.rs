@@ -246,6 +246,7 @@ fn all_other_urls() {
     check("/v1/public-key", Route::About(AboutRoute::PublicKeys));
     check("/v1/version", Route::About(AboutRoute::Version));
     check_unknown("/v1/x");
+    check("/metrics", Route::Metrics);
     check("/{H}.ls", Route::Listing(h()));
     let path = StorePath::from_base_name(&format!("{H}-a.drv")).unwrap();
     check("/log/{H}-a.drv", Route::Log(path));

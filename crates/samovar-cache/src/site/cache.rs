@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use samovar_http::http::{Method, Status};
 use samovar_http::{Head, Inline, Reply, Request, Response, Turn};
-use samovar_metrics::ServedCache;
+use samovar_metrics::{Metrics, ServedCache};
 use samovar_nix::narinfo::NarCoding;
 use samovar_nix::{HashPart, StorePath};
 use samovar_storage::StoredCache;
@@ -181,6 +181,13 @@ impl Cache {
         self.access.as_ref().filter(|access| !access.is_open())
     }
 
+    /// Returns the metrics, if this cache serves them. They are about all caches, and are shown to
+    /// the readers of the one at the root.
+    fn shown_metrics(&self) -> Option<&Metrics> {
+        let is_root = self.prefix.is_empty();
+        self.shared.shown_metrics.as_deref().filter(|_| is_root)
+    }
+
     /// Returns this cache for its web interface; `None` if that is off.
     pub(crate) fn paged(&self) -> Option<PagedCache<'_>> {
         Some(PagedCache {
@@ -292,11 +299,13 @@ impl Cache {
             Route::CacheInfo => return reply.prepared(self.about.cache_info()),
             Route::About(about) => return reply.prepared(self.about.prepared(*about)),
             Route::NoPath(_) => return reply.prepared(fixed.get(Fixed::NoPath)),
+            Route::Metrics if self.shown_metrics().is_some() => return reply.dispatch_slow(),
             // The URL is not part of the cache protocol, but may be that of a page.
             Route::UpstreamNar { .. } if self.upstreams.is_some() => return reply.dispatch(),
             Route::Page(_)
             | Route::Upload(_)
             | Route::DebugInfo
+            | Route::Metrics
             | Route::UpstreamNar { .. }
             | Route::Unknown(_) => {
                 return match self.pages.is_some() && pages::is_answered(head, route) {
@@ -481,6 +490,7 @@ impl Cache {
                 Response::text(Status::OK, text.into_owned())
             }
             Route::About(about) => self.about.response(*about),
+            Route::Metrics => return Ok(self.shown_metrics().map(samovar_metrics::exposition)),
             Route::Narinfo(hash_part) => {
                 let narinfo = self.narinfos.one(*hash_part)?.narinfo;
                 NarinfoForm::of(head).response(self.shared.store.store_dir(), narinfo)

@@ -29,6 +29,7 @@ pub(crate) struct Caches {
     /// The caches in descending order of the length of their prefixes.
     caches: Box<[Cache]>,
     have_pages: bool,
+    have_health: bool,
 }
 
 impl Caches {
@@ -49,8 +50,10 @@ impl Caches {
         };
         let mut caches: Box<[Cache]> = configs.into_iter().zip(numbers).map(cache).collect();
         caches.sort_by_key(|cache| std::cmp::Reverse(cache.path_prefix.len()));
+        let have_pages = caches.iter().any(|cache| cache.pages.is_some());
         Self {
-            have_pages: caches.iter().any(|cache| cache.pages.is_some()),
+            have_pages,
+            have_health: have_pages || shared.shown_metrics.is_some(),
             caches,
         }
     }
@@ -75,6 +78,11 @@ impl Caches {
     /// Whether any cache has a web interface.
     pub(crate) fn have_pages(&self) -> bool {
         self.have_pages
+    }
+
+    /// Whether the addresses of the caches have URLs about the health of the server.
+    pub(crate) fn have_health(&self) -> bool {
+        self.have_health
     }
 
     /// Whether the roots of all policies are known.

@@ -1,9 +1,11 @@
 //! The server's own URLs: health, version, and a list of caches. They exist if a cache has a web
-//! interface; the list is at `/` if no cache is there.
+//! interface, those about health also if the caches serve metrics; the list is at `/` if no cache
+//! is there.
 //!
 //! | path | answer |
 //! | --- | --- |
 //! | `/healthz` | 200 if an I/O thread can answer |
+//! | `/health` | the same, if the caches serve metrics: harmonia's URL |
 //! | `/readyz` | 200 if the store and the storage can be read and the roots of all policies are known, else 503 |
 //! | `/version` | name and version of the program, as JSON |
 //! | `/` | the caches that the client may read or that ask it for credentials, or 404 |
@@ -28,6 +30,9 @@ use crate::site::current::Caches;
 
 /// URL that shows whether an I/O thread answers.
 pub(crate) const HEALTHZ: &[u8] = b"/healthz";
+
+/// harmonia's URL for the same.
+pub(crate) const HEALTH: &[u8] = b"/health";
 
 /// URL that shows whether the server can answer about the store.
 pub(crate) const READYZ: &[u8] = b"/readyz";

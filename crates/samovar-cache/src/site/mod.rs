@@ -34,7 +34,7 @@ use std::sync::{Arc, Mutex};
 
 use samovar_http::http::Method;
 use samovar_http::{Head, Inline, Intake, Reply, Request, Response, Service, Turn};
-use samovar_metrics::{Event, Observer, Routed};
+use samovar_metrics::{Event, Metrics, Observer, Routed};
 use samovar_storage::Storage;
 use samovar_store::Store;
 
@@ -74,6 +74,8 @@ pub struct SiteConfig {
     pub trust: Trust,
     /// The program's name and version, as shown at `/version`.
     pub program: Program,
+    /// The metrics, if the caches serve `/metrics`, `/health`, `/healthz` and `/readyz`.
+    pub shown_metrics: Option<Arc<Metrics>>,
     /// The upload storage; `None` if uploads are off. A reload takes [`CacheConfig::uploads`] of
     /// new caches from it.
     pub storage: Option<Arc<Storage>>,
@@ -91,6 +93,7 @@ impl Default for SiteConfig {
             gc_lease: None,
             trust: Trust::default(),
             program: Program::default(),
+            shown_metrics: None,
             storage: None,
             upstreams: None,
         }
@@ -134,6 +137,7 @@ impl Site {
             gc_lease: config.gc_lease,
             trust: config.trust,
             program: config.program,
+            shown_metrics: config.shown_metrics,
         };
         let is_observed = observer.observes();
         let shared = Arc::new(SharedStore::new(store, settings, observer));
@@ -278,9 +282,12 @@ impl Service for Site {
             if is_foreign(head) {
                 return reply.prepared(fixed.get(Fixed::ForeignOrigin));
             }
-        } else if caches.have_pages() {
+        } else if caches.have_health() {
             match path::decode(head.path()).as_deref() {
                 Some(front::HEALTHZ) => return reply.prepared(fixed.get(Fixed::Healthy)),
+                Some(front::HEALTH) if self.shared.shown_metrics.is_some() => {
+                    return reply.prepared(fixed.get(Fixed::Healthy));
+                }
                 Some(front::READYZ) => return reply.dispatch_slow(),
                 _ => {}
             }
@@ -306,7 +313,7 @@ impl Service for Site {
     fn handle(&self, request: &mut Request) -> Response {
         let caches = self.caches();
         let path = path::decode(request.head().path());
-        if caches.have_pages() && path.as_deref() == Some(front::READYZ) {
+        if caches.have_health() && path.as_deref() == Some(front::READYZ) {
             return front::readyz(&self.shared, &caches, self.storage.as_deref());
         }
         let (mut is_hidden, mut has_asked) = (false, false);

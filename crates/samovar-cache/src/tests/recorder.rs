@@ -59,6 +59,7 @@ pub(crate) fn shared(
         gc_lease: None,
         trust: Trust::default(),
         program: Program::default(),
+        shown_metrics: None,
     };
     let observer = Arc::<Recorder>::clone(&recorder);
     let shared = SharedStore::new(Box::new(store.clone()), config, observer);

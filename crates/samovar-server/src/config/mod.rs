@@ -223,6 +223,8 @@ pub struct AdminSettings {
     pub is_default: bool,
     /// Whether the most requested paths appear as labels of metrics.
     pub has_top_paths: bool,
+    /// Whether the addresses of the caches serve metrics and health, too.
+    pub is_on_cache: bool,
 }
 
 impl Default for AdminSettings {
@@ -231,6 +233,7 @@ impl Default for AdminSettings {
             listeners: vec![ListenSpec::local(ADMIN_PORT_DEFAULT)],
             is_default: true,
             has_top_paths: false,
+            is_on_cache: false,
         }
     }
 }

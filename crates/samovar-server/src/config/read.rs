@@ -76,6 +76,7 @@ pub fn read(
     config.caches = caches(settings, &config, key_file.as_deref(), &credential)?;
     config.upstreams = upstreams(settings, std::mem::take(&mut config.upstreams), &credential)?;
     check_uses(settings, &config)?;
+    check_shown_metrics(&config)?;
     config.files = settings.files().to_vec();
     config.remarks = remarks(settings, &config);
     let trusts_nobody = |cache: &CacheSettings| cache.access.trusted_proxies.is_empty();
@@ -180,6 +181,31 @@ fn hides_urls(below: &CacheSettings, above: &CacheSettings) -> bool {
     let rest = rest.and_then(|rest| rest.strip_prefix('/'));
     let has_pages = above.pages.is_some();
     rest.is_some_and(|rest| is_own_segment(rest.split('/').next().unwrap_or(rest), has_pages))
+}
+
+/// Refuses to show the metrics, which are about all caches, to everybody if some caches have access
+/// rules.
+fn check_shown_metrics(config: &Configuration) -> Result<(), ConfigError> {
+    const OPTION: &str = "admin.on-cache";
+    if !config.admin.is_on_cache {
+        return Ok(());
+    }
+    let root = config.caches.iter().find(|cache| cache.prefix.is_empty());
+    let Some(root) = root else {
+        return Err(ConfigError::Conflict(format!(
+            "{OPTION} needs a cache with the prefix /, whose readers may see the metrics: add one, \
+             or use admin.listen"
+        )));
+    };
+    let is_private = |cache: &&CacheSettings| !cache.access.lets_everybody_in();
+    match config.caches.iter().find(is_private) {
+        Some(private) if !is_private(&root) => Err(ConfigError::Conflict(format!(
+            "{OPTION} would show requests to the cache {}, which has access rules, to everybody, \
+             since the cache {} has none: use admin.listen",
+            private.name, root.name
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Refuses an empty list of clients for a cache that everyone may read, unless the list overrides

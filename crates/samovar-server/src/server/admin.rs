@@ -54,12 +54,13 @@ struct State {
 #[derive(Debug)]
 struct Running {
     _files: SocketFiles,
-    _server: Server<Router>,
+    _server: Option<Server<Router>>,
     _sampler: Sampler,
 }
 
 impl Planned {
-    /// Binds the configured listeners; returns `None` if there are none. With `is_successor`, binds
+    /// Binds the configured listeners; returns `None` if there are none, and the caches serve no
+    /// metrics, either. With `is_successor`, binds
     /// nothing yet, because the predecessor still listens on these addresses.
     pub(super) fn bind(
         config: &Configuration,
@@ -67,17 +68,21 @@ impl Planned {
         is_successor: bool,
         errors: &ErrorLog,
     ) -> anyhow::Result<Option<Self>> {
-        if config.admin.listeners.is_empty() {
+        if config.admin.listeners.is_empty() && !config.admin.is_on_cache {
             return Ok(None);
         }
         let bound = match bind::admin(config, errors) {
             _ if is_successor => None,
             Ok(bound) => Some(bound),
             Err(error) if config.admin.is_default => {
-                errors.warning(format_args!(
-                    "there are no metrics and no status page: {error:#}"
-                ));
-                return Ok(None);
+                if !config.admin.is_on_cache {
+                    errors.warning(format_args!(
+                        "there are no metrics and no status page: {error:#}"
+                    ));
+                    return Ok(None);
+                }
+                errors.warning(format_args!("there is no status page: {error:#}"));
+                Some((Vec::new(), SocketFiles::default()))
             }
             Err(error) => return Err(error.context("metrics and status page")),
         };
@@ -178,6 +183,14 @@ impl Running {
         errors: &ErrorLog,
     ) -> anyhow::Result<Self> {
         let sampler = Sampler::start(metrics).context("cannot start a thread")?;
+        if listeners.is_empty() {
+            // The caches alone serve the metrics.
+            return Ok(Self {
+                _files: files,
+                _server: None,
+                _sampler: sampler,
+            });
+        }
         let limits = Limits {
             connections_max: CONNECTION_COUNT_MAX,
             ..Limits::default()
@@ -200,7 +213,7 @@ impl Running {
         }
         Ok(Self {
             _files: files,
-            _server: builder.start().context("cannot start threads")?,
+            _server: Some(builder.start().context("cannot start threads")?),
             _sampler: sampler,
         })
     }

@@ -264,6 +264,7 @@ impl<'a> Bound<'a> {
             Some(planned) => Arc::clone(&planned.metrics) as _,
             None => Arc::clone(logs) as _,
         };
+        let shown = self.admin.as_ref().filter(|_| config.admin.is_on_cache);
         let upstreams = caches::upstreams(config, &*store, &observer)?;
         let site_config = SiteConfig {
             caches,
@@ -271,6 +272,7 @@ impl<'a> Bound<'a> {
             storage,
             nar_cache,
             narinfo_memory_len: config.narinfo_memory_len,
+            shown_metrics: shown.map(|planned| Arc::clone(&planned.metrics)),
             gc_lease: gc_lease(config),
             trust: Trust {
                 is_first_hashed: config.verifies_first,

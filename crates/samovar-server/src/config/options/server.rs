@@ -375,6 +375,13 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
          them.",
     )
     .defaults_to(Value(|config| config.admin.has_top_paths.to_string())),
+    server(
+        "admin.on-cache",
+        Switch(|draft, is_on| draft.config.admin.is_on_cache = is_on),
+        "Whether the addresses in listen serve /metrics, to the clients that may read the cache at \
+         /, and /health, /healthz and /readyz, to all clients.",
+    )
+    .defaults_to(Value(|config| config.admin.is_on_cache.to_string())),
 ];
 
 fn or_never(time: Duration) -> Duration {
