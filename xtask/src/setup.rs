@@ -34,6 +34,8 @@ const TESTING: &[Need] = &[
     ("nix-store", "nix-bin"),
     // nginx: reverse proxy in front of the server, and reference of the benchmarks.
     ("nginx", "nginx-light"),
+    // Varnish: a cache in front of the server.
+    ("varnishd", "varnish"),
     // wrk: load generator of the benchmarks.
     ("wrk", "wrk"),
     // SQLite's shell: changes a database while a server uses it.

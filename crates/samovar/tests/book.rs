@@ -33,7 +33,7 @@ use testkit::nix::sample_root;
 use testkit::process::{finish, output};
 
 /// Languages of blocks that contain no commands.
-const PLAIN: [&str; 5] = ["ini", "nginx", "nix", "text", "yaml"];
+const PLAIN: [&str; 6] = ["ini", "nginx", "nix", "text", "vcl", "yaml"];
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
