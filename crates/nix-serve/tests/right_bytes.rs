@@ -126,6 +126,7 @@ fn is_kept_out(server: &ServerProcess, path: &str) {
     ] {
         let answer = server.request(method, &target, &[]);
         assert_eq!(answer.status, 404, "{method} {target}: {}", answer.text());
+        assert_eq!(answer.header("Samovar-Miss"), Some("damaged"), "{target}");
         if method == "GET" {
             assert!(answer.text().contains("damaged"), "{}", answer.text());
         }

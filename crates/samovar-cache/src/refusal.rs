@@ -88,6 +88,18 @@ pub(crate) enum Fixed {
 
 pub(crate) const TEXT: Field = ("Content-Type", "text/plain");
 
+/// Name of the field of a 404 with the reason why a path is missing, in one word for scripts.
+pub(crate) const MISS: &str = "Samovar-Miss";
+
+/// There is no such path. A path that a policy hides is not told apart.
+pub(crate) const ABSENT: Field = (MISS, "absent");
+
+/// The path has another NAR than the requested one.
+const REPLACED: Field = (MISS, "replaced");
+
+/// The files of the path are damaged.
+pub(crate) const DAMAGED: Field = (MISS, "damaged");
+
 /// A browser must show as text what clients have sent or builds have printed.
 pub(crate) const NOSNIFF: Field = ("X-Content-Type-Options", "nosniff");
 
@@ -130,7 +142,9 @@ impl Fixed {
     const fn head(self) -> AnswerHead {
         let (status, fields): (_, &'static [Field]) = match self {
             Self::Healthy => (Status::OK, &[TEXT, ("Cache-Control", "no-store")]),
-            Self::NoPath | Self::WrongHash | Self::Quarantined => (Status::NOT_FOUND, &[TEXT]),
+            Self::NoPath => (Status::NOT_FOUND, &[TEXT, ABSENT]),
+            Self::WrongHash => (Status::NOT_FOUND, &[TEXT, REPLACED]),
+            Self::Quarantined => (Status::NOT_FOUND, &[TEXT, DAMAGED]),
             // The URL may be that of a cache that is hidden from this client only.
             Self::NotFound => (Status::NOT_FOUND, &[TEXT, ("Cache-Control", "no-store")]),
             Self::Incomplete => (Status::UNPROCESSABLE_CONTENT, &[TEXT]),

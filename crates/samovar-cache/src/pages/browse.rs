@@ -59,7 +59,7 @@ pub(crate) fn page(
     // Files are opened after the row was read. They belong to the registration if it is still
     // current now.
     if !registration.is_current()? {
-        return Ok(view.no_path());
+        return Ok(view.no_path(Some(wanted.hash_part)));
     }
     let place = match found {
         Ok(Some(place)) => place,
@@ -106,7 +106,7 @@ pub(crate) fn page(
                 _ => None,
             };
             if !registration.is_current()? {
-                return Ok(view.no_path());
+                return Ok(view.no_path(Some(wanted.hash_part)));
             }
             let has_index = index.is_some();
             if !has("list")

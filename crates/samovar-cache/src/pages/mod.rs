@@ -39,12 +39,12 @@ use maud::{Markup, html};
 use samovar_http::http::Status;
 use samovar_http::{Head, Response};
 use samovar_metrics::Class;
-use samovar_nix::StorePath;
+use samovar_nix::{HashPart, StorePath};
 use samovar_storage::StoredCache;
 
 use crate::narinfo::narinfos::Narinfos;
 use crate::reader::Reader;
-use crate::refusal::Refusal;
+use crate::refusal::{ABSENT, DAMAGED, Refusal};
 use crate::route::Route;
 use crate::route::page::PageRoute;
 use crate::upstream::CacheUpstreams;
@@ -148,7 +148,7 @@ pub(crate) fn answer(
             let shared = &cache.narinfos.reader.shared;
             shared.report(&format_args!("{head:?}"), refusal);
         }
-        view.refused(refusal)
+        view.refused(refusal, route)
     })
 }
 
@@ -157,6 +157,19 @@ pub(crate) fn answer(
 pub(crate) fn wants_page(head: Head<'_>) -> bool {
     let accepted = head.header("Accept");
     accepted.is_some_and(|accepted| accepted.windows(9).any(|part| part == b"text/html"))
+}
+
+/// Returns the hash part of the path that a page is about; `None` if it is about none.
+fn hash_part_of(route: &Route) -> Option<HashPart> {
+    match route {
+        Route::Page(
+            PageRoute::Path(hash_part)
+            | PageRoute::Closure(hash_part)
+            | PageRoute::BuildLogOf(hash_part)
+            | PageRoute::Serve { hash_part, .. },
+        ) => Some(*hash_part),
+        _ => None,
+    }
 }
 
 impl View<'_> {
@@ -195,7 +208,7 @@ impl View<'_> {
                 browse::page(self, head, wanted)
             }
             PageRoute::Asset(name) => Ok(assets::answer(name).unwrap_or_else(|| self.nothing())),
-            PageRoute::NoPath => Ok(self.no_path()),
+            PageRoute::NoPath => Ok(self.no_path(None)),
         }
     }
 
@@ -229,15 +242,17 @@ impl View<'_> {
 
     /// Renders the page for a refused request. It is the same for an excluded path and an absent
     /// one.
-    fn refused(&self, refusal: Refusal) -> Response {
+    fn refused(&self, refusal: Refusal, route: &Route) -> Response {
         match refusal {
-            Refusal::Quarantined => self.message(
-                Status::NOT_FOUND,
-                "Damaged",
-                "The files of this path are damaged on the server. The path will be served again \
-                 when they are repaired.",
-            ),
-            refusal if refusal.is_absence() => self.no_path(),
+            Refusal::Quarantined => self
+                .message(
+                    Status::NOT_FOUND,
+                    "Damaged",
+                    "The files of this path are damaged on the server. The path will be served \
+                     again when they are repaired.",
+                )
+                .header(DAMAGED.0, DAMAGED.1),
+            refusal if refusal.is_absence() => self.no_path(hash_part_of(route)),
             _ => self.unreadable(),
         }
     }
@@ -250,12 +265,24 @@ impl View<'_> {
         self.page(title, "message", main).response(status)
     }
 
-    fn no_path(&self) -> Response {
-        self.message(
-            Status::NOT_FOUND,
-            "No such path",
-            "This cache has no store path with this hash. It may have been garbage collected.",
-        )
+    /// `hash_part`: that of the path, if it is a valid one.
+    fn no_path(&self, hash_part: Option<HashPart>) -> Response {
+        let main = html! {
+            h1 { "No such path" }
+            p {
+                "This cache has no store path with this hash. It may have been garbage collected."
+            }
+            @if let (Some(hash_part), Some(_)) = (hash_part, self.cache.upstreams) {
+                p {
+                    "Pages show only paths of this server. Clients may get the path from an "
+                    "upstream cache: "
+                    a href=(self.base.to(&format!("{hash_part}.narinfo"))) { "request it" }
+                    ", and the response says what each upstream has answered."
+                }
+            }
+        };
+        let page = self.page("No such path", "message", main);
+        page.response(Status::NOT_FOUND).header(ABSENT.0, ABSENT.1)
     }
 
     fn no_file(&self, path: &StorePath) -> Response {

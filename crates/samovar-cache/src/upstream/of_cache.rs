@@ -22,7 +22,7 @@ use crate::narinfo::narinfos::{Answer, Narinfos};
 use crate::narinfo::rendered::{Narinfo, Rendered};
 use crate::prepared::may_go_inline;
 use crate::reader::Reader;
-use crate::refusal::{Fixed, Refusal, TEXT};
+use crate::refusal::{ABSENT, Fixed, MISS, Refusal, TEXT};
 use crate::route::Route;
 use crate::upstream::all::Upstreams;
 use crate::upstream::body::UpstreamBody;
@@ -39,9 +39,6 @@ const MEMORY_LEN: usize = 16 << 20;
 
 /// Text of a 416.
 const BEYOND: &str = "Beyond the end.\n";
-
-/// Field of a 404 with the reason in one word.
-const MISS: &str = "Samovar-Miss";
 
 /// The configuration of the upstreams of one cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -144,7 +141,7 @@ impl CacheUpstreams {
             .iter()
             .map(|name| format!("{name} has no such path\n"));
         let absent_text = format!("{}{}", Fixed::NoPath.body(), reasons.collect::<String>());
-        let head = [TEXT, (MISS, "absent")];
+        let head = [TEXT, ABSENT];
         Some(Self {
             upstreams: Arc::clone(upstreams),
             ids: ids.into(),
@@ -475,7 +472,7 @@ impl CacheUpstreams {
 
     /// Returns the response about a path that all upstreams lack.
     fn not_here(&self) -> Response {
-        Response::text(Status::NOT_FOUND, self.absent_text.clone()).header(MISS, "absent")
+        Response::text(Status::NOT_FOUND, self.absent_text.clone()).header(ABSENT.0, ABSENT.1)
     }
 
     /// Returns the response about a path that the policy hides, or about which it cannot decide.
