@@ -56,6 +56,8 @@ const TESTING: &[Need] = &[
     ("go", "golang-go"),
     // valgrind: counts instructions.
     ("valgrind", "valgrind"),
+    // gdb: a client for debug information.
+    ("gdb", "gdb"),
     // strace: shows which files a server opens.
     ("strace", "strace"),
     // faketime: shows a server another time than the machine's clock.

@@ -23,6 +23,7 @@
 
 pub mod access;
 mod answer;
+mod debug_info;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod known;

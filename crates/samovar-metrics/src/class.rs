@@ -22,6 +22,8 @@ pub enum Class {
     Narinfos,
     /// A bulk query for the narinfos of a closure.
     Closure,
+    /// A request for debug information, by a build ID.
+    DebugInfo,
     /// A request for a page of the web interface.
     Page,
     /// A request below `/upload`, or a PUT: a client pushes.
@@ -32,7 +34,7 @@ pub enum Class {
 
 impl Class {
     /// The names of the classes, in the order of declaration.
-    pub(crate) const NAMES: [&'static str; 11] = [
+    pub(crate) const NAMES: [&'static str; 12] = [
         "cache_info",
         "narinfo",
         "nar",
@@ -41,12 +43,13 @@ impl Class {
         "realisation",
         "narinfos",
         "closure",
+        "debug_info",
         "page",
         "upload",
         "other",
     ];
 
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::CacheInfo,
         Self::Narinfo,
         Self::Nar,
@@ -55,6 +58,7 @@ impl Class {
         Self::Realisation,
         Self::Narinfos,
         Self::Closure,
+        Self::DebugInfo,
         Self::Page,
         Self::Upload,
         Self::Other,

@@ -3,10 +3,12 @@
 //! All of it is shared by the caches of a store. Nothing here checks whether a path may be read: a
 //! [`Reader`](crate::reader::Reader) does so first.
 
+pub(crate) mod build_ids;
 pub(crate) mod bulk_budget;
 pub(crate) mod fresh;
 pub(crate) mod gc_lease;
 pub(crate) mod health;
+pub(crate) mod listing;
 pub(crate) mod names;
 pub(crate) mod nar_cache;
 pub(crate) mod outage;

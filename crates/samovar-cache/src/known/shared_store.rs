@@ -14,6 +14,7 @@ use samovar_metrics::{Event, Metrics, Observer};
 use samovar_nix::{HashPart, PathInfo};
 use samovar_store::{Catalog, Snapshot, Store, StoreError};
 
+use crate::known::build_ids::BuildIds;
 use crate::known::bulk_budget::{BulkBudget, ClosureSlots};
 use crate::known::gc_lease::{LeaseConfig, Leases};
 use crate::known::health::{Health, Trust, Watch};
@@ -64,6 +65,7 @@ pub(crate) struct SharedStore {
     /// Threads that verify files. They end when this is dropped.
     pub(crate) watch: OnceLock<Watch>,
     pub(crate) plans: Plans,
+    pub(crate) build_ids: BuildIds,
     pub(crate) small_nars: Arc<SmallNars>,
     /// Number of narinfos evicted from memory, by all caches since the start.
     pub(crate) narinfo_evictions: Arc<AtomicU64>,
@@ -116,6 +118,7 @@ impl SharedStore {
             health: Arc::new(health),
             watch: OnceLock::new(),
             plans: Plans::default(),
+            build_ids: BuildIds::default(),
             small_nars,
             narinfo_evictions: Arc::default(),
             packed_counts: Arc::default(),

@@ -18,7 +18,7 @@ mod closure;
 mod file;
 mod frame;
 mod landing;
-mod link;
+pub(crate) mod link;
 mod log;
 mod log_text;
 mod overview;

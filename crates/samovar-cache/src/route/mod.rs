@@ -8,10 +8,11 @@
 //!
 //! The patterns of nix-serve (`nix-serve.psgi`) and nix-serve-ng (`src/Main.hs`), and harmonia's
 //! form of NAR URLs: clients keep them for 30 days, so those of a predecessor must go on working.
-//! `/v1/` and `/public-key` are eris' URLs and one that clients guess. `/cache-info.json`,
-//! `/narinfos` and `/closure/` are Samovar's: no other known server answers them, and no Nix client
-//! requests them.
+//! `/buildid/` has the URLs of debuginfod. `/v1/` and `/public-key` are eris' URLs and one that
+//! clients guess. `/cache-info.json`, `/narinfos` and `/closure/` are Samovar's: no other known
+//! server answers them, and no Nix client requests them.
 
+pub(crate) mod build_id;
 pub(crate) mod page;
 pub(crate) mod path;
 #[cfg(test)]
@@ -25,6 +26,7 @@ use samovar_nix::{HashPart, NarHash, StorePath};
 use samovar_protocol::names::FileName;
 use samovar_store::RealisationId;
 
+use build_id::{Artifact, BuildId};
 use page::PageRoute;
 use upload::{Resource, UploadRoute};
 
@@ -68,8 +70,11 @@ pub(crate) enum Route {
     Log(StorePath),
     /// `/realisations/<id>.doi`, `/build-trace-v2/<derivation>/<output>.doi`
     Realisation(RealisationId),
-    /// `/debuginfo/…`, with PUT
-    DebugInfo,
+    /// `/debuginfo/<build ID>`, where the debug information of a build ID is; `None`: the rest is
+    /// no build ID. Clients also PUT there.
+    DebugInfo(Option<BuildId>),
+    /// `/buildid/<build ID>/…`: a file that a debuginfod client requests.
+    Artifact(BuildId, Artifact),
     /// `/metrics`. Only the cache at the root may have it.
     Metrics,
     /// `/narinfos`, with POST
@@ -128,7 +133,8 @@ impl Route {
             | Self::About(_)
             | Self::Metrics
             | Self::Realisation(_)
-            | Self::DebugInfo
+            | Self::DebugInfo(_)
+            | Self::Artifact(..)
             | Self::Narinfos
             | Self::Upload(_)
             | Self::Page(_)
@@ -145,6 +151,8 @@ impl Route {
             | Self::File(..)
             | Self::Listing(_)
             | Self::Log(_)
+            | Self::DebugInfo(_)
+            | Self::Artifact(..)
             | Self::Upload(_) => true,
             Self::CacheInfo
             | Self::About(_)
@@ -153,7 +161,6 @@ impl Route {
             | Self::UpstreamNar { .. }
             | Self::NarOfNoHash(_)
             | Self::Realisation(_)
-            | Self::DebugInfo
             | Self::Narinfos
             | Self::Closure(_)
             | Self::Page(_)
@@ -171,7 +178,7 @@ impl Route {
             Self::File(name, _) => Resource::Nar(*name),
             Self::Log(path) => Resource::Log(path),
             Self::Realisation(id) => Resource::Realisation(id),
-            Self::DebugInfo => Resource::DebugInfo,
+            Self::DebugInfo(_) => Resource::DebugInfo,
             Self::Upload(UploadRoute::Of(route)) => return route.resource(),
             _ => return None,
         })
@@ -195,7 +202,8 @@ impl Route {
             Self::Realisation(_) => Class::Realisation,
             Self::Narinfos => Class::Narinfos,
             Self::Closure(_) => Class::Closure,
-            Self::DebugInfo | Self::Upload(_) => Class::Upload,
+            Self::DebugInfo(_) | Self::Artifact(..) => Class::DebugInfo,
+            Self::Upload(_) => Class::Upload,
             Self::Metrics | Self::Page(PageRoute::Version) => Class::Other,
             Self::Page(_) => Class::Page,
             Self::NoPath(class) | Self::Unknown(class) => *class,
@@ -268,6 +276,10 @@ fn own(path: &[u8], query: Option<&[u8]>, has_uploads: bool) -> Route {
         b"upload" => return Route::Unknown(Class::Upload),
         _ => {}
     }
+    // A source file may have any name.
+    if let Some(path) = path.strip_prefix(b"buildid/") {
+        return build_id::of_artifact(path);
+    }
     if let Some(name) = path.strip_suffix(b".ls") {
         return of_hash_part(name, Class::Listing, Route::Listing);
     }
@@ -278,8 +290,8 @@ fn own(path: &[u8], query: Option<&[u8]>, has_uploads: bool) -> Route {
         let path = text(name).and_then(|name| StorePath::from_base_name(name).ok());
         return path.map_or(Route::Unknown(Class::Log), Route::Log);
     }
-    if path.starts_with(b"debuginfo/") {
-        return Route::DebugInfo;
+    if let Some(name) = path.strip_prefix(b"debuginfo/") {
+        return build_id::of_index(name);
     }
     match path.strip_suffix(b".doi") {
         Some(name)
@@ -304,8 +316,9 @@ pub(crate) fn realisation(name: &str) -> Option<RealisationId> {
 /// cache with such a prefix would hide them. `has_pages`: the cache has a web interface.
 #[must_use]
 pub fn is_own_segment(segment: &str, has_pages: bool) -> bool {
-    const SEGMENTS: [&str; 12] = [
+    const SEGMENTS: [&str; 13] = [
         "build-trace-v2",
+        "buildid",
         "cache-info.json",
         "closure",
         "debuginfo",

@@ -66,7 +66,9 @@ fn first_segments_of_urls_are_those_of_a_cache() {
             "{url}"
         );
     }
-    assert!(is_own_segment("upload", false) && is_own_segment("debuginfo", false));
+    for segment in ["upload", "debuginfo", "buildid"] {
+        assert!(is_own_segment(segment, false), "{segment}");
+    }
     assert!(!is_own_segment("", true) && !is_own_segment("team-a", true));
 }
 
@@ -93,7 +95,10 @@ fn every_url_has_a_class() {
         ("/-/assets/x.css", Class::Page),
         ("/upload", Class::Upload),
         ("/upload/nix-cache-info", Class::Upload),
-        ("/debuginfo/x.debug", Class::Upload),
+        ("/debuginfo/x.debug", Class::DebugInfo),
+        ("/debuginfo/0e0e", Class::DebugInfo),
+        ("/buildid/0e0e/debuginfo", Class::DebugInfo),
+        ("/buildid/x", Class::DebugInfo),
         ("/upload/nar/x.nar.zst", Class::Upload),
         ("/upload/push/1/x/part/y/1", Class::Upload),
         ("/upload/pin/a%2Fb", Class::Upload),
@@ -127,7 +132,7 @@ fn uploads_have_a_class_of_their_own() {
         ("/nar/{N}.nar.xz", Class::Upload, Class::Nar),
         ("/nix-cache-info", Class::Upload, Class::CacheInfo),
         ("/{H}.ls", Class::Upload, Class::Listing),
-        ("/debuginfo/x", Class::Upload, Class::Upload),
+        ("/debuginfo/x", Class::Upload, Class::DebugInfo),
         ("/search", Class::Page, Class::Page),
         ("/x", Class::Other, Class::Other),
     ] {
@@ -239,7 +244,10 @@ fn urls_of_files() {
 fn all_other_urls() {
     check("/", Route::Page(PageRoute::Landing));
     check("/version", Route::Page(PageRoute::Version));
-    check("/debuginfo/x", Route::DebugInfo);
+    check("/debuginfo/x", Route::DebugInfo(None));
+    let id = BuildId::parse(b"0e0e").unwrap();
+    check("/debuginfo/0e0e", Route::DebugInfo(Some(id.clone())));
+    check("/debuginfo/0e0e.debug", Route::DebugInfo(Some(id)));
     check("/nix-cache-info", Route::CacheInfo);
     check("/cache-info.json", Route::About(AboutRoute::Json));
     check("/public-key", Route::About(AboutRoute::PublicKeys));

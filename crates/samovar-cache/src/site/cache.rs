@@ -22,6 +22,7 @@ use crate::answer::bulk::closure;
 use crate::answer::listing;
 use crate::answer::nar;
 use crate::answer::realisation;
+use crate::debug_info;
 use crate::known::fresh::Fresh;
 use crate::known::nar_cache::Form;
 use crate::known::shared_store::SharedStore;
@@ -304,7 +305,7 @@ impl Cache {
             Route::UpstreamNar { .. } if self.upstreams.is_some() => return reply.dispatch(),
             Route::Page(_)
             | Route::Upload(_)
-            | Route::DebugInfo
+            | Route::DebugInfo(None)
             | Route::Metrics
             | Route::UpstreamNar { .. }
             | Route::Unknown(_) => {
@@ -445,6 +446,11 @@ impl Cache {
     /// Answers a GET or HEAD from the store, and if that has nothing with this URL, from uploaded
     /// paths.
     fn read(&self, context: Option<Context<'_>>, head: Head<'_>, route: &Route) -> Response {
+        if let Some(response) =
+            debug_info::respond(self.reader(), self.uploads.as_ref(), head, route)
+        {
+            return response;
+        }
         let of_store = match route {
             Route::File(_, of_store) => of_store,
             route => route,
@@ -512,7 +518,8 @@ impl Cache {
             Route::Closure(hash_part) => closure::respond(&self.narinfos, *hash_part)?,
             Route::File(..)
             | Route::UpstreamNar { .. }
-            | Route::DebugInfo
+            | Route::DebugInfo(_)
+            | Route::Artifact(..)
             | Route::Upload(_)
             | Route::Page(_)
             | Route::NoPath(_)

@@ -42,7 +42,7 @@ pub use collect::{Graph, GraphPath, Times};
 pub use extras::{Extra, ExtraKind, LogFile, NewRealisation, Recorded, StoredRealisation};
 pub use limits::{OWN_LEN, SizeLimit};
 pub use overview::{
-    CLOSURE_COUNT_MAX, ClosureSize, Details, REFERRER_COUNT_MAX, RecentPath, RecentPush,
+    CLOSURE_COUNT_MAX, ClosureSize, Details, Named, REFERRER_COUNT_MAX, RecentPath, RecentPush,
 };
 pub use path::{LookupResult, NewNar, NewPath, NewReference, Published, StoredNar, StoredPath};
 pub use pin::{NewPin, PIN_COUNT_MAX, Pin, Pinned, Unpin, Unpinned};

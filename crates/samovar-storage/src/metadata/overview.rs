@@ -17,6 +17,20 @@ const SCAN_COUNT_MAX: u32 = 10_000;
 /// most this much later, in seconds.
 const PUSH_GAP_S: i64 = 600;
 
+/// Number of paths that one query reads the names of: a transaction of a few milliseconds.
+const NAMED_COUNT: u32 = 8192;
+
+/// Paths whose names were accepted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    /// The numbers and hash parts of the paths.
+    pub found: Vec<(i64, HashPart)>,
+    /// Number of the last path that was read.
+    pub last: i64,
+    /// The number after which to continue; `None` after the last path.
+    pub next: Option<i64>,
+}
+
 /// A path that was published recently.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecentPath {
@@ -104,6 +118,32 @@ pub fn recent(
             })
         })?;
         Ok(recent)
+    })
+}
+
+/// Reads the next paths of a cache: see [`browse::named`](crate::browse::named).
+pub(crate) fn named(
+    database: &Sqlite,
+    cache: CacheId,
+    after: i64,
+    accepts: &dyn Fn(&str) -> bool,
+) -> Result<Named, StorageError> {
+    database.read(|connection| {
+        let mut statement = connection.prepare_cached(
+            "select id, cache_id, hash_part, name from path where id > ?1 order by id limit ?2",
+        )?;
+        let mut rows = statement.query(params![after, NAMED_COUNT])?;
+        let (mut found, mut last, mut row_count) = (Vec::new(), after, 0);
+        while let Some(row) = rows.next()? {
+            row_count += 1;
+            last = row.get(0)?;
+            let name = row.get_ref(3)?.as_str().unwrap_or_default();
+            if row.get::<_, i64>(1)? == cache.0 && accepts(name) {
+                found.push((last, HashPart::from_bytes(row.get(2)?)));
+            }
+        }
+        let next = (row_count == NAMED_COUNT).then_some(last);
+        Ok(Named { found, last, next })
     })
 }
 

@@ -1,16 +1,30 @@
 //! Queries of one cache, mostly for its web interface. They record no use and revive nothing.
 
 use std::collections::HashSet;
-use std::io::{self, Read};
+use std::fs::File;
+use std::io::{self, Read, Seek as _, SeekFrom};
 
+use samovar_nix::narinfo::Compression;
 use samovar_nix::{HashPart, StorePath};
 
 use crate::error::StorageError;
 use crate::metadata::{
-    CLOSURE_COUNT_MAX, CacheId, ClosureSize, Details, Pin, Sqlite, StoredPath, nars, overview,
-    paths, pins,
+    CLOSURE_COUNT_MAX, CacheId, ClosureSize, Details, Named, Pin, Sqlite, StoredPath, nars,
+    overview, paths, pins,
 };
 use crate::storage::cache::{Hides, StoredCache};
+use crate::verify::frames_of;
+
+/// The file of a NAR, opened at a place from which the rest can be decompressed.
+#[derive(Debug)]
+pub struct OpenedNar {
+    /// The file, at that place.
+    pub file: File,
+    /// Compression of the file.
+    pub compression: Compression,
+    /// Offset of the place in the NAR, in bytes.
+    pub position: u64,
+}
 
 /// Returns the details of an uploaded path, or `None` if the cache does not have it. Its closure
 /// has no paths that the policy hides. The caller applies the policy to the path itself, to its
@@ -79,6 +93,69 @@ pub fn listing(
     reader.map_err(|error| StorageError::Damaged(error.to_string()))
 }
 
+/// Reads the next few thousand paths of the cache in the order of their numbers, and returns those
+/// whose name `accepts` accepts. `after` is exclusive, and 0 for the first path. A path that is
+/// published later has a higher number.
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn named(
+    stored: &StoredCache,
+    after: i64,
+    accepts: &dyn Fn(&str) -> bool,
+) -> Result<Named, StorageError> {
+    overview::named(&stored.storage.metadata, stored.id, after, accepts)
+}
+
+/// Opens the NAR of an uploaded path, to read it from `offset` on. Records a use of the path's NAR.
+/// `None`: its file is lost.
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn open_at(
+    stored: &StoredCache,
+    path: &StoredPath,
+    offset: u64,
+) -> Result<Option<OpenedNar>, StorageError> {
+    let (storage, nar) = (&*stored.storage, &path.nar);
+    let Some(mut file) = storage.open_whole(nar)? else {
+        return Ok(None);
+    };
+    storage.uses().nars.insert((stored.id, nar.id));
+    let (file_offset, position) = match nar.compression {
+        Compression::None => (offset, offset),
+        Compression::Zstd => {
+            let index = nars::frames(&storage.metadata, nar.id)?;
+            let frames = index.as_deref().and_then(frames_of);
+            frames.map_or((0, 0), |frames| start_of(&frames, offset))
+        }
+        _ => (0, 0),
+    };
+    file.seek(SeekFrom::Start(file_offset))
+        .map_err(|error| StorageError::file("cannot read", nar.object_key.clone(), error))?;
+    Ok(Some(OpenedNar {
+        file,
+        compression: nar.compression,
+        position,
+    }))
+}
+
+/// Returns the offset in the file, and in the NAR, of the frame that has the byte of the NAR at
+/// `offset`. `frames`: the compressed length and the content length of each frame.
+fn start_of(frames: &[(u64, u64)], offset: u64) -> (u64, u64) {
+    let (mut in_file, mut in_nar) = (0_u64, 0_u64);
+    for (len, content_len) in frames {
+        let next = in_nar.saturating_add(*content_len);
+        if next > offset {
+            break;
+        }
+        (in_file, in_nar) = (in_file.saturating_add(*len), next);
+    }
+    (in_file, in_nar)
+}
+
 /// Returns the pins of this cache, sorted by name, the newest generation first.
 ///
 /// # Errors
@@ -105,4 +182,25 @@ pub fn of_deriver(
         paths.extend(paths::peek(metadata, stored.id, hash_part)?);
     }
     Ok(paths)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nar_is_decompressed_from_the_frame_with_the_offset() {
+        // A frame, a skippable frame, two frames.
+        let frames = [(100, 1000), (20, 0), (50, 500), (60, 600)];
+        for (offset, expected) in [
+            (0, (0, 0)),
+            (999, (0, 0)),
+            (1000, (120, 1000)),
+            (1499, (120, 1000)),
+            (1500, (170, 1500)),
+            (2100, (230, 2100)),
+        ] {
+            assert_eq!(start_of(&frames, offset), expected, "{offset}");
+        }
+    }
 }
