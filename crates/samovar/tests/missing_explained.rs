@@ -2,8 +2,6 @@
 //! A path that a policy hides is not told apart from an absent one. The words for damaged paths are
 //! tested in `right_bytes.rs` of nix-serve, those for upstreams in `upstreams_down.rs`.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod support;
 mod support_uploads;
 mod support_upstreams;
