@@ -217,7 +217,7 @@ impl CacheUpstreams {
 
     /// Returns what is known about a path, unless a policy must decide about it first.
     fn known(&self, hash_part: &HashPart) -> Option<Known> {
-        if !self.reader().policy.is_open() {
+        if !self.reader().policy.is_open_to_foreign() {
             return None;
         }
         let fact = self.known.find(hash_part)?;
@@ -392,7 +392,8 @@ impl CacheUpstreams {
         let uploads = self.uploads.as_ref();
         let catalog = self.reader().store().catalog();
         uploads.is_some_and(|uploads| uploads.may_contain(*hash_part))
-            || catalog.is_some_and(|catalog| catalog.current().may_contain(hash_part))
+            || !self.reader().policy.rules_out(hash_part)
+                && catalog.is_some_and(|catalog| catalog.current().may_contain(hash_part))
     }
 
     /// Returns the parts of a request that matter later. The error is the response to a request

@@ -95,6 +95,7 @@ impl CacheDraft {
         has_client_authorities: bool,
     ) -> Result<CacheSettings, ConfigError> {
         self.cache.name = name.to_owned();
+        self.cache.policy.hides_store = !self.cache.sources.nix_store;
         self.cache.prefix = self.prefix.unwrap_or_else(|| match name {
             "" => String::new(),
             name => format!("/{name}"),

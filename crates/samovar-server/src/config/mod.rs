@@ -270,6 +270,8 @@ pub struct CacheSettings {
     pub retention: Retention,
     /// Maximum total length of the files of uploaded paths, in bytes; `None`: no limit.
     pub quota: Option<u64>,
+    /// What the cache serves.
+    pub sources: Sources,
     /// Names of the upstreams of the cache; `None`: all.
     pub upstreams: Option<Vec<String>>,
     /// Maximum time in which a request for a narinfo waits for upstreams.
@@ -292,7 +294,58 @@ impl CacheSettings {
     /// Returns whether the cache passes on what this upstream has.
     pub fn uses(&self, upstream: &UpstreamSettings) -> bool {
         let names = self.upstreams.as_ref();
-        names.is_none_or(|names| names.contains(&upstream.name))
+        self.sources.upstreams && names.is_none_or(|names| names.contains(&upstream.name))
+    }
+}
+
+/// What a cache serves. A path is looked up in the order of the fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sources {
+    /// Paths of the Nix store.
+    pub nix_store: bool,
+    /// Uploaded paths.
+    pub storage: bool,
+    /// Paths that upstreams have.
+    pub upstreams: bool,
+}
+
+impl Sources {
+    const NAMES: [&str; 3] = ["nix-store", "storage", "upstreams"];
+
+    /// Parses a list of names; `None` if it is empty, or has an unknown name, one twice, or the
+    /// names in another order.
+    fn parse(values: &[Value]) -> Option<Self> {
+        let mut rest = Self::NAMES.iter().enumerate();
+        let mut has = [false; 3];
+        for value in values {
+            let name = value.as_text()?;
+            let (at, _) = rest.find(|(_, known)| **known == name)?;
+            *has.get_mut(at)? = true;
+        }
+        let [nix_store, storage, upstreams] = has;
+        (!values.is_empty()).then_some(Self {
+            nix_store,
+            storage,
+            upstreams,
+        })
+    }
+
+    /// Returns the list of names, as in a configuration file.
+    fn list(self) -> String {
+        let has = [self.nix_store, self.storage, self.upstreams];
+        let named = Self::NAMES.iter().zip(has).filter(|(_, has)| *has);
+        let names = named.map(|(name, _)| Value::Text((*name).to_owned()));
+        Value::List(names.collect()).to_string()
+    }
+}
+
+impl Default for Sources {
+    fn default() -> Self {
+        Self {
+            nix_store: true,
+            storage: true,
+            upstreams: true,
+        }
     }
 }
 
@@ -330,6 +383,7 @@ impl Default for CacheSettings {
             pages: Some(Pages::default()),
             retention: Retention::default(),
             quota: None,
+            sources: Sources::default(),
             upstreams: None,
             upstream_budget: Duration::from_secs(2),
             upstream_down: WhenDown::default(),

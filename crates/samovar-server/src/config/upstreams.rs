@@ -10,7 +10,7 @@ use super::error::{ConfigError, Origin};
 use super::options::{self, FindCredential, Scope};
 use super::read::{invalid_url, set_all};
 use super::settings::Settings;
-use super::{Configuration, nearest};
+use super::{CacheSettings, Configuration, nearest};
 
 /// The option with URLs alone.
 const URLS: &str = "upstream";
@@ -195,6 +195,7 @@ pub(super) fn check_uses(settings: &Settings, config: &Configuration) -> Result<
                 return Err(invalid_url(full_name, setting, expected));
             }
         }
+        check_sources(cache, config)?;
         for upstream in config
             .upstreams
             .iter()
@@ -216,6 +217,28 @@ pub(super) fn check_uses(settings: &Settings, config: &Configuration) -> Result<
         }
     }
     Ok(())
+}
+
+/// Checks that the server has one of the sources of a cache.
+fn check_sources(cache: &CacheSettings, config: &Configuration) -> Result<(), ConfigError> {
+    let sources = cache.sources;
+    let has_upstream = config.upstreams.iter().any(|one| cache.uses(one));
+    if sources.nix_store || sources.storage && config.storage.is_some() || has_upstream {
+        return Ok(());
+    }
+    let of = match &*cache.name {
+        "" => String::new(),
+        name => format!(" of the cache {name}"),
+    };
+    let missing = match (sources.storage, sources.upstreams) {
+        (true, true) => "storage or an upstream",
+        (true, false) => "storage",
+        _ => "an upstream",
+    };
+    Err(requires(
+        &format!("sources = {}{of}", sources.list()),
+        missing,
+    ))
 }
 
 #[cfg(test)]

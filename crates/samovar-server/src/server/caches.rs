@@ -170,7 +170,19 @@ pub(super) fn upload_warnings(
     storage: &Storage,
 ) -> anyhow::Result<Vec<String>> {
     let mut warnings = Vec::new();
-    for (name, text) in unserved(settings, storage.caches()?) {
+    let stored = storage.caches()?;
+    for cache in settings.iter().filter(|cache| !cache.sources.storage) {
+        let name = cache.storage_name();
+        let is_same = |stored: &&CacheSummary| stored.name == name && stored.path_count > 0;
+        if let Some(stored) = stored.iter().find(is_same) {
+            let paths = counted(stored.path_count, "path");
+            warnings.push(format!(
+                "the storage has {paths} of the cache {name:?}, which are not served: to serve \
+                 them, add \"storage\" to its sources"
+            ));
+        }
+    }
+    for (name, text) in unserved(settings, stored) {
         warnings.push(format!(
             "{text}; name it in [caches.{name}], or run samovar cache delete"
         ));
@@ -216,6 +228,9 @@ pub(super) fn add_uploads(
     storage: &Arc<Storage>,
 ) -> anyhow::Result<()> {
     for (cache, settings) in caches.iter_mut().zip(settings) {
+        if !settings.sources.storage {
+            continue;
+        }
         let stored = storage.cache(settings.storage_name(), false)?;
         cache.uploads = Some(stored.with_quota(settings.quota));
     }
@@ -266,7 +281,10 @@ fn make(
             access: Some(access),
             uploads: None,
             upstreams: UpstreamConfig {
-                names: cache.upstreams.clone(),
+                names: match cache.sources.upstreams {
+                    true => cache.upstreams.clone(),
+                    false => Some(Vec::new()),
+                },
                 budget: cache.upstream_budget,
                 when_down: cache.upstream_down,
                 negative_ttl: cache.negative_ttl,

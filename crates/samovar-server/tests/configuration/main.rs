@@ -497,13 +497,13 @@ fn every_option_can_be_set_everywhere() {
             Kind::List if ["access.networks", "access.trusted-proxies"].contains(&spec.name) => {
                 "192.0.2.0/24"
             }
-            Kind::Text if spec.name == "prefix" => "/x",
+            Kind::Text | Kind::List if ["prefix", "secret-key-files"].contains(&spec.name) => "/x",
             Kind::Text if spec.name == "uploads.retention" => "1d",
             Kind::List if spec.name == "uploads.retention-rules" => "*-debug=1d",
+            Kind::List if spec.name == "sources" => "nix-store",
             Kind::Text if spec.name == "public-url" => "https://x",
             // A relative path depends on where it was set.
             Kind::Path => "/x",
-            Kind::List if spec.name == "secret-key-files" => "/x",
             Kind::Text | Kind::List => "x",
         };
         let mut by_variable = Settings::default();

@@ -234,6 +234,53 @@ fn buckets_are_named_as_such() {
 }
 
 #[test]
+fn sources_have_one_order_and_are_there() {
+    let all = ["nix-store", "storage", "upstreams"];
+    let upstream = format!("[upstreams.a]\nurl = \"{NIXOS}\"\n");
+    for mask in 1..8 {
+        let has = |index: usize| mask & (1 << index) != 0;
+        let names = (0..3).filter(|index| has(*index)).map(|index| all[index]);
+        let names: Vec<&str> = names.collect();
+        let file = format!("sources = {names:?}\nstorage = \"/srv\"\n{upstream}");
+        let cache = &configuration(&file).unwrap().caches[0];
+        let found = [
+            cache.sources.nix_store,
+            cache.sources.storage,
+            cache.sources.upstreams,
+        ];
+        assert_eq!(found, [has(0), has(1), has(2)], "{names:?}");
+        assert_eq!(cache.policy.hides_store, !has(0), "{names:?}");
+    }
+    for wrong in [
+        "[]",
+        "[\"store\"]",
+        "[\"storage\", \"storage\"]",
+        "[\"upstreams\", \"nix-store\"]",
+    ] {
+        refused(
+            &format!("sources = {wrong}\n{upstream}"),
+            &format!(
+                "samovar.toml:1: sources must be a list with one or more of \"nix-store\", \
+                 \"storage\" and \"upstreams\", each once and in this order, got {wrong}"
+            ),
+        );
+    }
+    refused(
+        "sources = [\"upstreams\"]",
+        "sources = [\"upstreams\"] requires an upstream",
+    );
+    refused(
+        &format!("{upstream}[caches.m]\nsources = [\"upstreams\"]\nupstreams = []"),
+        "sources = [\"upstreams\"] of the cache m requires an upstream",
+    );
+    refused(
+        &format!("sources = [\"storage\"]\n{upstream}"),
+        "sources = [\"storage\"] requires storage",
+    );
+    assert!(configuration("sources = [\"nix-store\", \"upstreams\"]").is_ok());
+}
+
+#[test]
 fn unsigned_upstreams_are_remarked() {
     let file = "[upstreams.a]\nurl = \"http://a\"\nunsigned = true\n";
     assert!(configuration(file).unwrap().upstreams[0].is_unsigned);

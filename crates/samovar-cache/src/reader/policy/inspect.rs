@@ -62,6 +62,9 @@ fn fault(root: &Path, store: &dyn Store) -> Option<RootFault> {
 /// Returns the most recently registered path that the policy allows. Returns `None` if there is
 /// none, and if the store or a root cannot be read.
 pub fn newest_readable(policy: &PolicyConfig, store: &dyn Store) -> Option<StorePath> {
+    if policy.hides_store {
+        return None;
+    }
     let policy = Policy::new(policy.clone());
     policy.roots.compute(store).ok()?;
     let mut before = None;

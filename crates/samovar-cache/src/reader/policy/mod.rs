@@ -36,6 +36,8 @@ pub struct PolicyConfig {
     pub allow: Vec<Rule>,
     /// Deny rules: a path may not be read if one of them matches.
     pub deny: Vec<Rule>,
+    /// Whether no path of the store may be read, as if no allow rule matched any.
+    pub hides_store: bool,
 }
 
 /// A rule. It matches a path if all its conditions hold; a rule without conditions matches all
@@ -128,7 +130,12 @@ impl Policy {
 
     /// Whether the policy allows all paths at all times.
     pub(crate) fn is_open(&self) -> bool {
-        self.allow.is_empty() && self.deny.is_empty()
+        self.allow.is_empty() && self.deny.is_empty() && !self.config.hides_store
+    }
+
+    /// Whether the policy hides no path that is not in the store.
+    pub(crate) fn is_open_to_foreign(&self) -> bool {
+        self.deny.is_empty()
     }
 
     /// Whether a decision may depend on more than the name of a path and the roots.
@@ -157,6 +164,9 @@ impl Policy {
     /// Whether a path with this hash part is excluded whatever its row contains. `false` is not yet
     /// a permission. Never blocks for long.
     pub(crate) fn rules_out(&self, hash_part: &HashPart) -> bool {
+        if self.config.hides_store {
+            return true;
+        }
         if !self.roots.is_used() {
             return false;
         }
@@ -196,6 +206,7 @@ impl Policy {
             }
         };
         let is_allowed = match uploaded || self.allow.is_empty() {
+            _ if !uploaded && self.config.hides_store => Some(false),
             true => Some(true),
             false => any(&self.allow),
         };
@@ -223,7 +234,8 @@ impl Policy {
         if self.deny.iter().any(holds) {
             return Decision::Denied;
         }
-        if !self.allow.is_empty() && !self.allow.iter().any(holds) {
+        let is_allowed = self.allow.is_empty() || self.allow.iter().any(holds);
+        if self.config.hides_store || !is_allowed {
             return Decision::NotAllowed;
         }
         let rules = self.allow.iter().chain(&self.deny);

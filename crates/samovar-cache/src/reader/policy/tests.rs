@@ -149,6 +149,7 @@ fn policy(allow: &[Written], deny: &[Written]) -> Policy {
     let config = PolicyConfig {
         allow: rules(allow),
         deny: rules(deny),
+        hides_store: false,
     };
     let policy = Policy::new(config);
     let sets = allow.iter().chain(deny).filter_map(Written::set);
@@ -268,4 +269,41 @@ fn ages_count_from_the_second_of_registration() {
     let denied = policy(&[], &[rule(Some(1), None)]);
     let decision = denied.decide(&row(0).info(), &StoreDir::default(), NOW);
     assert_eq!(decision, until(NOW + DAY));
+}
+
+#[test]
+fn a_hidden_store_has_no_readable_path_and_deny_rules_apply_to_others() {
+    let row = Row {
+        number: 1,
+        name: "app-1".to_owned(),
+        signers: Vec::new(),
+        is_forged: false,
+        ultimate: true,
+        age: DAY,
+    };
+    let info = row.info();
+    let hiding = |deny: Vec<Rule>| {
+        Policy::new(PolicyConfig {
+            deny,
+            hides_store: true,
+            ..PolicyConfig::default()
+        })
+    };
+    let decided = |policy: &Policy| policy.decide(&info, &StoreDir::default(), NOW);
+    let open = hiding(Vec::new());
+    assert!(!open.is_open() && open.is_open_to_foreign());
+    assert!(open.rules_out(&info.path.hash_part()));
+    assert_eq!(
+        open.admit(&info.path.hash_part()),
+        Err(Refusal::NotReadable)
+    );
+    assert_eq!(decided(&open), Decision::NotAllowed);
+    assert_eq!(open.decide_by_name(&info.path, false), Some(false));
+    assert_eq!(open.decide_by_name(&info.path, true), Some(true));
+    let denying = hiding(vec![Rule {
+        names: vec!["app-*".to_owned()],
+        ..Rule::default()
+    }]);
+    assert!(!denying.is_open_to_foreign());
+    assert_eq!(decided(&denying), Decision::Denied);
 }

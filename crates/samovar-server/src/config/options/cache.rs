@@ -14,7 +14,7 @@ use super::Set::{
 use super::Shown::{Effective, Value, Words};
 use super::{Row, cache, seconds};
 use crate::config::draft::CacheDraft;
-use crate::config::{PRIORITY_MAX, RATE_MAX, Value as Toml, unit, value};
+use crate::config::{PRIORITY_MAX, RATE_MAX, Sources, Value as Toml, unit, value};
 
 pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
     cache(
@@ -339,6 +339,21 @@ pub(in crate::config) static OPTIONS: &[Row<CacheDraft>] = &[
          uploads are refused with 413.",
     )
     .defaults_to(Words("no limit")),
+    cache(
+        "sources",
+        Each(
+            "a list with one or more of \"nix-store\", \"storage\" and \"upstreams\", each once \
+             and in this order",
+            |draft, values| {
+                draft.cache.sources = Sources::parse(values)?;
+                Some(())
+            },
+        ),
+        "What the cache serves: paths of the Nix store, uploaded paths in the storage, and paths \
+         that upstreams have. A path is looked up in this order. Without storage, the cache \
+         accepts no uploads.",
+    )
+    .defaults_to(Words("all three")),
     cache(
         "upstreams",
         Texts(|draft, texts| draft.cache.upstreams = Some(texts)),

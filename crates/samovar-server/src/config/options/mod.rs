@@ -123,7 +123,10 @@ const HEADINGS: [(&str, &[&str]); 11] = [
         "Connections and threads",
         &["workers", "queue", "connections"],
     ),
-    ("Caches", &["prefix", "priority", "compression", "policy"]),
+    (
+        "Caches",
+        &["prefix", "priority", "compression", "policy", "sources"],
+    ),
     ("Keys and signatures", &["secret-key-files", "signing"]),
     ("Access", &["access"]),
     ("Uploads", &["storage", "uploads"]),
