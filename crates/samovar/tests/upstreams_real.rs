@@ -1,0 +1,300 @@
+//! Upstreams that are real servers: static files behind nginx, other Samovars, and servers with the
+//! URL forms of nix-serve and harmonia. Clients of each generation of Nix build through the server.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stderr, reason = "it shows what a test leaves out")]
+
+mod support;
+mod support_upstreams;
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+
+use support::{samovar, secret_file, user};
+use support_upstreams::{Act, Client, FileCache, Relay, Upstream, build, field};
+use testkit::eventually;
+use testkit::http1::Connection;
+use testkit::nix::{Nix, OwnStore, hash_part, key_pair, local};
+use testkit::process::Process;
+
+/// A cache with NARs that are compressed as those of cache.nixos.org.
+static CACHE: LazyLock<FileCache> = LazyLock::new(|| FileCache::new("xz"));
+
+/// A cache with NARs as they are.
+static PLAIN: LazyLock<FileCache> = LazyLock::new(|| FileCache::new("none"));
+
+/// Starts nginx on a directory; `None` if it is not installed.
+fn nginx(root: &Path, folder: &Path) -> Option<(Process, String)> {
+    let program = Path::new("/usr/sbin/nginx");
+    if !program.exists() {
+        eprintln!("NOT TESTED: nginx as an upstream; it is not installed");
+        return None;
+    }
+    let port = testkit::free_port();
+    let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|name| format!("{name}_temp_path {};\n", folder.join(name).display()));
+    let config = folder.join("nginx.conf");
+    let text = format!(
+        "daemon off; master_process off; pid {pid}; error_log stderr;\nevents {{}}\nhttp {{\n{}\
+         access_log {log};\ngzip on; gzip_types text/plain; gzip_min_length 1;\n\
+         server {{ listen 127.0.0.1:{port}; root {root}; }} }}\n",
+        temporary.concat(),
+        pid = folder.join("pid").display(),
+        log = folder.join("access").display(),
+        root = root.display(),
+    );
+    fs::write(&config, text).unwrap();
+    let mut command = Command::new(program);
+    let process = Process::spawn(command.arg("-c").arg(&config).arg("-p").arg(folder));
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    eventually("nginx answers", || Connection::try_connect(address).is_ok());
+    Some((process, format!("http://{address}")))
+}
+
+/// Lets a client of each generation of Nix build with the server as its only substituter.
+#[track_caller]
+fn all_clients_build_nothing(relay: &Relay, key: &str) {
+    let url = relay.url();
+    for nix in Nix::all() {
+        let version = nix.version();
+        let store = OwnStore::of(nix);
+        let options = [("substituters", &*url), ("trusted-public-keys", key)];
+        let (path, messages) = build(&store, &options);
+        assert_eq!(path, CACHE.top, "{version}");
+        assert!(!messages.contains("building '"), "{version}: {messages}");
+        store.run("nix-store", &["--verify", "--check-contents"]);
+    }
+}
+
+#[test]
+fn static_files_behind_nginx_are_passed_on_to_all_generations() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some((_nginx, url)) = nginx(&CACHE.root(), folder.path()) else {
+        return;
+    };
+    let relay = Relay::start(&url, &CACHE.public_key);
+    all_clients_build_nothing(&relay, &CACHE.public_key);
+    let log = || fs::read_to_string(folder.path().join("access")).unwrap();
+    let count = |part: &str| log().lines().filter(|line| line.contains(part)).count();
+    for path in [&CACHE.top, &CACHE.low] {
+        assert_eq!(
+            count(&format!("{}.narinfo", hash_part(path))),
+            1,
+            "{}",
+            log()
+        );
+        assert_eq!(count(&CACHE.nar_url(path)), 1, "{}", log());
+    }
+    // nginx has no bulk queries, and is asked once whether it has.
+    assert_eq!(count("POST /narinfos"), 1, "{}", log());
+    assert_eq!(count("/closure/"), 0, "{}", log());
+}
+
+/// A Samovar that serves the store of [`CACHE`].
+struct Samovar {
+    _server: Process,
+    _dir: tempfile::TempDir,
+    address: SocketAddr,
+    admin: SocketAddr,
+    public_key: String,
+}
+
+impl Samovar {
+    /// Starts it with these lines of the configuration; `{dir}` in them is its directory.
+    fn start(lines: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (secret, public_key) = key_pair(dir.path(), "theirs-1");
+        secret_file(dir.path(), "users", &user("reader", "word"));
+        let config = dir.path().join("samovar.toml");
+        let store = local(CACHE.builder.root());
+        let head = format!(
+            "listen = \"127.0.0.1:0\"\nadmin.listen = \"127.0.0.1:0\"\nstore = {store:?}\n\
+             secret-key-files = {secret:?}\n"
+        );
+        let lines = lines.replace("{dir}", dir.path().to_str().unwrap());
+        fs::write(&config, head + &lines).unwrap();
+        let (server, address) =
+            Process::serving(samovar().arg("serve").arg("--config").arg(config));
+        let line = server.wait_for("metrics and status on http://");
+        let admin = line.rsplit("//").next().unwrap().trim().parse().unwrap();
+        Self {
+            _server: server,
+            _dir: dir,
+            address,
+            admin,
+            public_key,
+        }
+    }
+
+    /// Returns the number of requests of a kind with an answer of this class.
+    fn count(&self, route: &str, status: &str) -> u64 {
+        let text = Connection::connect(self.admin).get("/metrics").text();
+        let parts = [format!("route=\"{route}\""), format!("status=\"{status}\"")];
+        let lines = text.lines().filter(|line| {
+            line.starts_with("samovar_http_requests_total{")
+                && parts.iter().all(|part| line.contains(part))
+        });
+        let values = lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap());
+        values.sum()
+    }
+}
+
+#[test]
+fn another_samovar_is_asked_in_bulk_with_a_login_and_below_a_prefix() {
+    for (lines, login, prefix) in [
+        ("", "", ""),
+        (
+            "access.users-file = \"{dir}/users\"\n[caches.team]\n",
+            "reader:word@",
+            "/team",
+        ),
+    ] {
+        let theirs = Samovar::start(lines);
+        let url = format!("http://{login}{}{prefix}", theirs.address);
+        let relay = Relay::start(&url, &theirs.public_key);
+        assert_eq!(relay.narinfo(&CACHE.top).0.status, 200, "{prefix}");
+        eventually("the closure is requested", || {
+            theirs.count("closure", "2xx") == 1
+        });
+        assert_eq!(relay.narinfo(&CACHE.low).0.status, 200, "{prefix}");
+        assert_eq!(theirs.count("narinfo", "2xx"), 1, "{prefix}");
+        all_clients_build_nothing(&relay, &theirs.public_key);
+        assert_eq!(theirs.count("narinfo", "2xx"), 1, "{prefix}");
+        assert_eq!(theirs.count("closure", "2xx"), 1, "{prefix}");
+        // A path that it lacks is a miss.
+        let absent = "/nix/store/00000000000000000000000000000000-absent";
+        let (response, _) = relay.narinfo(absent);
+        assert_eq!(response.header("Samovar-Miss"), Some("absent"), "{prefix}");
+    }
+}
+
+#[test]
+fn a_chain_of_samovars_passes_on_what_the_last_one_has() {
+    let theirs = Samovar::start("");
+    let key = &theirs.public_key;
+    let middle = Relay::start(&format!("http://{}", theirs.address), key);
+    let relay = Relay::start(&middle.url(), key);
+    all_clients_build_nothing(&relay, key);
+    let client = Client::new().build(&relay, key);
+    assert!(!client.has_built("top"), "{}", client.messages);
+}
+
+#[test]
+fn two_samovars_with_each_other_as_upstream_have_the_paths_of_both() {
+    let dir = tempfile::tempdir().unwrap();
+    let keys = ["a-1", "b-1"].map(|name| key_pair(dir.path(), name));
+    let ports = [testkit::free_port(), testkit::free_port()];
+    let start = |own: usize, other: usize| {
+        let (secret, _) = &keys[own];
+        let (_, key) = &keys[other];
+        Relay::listening(
+            ports[own],
+            &format!(
+                "secret-key-files = {secret:?}\n[upstreams.other]\nurl = \
+                 \"http://127.0.0.1:{}\"\npublic-keys = [{key:?}]\n",
+                ports[other]
+            ),
+        )
+    };
+    let both = [start(0, 1), start(1, 0)];
+    let paths = [0, 1].map(|index| {
+        let relay: &Relay = &both[index];
+        relay.store.add_file(&format!("path-{index}"), b"a text")
+    });
+    for relay in &both {
+        for path in &paths {
+            let narinfo = relay.narinfo(path).0;
+            assert_eq!(narinfo.status, 200, "{path}");
+            let nar = relay.get(&format!("/{}", field(&narinfo.text(), "URL")));
+            assert_eq!(nar.status, 200, "{path}");
+        }
+        let absent = "/nix/store/00000000000000000000000000000000-absent";
+        let (response, time) = relay.narinfo(absent);
+        assert_eq!(response.status, 404);
+        assert!(time.as_millis() < 1900, "{time:?}");
+        let mut query = samovar();
+        let done = query
+            .args(["query", &relay.url(), &paths[0], &paths[1], absent])
+            .output();
+        let text = String::from_utf8(done.unwrap().stdout).unwrap();
+        assert!(
+            paths.iter().all(|path| text.contains(&path[11..])),
+            "{text}"
+        );
+    }
+}
+
+/// Serves narinfos of [`PLAIN`] in which the URL of the NAR has this form, and the NAR at this URL
+/// alone.
+fn with_urls(form: fn(&str, &str) -> String) -> Upstream {
+    let all: Vec<(String, String, PathBuf)> = [&PLAIN.top, &PLAIN.low]
+        .into_iter()
+        .map(|path| {
+            let narinfo = PLAIN.narinfo(path);
+            let nar_hash = field(&narinfo, "NarHash").trim_start_matches("sha256:");
+            let url = form(hash_part(path), nar_hash);
+            let lines = narinfo.lines().filter(|line| {
+                // As these servers: the narinfo says nothing about a file.
+                !line.starts_with("File") && !line.starts_with("URL")
+            });
+            let text = lines.map(|line| format!("{line}\n")).collect::<String>();
+            let file = PLAIN.root().join(PLAIN.nar_url(path));
+            (format!("{text}URL: {url}\n"), url, file)
+        })
+        .collect();
+    Upstream::start(&PLAIN.root(), move |seen| {
+        let narinfo = all.iter().find(|(text, ..)| {
+            seen.target
+                .contains(&format!("{}.narinfo", hash_part(field(text, "StorePath"))))
+        });
+        let nar = all
+            .iter()
+            .find(|(_, url, _)| seen.target == format!("/{url}"));
+        match (narinfo, nar) {
+            (Some((text, ..)), _) => {
+                let head = "Content-Type: text/x-nix-narinfo\r\n".to_owned();
+                Act::Answer("200 OK", head, text.clone().into_bytes())
+            }
+            (_, Some((.., file))) => {
+                let head = "Content-Type: application/x-nix-nar\r\n".to_owned();
+                Act::Answer("200 OK", head, fs::read(file).unwrap())
+            }
+            _ if seen.target == "/nix-cache-info" => Act::Serve,
+            _ => Act::Answer("404 Not Found", String::new(), Vec::new()),
+        }
+    })
+}
+
+#[test]
+fn the_url_forms_of_other_servers_are_passed_on() {
+    let forms: [(&str, fn(&str, &str) -> String); 3] = [
+        ("nix-serve and nix-serve-ng", |hash, nar_hash| {
+            format!("nar/{hash}-{nar_hash}.nar")
+        }),
+        ("old nix-serve", |hash, _| format!("nar/{hash}.nar")),
+        ("harmonia", |hash, nar_hash| {
+            format!("nar/{nar_hash}.nar?hash={hash}")
+        }),
+    ];
+    for (name, form) in forms {
+        let upstream = with_urls(form);
+        let relay = Relay::start(&upstream.url(), &PLAIN.public_key);
+        let built = Client::new().build(&relay, &PLAIN.public_key);
+        assert!(
+            !built.has_built("top") && !built.has_built("low"),
+            "{name}: {}",
+            built.messages
+        );
+        // A client that has the narinfo from before a restart.
+        let narinfo = relay.narinfo(&PLAIN.top).0.text();
+        let relay = relay.restarted();
+        let nar = relay.get(&format!("/{}", field(&narinfo, "URL")));
+        assert!(
+            nar.status == 200 && nar.body == PLAIN.nar(&PLAIN.top),
+            "{name}"
+        );
+    }
+}
