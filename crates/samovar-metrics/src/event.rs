@@ -212,6 +212,15 @@ pub enum Event<'a> {
         /// The fault, as a fragment.
         reason: &'a str,
     },
+    /// A path of an upstream cache is passed on, but not kept.
+    NotKept {
+        /// The name of the upstream.
+        upstream: &'a str,
+        /// The path.
+        path: &'a dyn fmt::Display,
+        /// The reason, as a fragment.
+        reason: &'a dyn fmt::Display,
+    },
 }
 
 /// A response whose paths have no lease.
@@ -381,6 +390,14 @@ impl fmt::Display for Event<'_> {
             } => write!(
                 f,
                 "the upstream {upstream:?} cannot be used for {path}: {reason}"
+            ),
+            Self::NotKept {
+                upstream,
+                path,
+                reason,
+            } => write!(
+                f,
+                "{path} of the upstream {upstream:?} is passed on, but not kept: {reason}"
             ),
         }
     }

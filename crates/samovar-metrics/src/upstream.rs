@@ -14,6 +14,8 @@ samovar_upstream_narinfos_total counter Answers of the upstream to requests for 
 samovar_upstream_faults_total counter Requests to the upstream without a usable answer.
 samovar_upstream_nars_total counter NARs received completely from the upstream and verified.
 samovar_upstream_nar_bytes_total counter Bytes of NARs received from the upstream, compressed.
+samovar_upstream_kept_nars_total counter NARs of the upstream sent from the storage.
+samovar_upstream_kept_nar_bytes_total counter Bytes of NARs of the upstream sent from the storage.
 "
     };
 }
@@ -44,6 +46,10 @@ pub struct UpstreamStatus {
     pub nar_count: u64,
     /// Bytes of NARs, as compressed by the upstream.
     pub nar_len: u64,
+    /// NARs that were sent from the storage, where they are kept.
+    pub kept_count: u64,
+    /// Bytes of these NARs.
+    pub kept_len: u64,
 }
 
 /// Writes the metrics of the upstreams.
@@ -61,6 +67,8 @@ pub(crate) fn expose(text: &mut Text, upstreams: &[UpstreamStatus]) {
     put("samovar_upstream_faults_total", |one| one.fault_count);
     put("samovar_upstream_nars_total", |one| one.nar_count);
     put("samovar_upstream_nar_bytes_total", |one| one.nar_len);
+    put("samovar_upstream_kept_nars_total", |one| one.kept_count);
+    put("samovar_upstream_kept_nar_bytes_total", |one| one.kept_len);
     let mut family = text.family("samovar_upstream_narinfos_total");
     for one in upstreams {
         let results = [("found", one.found_count), ("absent", one.absent_count)];

@@ -55,5 +55,7 @@ pub use samovar_verify as verify;
 pub use storage::{
     CollectorStatistics, LostFile, Statistics, Storage, StoredCache, is_in_use, open_database,
 };
-pub use storage::{backup, browse, logs, mirrored, nar, narinfo, pinning, realisations, upkeep};
+pub use storage::{
+    backup, browse, kept, logs, mirrored, nar, narinfo, pinning, realisations, upkeep,
+};
 pub use waiting::{LendSlot, PATIENCE, Patience, Waits};

@@ -27,6 +27,9 @@ pub struct UpstreamSettings {
     pub is_unsigned: bool,
     /// Whether the upstream is a bucket, which answers 403 for a file that it lacks.
     pub is_bucket: bool,
+    /// Maximum total length of what is kept of the upstream's paths, in bytes; `None`: nothing is
+    /// kept in the storage.
+    pub keep: Option<u64>,
 }
 
 /// The signatures of a narinfo that is passed on. The signature of the upstream is verified before,
@@ -46,6 +49,9 @@ impl UpstreamSettings {
     /// Default of [`priority`](Self::priority).
     pub const PRIORITY: u32 = 50;
 
+    /// Default of [`keep`](Self::keep) with a storage, in bytes.
+    pub const KEEP_LEN: u64 = 100 << 30;
+
     /// Default of [`timeout`](Self::timeout).
     pub const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -62,6 +68,7 @@ impl UpstreamSettings {
             timeout: Self::TIMEOUT,
             is_unsigned: false,
             is_bucket: false,
+            keep: None,
         }
     }
 

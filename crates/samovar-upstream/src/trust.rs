@@ -62,6 +62,17 @@ pub fn admit(
     if !is_below(&info.url) {
         return Err(Distrust::Url(info.url));
     }
+    check(settings, dir, &info)?;
+    Ok(info)
+}
+
+/// Checks that a narinfo may be served: that its NAR can be verified, and that a trusted key has
+/// signed it or its content address proves it.
+///
+/// # Errors
+///
+/// [`Distrust`].
+pub fn check(settings: &UpstreamSettings, dir: &StoreDir, info: &NarInfo) -> Result<(), Distrust> {
     if info.nar_size > NAR_SIZE_MAX {
         return Err(Distrust::NarSize(info.nar_size));
     }
@@ -87,8 +98,8 @@ pub fn admit(
         }
         None => false,
     };
-    if is_proved || settings.is_unsigned || is_signed(settings, dir, &info) {
-        return Ok(info);
+    if is_proved || settings.is_unsigned || is_signed(settings, dir, info) {
+        return Ok(());
     }
     let names = info.signatures.iter().map(|one| one.key_name().to_owned());
     Err(Distrust::Untrusted(names.collect()))

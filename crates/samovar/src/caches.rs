@@ -7,11 +7,11 @@ use std::io::{self, BufRead as _, IsTerminal as _, Write};
 
 use anyhow::{Context as _, bail, ensure};
 use clap::{ArgMatches, Command};
-use samovar_server::config::CacheSettings;
+use samovar_server::config::{CacheSettings, Configuration};
 use samovar_storage::gc::{Retention, RetentionRule, retention_time};
 use samovar_storage::metadata::{CacheSummary, DAY, Freed, Sqlite, caches};
 use samovar_storage::objects::Directory;
-use samovar_storage::purge_step;
+use samovar_storage::{kept, purge_step};
 use serde_json::{Value, json};
 
 use crate::arguments::{json, required, switch};
@@ -82,20 +82,20 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
             );
         }
     }
-    let settings = |cache: &CacheSummary| {
-        let mut configured = configured.unwrap_or_default().iter();
-        configured.find(|settings| settings.storage_name() == cache.name)
+    let limits = |cache: &CacheSummary| match configured {
+        Some(_) => Limits::of(&config, &cache.name),
+        None => None,
     };
     if configured.is_some() {
         // Such as the cache of a trial, which nobody uses any more.
         let is_used = |cache: &CacheSummary| {
             cache.path_count + cache.pin_count + cache.token_count > 0 || cache.is_hidden
         };
-        caches.retain(|cache| is_used(cache) || settings(cache).is_some());
+        caches.retain(|cache| is_used(cache) || limits(cache).is_some());
     }
     if matches.get_flag("json") {
         let caches = caches.iter();
-        let caches = caches.map(|cache| document(cache, configured.is_some(), settings(cache)));
+        let caches = caches.map(|cache| document(cache, configured.is_some(), limits(cache)));
         let list = json!({ "caches": caches.collect::<Vec<_>>() });
         return Ok(writeln!(out, "{list:#}")?);
     }
@@ -105,7 +105,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
     let more = ["QUOTA", "RETENTION", "CONFIGURED"].map(str::to_owned);
     row(out, width, &title, configured.is_some().then_some(&more))?;
     for cache in &caches {
-        let more = configured.map(|_| configured_cells(settings(cache)));
+        let more = configured.map(|_| configured_cells(limits(cache)));
         row(out, width, &cells(cache), more.as_ref())?;
     }
     Ok(())
@@ -145,12 +145,40 @@ fn cells(cache: &CacheSummary) -> [String; 6] {
     ]
 }
 
+/// What the configuration states about a cache of the storage.
+struct Limits {
+    quota: Option<u64>,
+    retention: Retention,
+}
+
+impl Limits {
+    /// Returns the limits of a cache, or of the paths of an upstream; `None` if the configuration
+    /// does not name it.
+    fn of(config: &Configuration, name: &str) -> Option<Self> {
+        let mut caches = config.caches.iter();
+        let of_cache = caches.find(|cache| cache.storage_name() == name);
+        let mut upstreams = config.upstreams.iter();
+        let of_upstream = || {
+            let one = upstreams.find(|one| kept::cache_name(&one.name) == name)?;
+            Some(Self {
+                quota: Some(one.keep?),
+                retention: kept::retention(one.keep),
+            })
+        };
+        let of_cache = of_cache.map(|cache| Self {
+            quota: cache.quota,
+            retention: cache.retention.clone(),
+        });
+        of_cache.or_else(of_upstream)
+    }
+}
+
 /// Returns quota and retention of a cache, and whether the configuration names it.
-fn configured_cells(settings: Option<&CacheSettings>) -> [String; 3] {
-    let Some(settings) = settings else {
+fn configured_cells(limits: Option<Limits>) -> [String; 3] {
+    let Some(limits) = limits else {
         return ["-", "for ever", "no: not served"].map(str::to_owned);
     };
-    let Retention { time, rules, size } = &settings.retention;
+    let Retention { time, rules, size } = &limits.retention;
     let mut retention = match (time.map(retention_time), size) {
         (None, None) => "for ever".to_owned(),
         (Some(time), None) => time,
@@ -160,11 +188,11 @@ fn configured_cells(settings: Option<&CacheSettings>) -> [String; 3] {
     if !rules.is_empty() {
         retention.push_str(&format!(", {} rules", rules.len()));
     }
-    let quota = settings.quota.map_or_else(|| "-".to_owned(), human);
+    let quota = limits.quota.map_or_else(|| "-".to_owned(), human);
     [quota, retention, "yes".to_owned()]
 }
 
-fn document(cache: &CacheSummary, is_known: bool, settings: Option<&CacheSettings>) -> Value {
+fn document(cache: &CacheSummary, is_known: bool, limits: Option<Limits>) -> Value {
     let mut document = json!({
         "name": cache.name,
         "paths": cache.path_count,
@@ -175,9 +203,9 @@ fn document(cache: &CacheSummary, is_known: bool, settings: Option<&CacheSetting
         "deleting": cache.is_hidden,
     });
     if is_known {
-        document["configured"] = settings.is_some().into();
-        document["quota"] = settings.and_then(|settings| settings.quota).into();
-        let retention = settings.map(|settings| &settings.retention);
+        document["configured"] = limits.is_some().into();
+        document["quota"] = limits.as_ref().and_then(|limits| limits.quota).into();
+        let retention = limits.as_ref().map(|limits| &limits.retention);
         let time = retention.and_then(|retention| retention.time);
         document["retentionDays"] = days(time).into();
         document["retentionSeconds"] = time.into();

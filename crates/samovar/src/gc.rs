@@ -8,8 +8,7 @@ use std::io::Write;
 
 use anyhow::bail;
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use samovar_server::config::CacheSettings;
-use samovar_server::server::unserved;
+use samovar_server::server::{retentions, unserved};
 use samovar_storage::gc::{Collector, Retention, Retentions, Rules, Verdict, preview};
 use samovar_storage::metadata::{Sqlite, caches, collect, totals};
 use samovar_storage::objects::Directory;
@@ -74,9 +73,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
     let config = serve::configuration(&serve::settings(matches)?)?;
     let directory = storage::directory(&config)?;
     let metadata = open(&directory, false)?;
-    let of_cache =
-        |cache: &CacheSettings| (cache.storage_name().to_owned(), cache.retention.clone());
-    let retentions: Retentions = config.caches.iter().map(of_cache).collect();
+    let retentions = retentions(&config);
     let is_now = matches.get_flag("now");
     let rules = match is_now {
         true => Rules::default().at_once(),

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use support::{samovar, user};
 use support_uploads::Site;
-use support_upstreams::{Act, Client, FileCache, Relay, Seen, Upstream, field};
+use support_upstreams::{Act, Client, FileCache, Large, Relay, Seen, Upstream, field};
 use testkit::closed_port::ClosedPort;
 use testkit::eventually;
 use testkit::http1::Connection;
@@ -424,52 +424,6 @@ fn a_certificate_that_is_not_trusted_is_a_miss() {
     );
     let line = relay.server.wait_for("is not asked until it answers again");
     assert!(line.contains("certificate"), "{line}");
-}
-
-/// A NAR of many megabytes, in a cache of its own.
-struct Large {
-    _dir: tempfile::TempDir,
-    upstream: Upstream,
-    relay: Relay,
-    target: String,
-    nar: Vec<u8>,
-}
-
-impl Large {
-    fn new(options: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let store = OwnStore::new();
-        let file = dir.path().join("large");
-        std::fs::write(&file, support_upstreams::noise(48 << 20)).unwrap();
-        let path = store.add(&file);
-        let root = dir.path().join("cache");
-        let (secret, key) = key_pair(dir.path(), "large-1");
-        let (to, from) = (
-            format!(
-                "file://{}?compression=none&secret-key={}",
-                root.display(),
-                secret.display()
-            ),
-            local(store.root()),
-        );
-        let mut copy = store.nix.command("nix", store.root());
-        output(copy.args(["copy", "--from", &from, "--to", &to, &path]));
-        let upstream = Upstream::start(&root, |_| Act::Serve);
-        let url = upstream.url();
-        let relay = Relay::with(&format!(
-            "{options}[upstreams.up]\nurl = {url:?}\npublic-keys = [{key:?}]\ntimeout = \"60s\"\n"
-        ));
-        let narinfo = relay.narinfo(&path).0.text();
-        let of_upstream =
-            std::fs::read_to_string(root.join(format!("{}.narinfo", hash_part(&path)))).unwrap();
-        Self {
-            nar: std::fs::read(root.join(field(&of_upstream, "URL"))).unwrap(),
-            target: format!("/{}", field(&narinfo, "URL")),
-            _dir: dir,
-            upstream,
-            relay,
-        }
-    }
 }
 
 #[test]

@@ -87,7 +87,7 @@ fn what_an_upstream_answers_is_counted() {
         .filter(is_ours)
         .map(str::to_owned)
         .collect();
-    assert_eq!(there.len(), 6, "{there:?}");
+    assert_eq!(there.len(), 8, "{there:?}");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     for (file, shows_all) in [
         ("rig/grafana/dashboards/cache.json", true),

@@ -18,6 +18,7 @@ pub(super) fn section(upstreams: &[UpstreamStatus]) -> Markup {
                     th.number scope="col" { "absent" }
                     th.number scope="col" { "NARs" }
                     th.number scope="col" { "received" }
+                    th.number scope="col" { "sent from the storage" }
                     th.number scope="col" { "faults" }
                 } }
                 tbody { @for one in upstreams { tr {
@@ -35,6 +36,7 @@ pub(super) fn section(upstreams: &[UpstreamStatus]) -> Markup {
                     td.number { (Count(one.absent_count)) }
                     td.number { (Count(one.nar_count)) }
                     td.number { (Size(one.nar_len).brief()) }
+                    td.number { (Size(one.kept_len).brief()) }
                     td.number { (Count(one.fault_count)) }
                 } } }
             }

@@ -302,7 +302,9 @@ impl Cache {
             Route::NoPath(_) => return reply.prepared(fixed.get(Fixed::NoPath)),
             Route::Metrics if self.shown_metrics().is_some() => return reply.dispatch_slow(),
             // The URL is not part of the cache protocol, but may be that of a page.
-            Route::UpstreamNar { .. } if self.upstreams.is_some() => return reply.dispatch(),
+            Route::UpstreamNar { hash_part, .. } if let Some(upstreams) = &self.upstreams => {
+                return upstreams.inline(route, hash_part, reply);
+            }
             Route::Page(_)
             | Route::Upload(_)
             | Route::DebugInfo(None)

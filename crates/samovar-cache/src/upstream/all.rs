@@ -7,6 +7,7 @@ use std::{fmt, io, thread};
 
 use samovar_metrics::{Observer, UpstreamStatus};
 use samovar_nix::StoreDir;
+use samovar_storage::{Storage, StorageError, StoredCache, kept};
 use samovar_upstream::settings::UpstreamSettings;
 use samovar_upstream::via::Pseudonym;
 
@@ -31,15 +32,16 @@ pub struct Upstreams {
 
 impl Upstreams {
     /// Prepares the upstreams. Sends no request. `memory_len`: memory for NARs that are passed on,
-    /// in bytes.
+    /// in bytes. `storage`: where their paths are kept.
     ///
     /// # Errors
     ///
-    /// A URL is invalid, a file cannot be read, or a thread cannot be started.
+    /// A URL is invalid, a file cannot be read, the storage fails, or a thread cannot be started.
     pub fn start(
         settings: Vec<UpstreamSettings>,
         memory_len: usize,
         dir: StoreDir,
+        storage: Option<&Arc<Storage>>,
         observer: Arc<dyn Observer>,
     ) -> io::Result<Arc<Self>> {
         let mut random = [0; 8];
@@ -50,7 +52,9 @@ impl Upstreams {
         let one = |(id, settings): (usize, &UpstreamSettings)| {
             let number = (id, on_failed(director.clone(), Arc::clone(&changes)));
             let (pseudonym, observer) = (Arc::clone(&pseudonym), Arc::clone(&observer));
-            let one = Upstream::new(settings.clone(), number, pseudonym, observer);
+            let kept = kept_cache(settings, storage).map_err(io::Error::other)?;
+            let own = (settings.clone(), kept);
+            let one = Upstream::new(own, number, pseudonym, observer);
             one.map(Arc::new).map_err(io::Error::other)
         };
         let all: Vec<_> = settings
@@ -124,6 +128,18 @@ impl Upstreams {
     pub(super) fn ask(&self, ask: Ask) {
         self.tell(Message::Ask(ask));
     }
+}
+
+/// Returns the cache of the storage in which the paths of an upstream are kept.
+fn kept_cache(
+    settings: &UpstreamSettings,
+    storage: Option<&Arc<Storage>>,
+) -> Result<Option<StoredCache>, StorageError> {
+    let (Some(storage), Some(len)) = (storage, settings.keep) else {
+        return Ok(None);
+    };
+    let stored = storage.cache(&kept::cache_name(&settings.name), false)?;
+    Ok(Some(stored.with_quota(Some(len))))
 }
 
 /// Returns the function that tells the director of a NAR that an upstream could not send.

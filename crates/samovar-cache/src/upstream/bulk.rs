@@ -47,8 +47,13 @@ impl OtherPaths for UpstreamPaths {
             return Ok(());
         };
         let (sender, results) = mpsc::channel();
+        let mut kept = Vec::new();
         for (index, (hash_part, answer)) in hash_parts.iter().zip(&*answers).enumerate() {
             if !matches!(answer, Err(refusal) if refusal.is_absence()) {
+                continue;
+            }
+            if let Some(found) = self.upstreams.kept_path(*hash_part) {
+                kept.push((index, found));
                 continue;
             }
             let sender = sender.clone();
@@ -60,6 +65,11 @@ impl OtherPaths for UpstreamPaths {
             self.upstreams.ask(wanted, Arc::clone(via), Box::new(done));
         }
         drop(sender);
+        for (index, found) in kept {
+            if let Some(answer) = answers.get_mut(index) {
+                *answer = self.upstreams.answer(&found);
+            }
+        }
         // Each look-up ends within its budget.
         for (index, looked_up) in results {
             let Some(answer) = answers.get_mut(index) else {

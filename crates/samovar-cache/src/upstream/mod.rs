@@ -18,6 +18,7 @@ mod body;
 mod bulk;
 mod decompressors;
 mod director;
+mod kept;
 mod many;
 mod message;
 mod of_cache;
@@ -27,6 +28,7 @@ mod request;
 mod tracked;
 mod transfer;
 mod visit;
+mod window;
 
 pub use self::all::Upstreams;
 pub(crate) use self::of_cache::CacheUpstreams;

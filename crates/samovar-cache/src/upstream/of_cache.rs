@@ -27,7 +27,7 @@ use crate::route::Route;
 use crate::upstream::all::Upstreams;
 use crate::upstream::body::UpstreamBody;
 use crate::upstream::message::{Ask, Done, LookedUp, Miss, Wanted};
-use crate::upstream::one::{FOUND_TIME, Found};
+use crate::upstream::one::{FOUND_TIME, Found, Upstream};
 use crate::upstream::request::{Failed, file_len};
 use crate::upstream::transfer::{Joined, Transfer};
 
@@ -38,7 +38,7 @@ const SHARD_COUNT: usize = 16;
 const MEMORY_LEN: usize = 16 << 20;
 
 /// Text of a 416.
-const BEYOND: &str = "Beyond the end.\n";
+pub(super) const BEYOND: &str = "Beyond the end.\n";
 
 /// The configuration of the upstreams of one cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,11 +111,11 @@ impl MemoryLen for Fact {
 
 /// The parts of a request that its response depends on.
 #[derive(Debug, Clone)]
-struct Request {
-    is_head: bool,
+pub(super) struct Request {
+    pub(super) is_head: bool,
     /// The form in which a narinfo is sent.
     form: NarinfoForm,
-    range: Option<Vec<u8>>,
+    pub(super) range: Option<Vec<u8>>,
     via: Arc<[u8]>,
     /// Whether the response is for this client alone.
     is_private: bool,
@@ -157,9 +157,7 @@ impl CacheUpstreams {
     /// Returns the public keys that clients must trust to use paths of the upstreams, each once:
     /// those of upstreams whose paths are not signed by this cache.
     pub(crate) fn client_keys(&self) -> Vec<String> {
-        let all = self.upstreams.list();
-        let asked = self.ids.iter().filter_map(|id| all.get(*id));
-        let theirs = asked.filter(|one| one.settings.resign == Resign::No);
+        let theirs = self.asked().filter(|one| one.settings.resign == Resign::No);
         let mut keys: Vec<String> = Vec::new();
         for key in theirs.flat_map(|one| &one.settings.public_keys) {
             let key = key.to_string();
@@ -168,6 +166,12 @@ impl CacheUpstreams {
             }
         }
         keys
+    }
+
+    /// Returns the upstreams that this cache asks.
+    pub(super) fn asked(&self) -> impl Iterator<Item = &Arc<Upstream>> {
+        let all = self.upstreams.list();
+        self.ids.iter().filter_map(|id| all.get(*id))
     }
 
     /// Answers a request on an I/O thread from memory, or dispatches it. The path is neither in the
@@ -180,6 +184,7 @@ impl CacheUpstreams {
             {
                 reply.prepared(&narinfo.prepared)
             }
+            _ if self.may_keep(hash_part) => reply.dispatch_slow(),
             _ => reply.dispatch(),
         }
     }
@@ -238,7 +243,7 @@ impl CacheUpstreams {
         self.known.insert(hash_part, fact);
     }
 
-    fn reader(&self) -> &Reader {
+    pub(super) fn reader(&self) -> &Reader {
         &self.narinfos.reader
     }
 
@@ -253,6 +258,9 @@ impl CacheUpstreams {
             Ok(request) => request,
             Err(response) => return response,
         };
+        if let Some(found) = self.kept_path(hash_part) {
+            return request.mark(self.found(&found, &request));
+        }
         let (responder, response) = Response::later();
         let cache = Arc::clone(self);
         let via = Arc::clone(&request.via);
@@ -287,6 +295,9 @@ impl CacheUpstreams {
             Ok(request) => request,
             Err(response) => return response,
         };
+        if let Some(response) = self.kept_nar(&request, hash_part, (nar_hash, compression)) {
+            return request.mark(response);
+        }
         let (responder, response) = Response::later();
         let wanted = Wanted {
             nar: Some((nar_hash, compression)),
@@ -297,7 +308,7 @@ impl CacheUpstreams {
     }
 
     /// Returns the response with the NAR of a path that an upstream has, if it is in the NAR cache.
-    fn kept(&self, request: &Request, narinfo: &NarInfo) -> Option<Response> {
+    fn cached(&self, request: &Request, narinfo: &NarInfo) -> Option<Response> {
         let cache = self.reader().shared.nar_cache.as_ref()?;
         let cached = cache.get_upstream((narinfo.nar_hash, narinfo.compression))?;
         let part = Part::of_range(request.range.as_deref(), cached.len(), BEYOND);
@@ -327,7 +338,7 @@ impl CacheUpstreams {
                 let response = head_of_nar(&found.narinfo);
                 return responder.respond(request.mark(response));
             }
-            if let Some(response) = cache.kept(&request, &found.narinfo) {
+            if let Some(response) = cache.cached(&request, &found.narinfo) {
                 return responder.respond(request.mark(response));
             }
             let (of, of_cache) = (Arc::clone(&found), Arc::clone(&cache));
@@ -387,13 +398,14 @@ impl CacheUpstreams {
         });
     }
 
-    /// Whether a path is in the store or was uploaded, as far as memory tells.
+    /// Whether a path is in the store, was uploaded or is kept, as far as memory tells.
     fn is_local(&self, hash_part: &HashPart) -> bool {
         let uploads = self.uploads.as_ref();
         let catalog = self.reader().store().catalog();
         uploads.is_some_and(|uploads| uploads.may_contain(*hash_part))
             || !self.reader().policy.rules_out(hash_part)
                 && catalog.is_some_and(|catalog| catalog.current().may_contain(hash_part))
+            || self.may_keep(hash_part)
     }
 
     /// Returns the parts of a request that matter later. The error is the response to a request
@@ -453,7 +465,12 @@ impl CacheUpstreams {
 
     /// Returns the metadata of a path that an upstream has, if the policy admits it.
     fn info(&self, found: &Found) -> Result<PathInfo, Refusal> {
-        let info = info_of(&found.narinfo, self.reader().policy.now());
+        self.admit(&found.narinfo)
+    }
+
+    /// Returns the metadata of a narinfo, if the policy admits it.
+    pub(super) fn admit(&self, narinfo: &NarInfo) -> Result<PathInfo, Refusal> {
+        let info = info_of(narinfo, self.reader().policy.now());
         if !self.reader().policy.is_open() {
             self.reader().admit_foreign(&info)?;
         }
@@ -477,7 +494,7 @@ impl CacheUpstreams {
     }
 
     /// Returns the response about a path that the policy hides, or about which it cannot decide.
-    fn refused(&self, refusal: Refusal) -> Response {
+    pub(super) fn refused(&self, refusal: Refusal) -> Response {
         match refusal.is_absence() {
             true => self.not_here(),
             false => refusal.answer().response(),
@@ -534,7 +551,7 @@ impl Request {
 }
 
 /// Returns the response to HEAD for a NAR. Nothing is requested for it.
-fn head_of_nar(narinfo: &NarInfo) -> Response {
+pub(super) fn head_of_nar(narinfo: &NarInfo) -> Response {
     let body = match file_len(narinfo) {
         Some(len) => Body::Source(Box::new(Unread(len))),
         None => Body::Empty,

@@ -11,6 +11,7 @@ use samovar_client::remote::Remote;
 use samovar_metrics::{Event, Observer, UpstreamStatus};
 use samovar_nix::narinfo::NarInfo;
 use samovar_nix::{HashPart, StoreDir};
+use samovar_storage::StoredCache;
 use samovar_upstream::bulk::Reply;
 use samovar_upstream::settings::UpstreamSettings;
 use samovar_upstream::via::Pseudonym;
@@ -45,6 +46,8 @@ pub(crate) struct Upstream {
     pub(super) look_ups: Pool,
     pub(super) nars: Pool,
     pub(crate) counts: Counts,
+    /// Where its paths are kept; `None`: nowhere.
+    pub(crate) kept: Option<StoredCache>,
     /// Why the upstream is not asked at present; empty if it is.
     down: Mutex<String>,
 }
@@ -64,6 +67,10 @@ pub(crate) struct Counts {
     pub(crate) nar_count: AtomicU64,
     /// Bytes of NARs, as compressed by the upstream.
     pub(crate) nar_len: AtomicU64,
+    /// NARs that were sent from kept copies.
+    pub(crate) kept_count: AtomicU64,
+    /// Bytes of these NARs.
+    pub(crate) kept_len: AtomicU64,
     /// The last fault, as a sentence.
     pub(crate) last_fault: Mutex<String>,
 }
@@ -92,7 +99,7 @@ impl Upstream {
     ///
     /// A sentence: the URL is invalid, or a file cannot be read.
     pub(super) fn new(
-        settings: UpstreamSettings,
+        (settings, kept): (UpstreamSettings, Option<StoredCache>),
         (id, on_failed): (usize, OnFailed),
         pseudonym: Arc<Pseudonym>,
         observer: Arc<dyn Observer>,
@@ -108,6 +115,7 @@ impl Upstream {
             look_ups: Pool::new(format!("ask-{name}"), LOOK_UP_COUNT_MAX),
             nars: Pool::new(format!("get-{name}"), NAR_COUNT_MAX),
             counts: Counts::default(),
+            kept,
             down: Mutex::default(),
             settings,
         })
@@ -241,6 +249,8 @@ impl Upstream {
             last_fault: counts.last_fault.locked().clone(),
             nar_count: of(&counts.nar_count),
             nar_len: of(&counts.nar_len),
+            kept_count: of(&counts.kept_count),
+            kept_len: of(&counts.kept_len),
         }
     }
 
@@ -253,6 +263,15 @@ impl Upstream {
             reason: failed.reason(),
         });
         (self.on_failed)(self.id, narinfo.store_path.hash_part(), failed);
+    }
+
+    /// Reports that a path of the upstream is passed on and not kept.
+    pub(super) fn not_kept(&self, narinfo: &NarInfo, reason: &dyn fmt::Display) {
+        self.observer.event(&Event::NotKept {
+            upstream: &self.settings.name,
+            path: &narinfo.store_path.base_name(),
+            reason,
+        });
     }
 
     /// Returns the number of the upstream at the director.

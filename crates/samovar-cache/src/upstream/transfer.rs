@@ -1,10 +1,10 @@
 //! [`Transfer`]: a NAR that arrives from an upstream, for any number of readers.
 //!
-//! A thread of the upstream's pool receives the NAR, verifies it in passing, and writes it to the
-//! NAR cache, from which readers read, each at its own speed. If the NAR cache does not take it,
-//! its last bytes are in a window of memory. The thread then waits while the fastest reader has not
-//! read the window, and a reader that falls behind the window gets a transfer of its own, which
-//! begins anew. The thread ends when no reader is left.
+//! A thread of the upstream's pool receives the NAR, verifies it in passing, and writes it to a
+//! copy in the storage or in the NAR cache. Readers read the copy, each at its own speed. If none
+//! is made, the last bytes of the NAR are in a window of memory. The thread then waits while the
+//! fastest reader has not read the window, and a reader that falls behind the window gets a
+//! transfer of its own, which begins anew. The thread ends when no reader is left.
 //!
 //! Readers get the last piece only when the NAR has turned out to be right. So no reader gets the
 //! end of a wrong one. A short NAR is received as a whole before the first response to it: if it is
@@ -13,7 +13,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
@@ -22,13 +22,15 @@ use std::time::Duration;
 use samovar_http::Waker;
 use samovar_nix::NarHash;
 use samovar_nix::narinfo::Compression;
-use samovar_verify::{Limits, VerifyError, verify_unnamed};
+use samovar_storage::kept::{self, Keeping};
+use samovar_verify::{Limits, Verified, VerifyError, verify_unnamed};
 
 use crate::known::nar_cache::{CachedNar, NarCache, Recording};
 use crate::sync::{Locked, unpoisoned};
 use crate::upstream::decompressors::Decompressors;
 use crate::upstream::one::{Counts, Found};
 use crate::upstream::request::{Failed, Said, Trouble, stated_len};
+use crate::upstream::window::{NarCopy, Window};
 
 /// Maximum length of a file that is received before the first response, in bytes, if it is written
 /// to the NAR cache. A longer file that is wrong is found out only after the first bytes were sent.
@@ -134,6 +136,9 @@ struct Reader {
     at: u64,
     waker: Option<Waker>,
 }
+
+/// A NAR that was received and verified: the length of its file, if stated, and what keeps it.
+type Received = (Option<u64>, Option<(Keeping, Verified)>);
 
 /// What a reader gets.
 pub(super) enum Piece {
@@ -304,13 +309,19 @@ impl Transfer {
         // A panic must not leave those who wait.
         let ending = Ending(&self);
         match self.receive() {
-            Ok(len) => self.start(len, Phase::Complete),
+            Ok((len, kept)) => {
+                self.start(len, Phase::Complete);
+                // Clients do not wait until the disk is written.
+                if let Some((keeping, verified)) = kept {
+                    self.keep(keeping, verified);
+                }
+            }
             Err(failed) => self.fail(failed),
         }
         drop(ending);
     }
 
-    fn receive(self: &Arc<Self>) -> Result<Option<u64>, Failed> {
+    fn receive(self: &Arc<Self>) -> Result<Received, Failed> {
         let (upstream, narinfo) = (&self.found.upstream, &self.found.narinfo);
         let watched = Arc::downgrade(self);
         let is_abandoned = move || watched.upgrade().is_none_or(|it| it.is_abandoned());
@@ -321,8 +332,8 @@ impl Transfer {
             Said::Found(file) => file,
         };
         let len = stated_len(narinfo, file.len())?;
-        let recording = len.and_then(|len| self.record(len));
-        let whole_len_max = match recording {
+        let copy = self.copy(len);
+        let whole_len_max = match copy {
             Some(_) => WHOLE_LEN_MAX,
             None => WHOLE_IN_MEMORY_LEN_MAX,
         };
@@ -330,13 +341,7 @@ impl Transfer {
         if !is_whole {
             self.start(len, Phase::Flowing);
         }
-        let mut window = Window {
-            transfer: self,
-            held: None,
-            is_whole,
-            recording,
-            copied_len: 0,
-        };
+        let mut window = Window::new(self, is_whole, copy);
         let limits = Limits {
             nar_size_max: narinfo.nar_size,
             ..Limits::default()
@@ -371,16 +376,37 @@ impl Transfer {
             ));
         }
         let ended = window.finish();
-        ended.map_err(|error| Failed::Trouble(error.to_string()))?;
+        let keeping = ended.map_err(|error| Failed::Trouble(error.to_string()))?;
         Counts::add(&upstream.counts.nar_count, 1);
-        Ok(len)
+        let kept = keeping.map(|keeping| (keeping, verified));
+        Ok((len, kept))
     }
 
-    /// Starts a copy of a file of this length in the NAR cache.
-    fn record(&self, len: u64) -> Option<Recording> {
-        let narinfo = &self.found.narinfo;
+    /// Starts the copy of a file of this length: in the storage, or else in the NAR cache.
+    fn copy(&self, len: Option<u64>) -> Option<NarCopy> {
+        let Found {
+            upstream, narinfo, ..
+        } = &*self.found;
+        if let Some(kept) = &upstream.kept {
+            match kept::begin(kept, len) {
+                Ok(keeping) => return Some(NarCopy::Kept(keeping)),
+                Err(reason) => upstream.not_kept(narinfo, &reason),
+            }
+        }
         let form = (&narinfo.nar_hash, narinfo.compression);
-        Recording::start_upstream(self.nar_cache.as_ref()?, form, narinfo.nar_size, len)
+        let cache = self.nar_cache.as_ref()?;
+        let recording = Recording::start_upstream(cache, form, narinfo.nar_size, len?);
+        recording.map(NarCopy::Cached)
+    }
+
+    /// Publishes a NAR that was received and verified as one that is kept.
+    fn keep(&self, keeping: Keeping, verified: Verified) {
+        let Found {
+            upstream, narinfo, ..
+        } = &*self.found;
+        if let Err(reason) = keeping.finish(verified, narinfo.clone()) {
+            upstream.not_kept(narinfo, &reason);
+        }
     }
 
     /// Begins a phase in which readers get bytes of a file of this length, and tells those who
@@ -423,8 +449,24 @@ impl Transfer {
         }
     }
 
+    /// Reports that a copy cannot be written. The NAR is passed on without it.
+    pub(super) fn copy_failed(&self, error: &io::Error) {
+        let Found {
+            upstream, narinfo, ..
+        } = &*self.found;
+        // The NAR cache reports its own failures.
+        if upstream.kept.is_some() {
+            upstream.not_kept(narinfo, error);
+        }
+    }
+
+    /// Holds the complete copy while this transfer has readers.
+    pub(super) fn hold(&self, cached: Option<Arc<CachedNar>>) {
+        self.state.locked().cached = cached;
+    }
+
     /// Lets readers read this many bytes of the copy, and all further ones from the window.
-    fn copied(&self, file: &Arc<File>, len: u64) {
+    pub(super) fn copied(&self, file: &Arc<File>, len: u64) {
         let mut state = self.state.locked();
         let added = len.saturating_sub(state.end);
         state.copy = Some((Arc::clone(file), len));
@@ -435,7 +477,7 @@ impl Transfer {
     }
 
     /// Adds a piece to the window. Unless the whole file is received first, waits for room.
-    fn add(&self, piece: Arc<[u8]>, is_whole: bool) -> io::Result<()> {
+    pub(super) fn add(&self, piece: Arc<[u8]>, is_whole: bool) -> io::Result<()> {
         let len = piece.len() as u64;
         let mut state = self.state.locked();
         loop {
@@ -532,55 +574,5 @@ impl fmt::Debug for Transfer {
         f.debug_struct("Transfer")
             .field("url", &self.found.narinfo.url)
             .finish_non_exhaustive()
-    }
-}
-
-/// Gives all but the last piece to the readers of a transfer.
-struct Window<'a> {
-    transfer: &'a Transfer,
-    /// The last piece, if it is not in the copy.
-    held: Option<Arc<[u8]>>,
-    is_whole: bool,
-    /// The copy in the NAR cache; `None`: there is none, or writing has failed.
-    recording: Option<Recording>,
-    /// Length of the copy in bytes.
-    copied_len: u64,
-}
-
-impl Window<'_> {
-    /// Gives the last piece to the readers, because the NAR is right.
-    fn finish(mut self) -> io::Result<()> {
-        if let Some(recording) = self.recording.take() {
-            self.transfer.copied(recording.written().0, self.copied_len);
-            // Without capacity, the copy is only for those who read it now.
-            self.transfer.state.locked().cached = recording.finish(None);
-        }
-        match self.held.take() {
-            Some(last) => self.transfer.add(last, self.is_whole),
-            None => Ok(()),
-        }
-    }
-}
-
-impl Write for Window<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if let Some(recording) = self.recording.take() {
-            let file = Arc::clone(recording.written().0);
-            // What was the last piece is not any longer.
-            self.transfer.copied(&file, self.copied_len);
-            self.recording = recording.append(bytes);
-            if self.recording.is_some() {
-                self.copied_len += bytes.len() as u64;
-                return Ok(bytes.len());
-            }
-        }
-        if let Some(before) = self.held.replace(bytes.into()) {
-            self.transfer.add(before, self.is_whole)?;
-        }
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }

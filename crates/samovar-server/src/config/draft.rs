@@ -40,6 +40,8 @@ pub(super) struct CacheDraft {
 pub(super) struct UpstreamDraft {
     pub(super) upstream: UpstreamSettings,
     pub(super) public_keys: Option<Vec<PublicKey>>,
+    pub(super) keep: Option<bool>,
+    pub(super) keep_size: Option<u64>,
 }
 
 impl Default for UpstreamDraft {
@@ -47,7 +49,31 @@ impl Default for UpstreamDraft {
         Self {
             upstream: UpstreamSettings::new(String::new(), String::new()),
             public_keys: None,
+            keep: None,
+            keep_size: None,
         }
+    }
+}
+
+impl UpstreamDraft {
+    /// Returns [`UpstreamSettings::keep`]. `table`: the full name of the upstream's table.
+    pub(super) fn keep(&self, table: &str, has_storage: bool) -> Result<Option<u64>, ConfigError> {
+        let option = match (self.keep, self.keep_size) {
+            (Some(true), _) => "keep = true",
+            (_, Some(_)) => "keep-size",
+            (_, None) => "",
+        };
+        if !option.is_empty() {
+            let full = format!("{table}.{option}");
+            if !has_storage {
+                return Err(requires(&full, "storage"));
+            }
+            if self.keep == Some(false) {
+                return Err(requires(&full, &format!("{table}.keep = true")));
+            }
+        }
+        let is_kept = self.keep.unwrap_or(has_storage);
+        Ok(is_kept.then_some(self.keep_size.unwrap_or(UpstreamSettings::KEEP_LEN)))
     }
 }
 

@@ -74,7 +74,9 @@ pub fn read(
     }
     let key_file = variable("NIX_SECRET_KEY_FILE").map(PathBuf::from);
     config.caches = caches(settings, &config, key_file.as_deref(), &credential)?;
-    config.upstreams = upstreams(settings, std::mem::take(&mut config.upstreams), &credential)?;
+    let of_urls = std::mem::take(&mut config.upstreams);
+    let has_storage = config.storage.is_some();
+    config.upstreams = upstreams(settings, of_urls, has_storage, &credential)?;
     check_uses(settings, &config)?;
     check_shown_metrics(&config)?;
     config.files = settings.files().to_vec();

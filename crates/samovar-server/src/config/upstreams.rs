@@ -20,11 +20,12 @@ const URLS: &str = "upstream";
 pub(super) fn upstreams(
     settings: &Settings,
     of_urls: Vec<UpstreamSettings>,
+    has_storage: bool,
     credential: FindCredential<'_>,
 ) -> Result<Vec<UpstreamSettings>, ConfigError> {
     let mut upstreams = Vec::new();
     for (name, origin) in settings.named(Scope::Upstream) {
-        let upstream = of_table(settings, name, origin, credential)?;
+        let upstream = of_table(settings, name, origin, has_storage, credential)?;
         let url = without_login(&upstream.url);
         if let Some(other) = with_url(&upstreams, &url) {
             return Err(ConfigError::Conflict(format!(
@@ -35,7 +36,12 @@ pub(super) fn upstreams(
         upstreams.push(upstream);
     }
     if let Some(setting) = settings.exactly(URLS) {
+        let in_tables = upstreams.len();
         add_urls(&mut upstreams, of_urls, &setting.origin)?;
+        let keep = has_storage.then_some(UpstreamSettings::KEEP_LEN);
+        upstreams[in_tables..]
+            .iter_mut()
+            .for_each(|one| one.keep = keep);
     }
     upstreams.sort_by(|left, right| left.name.cmp(&right.name));
     Ok(upstreams)
@@ -46,6 +52,7 @@ fn of_table(
     settings: &Settings,
     name: &str,
     origin: &Origin,
+    has_storage: bool,
     credential: FindCredential<'_>,
 ) -> Result<UpstreamSettings, ConfigError> {
     let mut draft = UpstreamDraft::default();
@@ -55,9 +62,11 @@ fn of_table(
         Some((name, setting))
     };
     set_all(options::upstream::OPTIONS, &mut draft, find, credential)?;
+    let table = format!("{}.{name}", Scope::Upstream.table());
+    let keep = draft.keep(&table, has_storage)?;
     let mut upstream = draft.upstream;
     upstream.name = name.to_owned();
-    let table = format!("{}.{name}", Scope::Upstream.table());
+    upstream.keep = keep;
     if upstream.url.is_empty() {
         return Err(ConfigError::Conflict(format!(
             "{origin}: {table} has no url: set {table}.url, or remove the table"

@@ -9,10 +9,12 @@ use samovar_cache::{
     load_key,
 };
 use samovar_metrics::Observer;
+use samovar_storage::gc::Retentions;
 use samovar_storage::metadata::CacheSummary;
-use samovar_storage::{Storage, StorageError, mirrored};
+use samovar_storage::{Storage, StorageError, kept, mirrored};
 use samovar_store::Store;
 use samovar_text::counted;
+use samovar_upstream::settings::UpstreamSettings;
 
 use crate::config::{CacheSettings, Configuration, Pages};
 use crate::log::ErrorLog;
@@ -60,11 +62,16 @@ pub(super) fn replace(
     let mirror = mirror_first(&caches);
     let upstreams = match site.upstreams() {
         Some(same) if same.are_of(&config.upstreams, config.upstream_memory_len) => Some(same),
-        _ => upstreams(config, site.store(), site.observer_of_events())?,
+        _ => upstreams(
+            config,
+            site.store(),
+            site.storage(),
+            site.observer_of_events(),
+        )?,
     };
     site.reconfigure(caches, upstreams, mirror)?;
     if let Some(storage) = site.storage() {
-        set_retentions(&config.caches, storage);
+        storage.set_retentions(retentions(config));
         // The directory may have become the mirror of another cache.
         storage.check_mirror();
     }
@@ -83,6 +90,7 @@ pub(super) fn replace(
 pub(super) fn upstreams(
     config: &Configuration,
     store: &dyn Store,
+    storage: Option<&Arc<Storage>>,
     observer: &Arc<dyn Observer>,
 ) -> anyhow::Result<Option<Arc<Upstreams>>> {
     if config.upstreams.is_empty() {
@@ -94,6 +102,7 @@ pub(super) fn upstreams(
         settings,
         memory_len,
         dir,
+        storage,
         Arc::clone(observer),
     )?))
 }
@@ -207,7 +216,9 @@ pub fn unserved(
 ) -> impl Iterator<Item = (String, String)> {
     let is_unserved = move |cache: &CacheSummary| {
         let mut settings = settings.iter();
-        cache.path_count > 0 && settings.all(|settings| settings.storage_name() != cache.name)
+        cache.path_count > 0
+            && !kept::is_of_upstream(&cache.name)
+            && settings.all(|settings| settings.storage_name() != cache.name)
     };
     let describe = |cache: CacheSummary| {
         let paths = counted(cache.path_count, "path");
@@ -245,11 +256,18 @@ pub(super) fn mirror_first(
     move || first.map_or(Ok(()), |first| mirrored::become_mirrored(&first))
 }
 
-/// Sets how long the storage keeps what the caches have.
-pub(super) fn set_retentions(settings: &[CacheSettings], storage: &Storage) {
-    let retention =
+/// Returns how long the storage keeps what the caches have, and what it keeps of upstreams.
+pub fn retentions(config: &Configuration) -> Retentions {
+    let of_cache =
         |cache: &CacheSettings| (cache.storage_name().to_owned(), cache.retention.clone());
-    storage.set_retentions(settings.iter().map(retention).collect());
+    let of_upstream = |upstream: &UpstreamSettings| {
+        let retention = kept::retention(upstream.keep);
+        (kept::cache_name(&upstream.name), retention)
+    };
+    let of_caches = config.caches.iter().map(of_cache);
+    of_caches
+        .chain(config.upstreams.iter().map(of_upstream))
+        .collect()
 }
 
 /// Returns the file with the certificate authorities of client certificates; `None` if clients are

@@ -83,6 +83,8 @@ counts! {
     UpstreamDown = "upstream_down",
     /// An upstream cache has sent something that is not passed on.
     UpstreamFault = "upstream_fault",
+    /// A path of an upstream cache was passed on, but not kept.
+    NotKept = "upstream_not_kept",
     /// A handler panicked.
     Panicked = "panicked",
     /// Any other event of the engine.

@@ -30,7 +30,7 @@ use samovar_cache::Upstreams;
 use crate::config::Configuration;
 use crate::daemon::{Background, Identity};
 use crate::log::{ErrorLog, Level};
-pub use caches::{PolicyRootFault, root_faults, signing, unserved};
+pub use caches::{PolicyRootFault, retentions, root_faults, signing, unserved};
 use events::Ended;
 pub use events::STOP_TIME;
 pub use reload::{Again, Applied};

@@ -192,6 +192,7 @@ impl Logs {
             Event::UpstreamDown { .. } => (Some(Count::UpstreamDown), Each(Warning)),
             Event::UpstreamUp { .. } => (None, Each(Info)),
             Event::UpstreamFault { .. } => (Some(Count::UpstreamFault), Limited(Warning, paths)),
+            Event::NotKept { .. } => (Some(Count::NotKept), Limited(Warning, limits)),
         }
     }
 }

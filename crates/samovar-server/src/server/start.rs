@@ -245,7 +245,7 @@ impl<'a> Bound<'a> {
                     .map_or_else(String::new, |pid| format!(" (process {pid})"))
             );
             caches::add_uploads(&mut caches, &config.caches, storage)?;
-            caches::set_retentions(&config.caches, storage);
+            storage.set_retentions(caches::retentions(config));
             for warning in caches::upload_warnings(&config.caches, storage)? {
                 logs.errors.warning(warning);
             }
@@ -265,7 +265,7 @@ impl<'a> Bound<'a> {
             None => Arc::clone(logs) as _,
         };
         let shown = self.admin.as_ref().filter(|_| config.admin.is_on_cache);
-        let upstreams = caches::upstreams(config, &*store, &observer)?;
+        let upstreams = caches::upstreams(config, &*store, storage.as_ref(), &observer)?;
         let site_config = SiteConfig {
             caches,
             upstreams,

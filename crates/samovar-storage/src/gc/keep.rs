@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::gc::{Retention, Retentions, Rules};
+use crate::layout::is_of_upstream;
 use crate::metadata::{Graph, USE_INTERVAL};
 
 /// Time by which the recorded last use of a path may be older than its last use, in seconds: uses
@@ -24,8 +25,9 @@ pub enum Verdict {
 ///
 /// A path is kept if it is young, pinned or used within its retention time, or if a kept path
 /// refers to it. If the kept paths of a cache exceed its retention size, the paths that were not
-/// used for the longest time are deleted first, but never one that is pinned, young, or used
-/// within [`Rules::young`]. A use of a path counts as a use of its closure.
+/// used for the longest time are deleted first, but never one that is pinned, young, used within
+/// [`Rules::young`], or in the closure of a kept path of another cache. A use of a path counts as a
+/// use of its closure.
 pub(crate) fn decide(
     graph: &Graph,
     retentions: &Retentions,
@@ -63,9 +65,30 @@ pub(crate) fn decide(
         })
         .collect();
     if retentions.iter().any(|retention| retention.size.is_some()) {
+        add_outer(graph, &kept, &mut needed);
         shrink(graph, &retentions, &needed, &mut verdicts);
     }
     verdicts
+}
+
+/// Marks the paths of upstreams that kept uploaded paths need, with their closures.
+fn add_outer(graph: &Graph, kept: &[bool], marked: &mut [bool]) {
+    let mut is_changed = false;
+    let caches = graph.caches.iter();
+    let are_of_upstreams: Vec<bool> = caches.map(|name| is_of_upstream(name)).collect();
+    for (index, path) in graph.paths.iter().enumerate() {
+        if !kept[index] || are_of_upstreams[path.cache as usize] {
+            continue;
+        }
+        for reference in graph.references(index) {
+            let is_outer = graph.paths[reference].cache != path.cache;
+            is_changed |= is_outer && !marked[reference];
+            marked[reference] |= is_outer;
+        }
+    }
+    if is_changed {
+        spread(graph, marked);
+    }
 }
 
 /// Extends the marks from the marked paths to their closures.

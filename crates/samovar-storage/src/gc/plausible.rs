@@ -5,6 +5,7 @@
 use crate::error::Doubt;
 use crate::gc::Verdict;
 use crate::gc::{Retentions, Rules};
+use crate::layout::is_of_upstream;
 use crate::metadata::{DAY, Graph};
 
 /// Number of unused paths up to which a run is never doubted.
@@ -83,11 +84,13 @@ pub(crate) fn of_clock(
 }
 
 /// Returns a reason to doubt the verdicts if they would delete more than half of the paths that
-/// were kept before.
+/// were kept before. Paths of upstreams do not count: they can be requested again.
 pub(crate) fn of_verdicts(graph: &Graph, verdicts: &[Verdict]) -> Option<Doubt> {
     let paths = graph.paths.iter().zip(verdicts);
+    let is_of_upstream = |cache: u32| is_of_upstream(&graph.caches[cache as usize]);
     let counted = paths
-        .filter(|(path, _)| !path.is_condemned && path.retention.is_none_or(|time| time > SHORT));
+        .filter(|(path, _)| !path.is_condemned && path.retention.is_none_or(|time| time > SHORT))
+        .filter(|(path, _)| !is_of_upstream(path.cache));
     let (mut kept, mut dead) = (0, 0);
     for (_, verdict) in counted {
         kept += 1;
@@ -173,7 +176,10 @@ mod tests {
     #[test]
     fn more_than_half_of_many_paths_is_doubted() {
         let of = |kept: usize, dead: usize, days: Option<i64>| {
-            let mut graph = Graph::default();
+            let mut graph = Graph {
+                caches: vec!["a".to_owned()],
+                ..Graph::default()
+            };
             let mut verdicts = vec![Verdict::Keep; kept];
             verdicts.resize(kept + dead, Verdict::Unused);
             for id in 0..verdicts.len() {

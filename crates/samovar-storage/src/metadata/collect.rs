@@ -3,10 +3,10 @@
 use rusqlite::{Connection, OptionalExtension as _, params};
 use samovar_nix::{HashPart, StorePath};
 
-use super::rows::{damaged, path_of, unsigned};
+use super::rows::{base_name, damaged, path_of, unsigned};
 use super::{CacheId, Sqlite, caches};
 use crate::error::StorageError;
-use crate::layout::narinfo_key;
+use crate::layout::{is_of_upstream, narinfo_key};
 
 /// Time of a condemnation whose commit may not have returned yet. Look-ups that began before the
 /// commit do not revive the path, so the time until deletion is counted from
@@ -109,16 +109,8 @@ pub fn graph(database: &Sqlite, time: &Times<'_>) -> Result<Graph, StorageError>
             });
         }
         let ids: Vec<i64> = graph.paths.iter().map(|path| path.id).collect();
-        let mut statement =
-            transaction.prepare("select referrer, reference from reference order by referrer")?;
-        let mut rows = statement.query([])?;
-        graph.starts.push(0);
-        while let Some(row) = rows.next()? {
-            let referrer = position(&ids, &row.get(0)?)? as usize;
-            close_until(&mut graph, referrer)?;
-            graph.references.push(position(&ids, &row.get(1)?)?);
-        }
-        close_until(&mut graph, ids.len())?;
+        let edges = edges(&transaction, &graph, &ids)?;
+        set_references(&mut graph, edges)?;
         let mut statement = transaction
             .prepare("select path_id from pin where expires_at is null or expires_at > ?1")?;
         let mut rows = statement.query([now])?;
@@ -369,11 +361,75 @@ pub(crate) fn free_keys(database: &Sqlite, before: i64) -> Result<(), StorageErr
     Ok(())
 }
 
-/// Sets the end of the list of references for all paths before `index` that have none yet.
-fn close_until(graph: &mut Graph, index: usize) -> Result<(), StorageError> {
-    let end = u32::try_from(graph.references.len());
-    let end = end.map_err(|_too_many| damaged("more than 4294967295 references"))?;
-    graph.starts.resize(index + 1, end);
+/// Returns each reference as the indices of a path and of the path to which it refers. A reference
+/// that is outside of the cache is one to the paths of upstreams that are kept.
+fn edges(
+    transaction: &Connection,
+    graph: &Graph,
+    ids: &[i64],
+) -> Result<Vec<(u32, u32)>, StorageError> {
+    let mut edges = Vec::new();
+    let mut statement = transaction.prepare("select referrer, reference from reference")?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        edges.push((position(ids, &row.get(0)?)?, position(ids, &row.get(1)?)?));
+    }
+    let kept = kept(transaction, graph, ids)?;
+    if !kept.is_empty() {
+        let mut statement =
+            transaction.prepare("select referrer, base_name from outer_reference")?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let hash_part = base_name(&row.get::<_, String>(1)?)?.hash_part();
+            let referrer = position(ids, &row.get(0)?)?;
+            let from = kept.partition_point(|(other, _)| *other < hash_part);
+            let same = kept[from..]
+                .iter()
+                .take_while(|(other, _)| *other == hash_part);
+            edges.extend(same.map(|(_, index)| (referrer, *index)));
+        }
+    }
+    edges.sort_unstable();
+    edges.dedup();
+    Ok(edges)
+}
+
+/// Returns the paths of upstreams that are kept: their hash parts, sorted, with their indices.
+fn kept(
+    transaction: &Connection,
+    graph: &Graph,
+    ids: &[i64],
+) -> Result<Vec<(HashPart, u32)>, StorageError> {
+    if !graph.caches.iter().any(|name| is_of_upstream(name)) {
+        return Ok(Vec::new());
+    }
+    let mut statement = transaction.prepare("select id, hash_part from path")?;
+    let mut rows = statement.query([])?;
+    let mut kept = Vec::new();
+    while let Some(row) = rows.next()? {
+        let index = position(ids, &row.get(0)?)?;
+        let cache = graph.paths[index as usize].cache;
+        if is_of_upstream(&graph.caches[cache as usize]) {
+            kept.push((HashPart::from_bytes(row.get(1)?), index));
+        }
+    }
+    kept.sort_unstable();
+    Ok(kept)
+}
+
+/// Sets the references of all paths. `edges`: as of [`edges`], sorted.
+fn set_references(graph: &mut Graph, edges: Vec<(u32, u32)>) -> Result<(), StorageError> {
+    u32::try_from(edges.len()).map_err(|_too_many| damaged("more than 4294967295 references"))?;
+    let mut end = 0;
+    graph.starts.push(0);
+    for index in 0..graph.paths.len() {
+        let of_path = edges[end..].iter();
+        end += of_path
+            .take_while(|(referrer, _)| *referrer as usize == index)
+            .count();
+        graph.starts.push(u32::try_from(end).unwrap_or(u32::MAX));
+    }
+    graph.references = edges.into_iter().map(|(_, reference)| reference).collect();
     Ok(())
 }
 

@@ -76,6 +76,12 @@ pub(crate) fn object_key(
     Ok(key.map(|(_, state, key)| (key, state == 3)))
 }
 
+/// Returns the row number of the NAR whose file has this hash, or `None` if it is not recorded.
+pub(crate) fn row(database: &Sqlite, file_hash: &[u8; 32]) -> Result<Option<i64>, StorageError> {
+    let found = database.read(|connection| by_file(connection, file_hash))?;
+    Ok(found.map(|(id, _, _)| id))
+}
+
 /// Records verified NARs that were uploaded with `token`, in one transaction. Some may already
 /// be recorded. Returns whether one of them was lost.
 ///
@@ -87,22 +93,22 @@ pub(crate) fn add(database: &Sqlite, token: i64, new: &[NewNar]) -> Result<bool,
     database.write(|transaction| {
         let mut new = new.iter();
         new.try_fold(false, |were_lost, new| {
-            Ok(were_lost | add_one(transaction, token, new, database.now())?)
+            Ok(were_lost | add_one(transaction, Some(token), new, database.now())?)
         })
     })
 }
 
-/// Records NARs of several tokens in one transaction, each with the id of its token. Waits at
-/// most `patience` for the database. Returns an outcome for each NAR: whether it was lost,
-/// [`StorageError::KeyInUse`] if its key [is garbage](is_garbage), or
-/// [`StorageError::TokenInvalid`].
+/// Records NARs of several tokens in one transaction, each with the id of its token, or `None` if
+/// an upstream cache has sent it. Waits at most `patience` for the database. Returns an outcome for
+/// each NAR: whether it was lost, [`StorageError::KeyInUse`] if its key [is garbage](is_garbage),
+/// or [`StorageError::TokenInvalid`].
 ///
 /// # Errors
 ///
 /// Any other [`StorageError`]. No NAR is recorded then.
 pub(crate) fn add_of_tokens(
     database: &Sqlite,
-    new: &[&(i64, NewNar)],
+    new: &[&(Option<i64>, NewNar)],
     patience: Duration,
 ) -> Result<Vec<Result<bool, StorageError>>, StorageError> {
     database.write_within(patience, |transaction| {
@@ -181,11 +187,13 @@ fn by_file(
 /// Records a NAR. Returns whether it was recorded as lost.
 fn add_one(
     transaction: &Transaction<'_>,
-    token: i64,
+    token: Option<i64>,
     new: &NewNar,
     now: i64,
 ) -> Result<bool, StorageError> {
-    tokens::check(transaction, token, now)?;
+    if let Some(token) = token {
+        tokens::check(transaction, token, now)?;
+    }
     let nar = &new.nar;
     if is_garbage_in(transaction, &nar.object_key)? {
         return Err(StorageError::KeyInUse(nar.object_key.clone()));
@@ -214,10 +222,12 @@ fn add_one(
             now
         ],
     )?;
-    run(
-        "insert or replace into sent select ?1, id, ?2, 0 from nar where file_hash = ?3",
-        params![token, now, nar.file_hash],
-    )?;
+    if let Some(token) = token {
+        run(
+            "insert or replace into sent select ?1, id, ?2, 0 from nar where file_hash = ?3",
+            params![token, now, nar.file_hash],
+        )?;
+    }
     Ok(was_lost)
 }
 

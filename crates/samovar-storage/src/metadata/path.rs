@@ -112,8 +112,8 @@ pub type LookupResult = Result<Option<StoredPath>, StorageError>;
 pub struct NewPath {
     /// The cache in which to publish the path.
     pub cache: CacheId,
-    /// Row number of the client's token.
-    pub token: i64,
+    /// Row number of the client's token; `None`: the server itself publishes the path.
+    pub token: Option<i64>,
     /// The store path.
     pub path: StorePath,
     /// Row number of the path's NAR.
@@ -137,7 +137,8 @@ pub struct NewPath {
 pub struct NewReference {
     /// The path to which the new path refers.
     pub path: StorePath,
-    /// Whether the live Nix store contains the referenced path. Then the cache need not contain it.
+    /// Whether the referenced path need not be in the cache, because the live Nix store or an
+    /// upstream cache contains it.
     pub is_elsewhere: bool,
 }
 

@@ -190,7 +190,11 @@ fn publish_one(
     // Check the token in the transaction that inserts the path: after a revocation has returned, no
     // upload with the token is published.
     let has_name = |names: &Glob| names.matches(new.path.name());
-    match tokens::permit(transaction, new.token, now, has_name)? {
+    let permit = match new.token {
+        Some(token) => tokens::permit(transaction, token, now, has_name)?,
+        None => Permit::Granted,
+    };
+    match permit {
         Permit::Granted => {}
         Permit::Invalid => return Ok(Published::TokenInvalid),
         Permit::OtherName(names) => return Ok(Published::OtherName(names)),

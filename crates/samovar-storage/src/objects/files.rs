@@ -62,6 +62,11 @@ impl NewObject {
         }
     }
 
+    /// Returns the open file.
+    pub(crate) fn file(&self) -> io::Result<File> {
+        self.file.as_file().try_clone()
+    }
+
     /// Starts to write the latest bytes to the disk, so that the sync at the end need not wait for
     /// the whole file.
     fn start_writeback(&mut self) {

@@ -152,7 +152,7 @@ pub fn assemble(
     if holds_known(push.stored, push.token, &nar_hash)? {
         return Ok((nar_hash, nar_size));
     }
-    nar::store(storage, push.token, new, file)?;
+    nar::store(storage, new, file)?;
     Ok((nar_hash, nar_size))
 }
 

@@ -160,7 +160,7 @@ impl<'a> Batch<'a> {
     fn add(&mut self, new: NewNar, file: NewFile) -> Result<(), StorageError> {
         let placed = file.object.place(&new.nar.object_key, new.is_stored)?;
         self.files.push(placed);
-        self.in_flight.push(file.in_flight);
+        self.in_flight.extend(file.in_flight);
         let lens = [&new.listing, &new.frames].map(|bytes| bytes.as_ref().map_or(0, Vec::len));
         self.len += lens.iter().sum::<usize>();
         self.new.push(new);

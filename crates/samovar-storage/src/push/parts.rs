@@ -349,7 +349,7 @@ fn join_parts(
         return Err(failure.into());
     }
     let (new, file) = received?;
-    Ok(nar::store(storage, push.token, new, file)?)
+    Ok(nar::store(storage, new, file)?)
 }
 
 /// Returns the stored parts of a push.

@@ -199,7 +199,7 @@ mod tests {
         let base_name = "zs83x50c7jbs0hj70ivx7ykckxh2zzl5-a";
         Arc::new(vec![NewPath {
             cache: CacheId(1),
-            token: 1,
+            token: Some(1),
             path: StorePath::from_base_name(base_name).unwrap(),
             nar_id: 1,
             references: Vec::new(),

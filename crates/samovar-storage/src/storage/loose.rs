@@ -13,10 +13,11 @@ use crate::token::Token;
 /// A verified NAR whose file was placed and synced.
 #[derive(Debug)]
 pub(crate) struct NarOfToken {
-    /// The id of the token with which it was uploaded, and the NAR.
-    pub(crate) new: (i64, NewNar),
+    /// The id of the token with which it was uploaded, `None` if an upstream cache has sent it, and
+    /// the NAR.
+    pub(crate) new: (Option<i64>, NewNar),
     pub(crate) file: Placed,
-    pub(crate) _in_flight: InFlight,
+    pub(crate) _in_flight: Option<InFlight>,
 }
 
 /// Upper bounds, by token id, of the total length of the token's files that no path uses.

@@ -9,6 +9,7 @@ use std::time::SystemTime;
 
 use samovar_text::counted;
 
+use crate::layout::is_of_upstream;
 use crate::metadata::ListedPath;
 
 /// Directory of NAR files, which may be on another disk than the database.
@@ -36,23 +37,28 @@ impl fmt::Display for LostFile {
             Some(found) => write!(f, "has {}, not {}", counted(found, "byte"), self.expected)?,
         }
         write!(f, " and is recorded as lost; ")?;
+        let is_kept = |path: &ListedPath| is_of_upstream(&path.cache_name);
+        let is_pushed = self.paths.is_empty() || !self.paths.iter().all(is_kept);
         match self.paths.len() {
             0 => write!(f, "no path uses it")?,
             count => {
-                write!(
-                    f,
-                    "not served until pushed again: {}",
-                    counted(count, "path")
-                )?;
+                let until = match is_pushed {
+                    true => "not served until pushed again",
+                    false => "requested from the upstream again",
+                };
+                write!(f, "{until}: {}", counted(count, "path"))?;
                 for path in self.paths.iter().take(NAMED_COUNT_MAX) {
                     write!(f, ", {} ({})", path.path.base_name(), path.cache_name)?;
                 }
             }
         }
-        write!(
-            f,
-            "; push again, or restore the file and run samovar fsck --deep --repair"
-        )
+        match is_pushed {
+            true => write!(
+                f,
+                "; push again, or restore the file and run samovar fsck --deep --repair"
+            ),
+            false => Ok(()),
+        }
     }
 }
 

@@ -5,6 +5,7 @@ pub mod browse;
 mod cache;
 pub(crate) mod counters;
 mod hidden;
+pub mod kept;
 pub mod logs;
 mod lookup;
 pub(crate) mod loose;

@@ -18,10 +18,13 @@ use crate::token::Token;
 use crate::verify::{Memory, Verified, verify};
 use crate::waiting::PATIENCE;
 
-/// A new file that is counted.
+/// A new file.
 pub(crate) struct NewFile {
     pub(crate) object: NewObject,
-    pub(crate) in_flight: InFlight,
+    /// The id of the token with which it was uploaded; `None`: an upstream cache has sent it.
+    pub(crate) token: Option<i64>,
+    /// Counts the file as one of the token.
+    pub(crate) in_flight: Option<InFlight>,
 }
 
 /// Receives a NAR file and verifies it in one pass. When this returns, the file is stored durably.
@@ -64,27 +67,23 @@ fn receive_new(
             .map_err(|error| PutError::of_nar(error, &format!("nar/{name}")))
     };
     let (new, file) = receive(stored, token, &mut used, verify, |_| Ok(*name))?;
-    Ok(store(storage, token, new, file)?)
+    Ok(store(storage, new, file)?)
 }
 
 /// Makes the file of a verified NAR durable, and records it, in one commit with others that arrive
 /// at the same time. Each of them syncs its own file before. Fails if the collector has deleted the
 /// NAR since the key was chosen. That takes the collector longer than `Rules::hold`.
-pub(crate) fn store(
-    storage: &Storage,
-    token: &Token,
-    new: NewNar,
-    file: NewFile,
-) -> Result<(), StorageError> {
+pub(crate) fn store(storage: &Storage, new: NewNar, file: NewFile) -> Result<(), StorageError> {
     storage.check_place()?;
     let commit = |batch: &[&[NarOfToken]], patience| commit(storage, batch, patience);
     let waits = storage.metadata.waits();
     let outcomes = waits.lend(|| {
-        let NewFile { object, in_flight } = file;
         let group = Arc::new(vec![NarOfToken {
-            file: object.place_synced(&new.nar.object_key, new.is_stored)?,
-            new: (token.id, new),
-            _in_flight: in_flight,
+            file: file
+                .object
+                .place_synced(&new.nar.object_key, new.is_stored)?,
+            new: (file.token, new),
+            _in_flight: file.in_flight,
         }]);
         waits.patiently(PATIENCE, |patience| {
             storage.nar_queue.publish(&group, patience, commit)
@@ -126,7 +125,12 @@ pub(crate) fn receive(
     *used = used.saturating_add(verified.file_size);
     let (key, is_stored) = object_key(&storage.metadata, &name)?;
     let new = NewNar::new(verified, key, is_stored);
-    Ok((new, NewFile { object, in_flight }))
+    let file = NewFile {
+        object,
+        token: Some(token.id),
+        in_flight: Some(in_flight),
+    };
+    Ok((new, file))
 }
 
 /// Refuses an upload whose token was revoked or has expired since the upload began.
@@ -146,7 +150,7 @@ fn commit(
     let nars = batch.iter().copied().flatten();
     let files: Vec<&Placed> = nars.clone().map(|nar| &nar.file).collect();
     storage.objects.sync_names(&files)?;
-    let new: Vec<&(i64, NewNar)> = nars.map(|nar| &nar.new).collect();
+    let new: Vec<&(Option<i64>, NewNar)> = nars.map(|nar| &nar.new).collect();
     let outcomes = nars::add_of_tokens(&storage.metadata, &new, patience)?;
     if outcomes.iter().any(|outcome| matches!(outcome, Ok(true))) {
         storage.check_mirror();

@@ -149,20 +149,33 @@ pub(crate) fn new_path(
     info: NarInfo,
     is_elsewhere: &dyn Fn(&StorePath) -> bool,
 ) -> NewPath {
+    NewPath {
+        token: Some(token.id),
+        ..of_narinfo(stored, nar_id, info, &|reference| {
+            !stored.surely_contains(reference.hash_part()) && is_elsewhere(reference)
+        })
+    }
+}
+
+/// Converts a checked narinfo to a path that the server itself publishes.
+pub(super) fn of_narinfo(
+    stored: &StoredCache,
+    nar_id: i64,
+    info: NarInfo,
+    is_elsewhere: &dyn Fn(&StorePath) -> bool,
+) -> NewPath {
     let path = info.store_path;
     let has_self_reference = info.references.contains(&path);
     let others = info.references.into_iter().filter(|other| *other != path);
+    let reference = |path| NewReference {
+        is_elsewhere: is_elsewhere(&path),
+        path,
+    };
     NewPath {
         cache: stored.id,
-        token: token.id,
+        token: None,
         nar_id,
-        references: others
-            .map(|reference| NewReference {
-                is_elsewhere: !stored.surely_contains(reference.hash_part())
-                    && is_elsewhere(&reference),
-                path: reference,
-            })
-            .collect(),
+        references: others.map(reference).collect(),
         has_self_reference,
         deriver: info.deriver,
         signatures: info.signatures,

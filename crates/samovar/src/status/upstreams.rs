@@ -29,6 +29,14 @@ pub(super) fn upstreams(out: &mut String, upstreams: &[UpstreamStatus]) -> std::
             human(one.nar_len),
             counted(one.fault_count, "fault")
         )?;
+        if one.kept_count > 0 {
+            let nars = counted(one.kept_count, "NAR");
+            writeln!(
+                out,
+                "  {nars} of {} sent from the storage",
+                human(one.kept_len)
+            )?;
+        }
         if !one.last_fault.is_empty() {
             writeln!(out, "  last fault: {}", plain(&one.last_fault))?;
         }
@@ -53,14 +61,16 @@ mod tests {
             last_fault: "connection refused".to_owned(),
             nar_count: 1,
             nar_len: 2 << 20,
+            kept_count: 3,
+            kept_len: 5 << 20,
             ..UpstreamStatus::default()
         };
         upstreams(&mut out, &[one]).unwrap();
         assert_eq!(
             out,
             "\nupstream team at https://cache.example.org: NOT ASKED, connection refused\n  2 \
-             narinfos found, 3 absent, 1 NAR of 2.0 MiB received, 1 fault\n  last fault: \
-             connection refused\n"
+             narinfos found, 3 absent, 1 NAR of 2.0 MiB received, 1 fault\n  3 NARs of 5.0 MiB \
+             sent from the storage\n  last fault: connection refused\n"
         );
     }
 }

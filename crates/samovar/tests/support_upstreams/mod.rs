@@ -423,9 +423,7 @@ impl Relay {
             local(store.root())
         );
         fs::write(&config, format!("{head}{tables}")).unwrap();
-        let mut serve = samovar();
-        serve.arg("serve").arg("--config").arg(&config);
-        let (server, address) = Process::serving(&mut serve);
+        let (server, address) = serving(&config);
         Self {
             server,
             address,
@@ -449,9 +447,20 @@ impl Relay {
     #[track_caller]
     pub(crate) fn restarted(self) -> Self {
         self.server.terminate();
-        let mut serve = samovar();
-        serve.arg("serve").arg("--config").arg(&self.config);
-        let (server, address) = Process::serving(&mut serve);
+        let (server, address) = serving(&self.config);
+        Self {
+            server,
+            address,
+            ..self
+        }
+    }
+
+    /// Kills the server and starts it again.
+    #[track_caller]
+    pub(crate) fn killed(mut self) -> Self {
+        self.server.signal("KILL");
+        self.server.wait();
+        let (server, address) = serving(&self.config);
         Self {
             server,
             address,
@@ -473,6 +482,13 @@ impl Relay {
         let response = self.get(&format!("/{}.narinfo", hash_part(path)));
         (response, begin.elapsed())
     }
+}
+
+/// Starts a server with this configuration.
+#[track_caller]
+fn serving(config: &Path) -> (Process, SocketAddr) {
+    let mut serve = samovar();
+    Process::serving(serve.arg("serve").arg("--config").arg(config))
 }
 
 /// A client that builds [`EXPRESSION`] with a server as its only substituter.
@@ -531,4 +547,52 @@ pub(crate) fn noise(len: usize) -> Vec<u8> {
         state.to_be_bytes()[0]
     };
     std::iter::repeat_with(next).take(len).collect()
+}
+
+/// A NAR of many megabytes, in a cache of its own.
+pub(crate) struct Large {
+    _dir: tempfile::TempDir,
+    pub(crate) upstream: Upstream,
+    pub(crate) relay: Relay,
+    pub(crate) target: String,
+    pub(crate) nar: Vec<u8>,
+}
+
+impl Large {
+    /// Starts a server with these options, and the cache as its upstream.
+    #[track_caller]
+    pub(crate) fn new(options: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let store = OwnStore::new();
+        let file = dir.path().join("large");
+        fs::write(&file, noise(48 << 20)).unwrap();
+        let path = store.add(&file);
+        let root = dir.path().join("cache");
+        let (secret, key) = key_pair(dir.path(), "large-1");
+        let (to, from) = (
+            format!(
+                "file://{}?compression=none&secret-key={}",
+                root.display(),
+                secret.display()
+            ),
+            local(store.root()),
+        );
+        let mut copy = store.nix.command("nix", store.root());
+        testkit::process::output(copy.args(["copy", "--from", &from, "--to", &to, &path]));
+        let upstream = Upstream::start(&root, |_| Act::Serve);
+        let url = upstream.url();
+        let relay = Relay::with(&format!(
+            "{options}[upstreams.up]\nurl = {url:?}\npublic-keys = [{key:?}]\ntimeout = \"60s\"\n"
+        ));
+        let narinfo = relay.narinfo(&path).0.text();
+        let of_upstream =
+            fs::read_to_string(root.join(format!("{}.narinfo", hash_part(&path)))).unwrap();
+        Self {
+            nar: fs::read(root.join(field(&of_upstream, "URL"))).unwrap(),
+            target: format!("/{}", field(&narinfo, "URL")),
+            _dir: dir,
+            upstream,
+            relay,
+        }
+    }
 }

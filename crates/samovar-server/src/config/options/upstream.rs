@@ -3,7 +3,7 @@
 use samovar_nix::PublicKey;
 use samovar_upstream::settings::{Resign, UpstreamSettings};
 
-use super::Set::{Count, Each, Path, Switch, TimeWithin, Url, Word};
+use super::Set::{Count, Each, Path, Size, Switch, TimeWithin, Url, Word};
 use super::Shown::{Value, Words};
 use super::{Row, seconds, upstream};
 use crate::config::draft::UpstreamDraft;
@@ -80,4 +80,18 @@ pub(in crate::config) static OPTIONS: &[Row<UpstreamDraft>] = &[
          server.",
     )
     .defaults_to(Value(|_| "false".to_owned())),
+    upstream(
+        "keep",
+        Switch(|draft, is_on| draft.keep = Some(is_on)),
+        "Whether the paths that clients fetch are kept in the storage, where later clients find \
+         them, also while the upstream is down.",
+    )
+    .defaults_to(Words("true with a storage, else false")),
+    upstream(
+        "keep-size",
+        Size(1, u64::MAX, |draft, len| draft.keep_size = Some(len)),
+        "Total size of the files of kept paths. Above it, those that no client has used for the \
+         longest time are deleted, but none that an uploaded path refers to.",
+    )
+    .defaults_to(Words("100 GiB")),
 ];

@@ -1,0 +1,104 @@
+//! Paths of upstreams that are kept in the storage.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use samovar_http::{Body, Response};
+use samovar_nix::narinfo::Compression;
+use samovar_nix::{HashPart, NarHash};
+use samovar_storage::metadata::StoredPath;
+use samovar_storage::{StorageError, StoredCache, kept};
+use samovar_upstream::trust;
+
+use crate::answer::nar::Part;
+use crate::upstream::of_cache::{BEYOND, CacheUpstreams, Request, head_of_nar};
+use crate::upstream::one::{Counts, Found, Upstream};
+
+impl CacheUpstreams {
+    /// Whether a path may be kept. Never blocks on a disk.
+    pub(crate) fn may_keep(&self, hash_part: &HashPart) -> bool {
+        let mut caches = self.kept_caches();
+        caches.any(|(_, stored)| stored.may_contain(*hash_part))
+    }
+
+    /// Returns the narinfo of a kept path, if it is trusted by the present settings of its
+    /// upstream.
+    pub(super) fn kept_path(&self, hash_part: HashPart) -> Option<Found> {
+        let dir = self.reader().store().store_dir();
+        self.find_kept(hash_part, |upstream, path| {
+            let narinfo = path.narinfo();
+            trust::check(&upstream.settings, dir, &narinfo).ok()?;
+            Some(Found {
+                upstream: Arc::clone(upstream),
+                narinfo,
+                received_at: Instant::now(),
+            })
+        })
+    }
+
+    /// Returns the response with the NAR of a kept path; `None` if it is not kept, or if its file
+    /// has another compression.
+    pub(super) fn kept_nar(
+        &self,
+        request: &Request,
+        hash_part: HashPart,
+        (nar_hash, compression): (NarHash, Compression),
+    ) -> Option<Response> {
+        self.find_kept(hash_part, |upstream, path| {
+            if (path.nar.nar_hash, path.nar.compression) != (nar_hash, compression) {
+                return None;
+            }
+            let narinfo = path.narinfo();
+            if let Err(refusal) = self.admit(&narinfo) {
+                return Some(self.refused(refusal));
+            }
+            if request.is_head {
+                return Some(head_of_nar(&narinfo));
+            }
+            let stored = upstream.kept.as_ref()?;
+            let file = match kept::open(stored, path) {
+                Ok(file) => file?,
+                Err(error) => {
+                    self.note_failure(&error);
+                    return None;
+                }
+            };
+            let part = match Part::of_range(request.range.as_deref(), path.nar.file_size, BEYOND) {
+                Ok(part) => part,
+                Err(unsatisfiable) => return Some(unsatisfiable),
+            };
+            Counts::add(&upstream.counts.kept_count, 1);
+            Counts::add(&upstream.counts.kept_len, part.end - part.start);
+            Some(part.response(Body::file_range(file, part.start..part.end)))
+        })
+    }
+
+    /// Calls `found` with each kept path of this hash part until it returns something.
+    fn find_kept<T>(
+        &self,
+        hash_part: HashPart,
+        mut found: impl FnMut(&Arc<Upstream>, &StoredPath) -> Option<T>,
+    ) -> Option<T> {
+        let mut caches = self.kept_caches();
+        caches.find_map(|(upstream, stored)| match stored.lookup(hash_part) {
+            Ok(path) => found(upstream, &path?),
+            // The upstream is asked instead.
+            Err(error) => {
+                self.note_failure(&error);
+                None
+            }
+        })
+    }
+
+    fn kept_caches(&self) -> impl Iterator<Item = (&Arc<Upstream>, &StoredCache)> {
+        let asked = self.asked();
+        asked.filter_map(|upstream| Some((upstream, upstream.kept.as_ref()?)))
+    }
+
+    fn note_failure(&self, error: &StorageError) {
+        let shared = &self.reader().shared;
+        shared
+            .observer
+            .event(&samovar_metrics::Event::StorageFailed(error));
+    }
+}

@@ -1,0 +1,171 @@
+//! Keeps paths of upstream caches.
+//!
+//! The paths of an upstream are in a cache of the storage of their own, named
+//! [`upstream:NAME`](cache_name), to which no client uploads. Its paths need no references there: a
+//! reference that is not kept is [elsewhere](crate::metadata::NewReference::is_elsewhere). The retention size of
+//! that cache lets the collector delete the least recently used paths, but none of the closure of
+//! an uploaded path.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use samovar_nix::narinfo::NarInfo;
+use samovar_protocol::names::FileName;
+use samovar_text::human;
+
+use crate::error::StorageError;
+use crate::gc::Retention;
+use crate::metadata::{NewNar, OWN_LEN, Published, StoredPath, nars};
+use crate::objects::{NewObject, Space};
+use crate::storage::nar::{NewFile, object_key, store};
+use crate::storage::{StoredCache, narinfo};
+use crate::verify::Verified;
+
+use crate::layout::TMP;
+
+pub use crate::layout::{cache_name, is_of_upstream};
+
+/// Free space on the disk below which nothing is kept, in bytes: it is left for uploads. On a small
+/// disk, the size of the disk divided by [`FREE_SHARE`].
+const FREE_MIN: u64 = 10 << 30;
+
+/// See [`FREE_MIN`].
+const FREE_SHARE: u64 = 20;
+
+/// Returns the retention of kept paths. `size`: maximum total length of their files, in bytes;
+/// `None`: no limit. The collector leaves room for new paths.
+#[must_use]
+pub fn retention(size: Option<u64>) -> Retention {
+    Retention {
+        size: size.map(|size| size / 10 * 9),
+        ..Retention::default()
+    }
+}
+
+/// A NAR file of an upstream that arrives and will be kept. Dropping it before
+/// [`finish`](Self::finish) removes it.
+#[derive(Debug)]
+pub struct Keeping {
+    stored: StoredCache,
+    object: NewObject,
+    /// The same file, for readers.
+    file: Arc<File>,
+}
+
+/// Reason why a path of an upstream is not kept. `Display` prints a fragment for messages.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotKept {
+    /// The kept paths have their maximum total length. The collector soon makes room.
+    #[error("keep-size is used up")]
+    Size,
+    /// The disk has less free space than uploads need.
+    #[error("the disk of the storage has only {} free", human(*.0))]
+    Disk(u64),
+    /// The disk hangs.
+    #[error("the disk of the storage hangs")]
+    Hangs,
+    /// The path or its file was deleted meanwhile.
+    #[error("it was deleted meanwhile")]
+    Deleted,
+    /// The storage failed.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+}
+
+/// Begins to keep a NAR file. `file_size`: its length in bytes, if it is known.
+///
+/// # Errors
+///
+/// Any [`NotKept`].
+pub fn begin(stored: &StoredCache, file_size: Option<u64>) -> Result<Keeping, NotKept> {
+    let storage = &*stored.storage;
+    if stored.disk_hangs() {
+        return Err(NotKept::Hangs);
+    }
+    check_size(stored, file_size.unwrap_or(1))?;
+    if let Some(Space { free, total }) = storage.objects.space()?
+        && free < FREE_MIN.min(total / FREE_SHARE)
+    {
+        return Err(NotKept::Disk(free));
+    }
+    let object = storage.objects.create()?;
+    let file = object
+        .file()
+        .map_err(|error| StorageError::file("cannot open a file in", TMP, error))?;
+    Ok(Keeping {
+        stored: stored.clone(),
+        object,
+        file: Arc::new(file),
+    })
+}
+
+fn check_size(stored: &StoredCache, file_size: u64) -> Result<(), NotKept> {
+    let needed = file_size.saturating_add(OWN_LEN);
+    let checked = stored.check_quota(stored.used_of_quota()?, needed);
+    checked.map_err(|_over| NotKept::Size)
+}
+
+/// Opens the NAR file of a kept path. Returns `None` if it is missing or has a wrong length; then
+/// it is recorded as lost.
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn open(stored: &StoredCache, path: &StoredPath) -> Result<Option<File>, StorageError> {
+    stored.storage.open_whole(&path.nar)
+}
+
+impl Keeping {
+    /// Returns the file, from which what was written can be read.
+    #[must_use]
+    pub fn file(&self) -> &Arc<File> {
+        &self.file
+    }
+
+    /// Makes the file durable and publishes the path. The file has passed verification against
+    /// `info`, which is trusted.
+    ///
+    /// # Errors
+    ///
+    /// Any [`NotKept`].
+    pub fn finish(self, verified: Verified, info: NarInfo) -> Result<(), NotKept> {
+        let Self { stored, object, .. } = self;
+        let storage = &*stored.storage;
+        check_size(&stored, verified.file_size)?;
+        let name = FileName::new(verified.file_hash, verified.compression);
+        let (key, is_stored) = object_key(&storage.metadata, &name)?;
+        let new = NewNar::new(verified, key, is_stored);
+        let file = NewFile {
+            object,
+            token: None,
+            in_flight: None,
+        };
+        store(storage, new, file)?;
+        let nar_id = nars::row(&storage.metadata, name.file_hash())?.ok_or(NotKept::Deleted)?;
+        let path = narinfo::of_narinfo(&stored, nar_id, info, &|_| true);
+        let published = narinfo::publish(&stored, Arc::new(vec![path]), &|_| true)?;
+        if let Some(quota) = stored.quota
+            && stored.used_of_quota()? > quota - quota / 20
+        {
+            storage.is_over_quota.store(true, Ordering::Relaxed);
+        }
+        match published.first() {
+            Some(published) if published.is_success() => Ok(()),
+            Some(Published::OverLimit { .. }) => Err(NotKept::Size),
+            _ => Err(NotKept::Deleted),
+        }
+    }
+}
+
+impl Write for Keeping {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.object.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.object.flush()
+    }
+}

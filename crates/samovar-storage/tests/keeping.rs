@@ -1,0 +1,165 @@
+//! What the collector deletes of the paths of upstreams.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use samovar_nix::nar::Encoder;
+use samovar_nix::narinfo::{Compression, NarInfo};
+use samovar_nix::{HashPart, StoreDir, StorePath};
+use samovar_protocol::names::FileName;
+use samovar_storage::gc::{Retentions, Rules};
+use samovar_storage::kept::{self, NotKept};
+use samovar_storage::metadata::{DAY, NewToken, Sqlite, tokens};
+use samovar_storage::token::{Rights, TokenHash};
+use samovar_storage::verify::{Limits, Unlimited, Verified, verify_unnamed};
+use samovar_storage::{DATABASE, Storage, StoredCache, nar, narinfo, upkeep};
+
+/// Length of the contents of each path, in bytes.
+const LEN: u64 = 100_000;
+
+static CLOCK: AtomicI64 = AtomicI64::new(1_800_000_000);
+
+fn clock() -> i64 {
+    CLOCK.load(Ordering::SeqCst)
+}
+
+fn wait(time: i64) {
+    CLOCK.fetch_add(time, Ordering::SeqCst);
+}
+
+fn path(number: u8) -> StorePath {
+    let hash_part = HashPart::from_bytes([number; 20]);
+    StorePath::from_base_name(&format!("{hash_part}-p{number}")).unwrap()
+}
+
+/// Returns a NAR with contents that no other number has, and its verified hashes.
+fn made(number: u8) -> (Vec<u8>, Verified) {
+    let mut nar = Vec::new();
+    let mut encoder = Encoder::new();
+    encoder.begin(&mut nar).unwrap();
+    encoder.file(&mut nar, false, LEN).unwrap();
+    nar.extend(std::iter::repeat_n(number, usize::try_from(LEN).unwrap()));
+    encoder.end_file(&mut nar).unwrap();
+    encoder.finish().unwrap();
+    let verified = verify_unnamed(
+        &mut nar.as_slice(),
+        Compression::None,
+        &mut std::io::sink(),
+        &Limits::default(),
+        &mut Unlimited,
+    );
+    (nar, verified.unwrap())
+}
+
+fn info(number: u8, references: &[u8]) -> NarInfo {
+    let (_, verified) = made(number);
+    NarInfo {
+        store_path: path(number),
+        url: format!(
+            "nar/{}",
+            FileName::new(verified.file_hash, Compression::None)
+        ),
+        compression: Compression::None,
+        file_hash: None,
+        file_size: None,
+        nar_hash: verified.nar_hash,
+        nar_size: verified.nar_size,
+        references: references.iter().copied().map(path).collect(),
+        deriver: None,
+        system: None,
+        signatures: Vec::new(),
+        content_address: None,
+    }
+}
+
+/// Keeps a path of the upstream.
+fn keep(stored: &StoredCache, number: u8, references: &[u8]) -> Result<(), NotKept> {
+    let (nar, verified) = made(number);
+    let mut keeping = kept::begin(stored, Some(nar.len() as u64))?;
+    keeping.write_all(&nar).unwrap();
+    keeping.finish(verified, info(number, references))
+}
+
+/// Publishes an uploaded path whose references are elsewhere.
+fn push(storage: &Arc<Storage>, number: u8, references: &[u8]) {
+    let database = Sqlite::open(&storage.directory().join(DATABASE)).unwrap();
+    let new = NewToken {
+        name: "ci".to_owned(),
+        cache: None,
+        names: None,
+        rights: Rights {
+            read: true,
+            push: true,
+            pin: false,
+        },
+        expires_at: None,
+    };
+    tokens::add(&database, &TokenHash::of(b"smv1_keep").unwrap(), &new).unwrap();
+    let cache = storage.cache("default", false).unwrap();
+    let token = cache.authorize(b"smv1_keep", clock()).unwrap().unwrap();
+    let ((file, verified), info) = (made(number), info(number, references));
+    let name = FileName::new(verified.file_hash, Compression::None);
+    nar::put(&cache, &token, &name, &mut file.as_slice(), &mut Unlimited).unwrap();
+    let mut text = Vec::new();
+    info.write(&StoreDir::default(), &mut text).unwrap();
+    let hash_part = info.store_path.hash_part();
+    narinfo::put(&cache, &token, hash_part, &text, &|_| true, &|_| Vec::new()).unwrap();
+}
+
+/// Runs the collector until what it condemns is deleted. Returns the numbers of the kept paths.
+fn collect(storage: &Storage, stored: &StoredCache, size: u64) -> Vec<u8> {
+    let retention = (stored.name().to_owned(), kept::retention(Some(size)));
+    storage.set_retentions(Retentions::from_iter([retention]));
+    for _ in 0..2 {
+        upkeep::collect(storage).unwrap().unwrap();
+        wait(2 * 3600);
+    }
+    let is_kept = |number: &u8| {
+        let found = stored.peek(path(*number).hash_part()).unwrap();
+        found.is_some()
+    };
+    (0..20).filter(is_kept).collect()
+}
+
+#[test]
+fn the_least_recently_used_paths_go_and_closures_of_uploads_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let rules = Rules {
+        drift_max: i64::MAX,
+        settling: 0,
+        ..Rules::default()
+    };
+    let storage = Storage::with_rules(dir.path(), &StoreDir::default(), rules, clock).unwrap();
+    let name = kept::cache_name("up");
+    let stored = storage.cache(&name, false).unwrap();
+    let all = 11 * (LEN + 10_000);
+    let stored = stored.with_quota(Some(all));
+    for number in 0..10 {
+        // Path 3 refers to one that is kept before it, one after it, and one that is not kept.
+        let references: &[u8] = match number {
+            3 => &[1, 8, 15],
+            _ => &[],
+        };
+        keep(&stored, number, references).unwrap();
+        wait(60);
+    }
+    push(&storage, 17, &[3]);
+    let everything: Vec<u8> = (0..10).collect();
+    assert_eq!(collect(&storage, &stored, all), everything);
+    // Nothing that was used within a day is deleted, whatever the size.
+    assert_eq!(collect(&storage, &stored, LEN), everything);
+    wait(2 * DAY);
+    stored.lookup(path(5).hash_part()).unwrap().unwrap();
+    upkeep::write_uses(&storage).unwrap();
+    wait(2 * DAY);
+    assert_eq!(collect(&storage, &stored, 5 * LEN), [1, 3, 5, 8]);
+    assert_eq!(collect(&storage, &stored, LEN), [1, 3, 8]);
+    // What was deleted can be kept again, as far as there is room.
+    keep(&stored, 5, &[]).unwrap();
+    assert_eq!(collect(&storage, &stored, LEN), [1, 3, 5, 8]);
+    let full = stored.with_quota(Some(4 * LEN));
+    assert!(matches!(keep(&full, 6, &[]), Err(NotKept::Size)));
+}
