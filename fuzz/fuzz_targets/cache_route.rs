@@ -29,6 +29,10 @@ libfuzzer_sys::fuzz_target!(|target: &[u8]| {
     if let Some(id) = found.realisation {
         assert!(!id.contains(['/', '\0']));
     }
+    for name in found.source {
+        assert!(!matches!(&*name, b"" | b"." | b"..") && !name.contains(&b'/'));
+        assert!(!name.contains(&0));
+    }
     // Known paths contain no encoded slash, so a proxy that does not decode them sees the same
     // segments.
     if found.is_known {

@@ -296,7 +296,7 @@ fn hidden_paths_are_as_good_as_absent() {
                     absent,
                     "{cache}{target}"
                 );
-                assert_eq!(response.text(), "No such path.\n");
+                assert_eq!(response.text(), "File not found.\n");
             } else {
                 assert_eq!(response.status, 200, "{cache}{target}");
             }

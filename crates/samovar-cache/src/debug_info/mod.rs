@@ -55,11 +55,11 @@ pub(crate) fn respond(
     let answered = match route {
         Route::DebugInfo(Some(id)) => finder.debug_info(id).map(|found| {
             let found = found.map(|found| Response::json(Status::OK, found.json()));
-            found.unwrap_or_else(|| Fixed::NoPath.response())
+            found.unwrap_or_else(|| Fixed::NotFound.response())
         }),
         Route::Artifact(id, artifact) => finder.artifact(id, artifact).map(|found| {
             let found = found.map(|found| found.response(head));
-            found.unwrap_or_else(|| Fixed::NoPath.response())
+            found.unwrap_or_else(|| Fixed::NotFound.response())
         }),
         _ => return None,
     };

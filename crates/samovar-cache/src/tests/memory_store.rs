@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use samovar_nix::{HashPart, NarHash, PathInfo, StoreDir, StorePath};
 use samovar_store::{
-    Catalog, Log, LookupResult, Realisation, RealisationId, Store, StoreError, Tree, Unavailable,
+    Catalog, Log, LookupResult, Realisation, RealisationId, Scanned, Store, StoreError, Tree,
+    Unavailable,
 };
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
@@ -156,6 +157,19 @@ impl Store for MemoryStore {
         infos.sort_by_key(|info| std::cmp::Reverse(info.registration));
         infos.truncate(count_max);
         Ok(infos)
+    }
+
+    fn scan(&self, after: &str, accepts: &dyn Fn(&str) -> bool) -> Result<Scanned, StoreError> {
+        self.probe()?;
+        let rows = self.0.rows.lock().unwrap();
+        let paths = rows.values().map(|info| (info.registration, &info.path));
+        let accepted = paths.filter(|(_, path)| path.base_name() > after);
+        let accepted = accepted.filter(|(_, path)| accepts(path.base_name()));
+        let found = accepted.filter_map(|(number, path)| Some((number?, path.clone())));
+        Ok(Scanned {
+            found: found.collect(),
+            next: None,
+        })
     }
 
     fn tree(&self, path: &StorePath) -> Result<Tree, StoreError> {

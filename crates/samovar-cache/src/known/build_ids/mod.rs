@@ -30,6 +30,8 @@
 //! A request that waits lends its worker slot.
 
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -112,7 +114,12 @@ impl BuildIds {
         self.wait(|| {
             let mut of_store = self.store.locked();
             of_store.refresh(store, observer, Instant::now())?;
-            Ok(of_store.table.find(id))
+            let found = of_store.table.find(id);
+            match found.is_empty() && !of_store.unread.is_empty() {
+                // One of those that could not be read may have it.
+                true => Err(Refusal::Unreadable),
+                false => Ok(found),
+            }
         })
     }
 
@@ -175,15 +182,18 @@ impl OfStore {
         };
         self.unread.extend(added);
         for (number, path) in std::mem::take(&mut self.unread) {
-            let tree = store.tree(&path).map_err(io::Error::other);
-            match tree.and_then(|tree| Ok(build_ids_of(&tree)?)) {
+            let Ok(tree) = store.tree(&path) else {
+                self.unread.push((number, path));
+                continue;
+            };
+            match build_ids_of(&tree) {
                 Ok(ids) => self.table.add(number, path.hash_part(), &ids),
                 // The path was collected.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(TreeError::Vanished) if tree.has_neighbours() => {}
                 Err(error) => {
                     observer.event(&Event::PathFailed {
                         path: &path,
-                        error: &error,
+                        error: &io::Error::from(error),
                     });
                     self.unread.push((number, path));
                 }
