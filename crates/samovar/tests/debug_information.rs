@@ -1,6 +1,6 @@
 //! An unmodified gdb with `DEBUGINFOD_URLS=http://cache` finds the debug information and the
-//! sources of programs whose outputs are in the Nix store or were uploaded, if it may read the
-//! cache and no policy hides the paths.
+//! sources of programs whose outputs are in the Nix store, were uploaded or are kept of an
+//! upstream, if it may read the cache and no policy hides the paths.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,8 +14,9 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use support::{bare, samovar, secret_file, user};
 use support_uploads::{Running, Site};
+use testkit::eventually;
 use testkit::http1::Response;
-use testkit::nix::{OwnStore, hash_part, local, nix};
+use testkit::nix::{OwnStore, hash_part, key_pair, local, nix};
 use testkit::process::output;
 use testkit::random::SplitMix64;
 
@@ -208,6 +209,56 @@ fn gdb_finds_what_was_uploaded_in_each_compression() {
         let narinfo = server.get(&format!("/{}.narinfo", hash_part(&program.debug)));
         let url = format!("URL: {}\n", archive.unwrap());
         assert!(narinfo.text().contains(&url), "{}", narinfo.text());
+    }
+}
+
+#[test]
+fn gdb_finds_what_is_kept_of_an_upstream() {
+    let program = Program::new();
+    let (secret, public) = key_pair(program.dir.path(), "up-1");
+    let options = format!("secret-key-files = [{secret:?}]\n");
+    let upstream = serve(&program.store, program.dir.path(), &options);
+    let (site, url) = (Site::new(), upstream.url());
+    let configure = |key: &str| {
+        site.configure_empty(&format!(
+            "[upstreams.up]\nurl = {url:?}\npublic-keys = [{key:?}]\n\
+             [caches.main]\nprefix = \"/\"\n[caches.no-debug]\n\
+             policy.deny = [{{ names = [\"*-debug\"] }}]\n[caches.own]\nupstreams = []\n"
+        ));
+    };
+    configure(&public);
+    let server = site.start();
+    let target = program.target("debuginfo");
+    assert_eq!(server.get(&target).status, 404);
+    let client = tempfile::tempdir().unwrap();
+    let mut copy = nix("nix", client.path());
+    copy.args(["copy", "--no-check-sigs", "--from", &server.url()]);
+    copy.args(["--to", &local(&client.path().join("store"))]);
+    copy.args(["--option", "substituters", ""]);
+    output(copy.args([&program.debug, &program.out, &program.source]));
+    eventually("the paths are kept", || {
+        site.sql("select count(*) from path").trim() == "3"
+    });
+    drop(upstream);
+    program.assert_debugged(&server.url());
+    assert_body(&server.get(&target), &program.debug_info());
+    let executable = server.get(&program.target("executable"));
+    assert_body(&executable, &fs::read(program.binary()).unwrap());
+    let place: Value = server
+        .get(&format!("/debuginfo/{}", program.build_id))
+        .json();
+    let archive = place["archive"]
+        .as_str()
+        .unwrap()
+        .strip_prefix("..")
+        .unwrap();
+    assert_eq!(server.get(archive).status, 200, "{archive}");
+    for cache in ["no-debug", "own"] {
+        assert_eq!(
+            server.get(&format!("/{cache}{target}")).status,
+            404,
+            "{cache}"
+        );
     }
 }
 

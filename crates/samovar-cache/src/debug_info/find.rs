@@ -9,6 +9,7 @@ use samovar_storage::browse::OpenedNar;
 use samovar_storage::metadata::StoredPath;
 use samovar_storage::{StorageError, StoredCache, browse};
 use samovar_store::{PageRequest, Place};
+use samovar_upstream::local::nar_url;
 
 use super::unused;
 use crate::known::listing::{self, Listed};
@@ -27,7 +28,39 @@ const UNPACKED_LEN_MAX: u64 = 4 << 30;
 /// Finds the files of one cache.
 pub(super) struct Finder<'a> {
     pub(super) reader: &'a Reader,
-    pub(super) stored: Option<&'a StoredCache>,
+    pub(super) storages: Vec<Stored<'a>>,
+}
+
+/// Paths in the storage.
+pub(super) enum Stored<'a> {
+    /// Those that clients have uploaded.
+    Uploads(&'a StoredCache),
+    /// Those that are kept of an upstream. The function says whether a path is trusted.
+    Kept(&'a StoredCache, Box<dyn Fn(&StoredPath) -> bool + 'a>),
+}
+
+impl Stored<'_> {
+    fn cache(&self) -> &StoredCache {
+        match self {
+            Self::Uploads(stored) | Self::Kept(stored, _) => stored,
+        }
+    }
+
+    fn trusts(&self, path: &StoredPath) -> bool {
+        match self {
+            Self::Uploads(_) => true,
+            Self::Kept(_, trusts) => trusts(path),
+        }
+    }
+
+    /// Returns the URL of the NAR of a path, relative to the cache.
+    fn nar_url(&self, path: &StoredPath) -> String {
+        let nar = &path.nar;
+        match self {
+            Self::Uploads(_) => nar.object_key.clone(),
+            Self::Kept(..) => nar_url(path.path.hash_part(), &nar.nar_hash, nar.compression),
+        }
+    }
 }
 
 /// A file of a store path.
@@ -100,10 +133,12 @@ impl Finder<'_> {
         }
         let readable = |hash_part| Ok(reader.readable(hash_part)?.path);
         let mut paths: Vec<_> = in_store.into_iter().map(readable).collect();
-        if let Some(stored) = self.stored {
-            let uploaded = shared.build_ids.uploaded(stored, &*shared.observer, id)?;
-            let found = |hash_part| self.uploaded(stored, hash_part).transpose();
-            let found = uploaded.into_iter().filter_map(found);
+        for stored in &self.storages {
+            let known = shared
+                .build_ids
+                .in_storage(stored.cache(), &*shared.observer, id)?;
+            let found = |hash_part| self.stored(stored, hash_part).transpose();
+            let found = known.into_iter().filter_map(found);
             paths.extend(found.map(|path| Ok(path?.path)));
         }
         Ok(paths)
@@ -145,11 +180,15 @@ impl Finder<'_> {
             Ok(spot) => spot.is_none(),
             Err(refusal) => refusal.is_absence(),
         };
-        match self.stored {
-            Some(stored) if is_absent => self.in_uploads(stored, path, names),
-            _ if is_absent => Ok(None),
-            _ => in_store,
+        if !is_absent {
+            return in_store;
         }
+        for stored in &self.storages {
+            if let Some(spot) = self.in_storage(stored, path, names)? {
+                return Ok(Some(spot));
+            }
+        }
+        Ok(None)
     }
 
     fn in_store(&self, path: &StorePath, names: &[Vec<u8>]) -> Result<Option<Spot>, Refusal> {
@@ -195,18 +234,19 @@ impl Finder<'_> {
         })
     }
 
-    fn in_uploads(
+    fn in_storage(
         &self,
-        stored: &StoredCache,
+        stored: &Stored<'_>,
         path: &StorePath,
         names: &[Vec<u8>],
     ) -> Result<Option<Spot>, Refusal> {
-        let uploaded = self.uploaded(stored, path.hash_part())?;
-        let Some(uploaded) = uploaded.filter(|uploaded| uploaded.path == *path) else {
+        let found = self.stored(stored, path.hash_part())?;
+        let Some(of_storage) = found.filter(|found| found.path == *path) else {
             return Ok(None);
         };
+        let cache = stored.cache();
         let failed = |error: StorageError| self.failed(&error);
-        let Some(listing) = browse::listing(stored, &uploaded).map_err(failed)? else {
+        let Some(listing) = browse::listing(cache, &of_storage).map_err(failed)? else {
             return Ok(None);
         };
         // A listing that cannot be read is that of no path.
@@ -223,7 +263,7 @@ impl Finder<'_> {
             }
             Listed::File { offset, size } => (offset, size),
         };
-        let Some(nar) = browse::open_at(stored, &uploaded, offset).map_err(failed)? else {
+        let Some(nar) = browse::open_at(cache, &of_storage, offset).map_err(failed)? else {
             return Ok(None);
         };
         let skip = offset.saturating_sub(nar.position);
@@ -238,20 +278,21 @@ impl Finder<'_> {
         Ok(Some(Spot::Found(Found {
             path: path.clone(),
             names: names.to_vec(),
-            archive: uploaded.nar.object_key,
+            archive: stored.nar_url(&of_storage),
             size,
             content,
         })))
     }
 
-    /// Returns an uploaded path that the policy does not hide.
-    fn uploaded(
+    /// Returns a path in the storage that the policy does not hide.
+    fn stored(
         &self,
-        stored: &StoredCache,
+        stored: &Stored<'_>,
         hash_part: HashPart,
     ) -> Result<Option<StoredPath>, Refusal> {
-        let found = stored.lookup(hash_part);
-        let Some(path) = found.map_err(|error| self.failed(&error))? else {
+        let found = stored.cache().lookup(hash_part);
+        let found = found.map_err(|error| self.failed(&error))?;
+        let Some(path) = found.filter(|path| stored.trusts(path)) else {
             return Ok(None);
         };
         match self.reader.admit_uploaded(&path) {

@@ -11,15 +11,16 @@
 //! # Theory of operation
 //!
 //! [`BuildIds`](crate::known::build_ids) finds the paths that may have the build ID, first those in
-//! the Nix store, then uploaded ones. [`Finder`] reads them under the policy of the cache, and
-//! follows links into other paths. A path that the policy hides is as good as absent.
+//! the Nix store, then uploaded ones, then kept ones of upstreams. [`Finder`] reads them under the
+//! policy of the cache, and follows links into other paths. A path that the policy hides is as good
+//! as absent.
 //!
 //! A source file in the store directory is sent from its path, whatever the build ID. Sources that
 //! were unpacked for a build have paths below `/build`. nixpkgs links the files that the build has
 //! changed as `….sourceoverlay`, and the unpacked sources as `….source`, beside the debug
 //! information.
 //!
-//! Paths of upstreams are not searched.
+//! Of upstreams, only what is kept in the storage is searched.
 
 mod find;
 mod unpack;
@@ -35,7 +36,8 @@ use crate::reader::Reader;
 use crate::refusal::{Fixed, NOSNIFF, Refusal};
 use crate::route::Route;
 use crate::route::build_id::{Artifact, BuildId};
-use find::{Content, Finder, Found};
+use crate::upstream::CacheUpstreams;
+use find::{Content, Finder, Found, Stored};
 
 /// Directory in which Nix builds on Linux.
 const BUILD_DIR: &[u8] = b"build";
@@ -47,11 +49,23 @@ const HASH_PART_LEN: usize = 32;
 /// cache.
 pub(crate) fn respond(
     reader: &Reader,
-    stored: Option<&StoredCache>,
-    head: Head<'_>,
-    route: &Route,
+    uploads: Option<&StoredCache>,
+    upstreams: Option<&CacheUpstreams>,
+    (head, route): (Head<'_>, &Route),
 ) -> Option<Response> {
-    let finder = Finder { reader, stored };
+    if !matches!(route, Route::DebugInfo(_) | Route::Artifact(..)) {
+        return None;
+    }
+    let kept = upstreams.into_iter().flat_map(CacheUpstreams::kept);
+    let kept = kept.map(|(stored, trusts)| Stored::Kept(stored, Box::new(trusts)));
+    let finder = Finder {
+        reader,
+        storages: uploads
+            .map(Stored::Uploads)
+            .into_iter()
+            .chain(kept)
+            .collect(),
+    };
     let answered = match route {
         Route::DebugInfo(Some(id)) => finder.debug_info(id).map(|found| {
             let found = found.map(|found| Response::json(Status::OK, found.json()));

@@ -448,9 +448,9 @@ impl Cache {
     /// Answers a GET or HEAD from the store, and if that has nothing with this URL, from uploaded
     /// paths.
     fn read(&self, context: Option<Context<'_>>, head: Head<'_>, route: &Route) -> Response {
-        if let Some(response) =
-            debug_info::respond(self.reader(), self.uploads.as_ref(), head, route)
-        {
+        let (uploads, upstreams) = (self.uploads.as_ref(), self.upstreams.as_deref());
+        let found = debug_info::respond(self.reader(), uploads, upstreams, (head, route));
+        if let Some(response) = found {
             return response;
         }
         let of_store = match route {

@@ -90,6 +90,20 @@ impl CacheUpstreams {
         })
     }
 
+    /// Returns the caches of the kept paths, each with a function that says whether a path in it is
+    /// trusted by the present settings of its upstream.
+    pub(crate) fn kept(
+        &self,
+    ) -> impl Iterator<Item = (&StoredCache, impl Fn(&StoredPath) -> bool)> {
+        let dir = self.reader().store().store_dir();
+        self.kept_caches().map(move |(upstream, stored)| {
+            let trusts = move |path: &StoredPath| {
+                trust::check(&upstream.settings, dir, &path.narinfo()).is_ok()
+            };
+            (stored, trusts)
+        })
+    }
+
     fn kept_caches(&self) -> impl Iterator<Item = (&Arc<Upstream>, &StoredCache)> {
         let asked = self.asked();
         asked.filter_map(|upstream| Some((upstream, upstream.kept.as_ref()?)))

@@ -12,9 +12,9 @@
 //!   that one is gone, if more than [`NEW_COUNT_MAX`] rows are new, and once per [`FULL_INTERVAL`],
 //!   the names of all paths are read: half a second for a million paths. Then the paths that were
 //!   deleted leave the table.
-//! * **Uploads.** Rows with numbers above the highest one that is known are read, and for each path
-//!   its listing. Each cache has a table of its own. Once per [`FULL_INTERVAL`], all names are
-//!   read.
+//! * **The storage**, with uploads and kept paths of upstreams. Rows with numbers above the highest
+//!   one that is known are read, and for each path its listing. Each cache has a table of its own.
+//!   Once per [`FULL_INTERVAL`], all names are read.
 //!
 //! The table is no proof: a path in it may have been deleted, and a policy may hide it. The caller
 //! reads the path as for any other request.
@@ -70,11 +70,11 @@ const NEW_COUNTS: (usize, usize) = (8, 256);
 /// Maximum number of requests that wait for a table.
 const WAITING_COUNT_MAX: usize = 32;
 
-/// The build IDs of a store and of the uploads beside it.
+/// The build IDs of a store and of the storage beside it.
 #[derive(Debug, Default)]
 pub(crate) struct BuildIds {
     store: Mutex<OfStore>,
-    uploads: Mutex<HashMap<CacheId, Arc<Mutex<OfUploads>>>>,
+    storages: Mutex<HashMap<CacheId, Arc<Mutex<OfStorage>>>>,
     waiting_count: AtomicUsize,
 }
 
@@ -92,9 +92,9 @@ struct OfStore {
     full_at: Option<Instant>,
 }
 
-/// The build IDs of the uploads of one cache.
+/// The build IDs of one cache of the storage.
 #[derive(Debug, Default)]
-struct OfUploads {
+struct OfStorage {
     table: Table,
     /// Number of the newest path whose name was read.
     newest: i64,
@@ -123,22 +123,22 @@ impl BuildIds {
         })
     }
 
-    /// Returns the uploaded paths that may have debug information of a build ID.
-    pub(crate) fn uploaded(
+    /// Returns the paths of a cache of the storage that may have debug information of a build ID.
+    pub(crate) fn in_storage(
         &self,
         stored: &StoredCache,
         observer: &dyn Observer,
         id: &BuildId,
     ) -> Result<Vec<HashPart>, Refusal> {
-        let of_uploads = Arc::clone(self.uploads.locked().entry(stored.id()).or_default());
+        let of_storage = Arc::clone(self.storages.locked().entry(stored.id()).or_default());
         self.wait(|| {
-            let mut of_uploads = of_uploads.locked();
-            let refreshed = of_uploads.refresh(stored, Instant::now());
+            let mut of_storage = of_storage.locked();
+            let refreshed = of_storage.refresh(stored, Instant::now());
             refreshed.map_err(|error| {
                 observer.event(&Event::StorageFailed(&error));
                 Refusal::Unreadable
             })?;
-            Ok(of_uploads.table.find(id))
+            Ok(of_storage.table.find(id))
         })
     }
 
@@ -270,8 +270,8 @@ impl OfStore {
     }
 }
 
-impl OfUploads {
-    /// Reads the paths that were uploaded since the last call.
+impl OfStorage {
+    /// Reads the paths that were published since the last call.
     fn refresh(&mut self, stored: &StoredCache, now: Instant) -> Result<(), StorageError> {
         let is_full = is_due(self.full_at, now);
         let mut newest = if is_full { 0 } else { self.newest };
@@ -295,7 +295,7 @@ impl OfUploads {
         // Read the oldest path first.
         self.unread.sort_unstable_by(|one, other| other.cmp(one));
         while let Some((number, hash_part)) = self.unread.last().copied() {
-            let ids = build_ids_of_upload(stored, hash_part)?;
+            let ids = build_ids_in_storage(stored, hash_part)?;
             self.unread.pop();
             self.table.add(number, hash_part, &ids);
         }
@@ -335,8 +335,8 @@ fn build_ids_of(tree: &Tree) -> Result<Vec<BuildId>, TreeError> {
     Ok(ids)
 }
 
-/// Returns the build IDs of the files of an uploaded path.
-fn build_ids_of_upload(
+/// Returns the build IDs of the files of a path in the storage.
+fn build_ids_in_storage(
     stored: &StoredCache,
     hash_part: HashPart,
 ) -> Result<Vec<BuildId>, StorageError> {
