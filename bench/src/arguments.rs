@@ -10,12 +10,14 @@ pub(crate) const USAGE: &str = "\
 usage: samovar-bench --store DIR --server NAME=COMMAND... [OPTION...]
        samovar-bench engine [--rounds N] [--seconds S] [--rows TEXT]
        samovar-bench uploads --store DIR [--server NAME=COMMAND...] [OPTION...]
+       samovar-bench upstreams --store DIR [OPTION...]
        samovar-bench workspaces [--tree DIR] [OPTION...]
 
 `engine` compares HTTP engines instead of binary caches. `uploads` measures uploads, to the program
 samovar in the directory of this program, to nginx, and to a directory. It creates the store with
 the paths if DIR is empty. A COMMAND of `uploads` starts a server that takes PUT below /upload.
-`workspaces` compares workspaces of 42,000 small files with their goals.
+`upstreams` compares a server with upstream caches, and its goals. Its store is one like that of
+--big-store. `workspaces` compares workspaces of 42,000 small files with their goals.
 
   --store DIR            store made by `cargo run -p xtask -- sample-store --bench DIR`
   --big-store DIR        store made by `cargo run -p xtask -- sample-store --paths 1000000 DIR`
@@ -45,6 +47,8 @@ pub(crate) enum Mode {
     Engine,
     /// Uploads to binary caches.
     Uploads,
+    /// Upstream caches.
+    Upstreams,
     /// Workspaces of small files.
     Workspaces,
 }
@@ -100,6 +104,7 @@ impl Arguments {
         let mode = match words.first().map(String::as_str) {
             Some("engine") => Mode::Engine,
             Some("uploads") => Mode::Uploads,
+            Some("upstreams") => Mode::Upstreams,
             Some("workspaces") => Mode::Workspaces,
             _ => Mode::Caches,
         };
@@ -143,7 +148,7 @@ impl Arguments {
             }
         }
         let has_store = !arguments.store.as_os_str().is_empty();
-        if matches!(mode, Mode::Caches | Mode::Uploads) && !has_store {
+        if matches!(mode, Mode::Caches | Mode::Uploads | Mode::Upstreams) && !has_store {
             bail!("--store is required\n\n{USAGE}");
         }
         if mode == Mode::Caches && arguments.servers.is_empty() {
@@ -174,6 +179,7 @@ mod tests {
         assert_eq!(arguments.mode, Mode::Caches);
         assert_eq!(parse("engine --rows x").unwrap().mode, Mode::Engine);
         assert_eq!(parse("--store /s --server a=b --check").unwrap().rounds, 1);
+        assert_eq!(parse("upstreams --store /s").unwrap().mode, Mode::Upstreams);
         let uploads = parse("uploads --store /s --dir /d").unwrap();
         assert_eq!(uploads.mode, Mode::Uploads);
         assert_eq!(uploads.dir, PathBuf::from("/d"));
@@ -193,6 +199,7 @@ mod tests {
             "--store /s --server a=b --what",
             "engine --rounds 0",
             "uploads --dir /d",
+            "upstreams --dir /d",
         ] {
             assert!(parse(line).is_err(), "{line}");
         }

@@ -9,7 +9,8 @@
 //! results, which [`table`], [`summary`] and [`chart`] render and [`report`] writes.
 //!
 //! `samovar-bench engine` compares HTTP engines instead: see [`engine`]. `samovar-bench uploads`
-//! measures uploads, and `samovar-bench workspaces` workspaces: see [`uploads`] and [`workspaces`].
+//! measures uploads, `samovar-bench upstreams` upstream caches, and `samovar-bench workspaces`
+//! workspaces: see [`uploads`], [`upstreams`] and [`workspaces`].
 //!
 //! Rules for measuring, which keep the figures comparable:
 //!
@@ -41,6 +42,7 @@ mod disk;
 mod engine;
 mod figures;
 mod floor;
+mod goals;
 mod http;
 mod load;
 mod machine;
@@ -52,6 +54,7 @@ mod store;
 mod summary;
 mod table;
 mod uploads;
+mod upstreams;
 mod workspaces;
 mod wrk;
 
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Mode::Caches => run(&arguments),
         Mode::Engine => engine::run(&arguments),
         Mode::Uploads => uploads::run(&arguments),
+        Mode::Upstreams => upstreams::run(&arguments),
         Mode::Workspaces => workspaces::run(&arguments),
     });
     match done.flatten() {

@@ -144,6 +144,17 @@ impl BigStore {
     }
 }
 
+/// Returns the directory of a store, and the largest closure that its manifest names; its top is
+/// the last path.
+pub(crate) fn largest_closure(dir: &Path) -> Result<(PathBuf, Vec<String>)> {
+    let (dir, manifest) = open(dir)?;
+    let names = ["closure_10000", "closure_400", "top"];
+    let top = names.iter().find_map(|name| manifest.get(*name)?.as_str());
+    let top = top.with_context(|| format!("{} names no closure", dir.display()))?;
+    let closure = requisites(&dir, top)?;
+    Ok((dir, closure))
+}
+
 /// Returns the canonical path of a store, and its manifest.
 fn open(dir: &Path) -> Result<(PathBuf, Value)> {
     let dir = dir

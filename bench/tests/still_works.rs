@@ -135,3 +135,26 @@ fn is_figure(cell: &str) -> bool {
     let number = cell.split(' ').next().unwrap_or_default().replace(',', "");
     number.parse::<f64>().is_ok()
 }
+
+#[test]
+fn upstreams_are_measured() {
+    let program = Path::new(env!("CARGO_BIN_EXE_samovar-bench")).with_file_name("samovar");
+    if !program.exists() || !Path::new("/usr/sbin/nginx").exists() {
+        println!("skipped: samovar was not built, or there is no nginx");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_samovar-bench"));
+    bench.args(["upstreams", "--check", "--store"]);
+    bench.arg(sample_store()).arg("--out").arg(dir.path());
+    let done = bench.output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{said}");
+    let report = fs::read(dir.path().join("figures.json")).unwrap();
+    let report: Value = serde_json::from_slice(&report).unwrap();
+    let figures = report["figures"].as_array().unwrap();
+    for group in ["known", "cold", "walk", "NAR", "crowd", "faults"] {
+        let count = figures.iter().filter(|one| one["group"] == group).count();
+        assert!(count > 0, "{group}: {report}");
+    }
+}

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::figures::{Figures, row};
 use super::stand::{Stand, disk, run, sync};
 use super::{FLUSHED, Scene};
+use crate::goals::{Figures, row};
 
 /// The sources of the project, with their paths.
 const SOURCES: [(&str, &str); 5] = [

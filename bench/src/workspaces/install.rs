@@ -3,9 +3,9 @@
 
 use anyhow::{Context, Result};
 
-use super::figures::{Figures, row};
 use super::stand::{Done, Stand, disk, run, sync};
 use super::{FLUSHED, Scene};
+use crate::goals::{Figures, row};
 
 /// Installs the project without the network. Prints the CPU time of npm and the number of files.
 const INSTALL: &str = "sh -c 'npm ci --offline --ignore-scripts --no-audit --no-fund \

@@ -6,7 +6,7 @@
 //! gigabit Ethernet.
 
 mod develop;
-mod figures;
+
 mod install;
 mod stand;
 mod transfer;
@@ -16,13 +16,19 @@ use std::fs;
 
 use anyhow::{Context, Result, ensure};
 
-use self::figures::Figures;
 use self::tree::Tree;
 use crate::arguments::Arguments;
+use crate::goals::Figures;
 use crate::machine;
 
 /// Name of the rows that compare a local disk, one that flushes every operation, and a workspace.
 const FLUSHED: &str = "the case";
+
+/// Introduction of the commands.
+const ENVIRONMENT: &str = "\
+`sh` runs each line in a new directory, which is `HOME`. `SAMOVAR_CACHE` is the URL of the server
+over gigabit Ethernet, `SLOW` over the slow line, and `SAMOVAR_TOKEN` a token with the rights
+`read,push,pin`. `TREE` is the directory with the files, and `PROJECT` the npm project.";
 
 /// What a scene needs to know.
 struct Scene<'a> {
@@ -76,7 +82,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let how = format!("{} rounds, medians", arguments.rounds);
     let machine = machine::describe(&["node", "npm"], &how, &load_before);
     let json = || serde_json::to_string_pretty(&figures.json(&machine, &remarks));
-    let text = figures.markdown(&machine, &remarks);
+    let text = figures.markdown(&machine, &remarks, ENVIRONMENT);
     match arguments.is_json {
         true => println!("{}", json()?),
         false => print!("{text}"),

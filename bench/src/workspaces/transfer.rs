@@ -6,12 +6,12 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::figures::{Figures, row};
 use super::stand::{Done, Stand};
 use super::tree::Tree;
 use super::{FLUSHED, Scene};
 use crate::disk::Disk;
 use crate::figures::to_f64;
+use crate::goals::{Figures, row};
 
 /// Changes one file and adds one.
 const EDIT: &str = "f=$(find a/node_modules -name '*.js' -size -8 | sort | head -n 1) && \

@@ -4,12 +4,6 @@ use serde_json::{Value, json};
 
 use crate::table::{grouped, number};
 
-/// Introduction of the commands.
-const ENVIRONMENT: &str = "\
-`sh` runs each line in a new directory, which is `HOME`. `SAMOVAR_CACHE` is the URL of the server
-over gigabit Ethernet, `SLOW` over the slow line, and `SAMOVAR_TOKEN` a token with the rights
-`read,push,pin`. `TREE` is the directory with the files, and `PROJECT` the npm project.";
-
 /// Bound that a figure should meet.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Goal {
@@ -19,7 +13,7 @@ enum Goal {
 
 /// A row of the report: what is measured.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Row {
+pub(crate) struct Row {
     /// Name of the goal that the row belongs to.
     group: &'static str,
     name: &'static str,
@@ -28,7 +22,7 @@ pub(super) struct Row {
 }
 
 /// Returns a row without a goal.
-pub(super) fn row(group: &'static str, name: &'static str, unit: &'static str) -> Row {
+pub(crate) fn row(group: &'static str, name: &'static str, unit: &'static str) -> Row {
     Row {
         group,
         name,
@@ -38,12 +32,12 @@ pub(super) fn row(group: &'static str, name: &'static str, unit: &'static str) -
 }
 
 impl Row {
-    pub(super) fn at_most(self, bound: f64) -> Self {
+    pub(crate) fn at_most(self, bound: f64) -> Self {
         let goal = Some(Goal::AtMost(bound));
         Self { goal, ..self }
     }
 
-    pub(super) fn at_least(self, bound: f64) -> Self {
+    pub(crate) fn at_least(self, bound: f64) -> Self {
         let goal = Some(Goal::AtLeast(bound));
         Self { goal, ..self }
     }
@@ -102,16 +96,16 @@ impl Figure {
 
 /// All figures of a run, and the reasons for those that are missing.
 #[derive(Debug, Default)]
-pub(super) struct Figures {
+pub(crate) struct Figures {
     figures: Vec<Figure>,
     gaps: Vec<String>,
     /// Whether a measurement has failed.
-    pub(super) has_failed: bool,
+    pub(crate) has_failed: bool,
 }
 
 impl Figures {
     /// Adds the value of a round, with the command that was measured.
-    pub(super) fn add(&mut self, row: Row, command: &str, value: f64) {
+    pub(crate) fn add(&mut self, row: Row, command: &str, value: f64) {
         match self.figures.iter_mut().find(|figure| figure.row == row) {
             Some(figure) => figure.values.push(value),
             None => self.figures.push(Figure {
@@ -123,7 +117,7 @@ impl Figures {
     }
 
     /// Adds the reason why something is not measured.
-    pub(super) fn gap(&mut self, what: &str, reason: &str) {
+    pub(crate) fn gap(&mut self, what: &str, reason: &str) {
         let line = format!("Not measured: {what}: {reason}");
         if !self.gaps.contains(&line) {
             crate::progress(&line);
@@ -138,8 +132,9 @@ impl Figures {
         sorted
     }
 
-    /// Renders the report as Markdown, introduced by `machine` and `remarks`.
-    pub(super) fn markdown(&self, machine: &str, remarks: &[String]) -> String {
+    /// Renders the report as Markdown, introduced by `machine` and `remarks`. `environment`:
+    /// introduction of the commands; empty to leave them out.
+    pub(crate) fn markdown(&self, machine: &str, remarks: &[String], environment: &str) -> String {
         let mut text = format!("{machine}\n");
         for remark in remarks.iter().chain(&self.gaps) {
             let line: Vec<&str> = remark.split_whitespace().collect();
@@ -167,7 +162,10 @@ impl Figures {
                 row.goal_text(),
             ));
         }
-        text.push_str(&format!("\n## Commands\n\n{ENVIRONMENT}\n\n```sh\n"));
+        if environment.is_empty() {
+            return text;
+        }
+        text.push_str(&format!("\n## Commands\n\n{environment}\n\n```sh\n"));
         let mut before = "";
         for figure in self.sorted() {
             let (row, command) = (&figure.row, &figure.command);
@@ -181,7 +179,7 @@ impl Figures {
     }
 
     /// Renders the figures as a JSON document.
-    pub(super) fn json(&self, machine: &str, remarks: &[String]) -> Value {
+    pub(crate) fn json(&self, machine: &str, remarks: &[String]) -> Value {
         let figures = self.sorted().into_iter().map(|figure| {
             let (row, (median, ..)) = (&figure.row, figure.summary());
             json!({
@@ -228,7 +226,7 @@ mod tests {
         let sent = row("G6", "sent", "bytes").at_most(100_000.0);
         figures.add(sent, "samovar push", 1234.0);
         figures.gap("npm", "not\ninstalled");
-        let text = figures.markdown("a machine\n", &["a remark".into()]);
+        let text = figures.markdown("a machine\n", &["a remark".into()], "How.");
         for line in [
             "* Not measured: npm: not installed",
             "| G2 | push of the tree | 2.50 s | 1.50 s to 3.00 s | ≤ 2.00 s | **missed** |",
