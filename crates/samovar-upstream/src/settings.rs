@@ -30,6 +30,8 @@ pub struct UpstreamSettings {
     /// Maximum total length of what is kept of the upstream's paths, in bytes; `None`: nothing is
     /// kept in the storage.
     pub keep: Option<u64>,
+    /// Whether uploads may refer to paths that only this upstream has.
+    pub has_references: bool,
 }
 
 /// The signatures of a narinfo that is passed on. The signature of the upstream is verified before,
@@ -69,6 +71,7 @@ impl UpstreamSettings {
             is_unsigned: false,
             is_bucket: false,
             keep: None,
+            has_references: false,
         }
     }
 

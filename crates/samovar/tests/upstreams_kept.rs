@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use support::samovar;
 use support_disks::SmallDisk;
-use support_upstreams::{Act, Client, FileCache, Large, Relay, Seen, Upstream, field};
+use support_upstreams::{Act, Client, FileCache, Large, Relay, Seen, Upstream, field, kept_count};
 use testkit::eventually;
 use testkit::http1::Connection;
 use testkit::nix::{hash_part, key_pair};
@@ -76,9 +76,9 @@ fn fetch(relay: &Relay, path: &str) -> bool {
     relay.get(&target).body == CACHE.nar(path)
 }
 
-/// Waits until the storage has this number of files of NARs.
-fn await_kept(storage: &Path, count: usize) {
-    eventually("the NARs are kept", || kept_files(storage).len() == count);
+/// Waits until the storage keeps this number of paths.
+fn await_kept(storage: &Path, count: u64) {
+    eventually("the paths are kept", || kept_count(storage) == count);
 }
 
 fn kept_files(storage: &Path) -> Vec<PathBuf> {

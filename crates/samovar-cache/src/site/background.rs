@@ -9,6 +9,7 @@ use crate::narinfo::prefetch::Prefetcher;
 use crate::reader::policy::{FIRST_CHECK_TIME, RootsCheck, RootsCheckError, RootsWatch};
 use crate::site::cache::Cache;
 use crate::site::current::Caches;
+use crate::upstream::references;
 
 /// The background threads of all caches. They end when this is dropped.
 #[derive(Debug)]
@@ -39,6 +40,10 @@ pub(crate) enum BackgroundError {
 
 impl Background {
     pub(crate) fn start(caches: &Caches) -> Self {
+        for upstreams in caches.iter().filter_map(|cache| cache.referable()) {
+            // Ignore errors: the paths are kept once clients request them.
+            references::start(upstreams).ok();
+        }
         let threads = caches.iter().map(|cache| Threads {
             narinfos: Arc::clone(&cache.narinfos),
             prefetch: None,

@@ -37,7 +37,7 @@ use crate::route::{Route, path};
 use crate::site::about::{About, Facts};
 use crate::site::config::CacheConfig;
 use crate::upload::{self, Context, Uploaded};
-use crate::upstream::{CacheUpstreams, Upstreams};
+use crate::upstream::{CacheUpstreams, Upstreams, references};
 
 /// The header line of all answers of a cache that is not public: a shared cache, such as that of a
 /// reverse proxy, must not give them to other clients.
@@ -426,7 +426,11 @@ impl Cache {
         if let Some(context) = context
             && let Some(response) = upload::handle(context, request, route)
         {
-            return Some(response);
+            let (head, is_private) = (request.head(), self.is_private());
+            let upstreams = self.referable();
+            return Some(references::or_narinfo(
+                upstreams, head, route, is_private, response,
+            ));
         }
         let head = request.head();
         Some(match (head.method(), route) {
@@ -443,6 +447,13 @@ impl Cache {
             // authenticated yet.
             (method, _) => self.of_method(method).response(),
         })
+    }
+
+    /// Returns the upstreams, if uploads may refer to paths that only these have.
+    pub(crate) fn referable(&self) -> Option<&Arc<CacheUpstreams>> {
+        self.upstreams
+            .as_ref()
+            .filter(|upstreams| upstreams.has_references())
     }
 
     /// Answers a GET or HEAD from the store, and if that has nothing with this URL, from uploaded
@@ -576,6 +587,7 @@ impl Cache {
             is_reader: false,
             address: None,
             cache: (!self.is_only).then_some(&*self.name),
+            upstreams: self.referable(),
         }
     }
 }

@@ -38,6 +38,7 @@
 mod authorize;
 mod body;
 mod bulk;
+mod elsewhere;
 mod get;
 mod pin;
 mod push;
@@ -70,6 +71,7 @@ use crate::reader::uploaded_info;
 use crate::refusal::{Fixed, text_response};
 use crate::route::Route;
 use crate::route::upload::{Resource, UploadRoute};
+use crate::upstream::CacheUpstreams;
 
 pub(crate) use self::authorize::may_read_pins;
 pub(crate) use self::bulk::Uploaded;
@@ -79,6 +81,7 @@ pub(crate) use self::pin::fuzzing;
 
 use self::authorize::{Right, client, with_token};
 use self::body::{SharedBody, encoding_of};
+use self::elsewhere::Elsewhere;
 
 /// Maximum body length of a PUT, in bytes: a NAR may have 64 GiB, and a compressor may add to that.
 const BODY_LEN_MAX: u64 = 65 << 30;
@@ -111,6 +114,8 @@ pub(crate) struct Context<'a> {
     pub(crate) address: Option<IpAddr>,
     /// The name of the cache; `None` if the server has only one.
     pub(crate) cache: Option<&'a str>,
+    /// The upstreams to whose paths uploads may refer.
+    pub(crate) upstreams: Option<&'a Arc<CacheUpstreams>>,
 }
 
 impl<'a> Context<'a> {
@@ -405,14 +410,8 @@ fn put_narinfo(
     source.read_to_end(&mut text).map_err(PutError::of_source)?;
     stated.set(stated_path(&text));
     let reader = &context.narinfos.reader;
-    let undecided = Cell::new(false);
-    let is_elsewhere = |path: &StorePath| match reader.may_read(path) {
-        Ok(is_readable) => is_readable,
-        Err(_refusal) => {
-            undecided.set(true);
-            false
-        }
-    };
+    let elsewhere = Elsewhere::new(reader, context.upstreams);
+    let is_elsewhere = |path: &StorePath| elsewhere.has(path);
     let published = narinfo::put(
         context.stored,
         token,
@@ -424,12 +423,13 @@ fn put_narinfo(
     let (path, published) = match published {
         // The live Nix store may contain the reference, but it cannot be read at the moment.
         Err(PutError::Narinfo(refusal))
-            if undecided.get() && matches!(*refusal, Refusal::MissingReference { .. }) =>
+            if elsewhere.is_undecided() && matches!(*refusal, Refusal::MissingReference { .. }) =>
         {
             return Ok(Fixed::Unavailable.response());
         }
         other => other?,
     };
+    elsewhere.published();
     let (path, by) = (&path.display(context.store_dir), context.uploader(token));
     let observer = &reader.shared.observer;
     Ok(ok(match published {

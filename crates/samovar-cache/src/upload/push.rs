@@ -1,6 +1,5 @@
 //! Answers the requests of the push protocol (`docs/push-protocol.md`).
 
-use std::cell::Cell;
 use std::fmt::Display;
 use std::io::BufReader;
 
@@ -12,8 +11,8 @@ use samovar_protocol::names::PushId;
 use samovar_protocol::nar_hash_text;
 use samovar_protocol::push::{
     AssembleQuery, Assembled, BODY_LEN_MAX, JoinQuery, Missing, OPEN_COUNT_MAX, OPEN_LEN_MAX,
-    Opened, PUBLISH_LEN_MAX, PackOutcome, PartLine, PartQuery, QueryError, Target, WireError,
-    published, read_open,
+    OpenLine, Opened, PUBLISH_LEN_MAX, PackOutcome, PartLine, PartQuery, QueryError, Saved, Target,
+    WireError, published, read_open,
 };
 use samovar_protocol::recipe::RecipeError;
 use samovar_storage::metadata::{Published, StoredPath};
@@ -24,8 +23,13 @@ use samovar_storage::{PATIENCE, PutError, Refusal};
 
 use super::authorize::{Right, client};
 use super::body::SharedBody;
+use super::elsewhere::Elsewhere;
 use super::{Context, failed, refused, render, report};
 use crate::refusal::{Fixed, text_response};
+use crate::upstream::references;
+
+/// Maximum number of paths that are looked up at the upstreams at the same time.
+const LOOK_UP_COUNT_MAX: usize = 1000;
 
 /// Memory for parsing a body, as a multiple of the body's length.
 const PARSE_FACTOR: u64 = 3;
@@ -136,7 +140,8 @@ fn open_push(
     if policy.is_unknown() {
         return Err(Failure::Response(Fixed::Unavailable.response()));
     }
-    let (push_id, answers) = push::open(context.stored, token, &lines)?;
+    let (push_id, mut answers) = push::open(context.stored, token, &lines)?;
+    let saved = leave_out(context, &lines, &mut answers);
     let opened = Opened {
         push_id,
         pack_len_max: BODY_LEN_MAX,
@@ -153,7 +158,33 @@ fn open_push(
             context.refuse(request.head(), token, path, refusal);
         }
     }
-    Ok(text_response(Status::OK, text))
+    let response = text_response(Status::OK, text);
+    Ok(match saved {
+        Saved { count: 0, .. } => response,
+        saved => response.header(Saved::FIELD, saved.text()),
+    })
+}
+
+/// Marks paths that the client need not push because upstreams have them, as if the cache had them.
+fn leave_out(context: Context<'_>, lines: &[OpenLine], answers: &mut [Answer]) -> Saved {
+    let mut saved = Saved::default();
+    let Some(upstreams) = context.upstreams else {
+        return saved;
+    };
+    let lacking = |(index, answer): (usize, &Answer)| {
+        matches!(answer, Answer::Need | Answer::Link).then_some(index)
+    };
+    let lacking: Vec<usize> = answers.iter().enumerate().filter_map(lacking).collect();
+    for lacking in lacking.chunks(LOOK_UP_COUNT_MAX) {
+        let hash_parts: Vec<_> = lacking.iter().map(|at| lines[*at].hash_part).collect();
+        let are_there = references::have(upstreams, &hash_parts);
+        for (at, _) in lacking.iter().zip(are_there).filter(|(_, there)| *there) {
+            answers[*at] = Answer::Have;
+            saved.count += 1;
+            saved.nar_len = saved.nar_len.saturating_add(lines[*at].nar_size);
+        }
+    }
+    saved
 }
 
 fn put_pack(
@@ -246,21 +277,17 @@ fn publish_all(
         .reserve(len.saturating_mul(PARSE_FACTOR))
         .map_err(PutError::from)?;
     let reader = &context.narinfos.reader;
-    let undecided = Cell::new(false);
-    let is_elsewhere = |path: &StorePath| {
-        reader.may_read(path).unwrap_or_else(|_refusal| {
-            undecided.set(true);
-            false
-        })
-    };
+    let elsewhere = Elsewhere::new(reader, context.upstreams);
+    let is_elsewhere = |path: &StorePath| elsewhere.has(path);
     let render = |path: &StoredPath| render(context, path);
     let paths = match push::publish(&push, &mut &body, &is_elsewhere, &render) {
         // The live Nix store may contain the reference, but it cannot be read at the moment.
-        Err(PushError::Missing(_)) if undecided.get() => {
+        Err(PushError::Missing(_)) if elsewhere.is_undecided() => {
             return Ok(Fixed::Unavailable.response());
         }
         other => other?,
     };
+    elsewhere.published();
     let (observer, by) = (&reader.shared.observer, context.uploader(token));
     for (path, outcome) in &paths {
         let path = &path.display(context.store_dir);

@@ -52,7 +52,7 @@ impl OtherPaths for UpstreamPaths {
             if !matches!(answer, Err(refusal) if refusal.is_absence()) {
                 continue;
             }
-            if let Some(found) = self.upstreams.kept_path(*hash_part) {
+            if let Some(found) = self.upstreams.kept_path(*hash_part, &self.upstreams.ids) {
                 kept.push((index, found));
                 continue;
             }
@@ -62,7 +62,9 @@ impl OtherPaths for UpstreamPaths {
                 sender.send((index, looked_up)).ok();
             };
             let wanted = Wanted::path(*hash_part);
-            self.upstreams.ask(wanted, Arc::clone(via), Box::new(done));
+            let ids = &self.upstreams.ids;
+            self.upstreams
+                .ask(ids, wanted, Arc::clone(via), Box::new(done));
         }
         drop(sender);
         for (index, found) in kept {

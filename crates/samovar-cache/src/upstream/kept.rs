@@ -11,21 +11,22 @@ use samovar_storage::{StorageError, StoredCache, kept};
 use samovar_upstream::trust;
 
 use crate::answer::nar::Part;
-use crate::upstream::of_cache::{BEYOND, CacheUpstreams, Request, head_of_nar};
+use crate::upstream::nar_head::head_of_nar;
+use crate::upstream::of_cache::{BEYOND, CacheUpstreams, Request};
 use crate::upstream::one::{Counts, Found, Upstream};
 
 impl CacheUpstreams {
     /// Whether a path may be kept. Never blocks on a disk.
     pub(crate) fn may_keep(&self, hash_part: &HashPart) -> bool {
-        let mut caches = self.kept_caches();
+        let mut caches = self.kept_caches(&self.ids);
         caches.any(|(_, stored)| stored.may_contain(*hash_part))
     }
 
-    /// Returns the narinfo of a kept path, if it is trusted by the present settings of its
-    /// upstream.
-    pub(super) fn kept_path(&self, hash_part: HashPart) -> Option<Found> {
+    /// Returns the narinfo of a path that is kept of one of these upstreams, if it is trusted by
+    /// the present settings of the upstream.
+    pub(super) fn kept_path(&self, hash_part: HashPart, ids: &[usize]) -> Option<Found> {
         let dir = self.reader().store().store_dir();
-        self.find_kept(hash_part, |upstream, path| {
+        self.find_kept(hash_part, ids, |upstream, path| {
             let narinfo = path.narinfo();
             trust::check(&upstream.settings, dir, &narinfo).ok()?;
             Some(Found {
@@ -44,7 +45,7 @@ impl CacheUpstreams {
         hash_part: HashPart,
         (nar_hash, compression): (NarHash, Compression),
     ) -> Option<Response> {
-        self.find_kept(hash_part, |upstream, path| {
+        self.find_kept(hash_part, &self.ids, |upstream, path| {
             if (path.nar.nar_hash, path.nar.compression) != (nar_hash, compression) {
                 return None;
             }
@@ -73,13 +74,15 @@ impl CacheUpstreams {
         })
     }
 
-    /// Calls `found` with each kept path of this hash part until it returns something.
+    /// Calls `found` with each path of this hash part that is kept of one of these upstreams, until
+    /// it returns something.
     fn find_kept<T>(
         &self,
         hash_part: HashPart,
+        ids: &[usize],
         mut found: impl FnMut(&Arc<Upstream>, &StoredPath) -> Option<T>,
     ) -> Option<T> {
-        let mut caches = self.kept_caches();
+        let mut caches = self.kept_caches(ids);
         caches.find_map(|(upstream, stored)| match stored.lookup(hash_part) {
             Ok(path) => found(upstream, &path?),
             // The upstream is asked instead.
@@ -96,7 +99,7 @@ impl CacheUpstreams {
         &self,
     ) -> impl Iterator<Item = (&StoredCache, impl Fn(&StoredPath) -> bool)> {
         let dir = self.reader().store().store_dir();
-        self.kept_caches().map(move |(upstream, stored)| {
+        self.kept_caches(&self.ids).map(move |(upstream, stored)| {
             let trusts = move |path: &StoredPath| {
                 trust::check(&upstream.settings, dir, &path.narinfo()).is_ok()
             };
@@ -104,12 +107,15 @@ impl CacheUpstreams {
         })
     }
 
-    fn kept_caches(&self) -> impl Iterator<Item = (&Arc<Upstream>, &StoredCache)> {
-        let asked = self.asked();
+    pub(super) fn kept_caches(
+        &self,
+        ids: &[usize],
+    ) -> impl Iterator<Item = (&Arc<Upstream>, &StoredCache)> {
+        let asked = self.asked(ids);
         asked.filter_map(|upstream| Some((upstream, upstream.kept.as_ref()?)))
     }
 
-    fn note_failure(&self, error: &StorageError) {
+    pub(super) fn note_failure(&self, error: &StorageError) {
         let shared = &self.reader().shared;
         shared
             .observer

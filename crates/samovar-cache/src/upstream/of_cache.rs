@@ -27,8 +27,10 @@ use crate::route::Route;
 use crate::upstream::all::Upstreams;
 use crate::upstream::body::UpstreamBody;
 use crate::upstream::message::{Ask, Done, LookedUp, Miss, Wanted};
+use crate::upstream::nar_head::{head_of_nar, info_of};
 use crate::upstream::one::{FOUND_TIME, Found, Upstream};
-use crate::upstream::request::{Failed, file_len};
+use crate::upstream::references::References;
+use crate::upstream::request::Failed;
 use crate::upstream::transfer::{Joined, Transfer};
 
 /// Number of shards of the table of known paths.
@@ -67,12 +69,14 @@ impl Default for UpstreamConfig {
 /// The upstreams of one cache.
 #[derive(Debug)]
 pub(crate) struct CacheUpstreams {
-    upstreams: Arc<Upstreams>,
+    pub(super) upstreams: Arc<Upstreams>,
     /// Numbers of the upstreams that this cache asks.
-    ids: Arc<[usize]>,
+    pub(super) ids: Arc<[usize]>,
+    /// Those of them to whose paths uploads may refer, and the thread that keeps these paths.
+    pub(super) references: References,
     config: UpstreamConfig,
     narinfos: Arc<Narinfos>,
-    uploads: Option<StoredCache>,
+    pub(super) uploads: Option<StoredCache>,
     known: Sharded<Fact>,
     /// The response about a path that no upstream has, or that the policy hides: they are the same.
     absent: Prepared,
@@ -137,6 +141,11 @@ impl CacheUpstreams {
         if ids.is_empty() {
             return None;
         }
+        let of_references = ids.iter().copied().filter(|id| {
+            let upstream = upstreams.list().get(*id);
+            upstream.is_some_and(|one| one.settings.has_references)
+        });
+        let references = References::new(of_references.collect());
         let reasons = names
             .iter()
             .map(|name| format!("{name} has no such path\n"));
@@ -145,6 +154,7 @@ impl CacheUpstreams {
         Some(Self {
             upstreams: Arc::clone(upstreams),
             ids: ids.into(),
+            references,
             config,
             narinfos: Arc::clone(narinfos),
             uploads,
@@ -157,7 +167,9 @@ impl CacheUpstreams {
     /// Returns the public keys that clients must trust to use paths of the upstreams, each once:
     /// those of upstreams whose paths are not signed by this cache.
     pub(crate) fn client_keys(&self) -> Vec<String> {
-        let theirs = self.asked().filter(|one| one.settings.resign == Resign::No);
+        let theirs = self
+            .asked(&self.ids)
+            .filter(|one| one.settings.resign == Resign::No);
         let mut keys: Vec<String> = Vec::new();
         for key in theirs.flat_map(|one| &one.settings.public_keys) {
             let key = key.to_string();
@@ -168,10 +180,15 @@ impl CacheUpstreams {
         keys
     }
 
-    /// Returns the upstreams that this cache asks.
-    pub(super) fn asked(&self) -> impl Iterator<Item = &Arc<Upstream>> {
+    /// Returns the upstreams with these numbers.
+    pub(super) fn asked(&self, ids: &[usize]) -> impl Iterator<Item = &Arc<Upstream>> {
         let all = self.upstreams.list();
-        self.ids.iter().filter_map(|id| all.get(*id))
+        ids.iter().filter_map(|id| all.get(*id))
+    }
+
+    /// Whether uploads may refer to paths that only upstreams have.
+    pub(crate) fn has_references(&self) -> bool {
+        !self.references.is_empty()
     }
 
     /// Answers a request on an I/O thread from memory, or dispatches it. The path is neither in the
@@ -198,7 +215,9 @@ impl CacheUpstreams {
         is_private: bool,
     ) -> Option<Response> {
         let (hash_part, nar_hash, compression) = match route {
-            Route::Narinfo(hash_part) => return Some(self.narinfo(head, *hash_part, is_private)),
+            Route::Narinfo(hash_part) => {
+                return Some(self.narinfo(head, *hash_part, &self.ids, is_private));
+            }
             Route::UpstreamNar {
                 hash_part,
                 nar_hash,
@@ -247,28 +266,31 @@ impl CacheUpstreams {
         &self.narinfos.reader
     }
 
-    /// Answers a request for a narinfo, after neither the store nor the uploads had the path.
-    fn narinfo(
+    /// Answers a request for a narinfo, after neither the store nor the uploads had the path. Asks
+    /// the upstreams with these numbers.
+    pub(super) fn narinfo(
         self: &Arc<Self>,
         head: Head<'_>,
         hash_part: HashPart,
+        ids: &Arc<[usize]>,
         is_private: bool,
     ) -> Response {
         let request = match self.request(head, is_private) {
             Ok(request) => request,
             Err(response) => return response,
         };
-        if let Some(found) = self.kept_path(hash_part) {
+        if let Some(found) = self.kept_path(hash_part, ids) {
             return request.mark(self.found(&found, &request));
         }
         let (responder, response) = Response::later();
         let cache = Arc::clone(self);
         let via = Arc::clone(&request.via);
+        let are_all = ids.len() == self.ids.len();
         let done = move |looked_up: LookedUp| {
             let response = match looked_up {
                 LookedUp::Found(found) => cache.found(&found, &request),
                 LookedUp::Absent(since) => {
-                    if request.via.is_empty() {
+                    if request.via.is_empty() && are_all {
                         let until = since + cache.config.negative_ttl;
                         cache.remember(hash_part, Known::Absent, until);
                     }
@@ -278,7 +300,7 @@ impl CacheUpstreams {
             };
             responder.respond(request.mark(response));
         };
-        self.ask(Wanted::path(hash_part), via, Box::new(done));
+        self.ask(ids, Wanted::path(hash_part), via, Box::new(done));
         response
     }
 
@@ -360,7 +382,7 @@ impl CacheUpstreams {
             let places = (of_cache.upstreams.transfers(), nar_cache);
             Transfer::join(&found, places, Box::new(started));
         };
-        self.ask(asked, via, Box::new(done));
+        self.ask(&self.ids, asked, via, Box::new(done));
     }
 
     /// Returns the narinfo of a path that an upstream has, for a bulk response.
@@ -385,10 +407,16 @@ impl CacheUpstreams {
         }
     }
 
-    pub(super) fn ask(self: &Arc<Self>, wanted: Wanted, via: Arc<[u8]>, done: Done) {
+    pub(super) fn ask(
+        self: &Arc<Self>,
+        ids: &Arc<[usize]>,
+        wanted: Wanted,
+        via: Arc<[u8]>,
+        done: Done,
+    ) {
         let cache = Arc::clone(self);
         self.upstreams.ask(Ask {
-            ids: Arc::clone(&self.ids),
+            ids: Arc::clone(ids),
             wanted,
             via,
             budget: self.config.budget,
@@ -400,12 +428,16 @@ impl CacheUpstreams {
 
     /// Whether a path is in the store, was uploaded or is kept, as far as memory tells.
     fn is_local(&self, hash_part: &HashPart) -> bool {
+        self.is_own(hash_part) || self.may_keep(hash_part)
+    }
+
+    /// Whether a path is in the store or was uploaded, as far as memory tells.
+    pub(super) fn is_own(&self, hash_part: &HashPart) -> bool {
         let uploads = self.uploads.as_ref();
         let catalog = self.reader().store().catalog();
         uploads.is_some_and(|uploads| uploads.may_contain(*hash_part))
             || !self.reader().policy.rules_out(hash_part)
                 && catalog.is_some_and(|catalog| catalog.current().may_contain(hash_part))
-            || self.may_keep(hash_part)
     }
 
     /// Returns the parts of a request that matter later. The error is the response to a request
@@ -547,48 +579,5 @@ impl Request {
             true => response.header("Cache-Control", "private"),
             false => response,
         }
-    }
-}
-
-/// Returns the response to HEAD for a NAR. Nothing is requested for it.
-pub(super) fn head_of_nar(narinfo: &NarInfo) -> Response {
-    let body = match file_len(narinfo) {
-        Some(len) => Body::Source(Box::new(Unread(len))),
-        None => Body::Empty,
-    };
-    small_nars::HEAD.response(body)
-}
-
-/// A body whose length is stated and that is not sent.
-struct Unread(u64);
-
-impl samovar_http::Source for Unread {
-    fn len(&self) -> Option<u64> {
-        Some(self.0)
-    }
-
-    fn pull(
-        &mut self,
-        _batch: &mut samovar_http::Batch,
-    ) -> std::io::Result<samovar_http::Progress> {
-        Err(std::io::Error::other(
-            "the body of a HEAD request is not sent",
-        ))
-    }
-}
-
-/// Converts a narinfo into a row as in the Nix store.
-fn info_of(narinfo: &NarInfo, now: i64) -> PathInfo {
-    PathInfo {
-        path: narinfo.store_path.clone(),
-        nar_hash: narinfo.nar_hash,
-        nar_size: narinfo.nar_size,
-        references: narinfo.references.clone(),
-        deriver: narinfo.deriver.clone(),
-        signatures: narinfo.signatures.clone(),
-        content_address: narinfo.content_address,
-        registration_time: now,
-        ultimate: false,
-        registration: None,
     }
 }

@@ -300,6 +300,21 @@ impl Transfer {
         self.read.notify_all();
     }
 
+    /// Waits until the NAR is complete, has failed, or turns out to get no copy. The reader reads
+    /// nothing.
+    pub(super) fn await_copy(&self, reader: u64) {
+        let mut state = self.state.locked();
+        loop {
+            let has_ended = matches!(state.phase, Phase::Complete | Phase::Failed(_));
+            if has_ended || state.copy.is_none() && state.end > 0 {
+                break;
+            }
+            state = unpoisoned(self.read.wait_timeout(state, LOOK_TIME)).0;
+        }
+        drop(state);
+        self.leave(reader);
+    }
+
     fn is_abandoned(&self) -> bool {
         self.state.locked().readers.is_empty()
     }

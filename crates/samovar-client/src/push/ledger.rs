@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use samovar_nix::{HashPart, NarHash, PathInfo, StoreDir, StorePath};
-use samovar_protocol::push::OpenAnswer;
+use samovar_protocol::push::{OpenAnswer, Saved};
 
 use crate::http::printable;
 use crate::progress::Progress;
@@ -311,6 +311,8 @@ pub struct Summary {
     pub nar_len: u64,
     /// Number of compressed bytes sent for NARs.
     pub sent_len: u64,
+    /// What was not sent because upstreams of the cache have it; part of `present`.
+    pub saved: Saved,
     /// Whether a path failed because the cache lost its NAR during the push.
     pub(super) has_lost_nar: bool,
 }
@@ -323,6 +325,8 @@ impl Summary {
         self.failed.extend(other.failed);
         self.nar_len += other.nar_len;
         self.sent_len += other.sent_len;
+        self.saved.count += other.saved.count;
+        self.saved.nar_len += other.saved.nar_len;
         self.has_lost_nar = other.has_lost_nar;
     }
 }

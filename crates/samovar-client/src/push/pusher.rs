@@ -40,7 +40,7 @@ const ROUND_COUNT_MAX: usize = 3;
 pub fn may_push(http: &Http) -> anyhow::Result<Option<bool>> {
     let http = session::client(&http.at(format!("{}/upload", http.remote())));
     Ok(match session::open_as("the token", &http, &[])? {
-        Opening::Opened(opened) => {
+        Opening::Opened(opened, _) => {
             session::end(&http, &opened);
             Some(true)
         }
@@ -53,7 +53,7 @@ pub fn may_push(http: &Http) -> anyhow::Result<Option<bool>> {
 fn may_push_below(below: &Http) -> anyhow::Result<()> {
     let http = session::client(below);
     match session::open(&http, &[])? {
-        Opening::Opened(opened) => session::end(&http, &opened),
+        Opening::Opened(opened, _) => session::end(&http, &opened),
         Opening::NotPermitted(error) => return Err(error),
         Opening::Unsupported => {}
     }
@@ -275,7 +275,10 @@ impl Pusher {
         let target = self.target.insert(target);
         if let Some(http) = target.protocol.clone() {
             match session::open(&http, infos)? {
-                Opening::Opened(opened) => return self.push_by_protocol(&http, opened, infos),
+                Opening::Opened(opened, saved) => {
+                    let summary = self.push_by_protocol(&http, opened, infos)?;
+                    return Ok(Summary { saved, ..summary });
+                }
                 Opening::Unsupported => target.protocol = None,
                 // A dry run needs no right to push: the narinfos show which paths are there.
                 Opening::NotPermitted(_) if self.settings.is_dry => {}
@@ -323,7 +326,7 @@ impl Pusher {
             let failed: HashSet<&str> = summary.failed.iter().map(|(path, _)| &**path).collect();
             let is_failed = |info: &&PathInfo| failed.contains(&*info.path.full(dir));
             let rest: Vec<PathInfo> = infos.iter().filter(is_failed).cloned().collect();
-            let Opening::Opened(opened) = session::open(http, &rest)? else {
+            let Opening::Opened(opened, _) = session::open(http, &rest)? else {
                 break;
             };
             let again = self.push_opened(http, opened, &rest)?;

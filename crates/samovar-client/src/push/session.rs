@@ -35,7 +35,7 @@ use samovar_nix::narinfo::Compression;
 use samovar_nix::{PathInfo, StoreDir};
 use samovar_protocol::names::PushId;
 use samovar_protocol::push::{
-    JoinQuery, OpenLine, Opened, PREFIX, PackOutcome, PartLine, PartQuery, Target,
+    JoinQuery, OpenLine, Opened, PREFIX, PackOutcome, PartLine, PartQuery, Saved, Target,
 };
 use sha2::{Digest as _, Sha256};
 use ureq::Body;
@@ -88,7 +88,8 @@ pub(super) struct Session<'a> {
 /// The result of a request to open a push.
 #[derive(Debug)]
 pub(super) enum Opening {
-    Opened(Opened),
+    /// With what need not be pushed because upstreams of the server have it.
+    Opened(Opened, Saved),
     /// The server does not support the push protocol.
     Unsupported,
     /// The client sent no token, or its token gives no right to push.
@@ -136,7 +137,12 @@ pub(super) fn open_as(what: &str, http: &Http, infos: &[PathInfo]) -> anyhow::Re
     let asked = infos.iter().map(|info| info.path.hash_part());
     let opened = Opened::parse(&text, asked)
         .with_context(|| format!("invalid answer from {}", http.url(&url)))?;
-    Ok(opened.map_or(Opening::Unsupported, Opening::Opened))
+    let saved = response.headers().get(Saved::FIELD);
+    let saved = saved.and_then(|field| Saved::parse(field.to_str().ok()?));
+    let saved = saved.unwrap_or_default();
+    Ok(opened.map_or(Opening::Unsupported, |opened| {
+        Opening::Opened(opened, saved)
+    }))
 }
 
 /// Returns the body of a request to open a push of these paths. `with_names`: whether to state the

@@ -247,7 +247,7 @@ impl Upload<'_> {
             return Ok(None);
         }
         Ok(match session::open(&self.protocol, &[])? {
-            Opening::Opened(opened) => Some(Recipes {
+            Opening::Opened(opened, _) => Some(Recipes {
                 opened,
                 sent_len: 0,
             }),
@@ -293,7 +293,7 @@ impl Upload<'_> {
     /// Opens a push of both NARs.
     fn open(&self, infos: &[PathInfo]) -> anyhow::Result<Opened> {
         match session::open(&self.protocol, infos)? {
-            Opening::Opened(opened) => Ok(opened),
+            Opening::Opened(opened, _) => Ok(opened),
             Opening::NotPermitted(error) => Err(error),
             Opening::Unsupported => Err(Failed::Refused.because(anyhow!(
                 "{} does not know the push protocol: snapshots need Samovar with storage",

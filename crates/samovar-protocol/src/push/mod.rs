@@ -30,7 +30,7 @@ mod records;
 mod target;
 
 pub use assembled::Assembled;
-pub use open::{OPEN_COUNT_MAX, OPEN_LEN_MAX, OpenAnswer, OpenLine, Opened, read_open};
+pub use open::{OPEN_COUNT_MAX, OPEN_LEN_MAX, OpenAnswer, OpenLine, Opened, Saved, read_open};
 pub use pack::{PACK_COUNT_MAX, PackLine, PackOutcome};
 pub use part::PartLine;
 pub use publish::{

@@ -109,6 +109,37 @@ fn parse_line(line: &[u8]) -> Option<OpenLine> {
     })
 }
 
+/// What a client need not push because upstreams of the server have it: a field of the response to
+/// `open`, `COUNT NAR-BYTES`. The answers about these paths are [`OpenAnswer::Have`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Saved {
+    /// Number of paths.
+    pub count: u64,
+    /// Total length of their NARs, in bytes.
+    pub nar_len: u64,
+}
+
+impl Saved {
+    /// Name of the field.
+    pub const FIELD: &str = "Samovar-Of-Upstreams";
+
+    /// Returns the value of the field.
+    #[must_use]
+    pub fn text(&self) -> String {
+        format!("{} {}", self.count, self.nar_len)
+    }
+
+    /// Parses the value of the field.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (count, nar_len) = text.split_once(' ')?;
+        Some(Self {
+            count: number(count.as_bytes())?,
+            nar_len: number(nar_len.as_bytes())?,
+        })
+    }
+}
+
 /// What a client must send to push a path. `R`: the reason of a refusal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OpenAnswer<R = String> {

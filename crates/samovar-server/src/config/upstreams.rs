@@ -67,6 +67,14 @@ fn of_table(
     let mut upstream = draft.upstream;
     upstream.name = name.to_owned();
     upstream.keep = keep;
+    if upstream.has_references && keep.is_none() {
+        let needed = if has_storage {
+            "keep = true"
+        } else {
+            "storage"
+        };
+        return Err(requires(&format!("{table}.references = true"), needed));
+    }
     if upstream.url.is_empty() {
         return Err(ConfigError::Conflict(format!(
             "{origin}: {table} has no url: set {table}.url, or remove the table"

@@ -127,6 +127,25 @@ pub(crate) fn of_deriver(
     })
 }
 
+/// Returns the hash parts of the paths outside of a cache to which its paths refer, each once.
+pub(crate) fn outer_references(
+    database: &Sqlite,
+    cache: CacheId,
+) -> Result<Vec<HashPart>, StorageError> {
+    database.read(|connection| {
+        let mut statement = connection.prepare(
+            "select distinct base_name from outer_reference join path on path.id = referrer \
+             where cache_id = ?1",
+        )?;
+        let mut rows = statement.query([cache.0])?;
+        let mut found = Vec::new();
+        while let Some(row) = rows.next()? {
+            found.push(base_name(&row.get::<_, String>(0)?)?.hash_part());
+        }
+        Ok(found)
+    })
+}
+
 /// Publishes groups of paths in one transaction, in the given order: a path may refer to an
 /// earlier one. If the outcome of one path [is not a success](Published::is_success), none of
 /// its group is published.

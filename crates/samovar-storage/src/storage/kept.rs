@@ -11,13 +11,14 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use samovar_nix::HashPart;
 use samovar_nix::narinfo::NarInfo;
 use samovar_protocol::names::FileName;
 use samovar_text::human;
 
 use crate::error::StorageError;
 use crate::gc::Retention;
-use crate::metadata::{NewNar, OWN_LEN, Published, StoredPath, nars};
+use crate::metadata::{NewNar, OWN_LEN, Published, StoredPath, nars, paths};
 use crate::objects::{NewObject, Space};
 use crate::storage::nar::{NewFile, object_key, store};
 use crate::storage::{StoredCache, narinfo};
@@ -106,6 +107,15 @@ fn check_size(stored: &StoredCache, file_size: u64) -> Result<(), NotKept> {
     let needed = file_size.saturating_add(OWN_LEN);
     let checked = stored.check_quota(stored.used_of_quota()?, needed);
     checked.map_err(|_over| NotKept::Size)
+}
+
+/// Returns the hash parts of the paths to which uploaded paths of a cache refer and that it lacks.
+///
+/// # Errors
+///
+/// Any [`StorageError`].
+pub fn outer_references(uploads: &StoredCache) -> Result<Vec<HashPart>, StorageError> {
+    paths::outer_references(&uploads.storage.metadata, uploads.id)
 }
 
 /// Opens the NAR file of a kept path. Returns `None` if it is missing or has a wrong length; then

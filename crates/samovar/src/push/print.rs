@@ -42,8 +42,18 @@ fn line(report: &Report) -> String {
             format!("pushed {paths}, {nar_len} of NARs, {sent_len} sent")
         }
     };
+    let saved = usize::try_from(summary.saved.count).unwrap_or(usize::MAX);
+    if saved > 0 {
+        let saved_len = human(summary.saved.nar_len);
+        line.push_str(&format!(
+            ", {saved} at upstreams of the cache ({saved_len})"
+        ));
+    }
     for (count, what) in [
-        (summary.present.len(), "already in the cache"),
+        (
+            summary.present.len().saturating_sub(saved),
+            "already in the cache",
+        ),
         (report.excluded_count, "excluded"),
         (summary.failed.len(), "failed"),
     ] {
@@ -76,6 +86,8 @@ fn json_of(report: &Report) -> Value {
         "pin": report.pin.as_ref().map(pin_json),
         "narSize": report.summary.nar_len,
         "sentSize": report.summary.sent_len,
+        "ofUpstreams": report.summary.saved.count,
+        "ofUpstreamsSize": report.summary.saved.nar_len,
         "pushProtocol": !report.is_stock,
         "requests": report.request_count,
         "seconds": report.time.as_secs_f64(),
@@ -114,6 +126,8 @@ fn pin_json(pin: &PinReport) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use samovar_protocol::push::Saved;
+
     use super::*;
 
     #[test]
@@ -130,6 +144,18 @@ mod tests {
             line(&report),
             "pushed 1 path, 2.0 KiB of NARs, 100 B sent; 4 requests in 0.0 s"
         );
+        report.summary.present = vec!["/nix/store/c".to_owned(); 3];
+        report.summary.saved = Saved {
+            count: 2,
+            nar_len: 4096,
+        };
+        assert_eq!(
+            line(&report),
+            "pushed 1 path, 2.0 KiB of NARs, 100 B sent, 2 at upstreams of the cache (4.0 KiB), 1 \
+             already in the cache; 4 requests in 0.0 s"
+        );
+        report.summary.present.clear();
+        report.summary.saved = Saved::default();
         report.summary.failed = vec![("/nix/store/b".to_owned(), "why".to_owned())];
         assert!(line(&report).contains(" sent, 1 failed; "));
         let mut out = Vec::new();

@@ -3,9 +3,12 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(
     dead_code,
+    unused_imports,
     clippy::allow_attributes,
     reason = "each test file uses a part of this"
 )]
+
+mod large;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -19,6 +22,8 @@ use testkit::nix::{OwnStore, hash_part, key_pair, local};
 use testkit::process::Process;
 
 use crate::support::samovar;
+
+pub(crate) use large::Large;
 
 /// Name of the upstream in the configuration of [`Relay`].
 pub(crate) const NAME: &str = "up";
@@ -537,6 +542,19 @@ impl Client {
     }
 }
 
+/// Returns the number of paths that a storage keeps of the upstream [`NAME`].
+pub(crate) fn kept_count(storage: &Path) -> u64 {
+    let mut list = samovar();
+    list.args(["cache", "list", "--json", "--storage"])
+        .arg(storage);
+    let list = testkit::process::output(&mut list);
+    let list: serde_json::Value = serde_json::from_str(&list).unwrap();
+    let caches = list["caches"].as_array().unwrap();
+    let name = format!("upstream:{NAME}");
+    let kept = caches.iter().find(|cache| cache["name"] == name);
+    kept.map_or(0, |cache| cache["paths"].as_u64().unwrap())
+}
+
 /// Bytes that do not repeat.
 pub(crate) fn noise(len: usize) -> Vec<u8> {
     let mut state = 1_u64;
@@ -547,52 +565,4 @@ pub(crate) fn noise(len: usize) -> Vec<u8> {
         state.to_be_bytes()[0]
     };
     std::iter::repeat_with(next).take(len).collect()
-}
-
-/// A NAR of many megabytes, in a cache of its own.
-pub(crate) struct Large {
-    _dir: tempfile::TempDir,
-    pub(crate) upstream: Upstream,
-    pub(crate) relay: Relay,
-    pub(crate) target: String,
-    pub(crate) nar: Vec<u8>,
-}
-
-impl Large {
-    /// Starts a server with these options, and the cache as its upstream.
-    #[track_caller]
-    pub(crate) fn new(options: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let store = OwnStore::new();
-        let file = dir.path().join("large");
-        fs::write(&file, noise(48 << 20)).unwrap();
-        let path = store.add(&file);
-        let root = dir.path().join("cache");
-        let (secret, key) = key_pair(dir.path(), "large-1");
-        let (to, from) = (
-            format!(
-                "file://{}?compression=none&secret-key={}",
-                root.display(),
-                secret.display()
-            ),
-            local(store.root()),
-        );
-        let mut copy = store.nix.command("nix", store.root());
-        testkit::process::output(copy.args(["copy", "--from", &from, "--to", &to, &path]));
-        let upstream = Upstream::start(&root, |_| Act::Serve);
-        let url = upstream.url();
-        let relay = Relay::with(&format!(
-            "{options}[upstreams.up]\nurl = {url:?}\npublic-keys = [{key:?}]\ntimeout = \"60s\"\n"
-        ));
-        let narinfo = relay.narinfo(&path).0.text();
-        let of_upstream =
-            fs::read_to_string(root.join(format!("{}.narinfo", hash_part(&path)))).unwrap();
-        Self {
-            nar: fs::read(root.join(field(&of_upstream, "URL"))).unwrap(),
-            target: format!("/{}", field(&narinfo, "URL")),
-            _dir: dir,
-            upstream,
-            relay,
-        }
-    }
 }

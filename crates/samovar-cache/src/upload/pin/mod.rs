@@ -97,6 +97,7 @@ fn context_of<'a>(stored: &'a StoredCache, narinfos: &'a Arc<Narinfos>) -> Conte
         is_reader: false,
         address: None,
         cache: None,
+        upstreams: None,
     }
 }
 

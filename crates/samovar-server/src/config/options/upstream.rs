@@ -94,4 +94,11 @@ pub(in crate::config) static OPTIONS: &[Row<UpstreamDraft>] = &[
          longest time are deleted, but none that an uploaded path refers to.",
     )
     .defaults_to(Words("100 GiB")),
+    upstream(
+        "references",
+        Switch(|draft, is_on| draft.upstream.has_references = is_on),
+        "Whether pushes may leave out paths that the upstream has. Such a path is kept as long as \
+         an uploaded path refers to it.",
+    )
+    .defaults_to(Value(|_| "false".to_owned())),
 ];
