@@ -223,6 +223,14 @@ impl Http {
         other
     }
 
+    /// Returns a client for the same URL with another minimum speed of downloads.
+    pub fn with_pace(&self, pace: Pace) -> Self {
+        Self {
+            patience: self.patience.with_pace(pace),
+            ..self.clone()
+        }
+    }
+
     /// Returns a client for the same URL that shows the progress of request bodies, or does not.
     pub fn showing_progress(&self, shows_progress: bool) -> Self {
         Self {

@@ -6,6 +6,7 @@
 //! | [`netrc`], [`credential`] | where logins and tokens are found |
 //! | [`http`], [`pace`], [`fault`] | requests, which are repeated after temporary failures |
 //! | [`cache`], [`walk`] | narinfos and closures of a binary cache |
+//! | [`prefetch`] | makes a cache keep paths of its upstreams |
 //! | [`trust`] | the signatures that a command requires |
 //! | [`refs`] | refs: names with numbered generations |
 //! | [`snapshot`] | downloads of snapshots of trees |
@@ -39,6 +40,7 @@ pub mod netrc;
 pub mod notice;
 pub mod pace;
 mod patience;
+pub mod prefetch;
 pub mod private;
 pub mod progress;
 pub mod push;

@@ -14,7 +14,7 @@ use crate::arguments::required;
 use crate::outcome::{Failed, Outcome, reason};
 use crate::{
     caches, client_setup, command, convert, doctor, export, fsck, gc, hook, import, mount, pin,
-    profile, pull, push, refs, secrets, serve, status, token, workspace,
+    prefetch, profile, pull, push, refs, secrets, serve, status, token, workspace,
 };
 
 /// A command.
@@ -78,6 +78,11 @@ static COMMANDS: &[Entry] = &[
     Entry {
         define: pull::command,
         run: pull::run,
+        failure: FailureCode::OfReason(Failed::Unavailable),
+    },
+    Entry {
+        define: prefetch::command,
+        run: |one, out| prefetch::run(one, out).map(Outcome::code),
         failure: FailureCode::OfReason(Failed::Unavailable),
     },
     Entry {

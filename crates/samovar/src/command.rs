@@ -153,7 +153,7 @@ fn open(matches: &ArgMatches) -> anyhow::Result<(Cache, Vec<Root>)> {
     Ok((cache, roots))
 }
 
-fn hash_parts(roots: &[Root]) -> Vec<HashPart> {
+pub(crate) fn hash_parts(roots: &[Root]) -> Vec<HashPart> {
     roots.iter().map(|root| root.hash_part).collect()
 }
 
@@ -184,7 +184,11 @@ fn has(uri: &str, hash_parts: &[HashPart], cache: &Cache) -> anyhow::Result<Vec<
 }
 
 /// Maps hash parts to the full store paths that are known from the arguments and the narinfos.
-fn names(roots: &[Root], narinfos: &[NarInfo], cache: &Cache) -> HashMap<HashPart, String> {
+pub(crate) fn names(
+    roots: &[Root],
+    narinfos: &[NarInfo],
+    cache: &Cache,
+) -> HashMap<HashPart, String> {
     let given = roots.iter().map(|root| (root.hash_part, root.text.clone()));
     let referred = narinfos.iter().flat_map(|narinfo| &narinfo.references);
     let referred = referred.map(|path| (path.hash_part(), path.full(cache.store_dir())));

@@ -30,6 +30,7 @@ mod import;
 mod mount;
 mod outcome;
 mod pin;
+mod prefetch;
 mod profile;
 mod pull;
 mod push;

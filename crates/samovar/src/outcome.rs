@@ -3,7 +3,7 @@
 //!
 //! # Exit codes of commands that transfer paths
 //!
-//! `push`, `import`, `export` and `use`:
+//! `push`, `prefetch`, `import`, `export` and `use`:
 //!
 //! | exit code | meaning |
 //! | --- | --- |

@@ -3,17 +3,22 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use samovar_http::{Body, Response};
+use samovar_http::{Body, Responder, Response};
 use samovar_nix::narinfo::Compression;
 use samovar_nix::{HashPart, NarHash};
+use samovar_storage::kept::{self, NotKept};
 use samovar_storage::metadata::StoredPath;
-use samovar_storage::{StorageError, StoredCache, kept};
+use samovar_storage::{StorageError, StoredCache};
 use samovar_upstream::trust;
 
 use crate::answer::nar::Part;
 use crate::upstream::nar_head::head_of_nar;
 use crate::upstream::of_cache::{BEYOND, CacheUpstreams, Request};
 use crate::upstream::one::{Counts, Found, Upstream};
+use crate::upstream::request::file_len;
+
+/// Name of a field in the response to HEAD for a NAR that only an upstream has.
+const KEPT: &str = "Samovar-Kept";
 
 impl CacheUpstreams {
     /// Whether a path may be kept. Never blocks on a disk.
@@ -113,6 +118,27 @@ impl CacheUpstreams {
     ) -> impl Iterator<Item = (&Arc<Upstream>, &StoredCache)> {
         let asked = self.asked(ids);
         asked.filter_map(|upstream| Some((upstream, upstream.kept.as_ref()?)))
+    }
+
+    /// Sends the response to HEAD for a NAR that only an upstream has. Its field [`KEPT`] says
+    /// whether the NAR will be kept when a client has fetched it.
+    pub(super) fn send_head(found: &Found, request: Request, responder: Responder) {
+        let head = head_of_nar(&found.narinfo);
+        let Some(stored) = found.upstream.kept.clone() else {
+            return responder.respond(request.mark(head.header(KEPT, "off")));
+        };
+        let len = file_len(&found.narinfo);
+        let send = move || {
+            let word = match kept::check(&stored, len) {
+                Ok(()) => "not-yet",
+                Err(NotKept::Size | NotKept::Disk(_)) => "full",
+                Err(_) => "failed",
+            };
+            responder.respond(request.mark(head.header(KEPT, word)));
+        };
+        // No look-up waits for the disk of the storage. If the queue of the threads is full, the
+        // responder sends an error.
+        found.upstream.nars.run(Box::new(send)).ok();
     }
 
     pub(super) fn note_failure(&self, error: &StorageError) {

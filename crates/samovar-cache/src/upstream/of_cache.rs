@@ -27,7 +27,7 @@ use crate::route::Route;
 use crate::upstream::all::Upstreams;
 use crate::upstream::body::UpstreamBody;
 use crate::upstream::message::{Ask, Done, LookedUp, Miss, Wanted};
-use crate::upstream::nar_head::{head_of_nar, info_of};
+use crate::upstream::nar_head::info_of;
 use crate::upstream::one::{FOUND_TIME, Found, Upstream};
 use crate::upstream::references::References;
 use crate::upstream::request::Failed;
@@ -38,6 +38,9 @@ const SHARD_COUNT: usize = 16;
 
 /// Memory of the table of known paths, in bytes: about 15,000 narinfos.
 const MEMORY_LEN: usize = 16 << 20;
+
+/// Value of `Cache-Control` in a request for a NAR that must not come from the NAR cache.
+const NO_CACHE: &[u8] = b"no-cache";
 
 /// Text of a 416.
 pub(super) const BEYOND: &str = "Beyond the end.\n";
@@ -120,6 +123,8 @@ pub(super) struct Request {
     /// The form in which a narinfo is sent.
     form: NarinfoForm,
     pub(super) range: Option<Vec<u8>>,
+    /// Whether a NAR must come from the upstream unless it is kept, so that it is kept.
+    is_to_keep: bool,
     via: Arc<[u8]>,
     /// Whether the response is for this client alone.
     is_private: bool,
@@ -330,7 +335,11 @@ impl CacheUpstreams {
     }
 
     /// Returns the response with the NAR of a path that an upstream has, if it is in the NAR cache.
-    fn cached(&self, request: &Request, narinfo: &NarInfo) -> Option<Response> {
+    fn cached(&self, request: &Request, found: &Found) -> Option<Response> {
+        let narinfo = &found.narinfo;
+        if request.is_to_keep && found.upstream.kept.is_some() {
+            return None;
+        }
         let cache = self.reader().shared.nar_cache.as_ref()?;
         let cached = cache.get_upstream((narinfo.nar_hash, narinfo.compression))?;
         let part = Part::of_range(request.range.as_deref(), cached.len(), BEYOND);
@@ -357,10 +366,9 @@ impl CacheUpstreams {
                 return responder.respond(request.mark(cache.refused(refusal)));
             }
             if request.is_head {
-                let response = head_of_nar(&found.narinfo);
-                return responder.respond(request.mark(response));
+                return Self::send_head(&found, request, responder);
             }
-            if let Some(response) = cache.cached(&request, &found.narinfo) {
+            if let Some(response) = cache.cached(&request, &found) {
                 return responder.respond(request.mark(response));
             }
             let (of, of_cache) = (Arc::clone(&found), Arc::clone(&cache));
@@ -456,6 +464,9 @@ impl CacheUpstreams {
                 .header("Range")
                 .filter(|_| head.header("If-Range").is_none() && head.method() == Method::Get)
                 .map(Vec::from),
+            is_to_keep: head
+                .header("Cache-Control")
+                .is_some_and(|value| value == NO_CACHE),
             via,
             is_private,
         })
@@ -574,7 +585,7 @@ impl Request {
     }
 
     /// Adds what every response to this request has.
-    fn mark(&self, response: Response) -> Response {
+    pub(super) fn mark(&self, response: Response) -> Response {
         match self.is_private {
             true => response.header("Cache-Control", "private"),
             false => response,

@@ -76,23 +76,32 @@ pub enum NotKept {
     Storage(#[from] StorageError),
 }
 
+/// Whether a NAR file would be kept now. `file_size`: its length in bytes, if it is known.
+///
+/// # Errors
+///
+/// Any [`NotKept`].
+pub fn check(stored: &StoredCache, file_size: Option<u64>) -> Result<(), NotKept> {
+    if stored.disk_hangs() {
+        return Err(NotKept::Hangs);
+    }
+    check_size(stored, file_size.unwrap_or(1))?;
+    match stored.storage.objects.space()? {
+        Some(Space { free, total }) if free < FREE_MIN.min(total / FREE_SHARE) => {
+            Err(NotKept::Disk(free))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Begins to keep a NAR file. `file_size`: its length in bytes, if it is known.
 ///
 /// # Errors
 ///
 /// Any [`NotKept`].
 pub fn begin(stored: &StoredCache, file_size: Option<u64>) -> Result<Keeping, NotKept> {
-    let storage = &*stored.storage;
-    if stored.disk_hangs() {
-        return Err(NotKept::Hangs);
-    }
-    check_size(stored, file_size.unwrap_or(1))?;
-    if let Some(Space { free, total }) = storage.objects.space()?
-        && free < FREE_MIN.min(total / FREE_SHARE)
-    {
-        return Err(NotKept::Disk(free));
-    }
-    let object = storage.objects.create()?;
+    check(stored, file_size)?;
+    let object = stored.storage.objects.create()?;
     let file = object
         .file()
         .map_err(|error| StorageError::file("cannot open a file in", TMP, error))?;
