@@ -55,8 +55,17 @@ pub(crate) fn build(store: &OwnStore, options: &[(&str, &str)]) -> (String, Stri
 
 /// Tries to build [`EXPRESSION`]. Returns both outputs of Nix, and whether it has succeeded.
 pub(crate) fn try_build(store: &OwnStore, options: &[(&str, &str)]) -> (String, String, bool) {
+    try_build_of(EXPRESSION, store, options)
+}
+
+/// As [`try_build`], for any expression.
+pub(crate) fn try_build_of(
+    expression: &str,
+    store: &OwnStore,
+    options: &[(&str, &str)],
+) -> (String, String, bool) {
     let mut command = store.command("nix-build");
-    command.args(["--expr", EXPRESSION, "--no-out-link"]);
+    command.args(["--expr", expression, "--no-out-link"]);
     for (name, value) in OPTIONS.iter().chain(options) {
         command.args(["--option", name, value]);
     }
@@ -542,7 +551,7 @@ impl Client {
     }
 }
 
-/// Returns the number of paths that a storage keeps of the upstream [`NAME`].
+/// Returns the number of paths that a storage keeps of all upstreams.
 pub(crate) fn kept_count(storage: &Path) -> u64 {
     let mut list = samovar();
     list.args(["cache", "list", "--json", "--storage"])
@@ -550,9 +559,10 @@ pub(crate) fn kept_count(storage: &Path) -> u64 {
     let list = testkit::process::output(&mut list);
     let list: serde_json::Value = serde_json::from_str(&list).unwrap();
     let caches = list["caches"].as_array().unwrap();
-    let name = format!("upstream:{NAME}");
-    let kept = caches.iter().find(|cache| cache["name"] == name);
-    kept.map_or(0, |cache| cache["paths"].as_u64().unwrap())
+    let is_of_upstream =
+        |cache: &&serde_json::Value| cache["name"].as_str().unwrap().starts_with("upstream:");
+    let kept = caches.iter().filter(is_of_upstream);
+    kept.map(|cache| cache["paths"].as_u64().unwrap()).sum()
 }
 
 /// Bytes that do not repeat.
