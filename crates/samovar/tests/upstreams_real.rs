@@ -1,5 +1,6 @@
-//! Upstreams that are real servers: static files behind nginx, other Samovars, and servers with the
-//! URL forms of nix-serve and harmonia. Clients of each generation of Nix build through the server.
+//! Upstreams that are real servers: static files behind nginx, a bucket, other Samovars, and
+//! servers with the URL forms of nix-serve and harmonia. Clients of each generation of Nix build
+//! through the server.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stderr, reason = "it shows what a test leaves out")]
@@ -296,5 +297,101 @@ fn the_url_forms_of_other_servers_are_passed_on() {
             nar.status == 200 && nar.body == PLAIN.nar(&PLAIN.top),
             "{name}"
         );
+    }
+}
+
+/// A bucket that everybody may read, with the files of [`CACHE`].
+struct Bucket {
+    _server: Process,
+    _dir: tempfile::TempDir,
+    url: String,
+}
+
+impl Bucket {
+    /// Starts SeaweedFS; `None` if it is not installed.
+    fn start() -> Option<Self> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let program = root.join(".samovar/tools/seaweedfs/weed");
+        if !program.exists() {
+            eprintln!(
+                "NOT TESTED: a bucket as an upstream; `xtask setup --test` installs SeaweedFS"
+            );
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let identities = dir.path().join("identities.json");
+        let text = r#"{"identities":[
+            {"name":"admin","credentials":[{"accessKey":"a","secretKey":"b"}],"actions":["Admin"]},
+            {"name":"anonymous","actions":["Read:cache"]}]}"#;
+        fs::write(&identities, text).unwrap();
+        let mut weed = Command::new(program);
+        weed.args([
+            "server",
+            "-ip=127.0.0.1",
+            "-ip.bind=127.0.0.1",
+            "-volume.max=3",
+        ]);
+        weed.args(["-filer", "-s3", "-s3.port.iceberg=0", "-s3.port.lance=0"]);
+        weed.arg("-master.telemetry=false");
+        for name in ["master", "volume", "filer", "s3"] {
+            weed.arg(format!("-{name}.port.grpc={}", testkit::free_port()));
+        }
+        for name in ["master", "volume", "filer"] {
+            weed.arg(format!("-{name}.port={}", testkit::free_port()));
+        }
+        let port = testkit::free_port();
+        weed.arg(format!("-s3.port={port}"));
+        weed.arg(format!("-s3.config={}", identities.display()));
+        weed.arg(format!("-dir={}", dir.path().display()));
+        let server = Process::spawn(&mut weed);
+        let url = format!("http://127.0.0.1:{port}/cache");
+        let put = |words: &[&str]| {
+            let mut curl = Command::new("curl");
+            curl.args([
+                "--silent",
+                "--fail",
+                "--max-time",
+                "10",
+                "--output",
+                "/dev/null",
+            ]);
+            curl.args(["--user", "a:b", "--aws-sigv4", "aws:amz:us-east-1:s3"]);
+            curl.args(words).status().unwrap().success()
+        };
+        eventually("the bucket can be made", || {
+            put(&["--request", "PUT", &url])
+        });
+        for path in [&CACHE.top, &CACHE.low] {
+            for name in [format!("{}.narinfo", hash_part(path)), CACHE.nar_url(path)] {
+                let file = CACHE.root().join(&name);
+                let to = format!("{url}/{name}");
+                assert!(
+                    put(&["--upload-file", file.to_str().unwrap(), &to]),
+                    "{name}"
+                );
+            }
+        }
+        Some(Self {
+            _server: server,
+            _dir: dir,
+            url,
+        })
+    }
+}
+
+#[test]
+fn a_bucket_is_passed_on() {
+    let Some(bucket) = Bucket::start() else {
+        return;
+    };
+    let (url, key) = (&bucket.url, &CACHE.public_key);
+    let relay = Relay::with(&format!(
+        "[upstreams.up]\nurl = {url:?}\npublic-keys = [{key:?}]\nbucket = true\n"
+    ));
+    all_clients_build_nothing(&relay, key);
+    let absent = "/nix/store/00000000000000000000000000000000-absent";
+    for path in [absent, absent] {
+        let (response, _) = relay.narinfo(path);
+        assert_eq!(response.header("Samovar-Miss"), Some("absent"));
     }
 }
