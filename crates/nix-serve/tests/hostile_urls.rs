@@ -70,6 +70,7 @@ const ROUTES: &[&str] = &[
     "/{H}.ls",
     "/log/{D}",
     "/closure/{H}",
+    "/buildid/0000/source/nix/store/{H}-built/run",
 ];
 /// Well-formed hash parts and names of paths that do not exist.
 const ABSENT: &[&str] = &[
@@ -77,8 +78,13 @@ const ABSENT: &[&str] = &[
     "/build-trace-v2/{D}/none.doi",
     "/zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz.narinfo",
     "/nar/{H}-{0}.nar",
+    "/buildid/{0}/debuginfo",
+    "/debuginfo/{0}.debug",
     "/",
 ];
+
+/// Start of the URLs of source files, whose names are those in their paths without dot segments.
+const SOURCE: &[u8] = b"/buildid/0000/source/";
 
 impl Subject {
     fn of(addr: SocketAddr) -> Self {
@@ -197,16 +203,32 @@ impl Subject {
             let mut pairs = query.split(|byte| *byte == b'&');
             let first = pairs.find(|pair| pair.starts_with(b"hash="));
             let nar = &self.known[self.fill("/nar/{H}.nar").as_bytes()];
-            return if first == Some(&self.by_query.1) {
-                Due::Body(nar)
-            } else {
-                Due::Miss
+            return match first == Some(&self.by_query.1) {
+                true => Due::Body(nar),
+                false => Due::Miss,
             };
         }
+        let plain = match decoded.strip_prefix(SOURCE) {
+            Some(path) => [SOURCE, &plain(path)].concat(),
+            None => decoded,
+        };
         self.known
-            .get(&decoded)
+            .get(&plain)
             .map_or(Due::Miss, |body| Due::Body(body))
     }
+}
+
+/// Returns a path without `.`, `..` (RFC 3986, 5.2.4) and repeated slashes.
+fn plain(path: &[u8]) -> Vec<u8> {
+    let mut names: Vec<&[u8]> = Vec::new();
+    for name in path.split(|byte| *byte == b'/') {
+        if name == b".." {
+            names.pop();
+        } else if !name.is_empty() && name != b"." {
+            names.push(name);
+        }
+    }
+    names.join(&b'/')
 }
 
 #[derive(Debug)]
@@ -538,26 +560,10 @@ fn no_file_outside_of_the_store_is_opened() {
         return;
     }
     let mut command = bare("strace");
-    command.args([
-        "-f",
-        "--seccomp-bpf",
-        "-qq",
-        "-xx",
-        "-s",
-        "4096",
-        "-e",
-        "trace=%file",
-        "-o",
-    ]);
+    command.args("-f --seccomp-bpf -qq -xx -s 4096 -e trace=%file -o".split(' '));
     command.arg(&trace).arg("--").arg(nix_serve().get_program());
-    command.args([
-        "--listen",
-        "127.0.0.1:0",
-        "--nar-cache-size",
-        "0",
-        "--store",
-        &local(&sample_root()),
-    ]);
+    command.args("--listen 127.0.0.1:0 --nar-cache-size 0 --store".split(' '));
+    command.arg(local(&sample_root()));
     let (mut tracer, addr) = Process::serving(&mut command);
     let subject = Subject::of(addr);
     let seen_len = fs::read_to_string(&trace).unwrap().len();
@@ -580,7 +586,7 @@ fn no_file_outside_of_the_store_is_opened() {
             .skip(1)
             .map(|byte| u8::from_str_radix(byte, 16).unwrap())
             .collect();
-        let name = String::from_utf8(name).unwrap();
+        let name = String::from_utf8_lossy(&name).into_owned();
         let is_plain = !name.split('/').any(|part| matches!(part, "." | ".."));
         let is_below = is_plain && Path::new(&name).starts_with(root.join("nix"));
         // The name is relative to an open directory.
