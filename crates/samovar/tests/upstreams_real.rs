@@ -18,7 +18,7 @@ use support::{samovar, secret_file, user};
 use support_upstreams::{Act, Client, FileCache, Relay, Upstream, build, field};
 use testkit::eventually;
 use testkit::http1::Connection;
-use testkit::nix::{Nix, OwnStore, hash_part, key_pair, local};
+use testkit::nix::{Nix, OwnStore, hash_part, key_pair, local, sample, sample_list, sample_root};
 use testkit::process::Process;
 
 /// A cache with NARs that are compressed as those of cache.nixos.org.
@@ -94,7 +94,7 @@ fn static_files_behind_nginx_are_passed_on_to_all_generations() {
     assert_eq!(count("/closure/"), 0, "{}", log());
 }
 
-/// A Samovar that serves the store of [`CACHE`].
+/// A Samovar that is an upstream.
 struct Samovar {
     _server: Process,
     _dir: tempfile::TempDir,
@@ -104,13 +104,19 @@ struct Samovar {
 }
 
 impl Samovar {
-    /// Starts it with these lines of the configuration; `{dir}` in them is its directory.
+    /// Starts it with the store of [`CACHE`] and these lines of the configuration; `{dir}` in them
+    /// is its directory.
     fn start(lines: &str) -> Self {
+        Self::of(CACHE.builder.root(), lines)
+    }
+
+    /// As [`start`](Self::start), with this store.
+    fn of(store: &Path, lines: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (secret, public_key) = key_pair(dir.path(), "theirs-1");
         secret_file(dir.path(), "users", &user("reader", "word"));
         let config = dir.path().join("samovar.toml");
-        let store = local(CACHE.builder.root());
+        let store = local(store);
         let head = format!(
             "listen = \"127.0.0.1:0\"\nadmin.listen = \"127.0.0.1:0\"\nstore = {store:?}\n\
              secret-key-files = {secret:?}\n"
@@ -170,6 +176,27 @@ fn another_samovar_is_asked_in_bulk_with_a_login_and_below_a_prefix() {
         let (response, _) = relay.narinfo(absent);
         assert_eq!(response.header("Samovar-Miss"), Some("absent"), "{prefix}");
     }
+}
+
+#[test]
+fn a_closure_of_hundreds_of_paths_costs_two_requests() {
+    let theirs = Samovar::of(&sample_root(), "");
+    let relay = Relay::start(&format!("http://{}", theirs.address), &theirs.public_key);
+    let (top, closure) = (sample("top"), sample_list("closure"));
+    assert!(closure.len() > 300);
+    assert_eq!(relay.narinfo(&top).0.status, 200);
+    eventually("the closure is requested", || {
+        theirs.count("closure", "2xx") == 1
+    });
+    for path in &closure {
+        let (narinfo, _) = relay.narinfo(path);
+        assert_eq!(narinfo.status, 200, "{path}");
+        assert_eq!(field(&narinfo.text(), "StorePath"), path);
+    }
+    assert_eq!(theirs.count("closure", "2xx"), 1);
+    // The first path, and maybe some that this client asked for before the closure had arrived.
+    let single = theirs.count("narinfo", "2xx");
+    assert!(single < 30, "{single}");
 }
 
 #[test]

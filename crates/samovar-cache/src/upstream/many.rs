@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 use std::io::BufReader;
+use std::sync::{Mutex, mpsc};
+use std::thread;
 
 use samovar_client::http::Http;
 use samovar_nix::narinfo::NarInfo;
@@ -11,6 +13,7 @@ use samovar_upstream::bulk::Reply;
 use samovar_upstream::settings::UpstreamSettings;
 use samovar_upstream::trust;
 
+use crate::sync::Locked;
 use crate::upstream::request::Said;
 
 /// Maximum number of narinfos that are read from one response. The rest of a larger closure is
@@ -20,8 +23,11 @@ const COUNT_MAX: usize = 20_000;
 /// Maximum length of all narinfos that are read from one response, in bytes.
 const LEN_MAX: usize = 32 << 20;
 
-/// Number of narinfos that are passed on together.
+/// Number of narinfos that are checked and passed on together.
 const STEP_COUNT: usize = 16;
+
+/// Number of threads that check the narinfos of a long response.
+const CHECKER_COUNT: usize = 4;
 
 /// What is requested.
 #[derive(Debug, Clone)]
@@ -52,13 +58,22 @@ pub(super) fn narinfos(
     http: &Http,
     (settings, dir): (&UpstreamSettings, &StoreDir),
     wish: &Wish,
-    tell: &mut dyn FnMut(Answers),
+    tell: &(dyn Fn(Answers) + Sync),
 ) -> Reply {
-    let admit = |hash_part, text: &[u8]| trust::admit(settings, dir, hash_part, text).ok();
+    let check = |unchecked: Vec<Unchecked>| {
+        let admitted = |(hash_part, text): Unchecked| {
+            let said = match text {
+                None => Said::Absent,
+                Some(text) => Said::Found(trust::admit(settings, dir, hash_part, &text).ok()?),
+            };
+            Some((hash_part, said))
+        };
+        tell(unchecked.into_iter().filter_map(admitted).collect());
+    };
     if let Some(root) = wish.closure_of {
         match http.get_part(&format!("/closure/{root}"), None) {
             Ok(response) if is_records(&response) => {
-                return read(response, None, admit, tell);
+                return read(response, None, &check);
             }
             // A Samovar has no closure with paths of its own upstreams.
             Ok(_) => {}
@@ -66,7 +81,7 @@ pub(super) fn narinfos(
         }
     }
     match post(http, &wish.paths) {
-        Ok(response) if is_records(&response) => read(response, Some(&wish.paths), admit, tell),
+        Ok(response) if is_records(&response) => read(response, Some(&wish.paths), &check),
         Ok(response) => refusal(&response),
         Err(_) => Reply::Failed,
     }
@@ -92,51 +107,65 @@ fn refusal(response: &Response) -> Reply {
     }
 }
 
-/// Reads a response. `asked`: the paths of which it may tell; `None`: any.
+/// A record that was read and not checked yet: what the upstream has for a path, or that it has
+/// nothing.
+type Unchecked = (HashPart, Option<Vec<u8>>);
+
+/// Reads a response. `asked`: the paths of which it may tell; `None`: any that the upstream has.
+///
+/// Signatures take longer than all else, so the narinfos of a long response are checked by several
+/// threads.
 fn read(
     response: Response,
     asked: Option<&HashSet<HashPart>>,
-    admit: impl Fn(HashPart, &[u8]) -> Option<NarInfo>,
-    tell: &mut dyn FnMut(Answers),
+    check: &(dyn Fn(Vec<Unchecked>) + Sync),
 ) -> Reply {
-    let mut answers = Answers::new();
-    let (mut count, mut len) = (0_usize, 0_usize);
     let mut records = match Records::begin(BufReader::new(response.into_body().into_reader())) {
         Ok(records) => records,
         Err(RecordsError::Version) => return Reply::Refused,
         Err(_) => return Reply::Failed,
     };
-    loop {
-        let (hash_part, said) = match records.read() {
-            Ok(None) => break,
-            Ok(Some(Record::Path(hash_part, text))) => {
-                len = len.saturating_add(text.len());
-                let admitted = admit(hash_part, &text);
-                (hash_part, admitted.map(Said::Found))
+    let (sender, receiver) = mpsc::sync_channel::<Vec<Unchecked>>(CHECKER_COUNT);
+    let receiver = Mutex::new(receiver);
+    let next = || receiver.locked().recv();
+    thread::scope(|scope| {
+        let mut are_started = false;
+        let mut read = Vec::new();
+        let (mut count, mut len) = (0_usize, 0_usize);
+        let reply = loop {
+            let (hash_part, text) = match records.read() {
+                Ok(None) => break Reply::Answered,
+                Ok(Some(Record::Path(hash_part, text))) => (hash_part, Some(text)),
+                Ok(Some(Record::Absent(hash_part))) => (hash_part, None),
+                Ok(Some(Record::Failed(_))) => continue,
+                Err(_) => break Reply::Failed,
+            };
+            count = count.saturating_add(1);
+            len = len.saturating_add(text.as_ref().map_or(0, Vec::len));
+            // A closure has no records of absent paths.
+            if asked.map_or(text.is_some(), |asked| asked.contains(&hash_part)) {
+                read.push((hash_part, text));
             }
-            // A closure has no such records.
-            Ok(Some(Record::Absent(hash_part))) => (hash_part, Some(Said::Absent)),
-            Ok(Some(Record::Failed(hash_part))) => (hash_part, None),
-            Err(_) => {
-                tell(answers);
-                return Reply::Failed;
+            if read.len() >= STEP_COUNT {
+                if !are_started {
+                    are_started = true;
+                    for _ in 0..CHECKER_COUNT {
+                        scope.spawn(|| {
+                            while let Ok(some) = next() {
+                                check(some);
+                            }
+                        });
+                    }
+                }
+                // The receiver exists as long as the scope.
+                sender.send(std::mem::take(&mut read)).ok();
+            }
+            if count >= COUNT_MAX || len >= LEN_MAX {
+                break Reply::Answered;
             }
         };
-        let is_asked = match asked {
-            Some(asked) => asked.contains(&hash_part),
-            None => !matches!(said, Some(Said::Absent)),
-        };
-        if is_asked && let Some(said) = said {
-            answers.push((hash_part, said));
-        }
-        if answers.len() >= STEP_COUNT {
-            tell(std::mem::take(&mut answers));
-        }
-        count = count.saturating_add(1);
-        if count >= COUNT_MAX || len >= LEN_MAX {
-            break;
-        }
-    }
-    tell(answers);
-    Reply::Answered
+        drop(sender);
+        check(read);
+        reply
+    })
 }

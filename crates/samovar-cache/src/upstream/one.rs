@@ -177,10 +177,10 @@ impl Upstream {
         self: &Arc<Self>,
         dir: &StoreDir,
         wish: &Wish,
-        tell: impl Fn(Vec<(HashPart, Said<Arc<Found>>)>),
+        tell: impl Fn(Vec<(HashPart, Said<Arc<Found>>)>) + Sync,
     ) -> Reply {
         let counts = &self.counts;
-        let mut pass_on = |answers: many::Answers| {
+        let pass_on = |answers: many::Answers| {
             if answers.is_empty() {
                 return;
             }
@@ -197,7 +197,7 @@ impl Upstream {
             );
         };
         let to = (&self.settings, dir);
-        many::narinfos(&self.http(b""), to, wish, &mut pass_on)
+        many::narinfos(&self.http(b""), to, wish, &pass_on)
     }
 
     /// Adds what is known of an answer besides the narinfo.
