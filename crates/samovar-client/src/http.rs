@@ -79,8 +79,8 @@ impl<'a> Payload<'a> {
 #[derive(Debug, Clone)]
 pub struct Http {
     agent: Agent,
-    /// The agent that repeats a request if the server has closed the kept connection. `None`: such
-    /// a request is not repeated.
+    /// The agent that repeats a request if the server has closed the keep-alive connection. `None`:
+    /// such a request is not repeated.
     unpooled: Option<Agent>,
     remote: Remote,
     patience: Patience,
@@ -300,7 +300,8 @@ impl Http {
         })
     }
 
-    /// Sends a request, and sends it again if the server has closed the kept connection.
+    /// Sends a request, and sends it again on a new connection if the server has closed the
+    /// keep-alive connection.
     fn once_or_twice(
         &self,
         send: impl Fn(&Agent) -> Result<Response<Body>, ureq::Error>,
@@ -309,8 +310,8 @@ impl Http {
             self.request_count.fetch_add(1, Ordering::Relaxed);
             send(agent)
         };
-        // A server may close a kept connection at any time, also at the moment of the next request
-        // (RFC 9112, 9.3.1).
+        // A server may close a keep-alive connection at any time, also while the next request is
+        // being sent (RFC 9112, 9.3.1).
         let sent = send(&self.agent).or_else(|error| match &self.unpooled {
             Some(agent) if is_closed(&error) => send(agent),
             _ => Err(error),

@@ -139,7 +139,8 @@ impl From<Damage> for Failure {
 
 impl From<TreeError> for Failure {
     fn from(error: TreeError) -> Self {
-        // `Changed` means a concurrent write, not damage: no plan is in use here.
+        // `Changed` can mean damage only if the tree differs from a `NarPlan` that was made before.
+        // Here is no plan, so the tree was changed while it was read, which proves nothing.
         if error.is_damage() && !matches!(error, TreeError::Changed) {
             Self::Damage(Damage::Tree(error))
         } else {

@@ -166,7 +166,8 @@ fn compare(old: Option<&Entry>, new: Option<&Entry>) -> Option<ChangeKind> {
     }
 }
 
-/// Directories that were renamed. Ranges are ranges of indices, with the directory.
+/// Directories that were renamed. Each range has the indices of a directory and of all entries
+/// below it.
 #[derive(Debug, Default)]
 struct Renames {
     /// Start and end of each range of the base.

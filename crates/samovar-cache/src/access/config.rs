@@ -86,8 +86,8 @@ pub struct CertificateConfig {
     pub uris: Vec<String>,
 }
 
-/// The header from which the client's address is read if the peer is a trusted proxy. The other
-/// header is ignored.
+/// Which of the two headers states the client's address if the peer is a trusted proxy. The one
+/// that is not chosen is ignored.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Forwarded {
     /// `X-Forwarded-For`, which most proxies write.

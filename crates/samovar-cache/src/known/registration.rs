@@ -15,8 +15,9 @@ use crate::refusal::Refusal;
 
 /// The registration of a path at the start of a response.
 ///
-/// Files are read after the row. If the path is collected and registered again in between, the
-/// response could mix two registrations. Another look-up at the end of the response detects this.
+/// Files are read after the row. If the path is garbage-collected and registered again in between,
+/// the response could mix two registrations. Another look-up at the end of the response detects
+/// this.
 #[derive(Clone)]
 pub(crate) struct Registration {
     pub(crate) row: Row,
@@ -28,7 +29,7 @@ pub(crate) struct Registration {
     pub(crate) health: Arc<Health>,
 }
 
-/// Error: the path was collected or registered again during the response.
+/// Error: while the response was being sent, the path was garbage-collected, or registered anew.
 #[derive(Debug, thiserror::Error)]
 #[error("path was collected or registered again while it was read")]
 pub(crate) struct Collected;

@@ -1,7 +1,7 @@
 //! `/status`: the status page.
 //!
-//! The page is rendered here only, from one template. A script fetches it again after each update
-//! and replaces the elements that differ.
+//! Only the server renders the page, from one template. When the status changes, a script in the
+//! page fetches the page again and replaces the elements that differ.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -79,7 +79,8 @@ pub(crate) fn inline(
 pub(crate) fn handle(shared: &SharedStore, caches: &Caches, request: &Request) -> Response {
     let head = request.head();
     let page = match Route::of(head.path(), head.query()) {
-        // A single cache is not listed: it may be behind a proxy that forwards only its prefix.
+        // No list for a single cache: a proxy may forward only the prefix of that cache, and its
+        // clients could not reach this page.
         Route::Page(PageRoute::Landing) if caches.len() < 2 => None,
         Route::Page(PageRoute::Landing) => overview(caches, head),
         Route::Page(PageRoute::Version) => Some(shared.program.response()),

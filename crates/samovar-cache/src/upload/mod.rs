@@ -421,7 +421,7 @@ fn put_narinfo(
         &|path: &StoredPath| render(context, path),
     );
     let (path, published) = match published {
-        // The live Nix store may contain the reference, but it cannot be read at the moment.
+        // The reference may be in the live Nix store, but that store cannot be read at the moment.
         Err(PutError::Narinfo(refusal))
             if elsewhere.is_undecided() && matches!(*refusal, Refusal::MissingReference { .. }) =>
         {

@@ -15,8 +15,8 @@ use std::borrow::Cow;
 /// assert_eq!(decode(b"a%2"), None);
 /// ```
 pub fn decode(text: &[u8]) -> Option<Cow<'_, [u8]>> {
-    // Most paths are short and plain. Without an early end, the compiler uses vectors, which is
-    // faster for them than a search.
+    // Most paths are short and have no escapes. The compiler vectorizes a loop without an early
+    // exit, which is faster on such paths than a search.
     let is_encoded = text.iter().fold(false, |is, byte| is | (*byte == b'%'));
     if !is_encoded {
         return Some(Cow::Borrowed(text));

@@ -161,12 +161,14 @@ mod tests {
         let other = add(&uploads, "2.2.2.2", 1, 10);
         assert_eq!(room_for("9.9.9.9"), Some(peer("1.1.1.1")));
         assert!(crowd[0].is_cut() && !crowd[1].is_cut() && !crowd[2].is_cut());
-        // With two of four places, it loses one to an address that would not have as many.
+        // An address that holds two of four places loses one only to an address that would still
+        // hold fewer.
         assert_eq!(room_for("2.2.2.2"), None);
         assert_eq!(room_for("9.9.9.9"), Some(peer("1.1.1.1")));
         assert!(crowd[1].is_cut() && !crowd[2].is_cut() && !other.is_cut());
         assert_eq!(room_for("9.9.9.9"), None);
-        // Of more than half of the places, an address loses one even to itself.
+        // An address that holds more than half of the places loses one to any new upload, even to
+        // its own.
         crowd.extend((0..2).map(|_| add(&uploads, "1.1.1.1", 0, 10)));
         assert_eq!(room_for("1.1.1.1"), Some(peer("1.1.1.1")));
         assert!(!crowd[2].is_cut());

@@ -403,14 +403,17 @@ impl State {
     }
 }
 
-/// Returns the time at which a lookup gives up. `outage`: that of the server.
+/// Returns the time at which a lookup gives up. `outage`: the outage of the server, as all requests
+/// have shown it.
 fn deadline(outage: &Outage, opening: &Opening, lookup: &Waiting) -> Instant {
     let own = opening.outage.deadline(lookup.started);
     let others = outage.deadline(lookup.started);
     match (outage.is_on(), opening.outage.is_on()) {
         (true, _) => own.min(others),
         (false, true) => own,
-        // The server is busy with other paths. A request that it never answers fails later.
+        // No request has failed: the server may be busy with other paths, so data for them extends
+        // the deadline, too. If it never answers the request for this path, the request fails at
+        // the client's time limit, and `own` applies.
         (false, false) => own.max(others),
     }
 }

@@ -8,8 +8,8 @@ use samovar_nix::Glob;
 /// Maximum length of the name of a pin, in bytes.
 pub const PIN_NAME_LEN_MAX: usize = 255;
 
-/// The name of a pin: 1 to 255 bytes without control characters. That of a new pin must also pass
-/// [`check_new`](Self::check_new).
+/// The name of a pin: 1 to 255 bytes without control characters. The name of a new pin must also
+/// pass [`check_new`](Self::check_new).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PinName(String);
 
@@ -69,11 +69,11 @@ impl fmt::Display for PinName {
     }
 }
 
-/// Maximum length of the host or the message of a generation, in bytes.
+/// Maximum length of the host name or the message of a generation, in bytes.
 pub const PIN_TEXT_LEN_MAX: usize = 1024;
 
-/// The host or the message of a generation, as the client stated it: 1 to 1024 bytes. It may
-/// contain control characters.
+/// The host name or the message that the client sent with a generation: 1 to 1024 bytes, which may
+/// include control characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PinText(String);
 
@@ -85,7 +85,7 @@ impl PinText {
     }
 }
 
-/// Error: the text is not the host or the message of a generation.
+/// Error: the text is neither the host name nor the message of a generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a host or a message must have 1 to {PIN_TEXT_LEN_MAX} bytes")]
 pub struct PinTextError;

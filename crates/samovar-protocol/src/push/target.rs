@@ -22,8 +22,8 @@ use crate::line::{nar_hash_text, number, parse_sha256};
 use crate::names::PushId;
 use crate::recipe::{WINDOW_LOG, WINDOW_LOG_MAX, WINDOW_LOG_MIN};
 
-/// Path of the URLs of this version of the protocol, below the URL to which stock Nix clients push
-/// and a slash.
+/// Start of the URLs of this version of the protocol. It follows, after a slash, the URL to which
+/// stock Nix clients push.
 pub const PREFIX: &str = "push/1";
 
 /// Version of the protocol, the last segment of [`PREFIX`].

@@ -82,8 +82,8 @@ pub(super) fn taken(
         ..Bound::default()
     };
     let option = config.names.option("listen");
-    // The system has chosen the port of a socket for port 0: it must not be the one of another
-    // configured address.
+    // Addresses with port 0 come last: each takes a socket with any port, but not one that an
+    // address with a fixed port needs.
     let mut planned = plan(&config.listeners, &option, tls, errors)?;
     planned.sort_by_key(|(spec, _)| matches!(spec, ListenSpec::Tcp { port: 0, .. }));
     for (spec, bind) in planned {

@@ -71,7 +71,7 @@ impl NewObject {
     /// the whole file.
     fn start_writeback(&mut self) {
         let len = NonZeroU64::new(self.len - self.writeback_len);
-        // For changed pages, this advice starts writing them, and does not drop them.
+        // For dirty pages, this advice starts writeback, and drops nothing.
         let advice = rustix::fs::Advice::DontNeed;
         rustix::fs::fadvise(&self.file, self.writeback_len, len, advice).ok();
         self.writeback_len = self.len;

@@ -1,10 +1,11 @@
 //! Keeps paths of upstream caches.
 //!
-//! The paths of an upstream are in a cache of the storage of their own, named
-//! [`upstream:NAME`](cache_name), to which no client uploads. Its paths need no references there: a
-//! reference that is not kept is [elsewhere](crate::metadata::NewReference::is_elsewhere). The retention size of
-//! that cache lets the collector delete the least recently used paths, but none of the closure of
-//! an uploaded path.
+//! The storage has a separate cache for the paths of each upstream, named
+//! [`upstream:NAME`](cache_name), to which no client uploads. A path may be kept there without its
+//! references: a reference that is not kept is marked as
+//! [elsewhere](crate::metadata::NewReference::is_elsewhere). If the cache exceeds its retention
+//! size, the collector deletes its least recently used paths, except those in the closure of an
+//! uploaded path.
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -85,8 +85,8 @@ pub(super) fn open(
         if before.file != file || after.file != file {
             break;
         }
-        // The change time also detects a file that was moved away and back. Without WAL every
-        // commit changes it too.
+        // The states include the ctime, which also reveals a file that was moved away and back.
+        // Without WAL, every commit updates the ctime, too: try again then.
         if before == after {
             first_read(&connection).map_err(explain)?;
             return Ok(connection);

@@ -208,7 +208,8 @@ fn cache_of(
     is_in_place: bool,
 ) -> anyhow::Result<(StoredCache, Signing)> {
     let first = config.caches.first().context("a server has a cache")?;
-    // The order of the configured caches may have changed since the narinfos were written.
+    // Take the name from the storage, not from the configuration: the first cache there may be
+    // another one than when the narinfos were written.
     let mirrored = import::mirrored_name(storage)?;
     let mirrored = mirrored.unwrap_or_else(|| first.storage_name().to_owned());
     let name = name.unwrap_or(&mirrored);

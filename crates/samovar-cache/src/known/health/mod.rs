@@ -157,9 +157,9 @@ impl Health {
     pub(crate) fn note_verified(&self, row: &Row, root: &Identity, began: Moment) {
         let hash_part = row.path.hash_part();
         self.remember(row, root, began);
-        // A slow reader may have read the files before they were damaged. If another reader has
-        // marked the path since, that mark is newer and wins. The mark is checked after the record
-        // was added, for the reason given in the theory of operation.
+        // This reader may have read the files before they were damaged. If another reader has
+        // marked the path as damaged since then, the mark is newer and wins. Check for the mark
+        // after adding the record: a mark set between a check and the addition would be missed.
         if self.damaged.contains(&hash_part) {
             self.verified.remove(&hash_part);
             self.suspect(row);

@@ -169,7 +169,7 @@ impl Roots {
     }
 }
 
-/// The thread that watches the roots of one cache. It ends when this is dropped.
+/// The thread that checks the roots of one cache. Dropping this ends the thread.
 #[derive(Debug)]
 pub(crate) struct RootsWatch {
     /// The thread ends when this channel is closed. The field is declared first, so it is dropped
@@ -201,7 +201,8 @@ impl RootsWatch {
     }
 }
 
-/// The watched roots of one cache, with the results of the last check.
+/// What the thread of one cache needs to check the roots in its policy, and what the last check
+/// found.
 #[derive(Debug)]
 pub(crate) struct RootsCheck {
     shared: Arc<SharedStore>,
