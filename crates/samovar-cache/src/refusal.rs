@@ -164,6 +164,15 @@ impl Fixed {
         AnswerHead { status, fields }
     }
 
+    /// Returns the word for scripts about a path that the server has, and does not send.
+    pub(crate) const fn reason(self) -> Option<&'static str> {
+        match self {
+            Self::WrongHash => Some(REPLACED.1),
+            Self::Quarantined => Some(DAMAGED.1),
+            _ => None,
+        }
+    }
+
     /// Returns the text of the response. The texts of the first three 404s are nix-serve's.
     pub(crate) const fn body(self) -> &'static str {
         match self {

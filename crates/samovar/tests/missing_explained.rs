@@ -1,14 +1,21 @@
 //! A 404 for a path says why the path is missing, in one word for scripts and in words for people.
-//! A path that a policy hides is not told apart from an absent one. The words for damaged paths are
-//! tested in `right_bytes.rs` of nix-serve, those for upstreams in `upstreams_down.rs`.
+//! A path that a policy hides is not told apart from an absent one. The words for damaged paths
+//! without upstreams are tested in `right_bytes.rs` of nix-serve, those for upstreams in
+//! `upstreams_down.rs`.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
 mod support_uploads;
 mod support_upstreams;
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
 use support::{sample, sample_store};
 use support_uploads::{MadePath, Site};
-use support_upstreams::{Act, FileCache, Relay, Upstream};
+use support_upstreams::{Act, FileCache, Relay, Upstream, field};
+use testkit::eventually;
 use testkit::http1::{Connection, Response};
 use testkit::nix::hash_part;
 
@@ -108,4 +115,44 @@ fn the_page_of_a_path_leads_to_the_answers_of_the_upstreams() {
     let page = connection.get(&format!("/path/{}", "e".repeat(32)));
     assert_is_absent(&page);
     assert!(!page.text().contains(".narinfo\""), "{}", page.text());
+}
+
+/// What the server itself has is said, whatever the upstreams say.
+#[test]
+fn damaged_and_replaced_paths_have_their_words_with_upstreams() {
+    let cache = FileCache::new("none");
+    let upstream = Upstream::start(&cache.root(), |_| Act::Serve);
+    let relay = Relay::start(&upstream.url(), &cache.public_key);
+    let path = relay.store.add_file("own", b"right");
+    let hash = hash_part(&path);
+    let narinfo = relay.narinfo(&path).0.text();
+    let nar = format!("/{}", field(&narinfo, "URL"));
+    let other = format!("/nar/{hash}-{}.nar", "0".repeat(52));
+    let replaced = relay.get(&other);
+    assert_eq!(replaced.status, 404);
+    assert_eq!(replaced.header("Samovar-Miss"), Some("replaced"));
+    damage(&relay, &path);
+    // The status is 503 until a second check has confirmed the damage.
+    eventually("the path is known to be damaged", || {
+        Connection::connect(relay.address)
+            .try_request("GET", &nar, &[])
+            .is_ok_and(|response| response.status == 404)
+    });
+    for target in [format!("/{hash}.narinfo"), nar] {
+        let damaged = Connection::connect(relay.address).get_and_head(&target, &[]);
+        assert_eq!(damaged.status, 404);
+        assert_eq!(damaged.header("Samovar-Miss"), Some("damaged"));
+        let text = damaged.text();
+        assert!(text.contains("are damaged on the server"), "{text}");
+        assert!(text.ends_with("\nup has no such path\n"), "{text}");
+    }
+}
+
+/// Changes the only file of a path.
+fn damage(relay: &Relay, path: &str) {
+    let real = relay.store.real(path);
+    let mut permissions = fs::metadata(&real).unwrap().permissions();
+    permissions.set_mode(0o644);
+    fs::set_permissions(&real, permissions).unwrap();
+    fs::write(&real, "wrong").unwrap();
 }

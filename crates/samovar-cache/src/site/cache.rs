@@ -482,9 +482,13 @@ impl Cache {
         {
             return response;
         }
+        let own = match &found {
+            Err(refusal) => refusal.answer(),
+            Ok(_) => Fixed::NoPath,
+        };
         if is_absent
             && let Some(upstreams) = &self.upstreams
-            && let Some(response) = upstreams.find(head, route, self.is_private())
+            && let Some(response) = upstreams.find(head, route, own, self.is_private())
         {
             return response;
         }

@@ -56,7 +56,7 @@ impl CacheUpstreams {
             }
             let narinfo = path.narinfo();
             if let Err(refusal) = self.admit(&narinfo) {
-                return Some(self.refused(refusal));
+                return Some(self.misses.refused(request.own, refusal));
             }
             if request.is_head {
                 return Some(head_of_nar(&narinfo));

@@ -21,6 +21,7 @@ mod director;
 mod kept;
 mod many;
 mod message;
+mod misses;
 mod nar_head;
 mod of_cache;
 mod one;

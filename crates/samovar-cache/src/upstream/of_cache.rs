@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use samovar_http::http::{Method, Status};
-use samovar_http::{Body, Head, Inline, Prepared, Reply, Responder, Response};
+use samovar_http::http::Method;
+use samovar_http::{Body, Head, Inline, Reply, Responder, Response};
 use samovar_nix::narinfo::{Compression, NarCoding, NarInfo};
 use samovar_nix::{HashPart, NarHash, PathInfo};
 use samovar_storage::StoredCache;
@@ -22,11 +22,12 @@ use crate::narinfo::narinfos::{Answer, Narinfos};
 use crate::narinfo::rendered::{Narinfo, Rendered};
 use crate::prepared::may_go_inline;
 use crate::reader::Reader;
-use crate::refusal::{ABSENT, Fixed, MISS, Refusal, TEXT};
+use crate::refusal::{Fixed, Refusal};
 use crate::route::Route;
 use crate::upstream::all::Upstreams;
 use crate::upstream::body::UpstreamBody;
 use crate::upstream::message::{Ask, Done, LookedUp, Miss, Wanted};
+use crate::upstream::misses::Misses;
 use crate::upstream::nar_head::info_of;
 use crate::upstream::one::{FOUND_TIME, Found, Upstream};
 use crate::upstream::references::References;
@@ -81,9 +82,8 @@ pub(crate) struct CacheUpstreams {
     narinfos: Arc<Narinfos>,
     pub(super) uploads: Option<StoredCache>,
     known: Sharded<Fact>,
-    /// The response about a path that no upstream has, or that the policy hides: they are the same.
-    absent: Prepared,
-    absent_text: String,
+    /// The responses about paths that no upstream has.
+    pub(super) misses: Misses,
 }
 
 /// What is known about a path that is neither in the store nor uploaded.
@@ -128,6 +128,8 @@ pub(super) struct Request {
     via: Arc<[u8]>,
     /// Whether the response is for this client alone.
     is_private: bool,
+    /// What the server answers without upstreams.
+    pub(super) own: Fixed,
 }
 
 impl CacheUpstreams {
@@ -151,12 +153,8 @@ impl CacheUpstreams {
             upstream.is_some_and(|one| one.settings.has_references)
         });
         let references = References::new(of_references.collect());
-        let reasons = names
-            .iter()
-            .map(|name| format!("{name} has no such path\n"));
-        let absent_text = format!("{}{}", Fixed::NoPath.body(), reasons.collect::<String>());
-        let head = [TEXT, ABSENT];
         Some(Self {
+            misses: Misses::new(&names, config.when_down),
             upstreams: Arc::clone(upstreams),
             ids: ids.into(),
             references,
@@ -164,8 +162,6 @@ impl CacheUpstreams {
             narinfos: Arc::clone(narinfos),
             uploads,
             known: Sharded::new(SHARD_COUNT, MEMORY_LEN, Arc::default()),
-            absent: Prepared::new(Status::NOT_FOUND, &head, absent_text.as_bytes()),
-            absent_text,
         })
     }
 
@@ -200,7 +196,7 @@ impl CacheUpstreams {
     /// store nor uploaded.
     pub(crate) fn inline(&self, route: &Route, hash_part: &HashPart, reply: Reply<'_>) -> Inline {
         match (route, self.known(hash_part)) {
-            (Route::Narinfo(_), Some(Known::Absent)) => reply.prepared(&self.absent),
+            (Route::Narinfo(_), Some(Known::Absent)) => reply.prepared(self.misses.prepared()),
             (Route::Narinfo(_), Some(Known::Found(narinfo)))
                 if may_go_inline(&narinfo.prepared) =>
             {
@@ -212,16 +208,18 @@ impl CacheUpstreams {
     }
 
     /// Answers a GET or HEAD, after neither the store nor the uploads had the path; `None` if no
-    /// upstream has anything with such a URL.
+    /// upstream has anything with such a URL. `own`: what the server answers without upstreams.
     pub(crate) fn find(
         self: &Arc<Self>,
         head: Head<'_>,
         route: &Route,
+        own: Fixed,
         is_private: bool,
     ) -> Option<Response> {
         let (hash_part, nar_hash, compression) = match route {
             Route::Narinfo(hash_part) => {
-                return Some(self.narinfo(head, *hash_part, &self.ids, is_private));
+                let ids = &self.ids;
+                return Some(self.narinfo(head, (*hash_part, ids), own, is_private));
             }
             Route::UpstreamNar {
                 hash_part,
@@ -241,7 +239,7 @@ impl CacheUpstreams {
             }
             _ => return None,
         };
-        Some(self.nar(head, hash_part, (nar_hash, compression), is_private))
+        Some(self.nar(head, hash_part, (nar_hash, compression), own, is_private))
     }
 
     /// Returns what is known about a path, unless a policy must decide about it first.
@@ -276,11 +274,11 @@ impl CacheUpstreams {
     pub(super) fn narinfo(
         self: &Arc<Self>,
         head: Head<'_>,
-        hash_part: HashPart,
-        ids: &Arc<[usize]>,
+        (hash_part, ids): (HashPart, &Arc<[usize]>),
+        own: Fixed,
         is_private: bool,
     ) -> Response {
-        let request = match self.request(head, is_private) {
+        let request = match self.request(head, own, is_private) {
             Ok(request) => request,
             Err(response) => return response,
         };
@@ -299,9 +297,9 @@ impl CacheUpstreams {
                         let until = since + cache.config.negative_ttl;
                         cache.remember(hash_part, Known::Absent, until);
                     }
-                    cache.not_here()
+                    cache.misses.absent(request.own)
                 }
-                LookedUp::Unknown(miss) => cache.unknown(&miss),
+                LookedUp::Unknown(miss) => cache.misses.unknown(request.own, &miss),
             };
             responder.respond(request.mark(response));
         };
@@ -316,9 +314,10 @@ impl CacheUpstreams {
         head: Head<'_>,
         hash_part: HashPart,
         (nar_hash, compression): (NarHash, Compression),
+        own: Fixed,
         is_private: bool,
     ) -> Response {
-        let request = match self.request(head, is_private) {
+        let request = match self.request(head, own, is_private) {
             Ok(request) => request,
             Err(response) => return response,
         };
@@ -357,13 +356,18 @@ impl CacheUpstreams {
         let done = move |looked_up: LookedUp| {
             let found = match looked_up {
                 LookedUp::Found(found) => found,
-                LookedUp::Absent(_) => return responder.respond(request.mark(cache.not_here())),
+                LookedUp::Absent(_) => {
+                    let response = cache.misses.absent(request.own);
+                    return responder.respond(request.mark(response));
+                }
                 LookedUp::Unknown(miss) => {
-                    return responder.respond(request.mark(cache.unknown(&miss)));
+                    let response = cache.misses.unknown(request.own, &miss);
+                    return responder.respond(request.mark(response));
                 }
             };
             if let Err(refusal) = cache.info(&found) {
-                return responder.respond(request.mark(cache.refused(refusal)));
+                let response = cache.misses.refused(request.own, refusal);
+                return responder.respond(request.mark(response));
             }
             if request.is_head {
                 return Self::send_head(&found, request, responder);
@@ -450,12 +454,12 @@ impl CacheUpstreams {
 
     /// Returns the parts of a request that matter later. The error is the response to a request
     /// that must not be passed on, because it has come from this server.
-    fn request(&self, head: Head<'_>, is_private: bool) -> Result<Request, Response> {
+    fn request(&self, head: Head<'_>, own: Fixed, is_private: bool) -> Result<Request, Response> {
         let Some(via) = self.via(head) else {
             let miss = Miss {
                 reasons: vec!["the upstreams ask each other in a circle".to_owned()],
             };
-            return Err(self.missing("circle", &miss));
+            return Err(Misses::missing(own, "circle", &miss));
         };
         Ok(Request {
             is_head: head.method() == Method::Head,
@@ -469,6 +473,7 @@ impl CacheUpstreams {
                 .is_some_and(|value| value == NO_CACHE),
             via,
             is_private,
+            own,
         })
     }
 
@@ -476,7 +481,7 @@ impl CacheUpstreams {
     fn found(&self, found: &Found, request: &Request) -> Response {
         let info = match self.info(found) {
             Ok(info) => info,
-            Err(refusal) => return self.refused(refusal),
+            Err(refusal) => return self.misses.refused(request.own, refusal),
         };
         let Some(text) = self.text(found, &info) else {
             return Fixed::Unavailable.response();
@@ -518,44 +523,6 @@ impl CacheUpstreams {
             self.reader().admit_foreign(&info)?;
         }
         Ok(info)
-    }
-
-    /// Returns the response if no upstream has the path and not all have said so.
-    fn unknown(&self, miss: &Miss) -> Response {
-        match self.config.when_down {
-            WhenDown::Miss => self.missing("upstream-down", miss),
-            WhenDown::Error => {
-                let text = miss.text("No upstream cache could say whether it has this path.\n");
-                Response::text(Status::SERVICE_UNAVAILABLE, text).header("Retry-After", "5")
-            }
-        }
-    }
-
-    /// Returns the response about a path that all upstreams lack.
-    fn not_here(&self) -> Response {
-        Response::text(Status::NOT_FOUND, self.absent_text.clone()).header(ABSENT.0, ABSENT.1)
-    }
-
-    /// Returns the response about a path that the policy hides, or about which it cannot decide.
-    pub(super) fn refused(&self, refusal: Refusal) -> Response {
-        match refusal.is_absence() {
-            true => self.not_here(),
-            false => refusal.answer().response(),
-        }
-    }
-
-    /// Returns a 404. `word`: the reason, for scripts.
-    fn missing(&self, word: &'static str, miss: &Miss) -> Response {
-        let text = miss.text(Fixed::NoPath.body());
-        Response::text(Status::NOT_FOUND, text).header(MISS, word)
-    }
-}
-
-impl Miss {
-    /// Returns the text of a response: a line, and one for each reason.
-    fn text(&self, first: &str) -> String {
-        let lines = self.reasons.iter().map(|reason| format!("{reason}\n"));
-        first.to_owned() + &lines.collect::<String>()
     }
 }
 

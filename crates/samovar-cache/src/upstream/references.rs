@@ -16,6 +16,7 @@ use samovar_http::{Head, Response, lend_slot};
 use samovar_nix::{HashPart, StorePath};
 use samovar_storage::{StorageError, kept};
 
+use crate::refusal::Fixed;
 use crate::route::Route;
 use crate::route::upload::Resource;
 use crate::sync::{Locked, LowPriority};
@@ -82,7 +83,8 @@ pub(crate) fn or_narinfo(
             if response.status() == Status::NOT_FOUND
                 && matches!(head.method(), Method::Get | Method::Head) =>
         {
-            cache.narinfo(head, hash_part, &cache.references.ids, is_private)
+            let ids = &cache.references.ids;
+            cache.narinfo(head, (hash_part, ids), Fixed::NoPath, is_private)
         }
         _ => response,
     }
