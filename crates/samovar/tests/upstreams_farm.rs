@@ -1,11 +1,7 @@
 //! The day of a build farm: new machines build projects with this server as their only substituter,
 //! while one of its three upstreams flaps. No build fails, and each NAR is fetched once.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it has measured"
-)]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
 mod support_upstreams;

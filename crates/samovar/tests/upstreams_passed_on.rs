@@ -1,8 +1,6 @@
 //! What upstreams have is passed on exactly: to many clients at once, to slow ones, in parts, after
 //! a restart, under the rules of the cache, and while the upstreams are down.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod support;
 mod support_uploads;
 mod support_upstreams;

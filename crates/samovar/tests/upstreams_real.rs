@@ -296,9 +296,12 @@ fn with_urls(form: fn(&str, &str) -> String) -> Upstream {
     })
 }
 
+/// Makes the URL of a NAR from the hash part and the hash of the NAR.
+type Form = fn(&str, &str) -> String;
+
 #[test]
 fn the_url_forms_of_other_servers_are_passed_on() {
-    let forms: [(&str, fn(&str, &str) -> String); 3] = [
+    let forms: [(&str, Form); 3] = [
         ("nix-serve and nix-serve-ng", |hash, nar_hash| {
             format!("nar/{hash}-{nar_hash}.nar")
         }),
@@ -335,7 +338,7 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// Starts SeaweedFS; `None` if it is not installed.
+    /// Starts `SeaweedFS`; `None` if it is not installed.
     fn start() -> Option<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let program = root.join(".samovar/tools/seaweedfs/weed");

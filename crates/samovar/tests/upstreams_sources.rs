@@ -1,8 +1,6 @@
 //! A cache serves what its option `sources` names, and nothing else: a mirror neither has nor shows
 //! paths of the Nix store, and a cache without the storage neither has nor takes uploads.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod support;
 mod support_uploads;
 mod support_upstreams;
