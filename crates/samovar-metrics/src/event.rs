@@ -81,7 +81,8 @@ pub enum Event<'a> {
         /// Cause of the failure.
         error: &'a dyn fmt::Display,
     },
-    /// A path was collected or registered anew while it was being sent; the response was aborted.
+    /// A path was garbage-collected or registered anew while it was being sent; the response was
+    /// aborted.
     PathCollected(&'a dyn fmt::Display),
     /// The files of a valid path do not match its registration; it is answered with 404.
     PathQuarantined {

@@ -25,7 +25,7 @@ pub enum Closure {
     Members(Vec<Member>),
     /// The closure has more paths than the caller's limit.
     TooLarge,
-    /// A path of the closure cannot be served: its NAR size is unknown, or it was collected
+    /// A path of the closure cannot be served: its NAR size is unknown, or it was garbage-collected
     /// during the query.
     Incomplete,
 }

@@ -111,7 +111,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     }
 
     /// Returns the files of a path that was valid a moment ago. Opens nothing yet; the path may be
-    /// collected at any time, see [`TreeError`](crate::TreeError).
+    /// garbage-collected at any time, see [`TreeError`](crate::TreeError).
     ///
     /// # Errors
     ///

@@ -21,7 +21,7 @@ pub enum Verdict {
     Right(Identity),
     /// The files do not make the registered NAR, and the registration has not changed since.
     Damaged(Damage),
-    /// The path was collected, or registered again, during the verification.
+    /// The path was garbage-collected, or registered again, during the verification.
     Gone,
 }
 

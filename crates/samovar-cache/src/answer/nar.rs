@@ -86,8 +86,8 @@ pub(super) fn watched(
 }
 
 /// Leases the path of a NAR if its contents are sent (`is_sent`). Returns `None` if the path was
-/// collected or registered again before the lease was granted. The path is leased from now on, so
-/// the caller must start again.
+/// garbage-collected or registered again before the lease was granted. The path is leased from now
+/// on, so the caller must start again.
 pub(super) fn lease(
     shared: &SharedStore,
     registration: &Registration,

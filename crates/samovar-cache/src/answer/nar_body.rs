@@ -23,8 +23,8 @@ const RANGE_LEN_MIN: u64 = 128 * 1024;
 const RANGE_LEN_MAX: u64 = 512 * 1024;
 
 /// The body of a response with a NAR or a range of it. `Content-Length` comes from the database. If
-/// the NAR has another length, or its path was collected, the response is aborted before its last
-/// piece is sent.
+/// the NAR has another length, or its path was garbage-collected, the response is aborted before
+/// its last piece is sent.
 pub(crate) struct NarBody {
     reader: NarReader,
     /// Number of bytes that the response contains.

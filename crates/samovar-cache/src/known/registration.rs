@@ -66,7 +66,7 @@ impl Registration {
     }
 
     /// Reports an error that occurred while reading the files. Decides whether it means damage, a
-    /// collected path, or a temporary failure.
+    /// garbage-collected path, or a temporary failure.
     pub(crate) fn report(&self, error: &io::Error) {
         let finding = finding(error);
         if finding == Finding::Failure {

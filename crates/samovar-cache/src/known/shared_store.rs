@@ -154,8 +154,8 @@ impl SharedStore {
     }
 
     /// Makes the refusal for a path whose files could not be read, before any byte was sent. If the
-    /// path was collected or is damaged, the refusal says so; otherwise it says that the failure
-    /// may be temporary.
+    /// path was garbage-collected or is damaged, the refusal says so; otherwise it says that the
+    /// failure may be temporary.
     pub(crate) fn unreadable(&self, registration: &Registration, error: &io::Error) -> Refusal {
         let was = &registration.row;
         match self.lookup(was.path.hash_part()) {

@@ -81,7 +81,7 @@ impl Sent<'_> {
         let fields = |response: Response| {
             response
                 .header("ETag", &tag)
-                // Caches must revalidate: the path may have been collected or excluded.
+                // Caches must revalidate: the path may have been garbage-collected or excluded.
                 .header("Cache-Control", "no-cache")
                 .header("Content-Security-Policy", POLICY)
                 .header("X-Content-Type-Options", "nosniff")

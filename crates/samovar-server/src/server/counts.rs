@@ -18,8 +18,8 @@ macro_rules! counts {
 }
 
 counts! {
-    /// A download or listing was aborted, because its path was collected or registered again
-    /// during the transfer.
+    /// A download or listing was aborted, because its path was garbage-collected or registered
+    /// again during the transfer.
     PathCollected = "path_collected",
     /// A narinfo, or one part of a bulk response, was sent without a lease.
     NarinfoUnleased = "narinfo_unleased",

@@ -210,10 +210,10 @@ impl Connection {
 
 /// Protects paths and their closures from garbage collection until dropped.
 ///
-/// A path may be collected before the daemon protects it: call [`is_valid`](Self::is_valid) after
-/// its response. During a collection a response may take as long as deleting one path; daemons of
-/// Nix 2.3 respond only after the collection. So requests and responses are separate, and callers
-/// can poll for a response by [`AsFd`].
+/// A path may be garbage-collected before the daemon protects it: call [`is_valid`](Self::is_valid)
+/// after its response. During a collection a response may take as long as deleting one path;
+/// daemons of Nix 2.3 respond only after the collection. So requests and responses are separate,
+/// and callers can poll for a response by [`AsFd`].
 ///
 /// # Source
 ///

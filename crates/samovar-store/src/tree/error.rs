@@ -7,12 +7,12 @@ use samovar_nix::nar::EncodeError;
 
 /// Reason why the tree could not be read completely. The bytes read so far are not a valid NAR.
 ///
-/// A server that has sent some of these bytes resets the connection. To distinguish a collected
-/// path from a damaged one, look it up again: a collected path is absent.
+/// A server that has sent some of these bytes resets the connection. To distinguish a
+/// garbage-collected path from a damaged one, look it up again: a garbage-collected path is absent.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TreeError {
-    /// A file, directory or link is missing: most likely the path is being collected.
+    /// A file, directory or link is missing: most likely the path is being garbage-collected.
     #[error("a part of the tree has vanished")]
     Vanished,
     /// A file ended before the size it had when opened.

@@ -32,8 +32,8 @@
 //!
 //! # Failures
 //!
-//! A path can be collected while it is read: files disappear, or are shorter than the size already
-//! written to the NAR. Nothing is ever padded or skipped: a NAR is complete or ends in a
+//! A path can be garbage-collected while it is read: files disappear, or are shorter than the size
+//! already written to the NAR. Nothing is ever padded or skipped: a NAR is complete or ends in a
 //! [`TreeError`], after which a server resets the connection.
 
 mod descent;

@@ -188,7 +188,7 @@ impl OfStore {
             };
             match build_ids_of(&tree) {
                 Ok(ids) => self.table.add(number, path.hash_part(), &ids),
-                // The path was collected.
+                // The path was garbage-collected.
                 Err(TreeError::Vanished) if tree.has_neighbours() => {}
                 Err(error) => {
                     observer.event(&Event::PathFailed {

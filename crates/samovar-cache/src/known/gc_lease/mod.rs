@@ -17,9 +17,9 @@
 //! * before the first byte of a NAR is sent from files, until its last byte is sent. These leases
 //!   are renewed in each generation.
 //!
-//! A request that waited checks again that the path is registered: the path may have been collected
-//! before the daemon's reply, but cannot be collected after it. A check before the lease would
-//! leave a gap.
+//! A request that waited checks again that the path is registered: the path may have been
+//! garbage-collected before the daemon's reply, but cannot be garbage-collected after it. A check
+//! before the lease would leave a gap.
 //!
 //! Clients get their responses even if the daemon does not reply. A request waits for at most
 //! [`WAIT_MAX`]; after one request has waited that long in vain, others do not wait until the
@@ -91,8 +91,8 @@ struct Shared {
 pub(crate) struct LeaseResult {
     /// The generation of the leases; zero if some path has no lease.
     pub(crate) generation: u32,
-    /// Whether the request waited. If so, the paths may have been collected before they were
-    /// leased.
+    /// Whether the request waited. If so, the paths may have been garbage-collected before they
+    /// were leased.
     pub(crate) has_waited: bool,
 }
 

@@ -238,8 +238,8 @@ impl<'a> Keeper<'a> {
             Ok(Some((row, Verdict::Damaged(damage), Some(files)))) => {
                 health.quarantine(&row, files, &damage);
             }
-            // The path was collected or changed meanwhile, or is unreadable now: nothing is proven,
-            // so a suspect path is no longer suspect.
+            // The path was garbage-collected or changed meanwhile, or is unreadable now: nothing is
+            // proven, so a suspect path is no longer suspect.
             _ => health.damaged.drop_suspect(&hash_part),
         }
     }

@@ -101,8 +101,8 @@ impl<'a> Round<'a> {
             self.status.len_done = len_before + planned.len;
             self.publish();
         }
-        // The next save drops the records and marks of collected paths, for which it needs the
-        // catalog.
+        // The next save drops the records and marks of garbage-collected paths, for which it needs
+        // the catalog.
         if let Some(catalog) = self.health.store.catalog()
             && catalog.load().is_ok()
         {
@@ -144,7 +144,7 @@ impl<'a> Round<'a> {
         loop {
             let info = match health.store.lookup(hash_part) {
                 Ok(Some(info)) => info,
-                // The path was collected, which is no damage.
+                // The path was garbage-collected, which is no damage.
                 Ok(None) => return ControlFlow::Continue(()),
                 Err(error) if error.is_about_one_path() => {
                     self.status.unreadable_count += 1;

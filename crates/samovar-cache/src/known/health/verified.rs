@@ -12,7 +12,7 @@ use super::stamp::Stamp;
 use crate::known::sharded::HashPartHasher;
 use crate::sync::Locked;
 
-/// Minimum number of records at which the table is searched for those of collected paths.
+/// Minimum number of records at which the table is searched for those of garbage-collected paths.
 const COUNT_MIN: usize = 4096;
 
 /// Maximum age of the clock with which the kernel stamps changes of files: its last tick was up to
@@ -28,7 +28,7 @@ pub(super) struct Verified {
 #[derive(Debug, Default)]
 struct Table {
     entries: HashMap<HashPart, Entry, BuildHasherDefault<HashPartHasher>>,
-    /// Number of records left when those of collected paths were last dropped.
+    /// Number of records left when those of garbage-collected paths were last dropped.
     pruned_count: usize,
 }
 
@@ -57,7 +57,8 @@ impl Verified {
             .map(|entry| entry.began)
     }
 
-    /// Adds a record. Each time the table has doubled, also drops the records of collected paths.
+    /// Adds a record. Each time the table has doubled, also drops the records of garbage-collected
+    /// paths.
     pub(super) fn insert(&self, hash_part: HashPart, entry: Entry, snapshot: Option<&Snapshot>) {
         let mut table = self.table.locked();
         table.entries.insert(hash_part, entry);
