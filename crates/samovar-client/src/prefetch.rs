@@ -1,13 +1,13 @@
 //! Makes a cache keep paths of its upstreams.
 //!
-//! A Samovar keeps a NAR that has passed through it. For each path, the client sends three
-//! requests:
+//! A Samovar server with a storage keeps each path whose whole NAR it has received from an
+//! upstream. For each path, the client sends three requests:
 //!
 //! | request for the NAR | response |
 //! | --- | --- |
-//! | HEAD | without the field `Samovar-Kept` if the server has the NAR itself |
-//! | GET of its last byte | sent after the server has received and verified the whole NAR |
-//! | HEAD, until the field is gone | the server has kept the NAR |
+//! | HEAD | has no field `Samovar-Kept` if the server has the NAR itself |
+//! | GET for the last byte | begins after the server has received and verified the whole NAR |
+//! | HEAD, repeated while the response has the field | has no field once the path is kept |
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -21,8 +21,8 @@ pub(crate) fn ready() {
 
 /// Sends `RELOADING=1`; [`ready`] must follow.
 pub(crate) fn reloading() {
-    // With `Type=notify-reload`, systemd compares this time with that of its request: the message
-    // may belong to an earlier reload.
+    // With `Type=notify-reload`, systemd ignores a message from before it requested the reload,
+    // which it recognises by this time.
     match NotifyState::monotonic_usec_now() {
         Ok(now) => send(&[NotifyState::Reloading, now]),
         Err(_) => send(&[NotifyState::Reloading]),

@@ -1,9 +1,9 @@
 //! [`Bulk`]: whether the references of a path are requested from an upstream in one request.
 //!
-//! A Samovar answers such requests, other caches do not. Which of both an upstream is turns out by
-//! the first request, which asks for nothing. Only one request for many narinfos is sent to an
-//! upstream at the same time: the closures of two paths have much in common, so the second request
-//! asks for what is still unknown after the first one.
+//! Only a Samovar server answers such requests. Whether an upstream is one is found out by a first
+//! request that asks for no path. Only one request for many narinfos is sent to an upstream at the
+//! same time: the closures of two paths have much in common, so the second request waits for the
+//! answer to the first, and asks only for the paths that are still unknown then.
 
 use std::time::{Duration, Instant};
 

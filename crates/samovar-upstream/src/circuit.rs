@@ -1,10 +1,10 @@
-//! [`Circuit`]: whether an upstream that does not answer is asked.
+//! [`Circuit`]: a circuit breaker, which decides whether an upstream is asked.
 //!
-//! A closed circuit lets all requests through. After [`FAULT_COUNT_MAX`] faults in a row, or if
-//! requests have waited for [`SILENCE_MAX`] without any answer, the circuit opens: the upstream is
-//! not asked, as if it had no path. A probe is sent [`PROBE_PAUSE`] later, and again after pauses
-//! that double up to [`PROBE_PAUSE_MAX`], until one gets an answer. That closes the circuit, as
-//! does a late answer to a request that was sent before. A 404 is an answer, not a fault.
+//! While the circuit is closed, all requests are sent. After [`FAULT_COUNT_MAX`] faults in a row,
+//! or if requests have waited for [`SILENCE_MAX`] without any answer, the circuit opens: the
+//! upstream is not asked, as if it had no paths. A probe is sent [`PROBE_PAUSE`] later, and then
+//! after pauses that double up to [`PROBE_PAUSE_MAX`]. The circuit closes when a probe gets an
+//! answer, or when a request that was sent before gets a late one. A 404 is an answer, not a fault.
 
 use std::time::{Duration, Instant};
 

@@ -1,15 +1,15 @@
-//! Decisions of a binary cache that passes on what upstream caches have: which upstream is asked
-//! when, which narinfo is trusted, and how long an answer is remembered.
+//! Decisions of a binary cache that passes on paths of upstream caches: when which upstream is
+//! asked, which narinfo is trusted, and how long an answer is remembered.
 //!
 //! # In scope
 //!
 //! | module | decision |
 //! | --- | --- |
-//! | [`settings`] | what an operator states about an upstream |
+//! | [`settings`] | the options of an upstream |
 //! | [`look_up`] | which upstreams are asked for a path, in which order, and for how long |
 //! | [`circuit`] | whether an upstream that does not answer is asked |
 //! | [`status`] | what the status of a response says |
-//! | [`memory`] | what an upstream has answered, and until when that counts |
+//! | [`memory`] | what an upstream has answered, and how long the answer is remembered |
 //! | [`bulk`] | whether many narinfos are requested at once |
 //! | [`trust`] | whether a narinfo of an upstream may be served |
 //! | [`local`] | the narinfo that is served instead of the upstream's |

@@ -1,4 +1,4 @@
-//! What an operator states about an upstream cache.
+//! The options of an upstream cache, as an operator sets them.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! The `Via` header field of requests to upstreams, by which a server recognises its own requests.
 //!
-//! Each server has a random pseudonym, [`Pseudonym`], which it adds to the field. A server that
-//! finds its own in a request asks no upstream for it: the upstreams are in a circle, or the server
-//! is its own upstream.
+//! Each server has a random pseudonym, [`Pseudonym`], which it adds to the field. If a server finds
+//! its own pseudonym in a request, the upstreams form a circle, or the server is its own upstream.
+//! It then asks no upstream.
 //!
 //! # Source
 //!

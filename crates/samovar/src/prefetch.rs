@@ -1,4 +1,4 @@
-//! `samovar prefetch`: makes a server fetch paths from its upstreams and keep them.
+//! `samovar prefetch`: makes a server keep paths of its upstreams before a client needs them.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

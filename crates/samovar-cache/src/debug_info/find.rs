@@ -249,7 +249,7 @@ impl Finder<'_> {
         let Some(listing) = browse::listing(cache, &of_storage).map_err(failed)? else {
             return Ok(None);
         };
-        // A listing that cannot be read is that of no path.
+        // A path whose listing cannot be read counts as one without files.
         let Ok(Some(found)) = listing::find(listing, names) else {
             return Ok(None);
         };

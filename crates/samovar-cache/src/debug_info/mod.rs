@@ -4,23 +4,23 @@
 //! | URL | response |
 //! | --- | --- |
 //! | `/buildid/<build ID>/debuginfo` | the file `lib/debug/.build-id/…/….debug` of a path |
-//! | `/buildid/<build ID>/executable` | what `….executable` beside it points to |
+//! | `/buildid/<build ID>/executable` | the file to which the link `….executable` beside it leads |
 //! | `/buildid/<build ID>/source/<path>` | the file at an absolute path, see below |
 //! | `/debuginfo/<build ID>` | JSON with the NAR that has the debug information |
 //!
 //! # Theory of operation
 //!
-//! [`BuildIds`](crate::known::build_ids) finds the paths that may have the build ID, first those in
-//! the Nix store, then uploaded ones, then kept ones of upstreams. [`Finder`] reads them under the
-//! policy of the cache, and follows links into other paths. A path that the policy hides is as good
-//! as absent.
+//! [`BuildIds`](crate::known::build_ids) finds the paths that may have the build ID: first in the
+//! Nix store, then among the uploaded paths, then among the kept paths of upstreams. [`Finder`]
+//! reads these paths under the policy of the cache, and follows links into other paths. A path that
+//! the policy hides is treated as absent.
 //!
-//! A source file in the store directory is sent from its path, whatever the build ID. Sources that
-//! were unpacked for a build have paths below `/build`. nixpkgs links the files that the build has
-//! changed as `….sourceoverlay`, and the unpacked sources as `….source`, beside the debug
-//! information.
+//! A source file in the store directory is sent from its store path; the build ID does not matter.
+//! Sources that were unpacked for a build have paths below `/build`. nixpkgs puts two links beside
+//! the debug information: `….sourceoverlay` leads to the files that the build has changed, and
+//! `….source` to the unpacked sources.
 //!
-//! Of upstreams, only what is kept in the storage is searched.
+//! Paths that only an upstream has are not searched.
 
 mod find;
 mod unpack;
@@ -99,7 +99,8 @@ impl Finder<'_> {
         self.beside(id, &id.names("debug"))
     }
 
-    /// Splits the names of a file in the store directory after those of its store path.
+    /// Splits the names in the path of a file in the store directory: the store path, and the names
+    /// after it.
     fn in_store_dir(&self, names: &[Vec<u8>]) -> Option<(StorePath, Vec<Vec<u8>>)> {
         let (base_name, rest) = split_store_path(self.reader.store().store_dir(), names)?;
         let path = StorePath::from_base_name(&base_name).ok()?;
@@ -126,9 +127,9 @@ impl Finder<'_> {
     }
 }
 
-/// Splits the names of an absolute path after those of a store path. Returns the base name of the
-/// store path, and the rest. nixpkgs writes the hash part in capitals where a path that a compiler
-/// records must not become a reference.
+/// Splits the names of an absolute path behind the store path. Returns the base name of the store
+/// path, and the names after it. nixpkgs writes the hash part in capitals where a path that a
+/// compiler records must not become a reference.
 fn split_store_path<'a>(dir: &StoreDir, names: &'a [Vec<u8>]) -> Option<(String, &'a [Vec<u8>])> {
     let store = dir.as_str().split('/').filter(|name| !name.is_empty());
     let store: Vec<&[u8]> = store.map(str::as_bytes).collect();

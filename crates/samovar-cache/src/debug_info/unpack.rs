@@ -1,4 +1,4 @@
-//! Reads a file in a compressed NAR while the NAR is decompressed by a thread.
+//! Reads a file in a compressed NAR while a thread decompresses the NAR.
 //!
 //! # Limits
 //!

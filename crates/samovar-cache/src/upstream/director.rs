@@ -1,8 +1,9 @@
-//! The director: a thread that conducts the look-ups of all caches. It alone knows the circuits and
-//! what the upstreams have said, so nothing of that is locked.
+//! The director: a thread that conducts the look-ups of all caches. No other thread has the
+//! circuits and the answers of the upstreams, so they need no lock.
 //!
-//! It receives requests of caches and answers of upstreams, and does what the state machines of
-//! `samovar-upstream` say. It never waits for an upstream: the requests run in the pools.
+//! The director receives requests from caches and answers from upstreams, and acts as the state
+//! machines in `samovar-upstream` decide. It never waits for an upstream: the threads of the pools
+//! send the requests.
 
 mod ahead;
 

@@ -1,4 +1,4 @@
-//! Paths of upstreams that are kept in the storage.
+//! Kept paths: paths of upstreams in the storage.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! Requests for many narinfos to an upstream that is a Samovar.
+//! Requests for many narinfos at once, to an upstream that is a Samovar server.
 
 use std::collections::HashSet;
 use std::io::BufReader;

@@ -1,6 +1,6 @@
-//! [`Misses`]: the responses about paths that no upstream has, or may have.
+//! [`Misses`]: the responses for paths that no upstream has, or of which this is unknown.
 //!
-//! In all of them, `own` is what the server answers without upstreams.
+//! In all functions, `own` is the response of the server without upstreams.
 
 use samovar_http::http::Status;
 use samovar_http::{Prepared, Response};

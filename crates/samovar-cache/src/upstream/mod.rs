@@ -1,17 +1,18 @@
-//! What upstream caches have: look-ups that wait for no worker, and NARs that are passed on while
+//! Passes on paths of upstream caches: look-ups that occupy no worker, and NARs that are sent while
 //! they arrive.
 //!
 //! # Theory of operation
 //!
 //! A path that is neither in the store nor uploaded is looked up at the upstreams of the cache. The
-//! [director](director), one thread, conducts all look-ups; the requests run in the [pools](pool)
-//! of the upstreams. The client's response is deferred, so a look-up holds no worker, and an
-//! upstream that hangs holds nothing but its own pool. What was found, or found absent, is in the
-//! memory of the cache ([`CacheUpstreams`]), from which an I/O thread answers.
+//! [director](director), one thread, conducts all look-ups; the threads of each upstream's
+//! [pool](pool) send the requests. The response to the client is deferred, so a look-up occupies no
+//! worker, and an upstream that hangs occupies only its own pool. Each cache remembers which paths
+//! were found or are absent ([`CacheUpstreams`]), so that an I/O thread can answer further
+//! requests.
 //!
-//! The URL of a NAR names its path, so a request for a NAR is looked up like one for a narinfo. The
-//! NAR is a [`Transfer`](transfer::Transfer), which all of its readers share, and which verifies it
-//! in passing.
+//! The URL of a NAR names the store path, so a request for a NAR starts the same look-up as a
+//! request for a narinfo. A [`Transfer`](transfer::Transfer) receives and verifies the NAR, and all
+//! clients that request the NAR read from it.
 
 mod all;
 mod body;

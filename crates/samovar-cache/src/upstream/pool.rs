@@ -1,7 +1,7 @@
-//! [`Pool`]: threads that make the requests to one upstream, and the queue before them.
+//! [`Pool`]: threads that send the requests to one upstream, and their queue.
 //!
-//! An upstream that does not answer holds the threads of its own pool and nothing else. Threads are
-//! started when jobs wait, and end after [`IDLE_TIME`] without one.
+//! An upstream that does not answer occupies only the threads of its own pool. Threads are started
+//! when jobs wait, and end after [`IDLE_TIME`] without a job.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -58,7 +58,7 @@ struct State {
 pub(super) struct Full;
 
 impl Pool {
-    /// Creates a pool without threads. `name`: that of its threads.
+    /// Creates a pool without threads. `name`: the name of its threads.
     pub(super) fn new(name: String, thread_count_max: usize) -> Self {
         Self {
             shared: Arc::new(Shared {

@@ -1,9 +1,9 @@
 //! References of uploads to paths that only upstreams have.
 //!
-//! An uploaded path may refer to a path of an upstream with `references`. The client does not push
-//! that path. A thread of each cache looks for such references in the database, at the start, after
-//! each upload with one, and every hour, and keeps the closures of those paths in the storage. From
-//! then on, the collector keeps them as long as the uploaded path.
+//! An uploaded path may refer to a path of an upstream with the option `references`; the client
+//! does not push that path. A thread of each cache searches the database for such references at the
+//! start, after each upload that has one, and every hour, and keeps the closures of the paths that
+//! it finds. The collector does not delete these kept paths while the uploaded path exists.
 
 use std::collections::HashSet;
 use std::io;

@@ -1,14 +1,15 @@
 //! [`Transfer`]: a NAR that arrives from an upstream, for any number of readers.
 //!
-//! A thread of the upstream's pool receives the NAR, verifies it in passing, and writes it to a
-//! copy in the storage or in the NAR cache. Readers read the copy, each at its own speed. If none
-//! is made, the last bytes of the NAR are in a window of memory. The thread then waits while the
-//! fastest reader has not read the window, and a reader that falls behind the window gets a
-//! transfer of its own, which begins anew. The thread ends when no reader is left.
+//! A thread of the upstream's pool receives the NAR, verifies it on the way, and writes it to a
+//! copy in the storage or in the NAR cache. Each reader reads the copy at its own speed. If there
+//! is no copy, a window in memory has the bytes that arrived last. The thread then waits until the
+//! fastest reader has read the window, and a reader that falls behind the window gets a new
+//! transfer from the start of the NAR. The thread ends when no reader is left.
 //!
-//! Readers get the last piece only when the NAR has turned out to be right. So no reader gets the
-//! end of a wrong one. A short NAR is received as a whole before the first response to it: if it is
-//! wrong or breaks off, clients get a 404 instead of a broken response, which would fail a build.
+//! Readers get the last piece only after the whole NAR has passed verification, so no reader takes
+//! a wrong NAR for complete. A short NAR is received completely before its first response begins:
+//! if it is wrong or breaks off, clients get a 404 instead of an aborted response, which would fail
+//! a build.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;

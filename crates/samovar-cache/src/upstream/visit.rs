@@ -1,5 +1,5 @@
-//! [`Visit`]: single requests to an upstream, with the client that the server has for it. For
-//! checks outside the server.
+//! [`Visit`]: single requests to an upstream for checks outside the server, sent by the HTTP client
+//! that the server would use.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant, SystemTime};
@@ -31,8 +31,8 @@ pub struct CacheInfo {
     pub status: u16,
     /// The store directory; `None` if the response does not state it.
     pub store_dir: Option<String>,
-    /// The time by the clock of the upstream, and by that of this machine; `None` if the response
-    /// does not state it.
+    /// The time by the clock of the upstream, and by the clock of this machine; `None` if the
+    /// response does not state it.
     pub clocks: Option<(SystemTime, SystemTime)>,
 }
 

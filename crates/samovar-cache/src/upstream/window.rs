@@ -1,5 +1,5 @@
-//! [`Window`]: passes the bytes of a NAR to the readers of its transfer, through a copy on the disk
-//! if there is one.
+//! [`Window`]: passes the bytes of a NAR to the readers of the transfer, through the copy on the
+//! disk if there is one.
 
 use std::fs::File;
 use std::io::{self, Write};

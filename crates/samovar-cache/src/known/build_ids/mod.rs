@@ -5,19 +5,19 @@
 //! Builds that separate debug information put it into an output whose name ends with `-debug`, in
 //! files `lib/debug/.build-id/<2 digits>/<rest>.debug`. The names of these files are read once for
 //! each such path, and kept in a [`Table`]. Nothing is read before the first request for debug
-//! information. Before each further look-up, the paths that were added since are read.
+//! information. Before each later look-up, only the paths that were added since are read.
 //!
 //! * **The Nix store.** While the [version](samovar_store::Version) of its database is the same,
-//!   nothing is read. Otherwise the newest rows are read, down to the newest one that is known. If
-//!   that one is gone, if more than [`NEW_COUNT_MAX`] rows are new, and once per [`FULL_INTERVAL`],
-//!   the names of all paths are read: half a second for a million paths. Then the paths that were
-//!   deleted leave the table.
-//! * **The storage**, with uploads and kept paths of upstreams. Rows with numbers above the highest
-//!   one that is known are read, and for each path its listing. Each cache has a table of its own.
-//!   Once per [`FULL_INTERVAL`], all names are read.
+//!   nothing is read. Otherwise the rows that are newer than the newest known row are read. If the
+//!   newest known row is gone, if more than [`NEW_COUNT_MAX`] rows are new, and once per
+//!   [`FULL_INTERVAL`], the names of all paths are read, which takes half a second for a million
+//!   paths; deleted paths then leave the table.
+//! * **The storage**, with uploaded paths and kept paths of upstreams. Rows with higher numbers
+//!   than the highest known one are read, and the listing of each of their paths. Each cache has a
+//!   separate table. Once per [`FULL_INTERVAL`], all names are read.
 //!
-//! The table is no proof: a path in it may have been deleted, and a policy may hide it. The caller
-//! reads the path as for any other request.
+//! The table proves nothing: a path in it may have been deleted, or a policy may hide it. The
+//! caller reads the path as for any other request.
 //!
 //! # Limits
 //!
@@ -361,6 +361,7 @@ fn build_ids_in_storage(
             ids.extend(BuildId::of_names(directory.as_bytes(), file.as_bytes()));
         }
     });
-    // A malformed listing is that of no path: it is not requested, either.
+    // A path with a malformed listing counts as one without files: requests find none in it,
+    // either.
     Ok(walked.map_or_else(|_malformed| Vec::new(), |()| ids))
 }

@@ -1,8 +1,8 @@
-//! Look-ups of the references of a path that was found: clients ask for them next.
+//! Look-ups of the references of a path that was found: clients request the references next.
 //!
-//! An upstream that is a Samovar is asked for all of them, or for the whole closure, in one request
-//! ([`samovar_upstream::bulk`]). The look-ups wait for its answer as for that of a single request.
-//! If it does not come soon, they send single requests.
+//! If the upstream is a Samovar server, one request asks for all references, or for the whole
+//! closure ([`samovar_upstream::bulk`]). The look-ups wait for the answer as if each had sent a
+//! request. If the answer does not come soon, the look-ups send single requests.
 
 use std::collections::HashSet;
 use std::sync::Arc;
