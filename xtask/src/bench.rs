@@ -15,9 +15,9 @@ const BIG_STORE_PATHS: u64 = 1_000_000;
 const REPORT: &str = ".samovar/measured";
 
 /// Other cache servers, measured if they are in `PATH`: name of the program, and its commands
-/// without and with a signing key. `nix-serve-ng` must be installed under that name, because its
-/// program is called `nix-serve` like the original and ours.
-const PEERS: [(&str, &str, [&str; 2]); 2] = [
+/// without and with a signing key. `nix-serve-ng` and the original, `nix-serve-perl`, must be
+/// installed under these names, because their programs are called `nix-serve` like ours.
+const PEERS: [(&str, &str, [&str; 2]); 4] = [
     (
         "harmonia-cache",
         "harmonia",
@@ -36,6 +36,33 @@ const PEERS: [(&str, &str, [&str; 2]); 2] = [
             "exec nix-serve-ng --quiet --host 127.0.0.1 --port {port} --store 'local?root={store}'",
             "NIX_SECRET_KEY_FILE={key} exec nix-serve-ng --quiet --host 127.0.0.1 --port {port} \
              --store 'local?root={store}'",
+        ],
+    ),
+    // Without Plack's middleware `Head`, `nix copy` fails: responses to HEAD have a body.
+    (
+        "nix-serve-perl",
+        "nix-serve",
+        [
+            "NIX_CONFIG='experimental-features = nix-command' \
+             NIX_REMOTE='local?root={store}&path-info-cache-size=0' \
+             exec nix-serve-perl --listen 127.0.0.1:{port} -e 'enable \"Head\"'",
+            "NIX_SECRET_KEY_FILE={key} NIX_CONFIG='experimental-features = nix-command' \
+             NIX_REMOTE='local?root={store}&path-info-cache-size=0' \
+             exec nix-serve-perl --listen 127.0.0.1:{port} -e 'enable \"Head\"'",
+        ],
+    ),
+    // eris sends what `nix-store --dump` reads from /nix/store.
+    (
+        "eris",
+        "eris",
+        [
+            "echo \"{ listen => ['http://127.0.0.1:{port}'] }\" >{scratch}/eris.conf; \
+             export ERIS_CONFIG={scratch}/eris.conf ERIS_PID_FILE={scratch}/pid HOME={scratch}; \
+             exec unshare --mount sh -c 'mount --bind {store}/nix /nix && exec eris -f'",
+            "echo \"{ listen => ['http://127.0.0.1:{port}'], \
+             signing => { host => 'bench-1', private => '{key}' } }\" >{scratch}/eris.conf; \
+             export ERIS_CONFIG={scratch}/eris.conf ERIS_PID_FILE={scratch}/pid HOME={scratch}; \
+             exec unshare --mount sh -c 'mount --bind {store}/nix /nix && exec eris -f'",
         ],
     ),
 ];
@@ -85,14 +112,17 @@ mod tests {
 
     #[test]
     fn each_server_has_a_command_with_a_key_and_one_without() {
-        let servers = servers(Path::new("/p"), |program| program == "harmonia-cache");
+        let servers = servers(Path::new("/p"), |program| {
+            ["harmonia-cache", "eris"].contains(&program)
+        });
         let names: Vec<&str> = servers
             .iter()
             .map(|s| s.split('=').next().unwrap())
             .collect();
-        assert_eq!(names, ["samovar", "samovar", "harmonia", "harmonia"]);
+        let expected = ["samovar", "harmonia", "eris"];
+        assert_eq!(names, expected.map(|name| [name; 2]).concat());
         let with_key: Vec<bool> = servers.iter().map(|s| s.contains("{key}")).collect();
-        assert_eq!(with_key, [false, true, false, true]);
+        assert_eq!(with_key, [false, true].repeat(3));
         for server in servers {
             assert!(
                 server.contains("{port}") && server.contains("{store}"),
