@@ -145,7 +145,7 @@ impl Fixed {
             Self::NoPath => (Status::NOT_FOUND, &[TEXT, ABSENT]),
             Self::WrongHash => (Status::NOT_FOUND, &[TEXT, REPLACED]),
             Self::Quarantined => (Status::NOT_FOUND, &[TEXT, DAMAGED]),
-            // The URL may be that of a cache that is hidden from this client only.
+            // The URL may belong to a cache that is hidden from this client only.
             Self::NotFound => (Status::NOT_FOUND, &[TEXT, ("Cache-Control", "no-store")]),
             Self::Incomplete => (Status::UNPROCESSABLE_CONTENT, &[TEXT]),
             Self::NotAllowed | Self::NoUploads => {

@@ -125,7 +125,7 @@ fn read(file: &Path) -> anyhow::Result<String> {
 /// Warns of a token file that every user of this machine can read.
 pub fn warn_if_open(file: &Path) {
     let is_open = std::fs::metadata(file).is_ok_and(|found| {
-        // Others can read a pipe, such as that of `<(command)` in a shell, only by its name.
+        // Others can read a pipe, such as a shell makes for `<(command)`, only by its name.
         found.is_file() && found.mode() & 0o004 != 0
     });
     if is_open {

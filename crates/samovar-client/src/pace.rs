@@ -27,8 +27,8 @@ impl Pace {
     };
 }
 
-/// The body of a response that must arrive at the minimum speed of a [`Pace`]. Only the time of
-/// waiting for the server counts, not that of its reader.
+/// The body of a response that must arrive at the minimum speed of a [`Pace`]. Only the
+/// time during which the reader waits for the server counts.
 #[derive(Debug)]
 pub struct Paced<R> {
     inner: R,

@@ -46,7 +46,7 @@ fn has_signature(keys: &[&PublicKey], fingerprint: &str, signatures: &[Signature
 pub struct Trust {
     /// One of them must have signed each path and each ref. Empty: no signature is required.
     keys: Vec<PublicKey>,
-    /// Whether the keys are those of a workspace, and not of the command line.
+    /// Whether the keys are from a workspace, and not from the command line.
     is_remembered: bool,
     store_dir: StoreDir,
 }

@@ -37,7 +37,7 @@ pub fn workspaces() -> Option<PathBuf> {
     Some(state()?.join("samovar").join(STATE_DIRECTORY))
 }
 
-/// Returns whether a path is that of the directory with the states of workspaces.
+/// Returns whether a path is the path of the directory with the states of workspaces.
 pub fn is_workspaces(path: &Path) -> bool {
     let own = workspaces().and_then(|own| own.canonicalize().ok());
     own.is_some_and(|own| own == path)

@@ -1,7 +1,7 @@
 //! A WebSocket echo server. Run `websocket_echo 127.0.0.1:8080`; it stops at the end of its
 //! standard input.
 //!
-//! The handler of `/inline` runs on the I/O thread, that of other paths on workers.
+//! The handler of `/inline` runs on the I/O thread, the handler of other paths on workers.
 
 use std::io::Read;
 

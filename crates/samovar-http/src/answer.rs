@@ -175,8 +175,8 @@ impl Date {
     }
 }
 
-/// Formats a time as an HTTP date. A time out of range, such as that of a clock that was never set,
-/// becomes the nearest valid one.
+/// Formats a time as an HTTP date. A time out of range, for example from a clock that was never
+/// set, becomes the nearest valid one.
 pub(crate) fn http_date(time: SystemTime) -> String {
     /// The latest moment that an HTTP date can express, 9999-12-31 23:59:59 UTC, in seconds since
     /// 1970.

@@ -236,7 +236,7 @@ pub struct Load {
     /// [writing](crate::Reply::dispatch_writing) lane have as many.
     pub worker_count: usize,
     /// Number of worker slots in all lanes, including the [costly](crate::Reply::dispatch_costly)
-    /// one and that of TLS handshakes.
+    /// lane and the lane for TLS handshakes.
     pub worker_count_max: usize,
     /// Number of jobs in the queue: new requests and responses to be continued.
     pub queued_count: usize,

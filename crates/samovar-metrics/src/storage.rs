@@ -75,7 +75,7 @@ pub struct UploadStatus {
     pub counts: Vec<UploadCount>,
     /// Numbers of refused uploads by reason.
     pub refused: Vec<EventCount>,
-    /// Received bytes of NAR files, including those of refused uploads.
+    /// Received bytes of NAR files, also of refused uploads.
     pub received_len: u64,
     /// Number of NAR bytes that were verified, decompressed.
     pub verified_len: u64,

@@ -10,13 +10,13 @@ pub enum AnswerError {
     /// The text has no last line `end`.
     #[error("it has no last line \"end\"")]
     Truncated,
-    /// The numbers in the last line are not those of the lines before it.
+    /// The numbers in the last line do not match the lines before it.
     #[error("the last line does not match the answers")]
     End,
     /// The first line is malformed.
     #[error("the first line is malformed")]
     First,
-    /// The number of answers is not that of the things in the request.
+    /// The number of answers differs from the number of items in the request.
     #[error("it has {found} answers for {asked} {of}")]
     Count {
         /// Number of answers.

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, Read};
 
-/// A body of lines, each of which may have bytes after it. Its errors are those of the caller's
+/// A body of lines, each of which may have bytes after it. Its errors are errors of the caller's
 /// format.
 #[derive(Debug)]
 pub(crate) struct Framed<R> {

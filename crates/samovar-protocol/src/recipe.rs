@@ -42,7 +42,7 @@ const DATA_LEN: usize = 64 << 10;
 /// Reason why a recipe is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RecipeError {
-    /// The first line is not that of a recipe.
+    /// The first line does not begin a recipe.
     #[error("the recipe does not start with the line {MAGIC:?}")]
     Magic,
     /// An operation is malformed.

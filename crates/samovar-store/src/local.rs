@@ -102,7 +102,7 @@ impl LocalStore {
     ) -> Result<T, StoreError> {
         match result {
             Err(error) if self.leaves_to_daemon(error) => match daemon() {
-                // Report the error of the database, not that of the daemon: the operator can fix
+                // Report the error of the database, not the daemon's: the operator can fix
                 // the database.
                 Err(StoreError::Unavailable(Unavailable::DaemonUnreachable)) => Err(error),
                 other => other,

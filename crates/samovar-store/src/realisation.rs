@@ -7,7 +7,8 @@
 //! | up to 2.34 | `sha256:<hex>!<output>` | `dependentRealisations`, `id`, `outPath`, `signatures` |
 //! | from 2.35 on | derivation and output | `outPath`, `signatures` as objects |
 //!
-//! The hash is that of the derivation modulo its inputs; a derivation is given by its base name.
+//! The hash is the hash of the derivation modulo its inputs; a derivation is given by its base
+//! name.
 //!
 //! Both documents have their members in alphabetical order and no white space, as Nix's JSON
 //! library writes them. Stored signatures are passed on unchanged.

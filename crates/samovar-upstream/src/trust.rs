@@ -33,7 +33,7 @@ pub enum Distrust {
     /// NARs with this compression cannot be verified.
     #[error("its NAR is compressed with {0}, which is not supported")]
     Compression(&'static str),
-    /// The URL of the NAR is not below that of the cache.
+    /// The URL of the NAR is not below the URL of the cache.
     #[error("its narinfo has the URL {0:?}, which is not below the cache's own")]
     Url(String),
     /// The NAR is longer than 64 GiB. Contains its length.

@@ -34,7 +34,7 @@ impl Pseudonym {
         servers().any(|name| name == self.0.as_bytes()) || servers().count() >= HOP_COUNT_MAX
     }
 
-    /// Returns the field of a request to an upstream. `via`: that of the request that is passed on;
+    /// Returns the field of a request to an upstream. `via`: the field of the client's request;
     /// only the Samovar servers in it are kept.
     #[must_use]
     pub fn appended(&self, via: &[u8]) -> String {

@@ -86,7 +86,7 @@ impl Delta {
         delta
     }
 
-    /// Returns whether the new NAR is that of the base.
+    /// Returns whether the new NAR is the same as the base's NAR.
     #[must_use]
     pub fn is_copy_of(&self, base: &Entries) -> bool {
         let len = base.nar_size();

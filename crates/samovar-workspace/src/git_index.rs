@@ -30,7 +30,7 @@ const SIZE_AT: usize = 36;
 
 /// Flags of an entry.
 const EXTENDED: u16 = 0x4000;
-/// The flags that are no stat data: those of `git update-index`, and the stage.
+/// The flags that are no stat data: the flags that `git update-index` sets, and the stage.
 const KEPT_FLAGS: u16 = 0xb000;
 /// The extended flag of an entry without contents (`git add --intent-to-add`).
 const INTENT_TO_ADD: u16 = 0x2000;
@@ -109,7 +109,7 @@ impl GitIndex {
         }
         let version = number(bytes, 4)?;
         let count = number(bytes, 8)?;
-        // The checksum, whose length is that of an object name.
+        // The checksum, which is as long as an object name.
         let body = bytes.get(..bytes.len().checked_sub(id_len)?)?;
         let mut parser = Parser {
             body,

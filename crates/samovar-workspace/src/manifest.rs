@@ -241,7 +241,7 @@ fn name(text: &str) -> Result<Cow<'_, [u8]>, Reason> {
     }
 }
 
-/// Decodes a name or target, and refuses other encodings than that of [`Manifest::text`].
+/// Decodes a name or target, and refuses encodings that [`Manifest::text`] does not write.
 fn decode(text: &str) -> Result<Cow<'_, [u8]>, Reason> {
     let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'%';
     if text.bytes().all(is_plain) {

@@ -18,7 +18,7 @@
 //! | `-` | `-` | `A` | `A` |
 //! | `-` | `A` | `-` | `A` |
 //! | any | `dir` | `dir` | `dir`: its entries are merged |
-//! | `dir` | `dir` | `-` | `-`, or `dir` with those of our entries that stay |
+//! | `dir` | `dir` | `-` | `-`; or, if any of our entries stay, `dir` with these entries |
 //! | `dir` | `dir` | `A` | `A`; or, if any of our entries stays, `dir` as it is and `A` as a conflict copy |
 //! | `dir` | `-` | `dir` | `-`, or `dir` with the entries that theirs has added or changed |
 //! | `dir` | `A` | `dir` | `A`, and a conflict copy of `dir` if theirs has added or changed entries in it |
@@ -27,7 +27,7 @@
 //!   neither side has. The caller chooses the label: host and date.
 //! * **Mode**: theirs, unless ours has another mode than the base. A changed mode wins against a
 //!   removal. Different modes of both sides are no conflict.
-//! * **Time**: that of the side whose contents are taken. If neither side changed the contents:
+//! * **Time**: from the side whose contents are taken. If neither side changed the contents:
 //!   theirs, unless ours has another time than the base. A changed time does not count as a change.
 //! * Files whose digest is not known count as changed.
 //! * **Repositories** such as `.git` are merged as a whole, by the rules of `repositories`.

@@ -29,7 +29,8 @@ pub const COPY: &[u8] = b".conflict-";
 /// files is shorter.
 pub const READ_LEN_MAX: u64 = 256 << 20;
 
-/// Length of the longest file that names a repository, in bytes: twice that of the longest path.
+/// Length of the longest file that names a repository, in bytes: twice the maximum length of a
+/// path.
 const LINK_LEN_MAX: u64 = 8 << 10;
 
 /// What a directory is by its name.
@@ -75,7 +76,7 @@ pub(crate) fn mark(entry: &Entry) -> u8 {
         .map_or(0, |at| 1 << at)
 }
 
-/// Returns whether these [marks](mark) are those of a git repository.
+/// Returns whether these [marks](mark) are the marks of a git repository.
 pub(crate) const fn is_git(marks: u8) -> bool {
     marks == (1 << MARKS.len()) - 1
 }

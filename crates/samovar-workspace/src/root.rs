@@ -8,9 +8,9 @@
 //! this (`openat2` with `RESOLVE_BENEATH` and `RESOLVE_NO_SYMLINKS`). Without `openat2` in some
 //! containers, and for paths that are longer than `PATH_MAX`, directories are opened name by name.
 //!
-//! Nor does any operation enter a mount point (`RESOLVE_NO_XDEV`), not even that of a bind mount,
-//! whose files are in another directory: the error is [`io::ErrorKind::CrossesDevices`]. Without
-//! `openat2` mount points are entered.
+//! Nor does any operation enter a mount point (`RESOLVE_NO_XDEV`), not even the mount point of a
+//! bind mount, whose files are in another directory: the error is
+//! [`io::ErrorKind::CrossesDevices`]. Without `openat2`, mount points are entered.
 //!
 //! No operation keeps a descriptor open, so the number of descriptors does not depend on the tree.
 

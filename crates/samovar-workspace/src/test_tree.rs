@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::entries::{Builder, Entries, Kind, Mtime};
 
-/// The names of a path. Their order is that of a NAR.
+/// The names of a path. They are ordered as in a NAR.
 pub(crate) type Path = Vec<Vec<u8>>;
 
 /// A tree by path. The root has the empty path.

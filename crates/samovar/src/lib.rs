@@ -9,8 +9,8 @@
 //!
 //! # Out of scope
 //!
-//! Writing to a Nix store, and formats: those of Nix are in `samovar-nix`, those of snapshots in
-//! `samovar-workspace`.
+//! Writing to a Nix store, and formats: `samovar-nix` has the formats of Nix, `samovar-workspace`
+//! the format of snapshots.
 
 #![forbid(unsafe_code)]
 

@@ -51,7 +51,7 @@ pub(crate) fn reason(error: &anyhow::Error) -> Option<Failed> {
     }
 }
 
-/// The error of a tree to which programs write. The exit code is that of a refusal.
+/// The error of a tree to which programs write. The exit code is the same as for a refusal.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}: run the command again when no program writes to the tree")]
 pub(crate) struct TreeChanges(pub(crate) ReadError);

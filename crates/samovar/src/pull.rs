@@ -100,7 +100,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<E
 struct Wanted {
     snapshots: Snapshots,
     narinfo: NarInfo,
-    /// `None`: the tree is not that of a snapshot.
+    /// `None`: the tree does not belong to a snapshot.
     manifest: Option<Manifest>,
     /// Generation of the ref that the command line names.
     generation: Option<u64>,

@@ -1,6 +1,6 @@
 //! Splits a command line into options, values and other words.
 //!
-//! The rules are those of `Plack::Runner`, which never refuses an option: `Getopt::Long` takes the
+//! The rules come from `Plack::Runner`, which never refuses an option: `Getopt::Long` takes the
 //! options that it knows, and a second pass makes `key => value` pairs of the others. This module
 //! needs only one pass, because it deviates in two points. An unknown option takes the next word
 //! only if that does not begin with a dash; in starman `--typo --workers 8` gives `typo` the value

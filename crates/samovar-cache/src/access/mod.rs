@@ -353,8 +353,8 @@ impl Access {
         self.refused_because(refusal, None)
     }
 
-    /// Makes the response to a refused request, like [`refused`](Self::refused). `fault`: that of
-    /// the client's token for uploads.
+    /// Makes the response to a refused request, like [`refused`](Self::refused). `fault`: the fault
+    /// of the client's token for uploads.
     pub(crate) fn refused_because(
         &self,
         refusal: Refusal,

@@ -138,9 +138,9 @@ impl Check {
         }
     }
 
-    /// Compares the hash of the whole NAR, if it was computed, with that of the registration, which
-    /// must still be current. Then adds the copy to the NAR cache, and returns it. An outage of the
-    /// store is no error: the client compares the hash itself.
+    /// Compares the hash of the whole NAR, if it was computed, with the hash in the registration,
+    /// which must still be current. Then adds the copy to the NAR cache, and returns it. An outage
+    /// of the store is no error: the client compares the hash itself.
     pub(super) fn settle(
         self,
         registration: &Registration,

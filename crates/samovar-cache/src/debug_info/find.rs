@@ -88,7 +88,7 @@ pub(super) enum Content {
 /// A file in a compressed NAR.
 pub(super) struct Packed {
     pub(super) nar: OpenedNar,
-    /// Number of bytes to decompress before those of the file.
+    /// Number of bytes to decompress before the file begins.
     pub(super) skip: u64,
 }
 

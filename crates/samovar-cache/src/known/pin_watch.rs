@@ -114,7 +114,7 @@ impl PinWatch {
         self.changed.notify_one();
     }
 
-    /// Makes a request wait. `change_count`: that of the time before the request has read the pin.
+    /// Makes a request wait. `change_count`: its value before the request read the pin.
     pub(crate) fn wait(
         self: &Arc<Self>,
         waiter: Waiter,

@@ -24,7 +24,7 @@ pub(crate) struct Sharded<V> {
     shard_len_max: usize,
     /// Number of misses: entries that were added for paths without an entry.
     miss_count: AtomicU64,
-    /// Number of evictions, including those of tables that this one replaced at reloads.
+    /// Number of evictions, also from tables that this one replaced at reloads.
     eviction_count: Arc<AtomicU64>,
 }
 

@@ -12,7 +12,8 @@ use crate::known::small_nars;
 use crate::narinfo::rendered::Narinfo;
 use crate::reader::policy::is_signed_by;
 
-/// The signing configuration of a cache. The default is that of nix-serve without a key.
+/// The signing configuration of a cache. By default, it signs nothing, like nix-serve without a
+/// key.
 #[derive(Debug, Clone, Default)]
 pub struct Signing {
     /// The signing keys. If two have the same name, only the first one signs: clients look at one

@@ -7,7 +7,7 @@
 //! | `/version` | the program's name, version and features, as JSON |
 //! | `/-/assets/…` | style sheet and scripts |
 //!
-//! All other URLs are those of [`samovar_metrics::admin`].
+//! For all other URLs, see [`samovar_metrics::admin`].
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! `/serve/<hash part>/…`: the files of a store path.
 //!
-//! The URLs are those of harmonia. A file is sent; a directory is shown as its `index.html` or as a
+//! harmonia has the same URLs. A file is sent; a directory is shown as its `index.html` or as a
 //! list of its entries. `?list` always shows the list, `?view` shows a text file as a page, and
 //! `?save` downloads a file.
 

@@ -171,7 +171,7 @@ fn netrc(config: &PagesConfig) -> Markup {
     }
 }
 
-/// Renders the URL of the cache. If none is configured, a script inserts that of the page. The
+/// Renders the URL of the cache. If none is configured, a script inserts the URL of the page. The
 /// `Host` header is not used, because an attacker can choose it.
 fn url(config: &PagesConfig) -> Markup {
     match &config.public_url {

@@ -21,7 +21,7 @@
 //! | results | 50; on request 1000 | memory, and the length of the page |
 //! | words | 16 | each is compared with each name |
 //! | time of a scan | 2 s | a scan occupies a worker |
-//! | scans at once | those of large closures in bulk queries | processors |
+//! | scans at once | as for large closures in bulk queries | processors |
 
 use std::cell::Cell;
 use std::cmp::{Ordering, Reverse};

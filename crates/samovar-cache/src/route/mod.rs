@@ -1,13 +1,14 @@
 //! Parses request URLs of a binary cache into routes.
 //!
-//! There is one parser and one type for all URLs of a cache: those of the cache protocol, those
-//! that only uploads have, and those of pages. A URL whose meaning depends on the configuration of
-//! the cache is a variant of its own, and the cache decides.
+//! There is one parser and one type for all URLs of a cache: the cache protocol, uploads, and
+//! pages. A URL whose meaning depends on the configuration of the cache is a separate variant, and
+//! the cache decides what it means.
 //!
 //! # Source
 //!
 //! The patterns of nix-serve (`nix-serve.psgi`) and nix-serve-ng (`src/Main.hs`), and harmonia's
-//! form of NAR URLs: clients keep them for 30 days, so those of a predecessor must go on working.
+//! form of NAR URLs: clients keep NAR URLs for 30 days, so the URLs of a replaced server must still
+//! work.
 //! `/buildid/` has the URLs of debuginfod. `/v1/` and `/public-key` are eris' URLs and one that
 //! clients guess. `/cache-info.json`, `/narinfos` and `/closure/` are Samovar's: no other known
 //! server answers them, and no Nix client requests them.
@@ -88,7 +89,7 @@ pub(crate) enum Route {
     /// The URL has the form of a path's URL of this class, but its hash part or name is invalid: no
     /// such path exists.
     NoPath(Class),
-    /// The URL matches no pattern. The class is that of the URLs to which it is similar.
+    /// The URL matches no pattern. The class is the class of similar URLs.
     Unknown(Class),
 }
 

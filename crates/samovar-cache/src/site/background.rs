@@ -108,7 +108,7 @@ impl Background {
         new.into_iter().map(threads).collect()
     }
 
-    /// Starts using the prepared threads, and ends those of replaced caches.
+    /// Starts using the prepared threads, and ends the threads of replaced caches.
     pub(crate) fn change(&mut self, caches: &Caches, new: Vec<Threads>) {
         let is_served = |threads: &Threads| {
             let mut served = caches.narinfos();

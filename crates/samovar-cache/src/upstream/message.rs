@@ -76,7 +76,7 @@ pub(super) enum Message {
     },
     /// An upstream lacks the NAR of a path whose narinfo it had.
     Gone(usize, HashPart),
-    /// An upstream has sent a NAR that is not the one of its narinfo.
+    /// An upstream has sent a NAR that does not match its narinfo.
     Wrong(usize, HashPart),
     /// An upstream could not send a NAR.
     NarFailed(usize, String),

@@ -71,7 +71,7 @@ impl PinOptions {
     ///
     /// # Errors
     ///
-    /// The name is that of a ref of snapshots, or the cache is unavailable.
+    /// The name belongs to a ref of snapshots, or the cache is unavailable.
     fn expected(&self, http: &Http, path: &StorePath) -> anyhow::Result<Expected> {
         if self.is_forced {
             return Ok(Expected::Any);

@@ -81,7 +81,7 @@ fn cannot_open(error: OpenError) -> anyhow::Error {
 pub struct Settings {
     /// The URL of the cache, without `/upload`.
     pub remote: Remote,
-    /// URI of the store that has the paths. `None`: that of Nix.
+    /// URI of the store that has the paths. `None`: the store that Nix uses.
     pub store: Option<String>,
     /// Which paths of the closures are pushed.
     pub selection: Selection,

@@ -2,13 +2,13 @@
 //!
 //! # Theory of operation
 //!
-//! If the server has an earlier snapshot, the client sends recipes: for the tree and for the
-//! manifest, the ranges that are the same, and the new bytes. The server assembles both NARs. It
-//! computes the hash of the tree's NAR, so the client need not read the files that have not
-//! changed: the digests in the manifest, which the client computes, show every difference.
+//! If the server has an earlier snapshot, the client sends two recipes, for the tree and for the
+//! manifest. A recipe contains the new bytes, and references to the ranges that have not changed.
+//! The server assembles both NARs, and computes the hash of the tree's NAR. So the client need not
+//! read the files that have not changed: the digests in its manifest show every difference.
 //!
-//! Otherwise, or if the server refuses a recipe, the client sends the whole NARs, like those of
-//! store paths.
+//! Otherwise, or if the server refuses a recipe, the client sends the whole NARs, as for store
+//! paths.
 
 use std::io::{self, Cursor, Read, Write};
 
@@ -350,7 +350,7 @@ impl Upload<'_> {
             false => ledger::progress_of(infos, &ledger::lacks(&opened.answers)),
         };
         let target = self.protocol.remote().url();
-        // The progress is that of all NARs.
+        // The progress counts all NARs.
         let http = self.protocol.showing_progress(false);
         let session = Session {
             http: &http,
@@ -417,7 +417,7 @@ impl<W: Write> Write for Data<'_, W> {
     }
 }
 
-/// The NARs of a snapshot: that of the tree has index 0, that of the manifest 1.
+/// The NARs of a snapshot: index 0 is the NAR of the tree, index 1 the NAR of the manifest.
 struct SnapshotNars<'a> {
     tree: &'a dyn Tree,
     manifest: Vec<u8>,

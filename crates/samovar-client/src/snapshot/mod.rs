@@ -234,7 +234,7 @@ impl Snapshots {
     ///
     /// # Errors
     ///
-    /// The cache does not answer or lacks the path, or the path is not that of its content.
+    /// The cache does not answer or lacks the path, or the path does not match its content.
     pub fn narinfo(&self, path: &StorePath) -> anyhow::Result<NarInfo> {
         let narinfo = self.any_narinfo(path)?;
         let (nar_hash, references) = (&narinfo.nar_hash, &narinfo.references);

@@ -20,8 +20,8 @@
 //! # Crashes
 //!
 //! Each file is replaced atomically. `base-HASH` is written before the `workspace` file that refers
-//! to it. Base files to which nothing refers are those of pushes whose response did not arrive:
-//! [`Workspace::adopt_base`] uses them if the server has that snapshot as the newest generation.
+//! to it. A base file to which nothing refers was left by a push whose response did not arrive:
+//! [`Workspace::adopt_base`] uses it if the server has its snapshot as the newest generation.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};

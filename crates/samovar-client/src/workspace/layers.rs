@@ -1,5 +1,5 @@
 //! The directories with the layers of overlays: where they are, and what their mounts are called.
-//! Their contents are those of `samovar-mount`.
+//! `samovar-mount` defines their contents.
 
 use std::ffi::OsString;
 use std::fs;

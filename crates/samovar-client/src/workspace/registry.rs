@@ -140,7 +140,7 @@ impl Registered {
         name.unwrap_or_default()
     }
 
-    /// Returns whether this state is that of the directory `root`.
+    /// Returns whether this state belongs to the directory `root`.
     fn is_of(&self, root: &Path, found: &Identity) -> bool {
         let is_same_birth = match (self.born, found.born) {
             (Some(own), Some(found)) => own == found,

@@ -21,7 +21,7 @@ impl Claimant {
     pub fn of(address: Option<IpAddr>) -> Self {
         let network = match address.map(|address| address.to_canonical()) {
             Some(IpAddr::V4(address)) => u64::from(address.to_bits()),
-            // The top bit differs from those of IPv4.
+            // No claimant by IPv4 has this top bit.
             Some(IpAddr::V6(address)) => {
                 let [a, b, c, d, e, f, ..] = address.octets();
                 u64::from_be_bytes([0x80, 0, a, b, c, d, e, f])

@@ -5,8 +5,8 @@
 //!
 //! [`Limits`](crate::Limits) contains the configurable limits of a server, with their defaults and
 //! reasons; the limits of the head also bound queries. [`ws::Limits`](crate::ws::Limits) contains
-//! those of a WebSocket, and [`compress`](crate::compress) lists those of compression. The other
-//! limits are:
+//! the limits of a WebSocket, and [`compress`](crate::compress) lists the limits of compression.
+//! The other limits are:
 //!
 //! | limit | default | effect if exceeded | reason for the default |
 //! |---|---|---|---|

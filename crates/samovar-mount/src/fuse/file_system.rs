@@ -86,7 +86,7 @@ struct Node {
     index: usize,
 }
 
-/// How attributes differ from those of the entries.
+/// How attributes differ from the attributes of the entries.
 #[derive(Debug, Clone, Copy)]
 struct Style {
     /// Owner of all entries: the user who has mounted the file system.

@@ -2,10 +2,10 @@
 //!
 //! # Threads
 //!
-//! A name that is looked up for the first time is opened by a thread of its own, which requests the
-//! narinfo, downloads the NAR and verifies it. So a lookup waits for no other one. The thread tries
-//! again after a failure while lookups wait. A separate thread answers lookups that have waited
-//! for too long.
+//! When a name is looked up for the first time, a new thread opens the path: it requests the
+//! narinfo, downloads the NAR and verifies it. So no lookup waits for the lookup of another name.
+//! After a failure, the thread tries again while lookups wait. Another thread answers the lookups
+//! that have waited for too long.
 //!
 //! # Eviction
 //!
@@ -41,7 +41,7 @@ const PROBE: Duration = Duration::from_secs(1);
 /// Lifetime in the kernel's cache of the absence of a path that the cache does not have yet.
 const ABSENT: Duration = Duration::from_secs(60);
 
-/// Lifetime of the absence of a name that is not that of a store path.
+/// Lifetime in the kernel's cache of the absence of a name that cannot be the name of a store path.
 const NEVER: Duration = Duration::from_secs(24 * 3600);
 
 /// The store paths of a cache.

@@ -1,8 +1,8 @@
 //! The difference between a mounted overlay and the snapshot below it.
 //!
 //! The mounted tree is scanned like any directory: the kernel applies whiteouts and opaque
-//! directories. The upper directory shows which files are still those of the snapshot, so that only
-//! the others are read.
+//! directories. The upper directory shows which files differ from the snapshot; only these are
+//! read.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -27,7 +27,7 @@ const OPAQUE: [&str; 2] = ["user.overlay.opaque", "trusted.overlay.opaque"];
 /// value is an absolute path in the snapshot, or a name in the directory below the parent.
 const REDIRECT: [&str; 2] = ["user.overlay.redirect", "trusted.overlay.redirect"];
 
-/// Maximum length of a redirect, in bytes: that of paths in the kernel.
+/// Maximum length of a redirect, in bytes: the kernel's limit for paths.
 const REDIRECT_LEN_MAX: usize = 4096;
 
 /// The entries of the upper directory by path. Two readings are equal if no program has changed an

@@ -95,7 +95,7 @@ impl Layers {
     ///
     /// # Errors
     ///
-    /// There is no overlay, it is that of another user, or it is in use.
+    /// There is no overlay, it belongs to another user, or it is in use.
     pub fn open(dir: &Path) -> anyhow::Result<(Self, String)> {
         let opened = dir.canonicalize().and_then(|dir| {
             let origin = fs::read_to_string(dir.join(ORIGIN))?;

@@ -141,7 +141,7 @@ fn is_initial_user_namespace() -> anyhow::Result<bool> {
     Ok(is_initial(&map))
 }
 
-/// Returns whether a map of users is that of the initial user namespace.
+/// Returns whether a map of users belongs to the initial user namespace.
 fn is_initial(map: &str) -> bool {
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }

@@ -15,8 +15,8 @@
 //!
 //! # Quirks
 //!
-//! * The order of members is that of Nix up to 2.8; later versions sort them, and from 2.35 on
-//!   `executable` is also written when false. Readers accept both.
+//! * Nix up to 2.8 writes the members in this order; later versions sort them, and from 2.35 on
+//!   they also write `executable` when it is false. Readers accept all of these forms.
 //! * JSON is Unicode, names in a NAR are bytes. Nix 2.8 writes them raw, which is invalid JSON;
 //!   from 2.26 on it writes no listing at all. Here each invalid sequence becomes U+FFFD: other
 //!   files keep their entries, and the offset of the odd one is still available. Two names may

@@ -78,7 +78,7 @@ impl NarInfo {
     ///
     /// # Source
     ///
-    /// Nix 2.36, `src/libstore/nar-info.cc`; the place of `System` is that of Nix 2.8.0.
+    /// Nix 2.36, `src/libstore/nar-info.cc`; `System` is at the same place as in Nix 2.8.0.
     pub fn write(&self, dir: &StoreDir, out: &mut Vec<u8>) -> Result<(), WriteError> {
         self.check()?;
         push_store_path(dir, &self.store_path, out);

@@ -53,7 +53,7 @@ impl Version {
         format!("\"{}\"", self.text())
     }
 
-    /// Returns whether this version in a list of a request is that of a generation.
+    /// Returns whether this version in a list of a request belongs to a generation.
     #[must_use]
     pub fn is_of(self, generation: Self) -> bool {
         self.number == generation.number

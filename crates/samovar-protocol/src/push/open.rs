@@ -37,7 +37,7 @@ pub const OPEN_LEN_MAX: u64 = (OPEN_COUNT_MAX * OPEN_LINE_LEN_MAX) as u64;
 /// name.
 const OPEN_LINE_LEN_MAX: usize = 32 + 1 + 52 + 1 + 20 + 1 + 211 + 1;
 
-/// Start of the first line of the answer. Another text is that of a server without the protocol.
+/// Start of the first line of the answer. A server without the protocol sends another text.
 const START: &str = "push 1 ";
 
 /// A path that a client wants to push: a line of the body of `open`.

@@ -165,7 +165,7 @@ fn is_cache(visit: &Visit, name: &str, store: Option<&dyn Store>, findings: &mut
     }
 }
 
-/// Compares the clock of an upstream with that of this machine.
+/// Compares the clock of an upstream with the clock of this machine.
 fn clock(info: &CacheInfo, name: &str, findings: &mut Findings) {
     let Some((theirs, ours)) = info.clocks else {
         return;

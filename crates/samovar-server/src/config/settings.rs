@@ -346,7 +346,7 @@ fn check_name(name: &str, origin: &Origin) -> Result<&'static OptionSpec, Config
     })
 }
 
-/// Returns what a value is set for, if `name` is that of a cache or an upstream.
+/// Returns what a value is set for, if `name` is the name of a cache or an upstream.
 fn is_thing(name: &str) -> Option<String> {
     let (scope, thing) = in_table(name)?;
     let option = OptionSpec::of(scope).next()?.name;

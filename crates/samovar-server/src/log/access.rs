@@ -143,7 +143,7 @@ const MONTHS: [&str; 12] = [
 
 impl Entry<'_> {
     /// Whether the status says that a login was refused. A hidden cache answers a refused login
-    /// with 404, and a name in the log beside a 404 could be mistaken for that of a user.
+    /// with 404, and a name in the log beside a 404 could be mistaken for the name of a user.
     fn shows_refused_user(&self) -> bool {
         matches!(self.status, 401 | 403 | 429)
     }

@@ -401,8 +401,8 @@ fn gc_lease(config: &Configuration) -> Option<LeaseConfig> {
     })
 }
 
-/// Opens the storage for uploads, if one is configured. `before`: that of the server which this one
-/// replaces.
+/// Opens the storage for uploads, if one is configured. `before`: the storage of the server that
+/// this one replaces.
 fn open_storage(
     config: &Configuration,
     store_dir: &StoreDir,

@@ -420,7 +420,7 @@ impl<'a> Fsck<'a> {
             Ok(found) => found,
             Err(error) => return Ok(Some(format!("the narinfo is malformed, {error}"))),
         };
-        // Ignore signatures, because those of the cache depend on its current keys.
+        // Ignore signatures, because the cache's own signatures depend on its current keys.
         found.signatures.clear();
         let mut expected = stored.narinfo();
         expected.signatures.clear();

@@ -25,7 +25,7 @@ const DELETE_REALISATION: &str = "delete from extra where cache_id = ?1 and key 
 /// The file of a build log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogFile {
-    /// Name of the file, which is that of the derivation.
+    /// Name of the file, which is the name of the derivation.
     pub name: String,
     /// Length of the file, in bytes.
     pub size: u64,

@@ -269,9 +269,9 @@ struct Known {
     sigs: String,
     /// Whether its NAR is lost.
     is_lost: bool,
-    /// Whether its NAR is another row than that of the client.
+    /// Whether its NAR is another row than the client's NAR.
     is_other_file: bool,
-    /// Whether its NAR has another hash than that of the client.
+    /// Whether its NAR has another hash than the client's NAR.
     is_other_nar: bool,
 }
 

@@ -28,7 +28,7 @@ const SYNCFS_COUNT_MIN: usize = 64;
 const SYNC_THREAD_COUNT: usize = 16;
 
 /// Types of file systems whose `syncfs` makes all files durable: ext4, XFS, Btrfs, F2FS, ZFS and
-/// tmpfs. The numbers are those of `statfs(2)`.
+/// tmpfs. The numbers are from `statfs(2)`.
 const SYNCFS_TYPES: [i64; 6] = [
     0xef53,
     0x5846_5342,

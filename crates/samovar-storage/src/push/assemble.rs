@@ -32,7 +32,7 @@ use self::work::{AddWork, Granted, Work};
 /// Minimum content length of a frame, in bytes, except for the last one of a file.
 const FRAME_LEN_MIN: usize = 256 << 10;
 
-/// Maximum memory of all windows, in bytes: that of a single NAR with the largest window.
+/// Maximum memory of all windows, in bytes: as much as a single NAR with the largest window needs.
 const WINDOWS_LEN_MAX: u64 = 136 << 20;
 
 /// Memory for verifying the new file, in bytes: the maximum window of its frames.

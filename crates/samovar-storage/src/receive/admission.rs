@@ -3,8 +3,9 @@
 //!
 //! Most of the memory of an upload is the window of its decompressor, which the client chooses: up
 //! to 128 MiB. Each upload reserves this memory before the decompressor allocates it. Uploads wait
-//! for slots and memory, first come, first served. Each token has limits below those of all uploads
-//! together, so that it cannot keep the uploads of other tokens waiting.
+//! for slots and memory, first come, first served. The limits for the uploads of one token are
+//! lower than the limits for all uploads together, so that one token cannot block the uploads of
+//! others.
 //!
 //! Decompressing and hashing takes turns. An upload has no turn while it waits for its client, and
 //! ends its turn after each piece of the body, or after [`TURN_LEN`] bytes of content. Tokens that

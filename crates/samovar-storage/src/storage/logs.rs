@@ -45,7 +45,7 @@ fn receive(
     source: &mut dyn Read,
     len_max: u64,
 ) -> Result<(), PutError> {
-    // The name of a build log is that of its derivation.
+    // A build log has the name of its derivation.
     check_name(
         token,
         path.name().strip_suffix(".drv").unwrap_or(path.name()),

@@ -19,7 +19,7 @@ pub struct Statistics {
     pub uploads: Vec<(&'static str, &'static str, u64)>,
     /// Number of refused requests since the start of the process, by reason.
     pub refused: Vec<(&'static str, u64)>,
-    /// Number of bytes of NAR files that were received, including those of refused uploads.
+    /// Number of bytes of NAR files that were received, also by refused uploads.
     pub received_bytes: u64,
     /// Number of bytes of decompressed NARs that were verified.
     pub verified_bytes: u64,

@@ -313,7 +313,7 @@ impl Snapshot {
         self.set.contains(hash_part)
     }
 
-    /// Returns the number of hash parts, including those of deleted paths.
+    /// Returns the number of hash parts, including the hash parts of deleted paths.
     #[must_use]
     pub fn path_count(&self) -> usize {
         self.set.key_count()

@@ -1,4 +1,4 @@
-//! Queries for lists of paths: those of a range, and those that refer to a path.
+//! Queries for lists of paths: the paths of a range, and the paths that refer to a path.
 
 use rusqlite::{Connection, params};
 use samovar_nix::{StoreDir, StorePath};

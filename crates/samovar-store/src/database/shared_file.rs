@@ -1,11 +1,11 @@
 //! Process-wide shared descriptors of SQLite's files.
 //!
 //! POSIX record locks belong to the process: closing *any* descriptor of a file drops all locks
-//! that the process holds on it, those of SQLite's connections included. A connection without its
-//! lock keeps reading while the last writer to exit removes the WAL under it; from then on it
-//! returns stale data. So this module keeps one descriptor per file for the whole process, which
-//! must outlive every connection to the file: store a [`SharedFile`] beside the connections and
-//! drop it after them.
+//! that the process holds on the file, also the locks of SQLite's connections. If a connection has
+//! lost its lock, the last writer to exit may remove the WAL while the connection reads;
+//! from then on, the connection returns stale data. So this module keeps one descriptor per file
+//! for the whole process. The descriptor must outlive every connection to the file: store a
+//! [`SharedFile`] beside the connections and drop it after them.
 //!
 //! # Source
 //!

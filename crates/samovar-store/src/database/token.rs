@@ -17,8 +17,8 @@
 //!
 //! **WAL mode without a WAL.** A reader that may not create the WAL index reads the file alone,
 //! while the WAL is missing or empty. The next commit fills the WAL, and there is no token from
-//! then on. A checkpoint may empty the WAL again, but changes the file: the token is that of a
-//! rollback mode.
+//! then on. A checkpoint may empty the WAL again, but it also changes the file, and then the token
+//! differs. The token has the same fields as in rollback mode.
 //!
 //! **Immutable database.** The token is a constant.
 //!

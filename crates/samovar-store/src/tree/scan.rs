@@ -292,7 +292,7 @@ impl Scan {
         let directory = match self.device {
             None => Some(open_directory(parent, name)?),
             Some(device) if device != stat.st_dev => None,
-            // The device number of a bind mount may be that of the tree.
+            // A bind mount may have the same device number as the tree.
             Some(_) => open_on_same_mount(parent, name)?,
         };
         if let Some(directory) = directory {

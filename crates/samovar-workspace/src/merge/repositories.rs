@@ -100,7 +100,7 @@ pub fn work_tree(entries: &Entries, unit: usize, contents: &Contents) -> Option<
         };
         let directory = entries.path(index);
         let directory = directory.strip_suffix(GIT)?;
-        // Other names are those of additional work trees and submodules.
+        // Other names belong to additional work trees and submodules.
         let mut names = link.trim_ascii_end().rsplit(|byte| *byte == b'/');
         let last = names.find(|name| !name.is_empty())?;
         let last = last.strip_prefix(b"gitdir: ").unwrap_or(last);

@@ -15,7 +15,7 @@ use super::{Options, UnpackError, Unpacked};
 use crate::manifest::Manifest;
 use crate::root::Root;
 
-/// Mode of directories until they get that of the manifest.
+/// Mode of directories until they get the mode in the manifest.
 const PRIVATE: u16 = 0o700;
 
 /// Mode of directories without a manifest.

@@ -22,7 +22,7 @@ pub(super) struct Place<'a> {
     pub(super) url: &'a str,
     /// Whether this is the URL for clients, which this machine may be unable to reach.
     pub(super) is_public: bool,
-    /// The URL with the host and port to connect to, if they are not those of `url`.
+    /// The URL with the host and port to connect to, if they differ from `url`.
     pub(super) origin: Option<&'a str>,
     /// The client certificate to send.
     pub(super) certificate: Option<ClientCert>,

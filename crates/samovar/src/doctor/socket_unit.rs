@@ -1,4 +1,4 @@
-//! Compares the addresses of the service's socket unit with those of the configuration.
+//! Compares the addresses in the service's socket unit with the addresses in the configuration.
 //!
 //! systemd binds the sockets of a socket unit. A server whose option `listen` names other addresses
 //! does not start.
@@ -20,8 +20,8 @@ const UNIT: &str = "samovar.socket";
 /// This directory exists if systemd manages the services, see `sd_booted(3)`.
 const SYSTEMD: &str = "/run/systemd/system";
 
-/// Checks the socket unit of the service. Without `listen`, its addresses become those of `config`.
-/// Adds no finding if systemd does not run or the unit is not active.
+/// Checks the socket unit of the service. Without `listen`, `config` gets the addresses of the
+/// unit. Adds no finding if systemd does not run or the unit is not active.
 pub(super) fn examine(config: &mut Configuration, findings: &mut Findings) {
     if !Path::new(SYSTEMD).exists() {
         return;

@@ -183,7 +183,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     })
 }
 
-/// Opens the storage. `is_in_place`: the paths are those of its own directory.
+/// Opens the storage. `is_in_place`: the paths are in its own directory.
 fn open(
     root: &Path,
     store_dir: &StoreDir,

@@ -73,7 +73,7 @@ impl Source {
     }
 
     /// Returns the narinfos in the closures of `paths`. If `paths` is empty, returns all narinfos
-    /// of the caches that are directories. Each narinfo comes after those of its references.
+    /// of the caches that are directories. Each narinfo comes after the narinfos of its references.
     pub(super) fn find(&self, paths: &[String]) -> anyhow::Result<(Vec<NarInfo>, Vec<Failure>)> {
         let failures = Mutex::new(Vec::new());
         let fail = |name: String, reason: String| {
@@ -148,7 +148,7 @@ impl Source {
                     Some(name) => name,
                     None => FileName::new(copy(&mut reader, &mut io::sink())?, info.compression),
                 };
-                // A link keeps the owner and the mode of the file, which may be those of root.
+                // A link keeps the owner and the mode of the file, which may belong to root.
                 if *links && owner_reads(cache, &file)? {
                     adopt_nar(cache, token, &name, &file)?;
                 } else {

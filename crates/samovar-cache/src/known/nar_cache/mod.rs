@@ -92,7 +92,7 @@ impl NarCacheDirectory {
         Ok(kind.is_ok_and(|kind| OF_MEMORY.contains(&kind)))
     }
 
-    /// Whether the configured size exceeds that of the file system, which is a configuration
+    /// Whether the configured size exceeds the size of the file system, which is a configuration
     /// mistake.
     ///
     /// # Errors

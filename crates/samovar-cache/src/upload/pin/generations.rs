@@ -1,6 +1,7 @@
 //! The generations of a pin, as the body of a response.
 //!
-//! The generations are read in pages while they are sent, because those of one pin may have 60 MB.
+//! The generations are read in pages while they are sent, because one pin's generations may have
+//! 60 MB in total.
 
 use std::io;
 use std::sync::Arc;

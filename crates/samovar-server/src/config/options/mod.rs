@@ -1,8 +1,8 @@
 //! Declares all options in one table: name, type, bounds, default, description and setter.
 //!
 //! The configuration file, the environment, the command line, `--help` and the reference of the
-//! book are derived from it. `server.rs` declares the options of the process, `cache.rs` those of a
-//! cache, `upstream.rs` those of an upstream cache.
+//! book are derived from it. `server.rs` declares the options of the process, `cache.rs` the
+//! options of a cache, `upstream.rs` the options of an upstream cache.
 
 pub(super) mod cache;
 mod kind;
@@ -31,8 +31,8 @@ pub struct OptionSpec {
     pub help: &'static str,
     /// Whether nix-serve has the option, too.
     pub in_nix_serve: bool,
-    /// Other names of the option on the command lines, without dashes: those of nix-serve, starman
-    /// and nix-serve-ng. Both programs accept them.
+    /// Other names of the option on the command lines, without dashes: the names in nix-serve,
+    /// starman and nix-serve-ng. Both programs accept them.
     pub aliases: &'static [&'static str],
     /// Options of nix-serve alone that set the same in another form, without dashes.
     pub replaces: &'static [&'static str],

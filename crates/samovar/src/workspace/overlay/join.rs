@@ -146,7 +146,7 @@ impl Run {
             contents: &contents,
             host: &printable(host),
         };
-        // Standard output is that of the command.
+        // Only the command writes to standard output.
         let mut out = io::stderr();
         for conflict in &conflicts {
             report.conflict(conflict, &place.root, &mut out)?;
