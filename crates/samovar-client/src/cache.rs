@@ -300,8 +300,8 @@ impl Cache {
     }
 }
 
-/// Returns whether an error response says that the port speaks HTTPS, as that of Samovar and of
-/// nginx does.
+/// Returns whether an error response says that the port speaks HTTPS, as the responses of Samovar
+/// and of nginx do.
 fn is_about_https(response: Response<Body>) -> bool {
     let body = read_body(response, CACHE_INFO_LEN_MAX).unwrap_or_default();
     String::from_utf8_lossy(&body).contains("HTTPS")

@@ -115,8 +115,8 @@ pub fn prefetch(cache: &Cache, narinfos: &[NarInfo]) -> anyhow::Result<Vec<End>>
     Ok(ends.into_iter().map(|(_, end)| end).collect())
 }
 
-/// Returns the length of a NAR's file in bytes. If the narinfo does not state it, returns that of
-/// the NAR.
+/// Returns the length of a NAR's file in bytes. If the narinfo does not state it, returns the
+/// length of the NAR.
 pub fn file_len(narinfo: &NarInfo) -> u64 {
     narinfo.file_size.unwrap_or(narinfo.nar_size)
 }

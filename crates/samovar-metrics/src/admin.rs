@@ -136,7 +136,7 @@ pub fn only_by_own_names(request: &mut Request, next: Next<'_>) -> Response {
     }
 }
 
-/// Returns whether an origin, such as `http://localhost:5001`, is that of this host.
+/// Returns whether an origin, such as `http://localhost:5001`, is an origin of this host.
 fn is_own_origin(origin: &str, host: &str) -> bool {
     let own = origin.split_once("://").map(|(_scheme, own)| own);
     own.is_some_and(|own| own.eq_ignore_ascii_case(host))

@@ -271,7 +271,7 @@ impl Sampled {
 }
 
 /// Returns the top paths of a sketch. Omits paths without weight, and paths whose count may mostly
-/// be that of evicted paths: otherwise many paths requested once each would fill the list.
+/// belong to evicted paths: otherwise many paths requested once each would fill the list.
 fn top_of(sketch: &Sketch<HashPart>) -> impl Iterator<Item = (HashPart, Counter)> {
     let all = sketch.top(usize::MAX);
     let weighs = |(_, counter): &(HashPart, Counter)| counter.count > 2 * counter.error;

@@ -15,7 +15,7 @@ use crate::{
 ///
 /// # Errors
 ///
-/// The name is not that of a store path.
+/// The name is not allowed for a store path.
 ///
 /// # Examples
 ///

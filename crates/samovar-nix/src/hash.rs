@@ -206,7 +206,7 @@ impl Hash {
         self.algorithm
     }
 
-    /// Returns the digest; its length is that of the algorithm.
+    /// Returns the digest, whose length depends on the algorithm.
     #[must_use]
     pub fn digest(&self) -> &[u8] {
         self.bytes

@@ -24,7 +24,8 @@
 /// The 32 digits; the index of each is its value.
 pub const ALPHABET: &[u8; 32] = b"0123456789abcdfghijklmnpqrsvwxyz";
 
-/// The value for a byte that is not a digit. Its top bit is set, unlike that of any digit's value.
+/// The value for a byte that is not a digit. Its top bit is set; no digit has a value with this
+/// bit.
 const INVALID: u8 = 0xff;
 
 /// The value of each byte as a digit, or [`INVALID`].

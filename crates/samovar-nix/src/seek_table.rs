@@ -19,7 +19,7 @@ const FOOTER_MAGIC: u32 = 0x8F92_EAB1;
 /// Magic number of the skippable frame with which [`pad`] lengthens a frame.
 const PADDING_MAGIC: u32 = 0x184D_2A50;
 
-/// Maximum ratio of the length of a frame's content to that of the frame, after [`pad`].
+/// Maximum ratio of the length of a frame's content to the length of the frame, after [`pad`].
 const RATIO_MAX: usize = 1000;
 
 /// Appends a skippable frame to a frame that has less than a thousandth of the length of its

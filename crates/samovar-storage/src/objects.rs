@@ -38,7 +38,7 @@ const PAGE_LEN: usize = 4096;
 /// File with the ID of the boot in which the storage was opened last.
 const BOOT_ID: &str = ".samovar/boot-id";
 
-/// Like [`Directory::list`], but the prefix may be that of a directory that does not exist.
+/// Like [`Directory::list`], but the prefix may name a directory that does not exist.
 pub(crate) fn list_if_any(
     objects: &Directory,
     prefix: &str,

@@ -118,7 +118,7 @@ pub fn has_default_store(settings: &Settings) -> bool {
     parts.iter().any(|part| part.try_exists().unwrap_or(true))
 }
 
-/// Selects the location for `auto`: that of a user with a store of their own, if there is neither a
+/// Selects the location for `auto`: the user's own store, if there is neither a
 /// state directory nor a daemon.
 ///
 /// # Source

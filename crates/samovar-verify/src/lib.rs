@@ -72,7 +72,7 @@ pub struct Limits {
     /// Maximum window of a zstd frame, as a power of two; 27 (128 MiB) by default, the maximum that
     /// Nix decodes.
     pub zstd_window_log_max: u32,
-    /// Maximum dictionary of xz and lzip, in bytes; 64 MiB by default, that of `xz -9`.
+    /// Maximum dictionary of xz and lzip, in bytes; 64 MiB by default, as for `xz -9`.
     pub lzma_dictionary_max: u32,
 }
 

@@ -214,7 +214,7 @@ impl<'a> Base<'a> {
 struct Finder<'a> {
     base: &'a Base<'a>,
     walk: Walk<'a, 2>,
-    /// Index in the base of the last entry whose path does not follow that of the last file.
+    /// Index in the base of the last entry whose path does not follow the path of the last file.
     position: usize,
     /// Number of the file after the last match.
     expected: usize,

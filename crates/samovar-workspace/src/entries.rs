@@ -40,7 +40,7 @@ pub struct Entry {
 pub enum Kind {
     /// A directory.
     Directory {
-        /// Index after that of the last entry below the directory. The entries of the directory
+        /// Index after the last entry below the directory. The entries of the directory
         /// begin at its own index + 1.
         end: usize,
     },

@@ -53,7 +53,7 @@ const ATTEMPTS_MAX: usize = 8;
 /// Maximum number of reading threads.
 const THREADS_MAX: usize = 8;
 
-/// Returns the default number of reading threads: that of the processors, and at least two, so that
+/// Returns the default number of reading threads: one for each processor, and at least two, so that
 /// a disk always has something to read.
 #[must_use]
 pub fn default_threads() -> usize {

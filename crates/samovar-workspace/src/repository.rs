@@ -22,7 +22,7 @@ const NAMES: [&[u8]; 4] = [GIT, b".hg", b".jj", b".svn"];
 /// Name of a git repository in its work tree.
 pub(crate) const GIT: &[u8] = b".git";
 
-/// Part of the name of a conflict copy, after that of the entry.
+/// Part of the name of a conflict copy, after the name of the entry.
 pub const COPY: &[u8] = b".conflict-";
 
 /// Length of the longest file that a merge reads, in bytes. The index of a work tree with a million

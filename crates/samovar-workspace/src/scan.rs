@@ -23,7 +23,7 @@ use crate::root::{Root, is_temporary};
 pub const STATE_DIRECTORY: &str = ".samovar";
 
 /// File in the root of a workspace, if the file system has no unnamed files. Its time stamp shows
-/// the clock of the file system. Its name is that of a [temporary](is_temporary) entry.
+/// the clock of the file system. It has the name of a [temporary](is_temporary) entry.
 pub const CLOCK: &str = ".samovar-tmp-000000000000c10c";
 
 /// Permission bits of a file that everybody may read.
@@ -171,7 +171,7 @@ impl Scanned {
     ///
     /// Leaves out each [`STATE_DIRECTORY`]; [temporary](is_temporary) entries; sockets,
     /// FIFOs and devices; and mount points, bind mounts included. To learn the clock of the file
-    /// system, the scan creates an unnamed file, or writes the one of [`prepare_clock`].
+    /// system, the scan creates an unnamed file, or writes the file of [`prepare_clock`].
     ///
     /// # Errors
     ///
@@ -438,8 +438,8 @@ impl Scanner {
         path.join(OsStr::from_bytes(name))
     }
 
-    /// Returns the full path of an entry of the current directory; that of the directory itself for
-    /// an empty name.
+    /// Returns the full path of an entry of the current directory; the path of the directory itself
+    /// for an empty name.
     fn full_path(&self, name: &[u8]) -> PathBuf {
         let mut path = self.root.clone();
         for part in [&self.path, name] {
@@ -506,7 +506,7 @@ fn has_fine_times(directory: &Path) -> bool {
     metadata.is_ok_and(|metadata| metadata.ctime_nsec() != 0)
 }
 
-/// Returns the time of the clock that stamps the files: that of the server on a network file
+/// Returns the time of the clock that stamps the files: the server's clock on a network file
 /// system, which may differ from the local clock.
 fn file_system_clock(root: &Path) -> Result<Mtime, WalkError> {
     let clock = match unnamed_file(root) {

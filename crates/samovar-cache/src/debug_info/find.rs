@@ -88,7 +88,7 @@ pub(super) enum Content {
 /// A file in a compressed NAR.
 pub(super) struct Packed {
     pub(super) nar: OpenedNar,
-    /// Number of bytes to decompress before the file begins.
+    /// Number of bytes to decompress before the file.
     pub(super) skip: u64,
 }
 

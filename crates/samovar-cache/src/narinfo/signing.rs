@@ -49,8 +49,8 @@ pub enum Sign {
 /// The treatment of signatures that the store has for a path.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Stored {
-    /// Send them in addition to the cache's own signatures, except those whose key name is that of
-    /// one of its keys.
+    /// Send them in addition to the cache's own signatures, except signatures whose key has the
+    /// same name as one of its keys.
     Keep,
     /// Send them only if the cache does not sign the path.
     #[default]

@@ -248,7 +248,7 @@ pub(crate) fn snippet(label: &str, text: &Markup) -> Markup {
 }
 
 /// Renders snippets of which one is shown at a time, each with the name of its tab and a label. The
-/// tabs are radio buttons, which need no script. `id` differs from that of other tabs. The style
+/// tabs are radio buttons, which need no script. No other tabs have the same `id`. The style
 /// sheet knows up to five tabs.
 fn tabs<const COUNT: usize>(name: &str, id: &str, tabs: [(&str, &str, Markup); COUNT]) -> Markup {
     html! {

@@ -265,7 +265,7 @@ impl View<'_> {
         self.page(title, "message", main).response(status)
     }
 
-    /// `hash_part`: that of the path, if it is a valid one.
+    /// `hash_part`: the hash part of the path, if it is a valid one.
     fn no_path(&self, hash_part: Option<HashPart>) -> Response {
         let main = html! {
             h1 { "No such path" }

@@ -239,7 +239,7 @@ impl Route {
         route
     }
 
-    /// Parses a decoded path that is neither that of a store path nor of a file.
+    /// Parses a decoded path that names neither a store path nor a file.
     #[cold]
     fn rare(path: &[u8], query: Option<&[u8]>, class: Class) -> Self {
         if let Some(rest) = path.strip_prefix(b"/upload/") {

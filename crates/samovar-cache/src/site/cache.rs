@@ -39,7 +39,7 @@ use crate::site::config::CacheConfig;
 use crate::upload::{self, Context, Uploaded};
 use crate::upstream::{CacheUpstreams, Upstreams, references};
 
-/// The header line of all answers of a cache that is not public: a shared cache, such as that of a
+/// The header line of all answers of a cache that is not public: a shared cache, for example in a
 /// reverse proxy, must not give them to other clients.
 const PRIVATE_LINE: &[u8] = b"Cache-Control: private\r\n";
 
@@ -301,7 +301,7 @@ impl Cache {
             Route::About(about) => return reply.prepared(self.about.prepared(*about)),
             Route::NoPath(_) => return reply.prepared(fixed.get(Fixed::NoPath)),
             Route::Metrics if self.shown_metrics().is_some() => return reply.dispatch_slow(),
-            // The URL is not part of the cache protocol, but may be that of a page.
+            // The URL is not part of the cache protocol, but may belong to a page.
             Route::UpstreamNar { hash_part, .. } if let Some(upstreams) = &self.upstreams => {
                 return upstreams.inline(route, hash_part, reply);
             }

@@ -86,8 +86,8 @@ fn pages_url(caches: &Caches) -> Option<String> {
     Some(pages.public_url.clone().unwrap_or_else(path))
 }
 
-/// Returns the status of all caches' narinfos in memory. Evictions include those of replaced
-/// caches.
+/// Returns the status of all caches' narinfos in memory. Evictions include the evictions of
+/// replaced caches.
 fn narinfo_status(caches: &Caches) -> CacheStatus {
     let all = caches.narinfos().map(|one| one.rendered.status("narinfos"));
     all.reduce(sum).unwrap_or_default()

@@ -157,7 +157,7 @@ pub(super) fn probe(http: &Http, settings: &UpstreamSettings) -> Result<(), Trou
 /// The file of a NAR at an upstream, read from its beginning. After a break, the rest is requested.
 pub(super) struct NarFile {
     http: Http,
-    /// Path and query of the URL, below that of the upstream, with the first slash.
+    /// Path and query of the URL, below the upstream's URL, with the first slash.
     path: String,
     body: Box<dyn Read + Send>,
     /// Number of bytes that were read.

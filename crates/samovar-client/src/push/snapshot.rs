@@ -47,7 +47,7 @@ const FRAME_LEN: usize = 1 << 20;
 const LONG_LEN_MIN: u64 = 8 << 20;
 
 /// Largest share of the new NAR that a recipe may send, in percent. Above it, the whole NAR is
-/// sent: its upload, unlike that of a recipe, can continue after an interruption.
+/// sent: its upload can continue after an interruption, the upload of a recipe cannot.
 const RECIPE_SHARE_MAX: u64 = 50;
 
 /// A tree to upload.

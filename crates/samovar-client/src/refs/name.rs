@@ -157,8 +157,8 @@ impl fmt::Display for RefName {
     }
 }
 
-/// Returns the names of the store paths of a ref's snapshots: that of the tree, and that of the
-/// manifest.
+/// Returns the names of the store paths of a ref's snapshots: the name of the tree, and the name of
+/// the manifest.
 pub fn path_names(name: &PinName) -> (String, String) {
     let is_valid = |c: char| c.is_ascii_alphanumeric() || "+-._?=".contains(c);
     let valid = |c: char| if is_valid(c) { c } else { '-' };

@@ -214,7 +214,7 @@ impl Workspace {
     }
 
     /// Returns the directory for files that a pull has received. The directory is in the root,
-    /// because it must be on the same file system. Its name is that of a temporary entry, so it is
+    /// because it must be on the same file system. It has the name of a temporary entry, so it is
     /// in no snapshot.
     pub fn incoming(&self) -> PathBuf {
         let digits = self.registered.id().get(..16).unwrap_or_default();

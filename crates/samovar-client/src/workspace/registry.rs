@@ -254,7 +254,7 @@ pub fn list() -> Vec<Registered> {
             // If this fails, the next command tries again.
             fs::remove_dir_all(entry.path()).ok();
         } else if is_id(name.as_bytes()) {
-            // A directory without identity is that of a command that was killed while it created
+            // A directory without identity was left by a command that was killed while it created
             // it.
             all.extend(Registered::read(entry.path()).ok());
         }

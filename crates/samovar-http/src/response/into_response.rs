@@ -16,7 +16,7 @@ use crate::http::Status;
 /// | [`Status`] | that status; from 400 on with its reason phrase as text |
 /// | `(Status, value)` | the response of `value` with that status |
 /// | `Option` | the response of the value; [`Error`] 404 for `None` |
-/// | `Result<_, Error>` | the same, or that of [`Router::on_error`](crate::Router::on_error) |
+/// | `Result<_, Error>` | the same; for an `Err`, see [`Router::on_error`](crate::Router::on_error) |
 pub trait IntoResponse {
     /// Converts the value.
     ///

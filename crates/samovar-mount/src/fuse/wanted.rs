@@ -360,7 +360,7 @@ fn prepare(
 ///
 /// # Errors
 ///
-/// The store path is not that of the manifest, or the cache cannot be written.
+/// The store path does not belong to the manifest, or the cache cannot be written.
 pub fn keep_manifest(snapshot: &Downloaded, dir: &StoreDir) -> anyhow::Result<()> {
     let references = [snapshot.manifest.tree.clone()];
     check_path(&snapshot.path, &snapshot.nar_hash, &references, dir)?;

@@ -19,8 +19,8 @@ use samovar_workspace::entries::{Builder, MODE_MASK};
 use samovar_workspace::scan::Options;
 use samovar_workspace::{Entries, Entry, Kind, Mtime, STATE_DIRECTORY, Scanned};
 
-/// Attribute of a directory in the upper directory that hides the one of the snapshot, if its value
-/// is `y`.
+/// Attribute of a directory in the upper directory that hides the snapshot's directory, if its
+/// value is `y`.
 const OPAQUE: [&str; 2] = ["user.overlay.opaque", "trusted.overlay.opaque"];
 
 /// Attribute of a directory in the upper directory that shows another one of the snapshot. Its
@@ -45,7 +45,7 @@ pub struct UpperEntry {
 /// The entry of the snapshot that an entry of the upper directory shows besides its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Below {
-    /// None: it is not a directory, or it replaces the one of the snapshot.
+    /// None: it is not a directory, or it replaces the directory of the snapshot.
     Nothing,
     /// The directory with the same name.
     Same,
@@ -384,7 +384,7 @@ mod tests {
     /// Runs `test` with an overlay in a mount namespace of its own, if this process may mount.
     fn with_overlay(fill: fn(&Path), test: impl FnOnce(&Layers, &Path, &Entries) + Send) {
         std::thread::scope(|threads| {
-            // A mount namespace can be that of one thread. A user namespace cannot.
+            // A single thread can have its own mount namespace, but not its own user namespace.
             let tested = threads.spawn(|| {
                 if !rustix::process::geteuid().is_root() {
                     eprintln!("skipped: needs root");

@@ -91,7 +91,7 @@ impl Role {
 /// Starts this executable in the background and waits until it is ready or has failed. `arguments`
 /// do not include the program's name.
 ///
-/// Returns the exit code: 0 if the child is ready, otherwise that of the child, or 1.
+/// Returns the exit code: 0 if the child is ready, otherwise the child's exit code, or 1.
 ///
 /// # Errors
 ///

@@ -96,7 +96,7 @@ impl Identity {
 
     /// Gives a directory of root, and what root owns in it, to this user and group. Does nothing if
     /// the process is not root, or if the directory belongs to another user. A file that has
-    /// further names stays that of root, because it is also a file of another directory.
+    /// further names still belongs to root, because it is also a file of another directory.
     ///
     /// # Errors
     ///

@@ -89,8 +89,8 @@ impl ListenSpec {
         }
     }
 
-    /// Returns the address, that of all interfaces included. `None` for a Unix socket, and for a
-    /// name, which may have several addresses.
+    /// Returns the address, also if it stands for all interfaces. `None` for a Unix socket, and for
+    /// a name, which may have several addresses.
     pub(crate) fn address(&self) -> Option<IpAddr> {
         let Self::Tcp { host, .. } = self else {
             return None;

@@ -91,7 +91,7 @@ pub fn path_count(database: &Sqlite, cache: CacheId) -> Result<u64, StorageError
     })
 }
 
-/// Returns the NARs that the paths of this cache use and those of no other cache.
+/// Returns the NARs that only paths of this cache use.
 ///
 /// # Errors
 ///

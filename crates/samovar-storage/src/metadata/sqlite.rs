@@ -166,8 +166,8 @@ impl Sqlite {
         })
     }
 
-    /// Sets the identifier of the storage to that of its directory, for a database that replaces a
-    /// lost one.
+    /// Sets the identifier of the storage to the identifier in its directory, for a database that
+    /// replaces a lost one.
     pub(crate) fn set_store_id(&self, id: &str) -> Result<(), StorageError> {
         let update = "update meta set value = ?1 where key = 'store-id'";
         self.writer()?.execute(update, [id])?;

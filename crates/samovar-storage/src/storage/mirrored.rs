@@ -48,7 +48,7 @@ impl Mirror {
     }
 }
 
-/// Makes the mirrored cache of this process that of the directory again, if that is due.
+/// Makes the directory mirror the mirrored cache of this process again, if that is due.
 pub(crate) fn resume(storage: &Storage) {
     let mut mirror = storage.mirror_mut();
     if !mirror.is_due {
@@ -67,7 +67,7 @@ pub(crate) fn resume(storage: &Storage) {
     }
 }
 
-/// Makes a cache that of the directory. First removes what the directory has of the cache that was
+/// Makes the directory mirror a cache. First removes what the directory has of the cache that was
 /// mirrored before; an import of the directory would add its paths to the new one.
 ///
 /// If the process is killed, the next call completes the work.

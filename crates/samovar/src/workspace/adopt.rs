@@ -41,7 +41,7 @@ pub(super) enum Origin {
         added_count: usize,
         added: Vec<u8>,
     },
-    /// None that the server has. The number is that of the generation with the fewest differences.
+    /// None that the server has. The number belongs to the generation with the fewest differences.
     Unknown {
         nearest: Option<u64>,
     },

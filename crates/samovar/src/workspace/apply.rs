@@ -501,7 +501,7 @@ fn before_1970(seconds: i64) -> SystemTime {
         .unwrap_or(UNIX_EPOCH)
 }
 
-/// Splits a path into that of its directory, if it is not the root, and the name.
+/// Splits a path into the path of its directory, if this is not the root, and the name.
 fn split(path: &[u8]) -> (Option<&[u8]>, &std::ffi::OsStr) {
     let name = |bytes| std::ffi::OsStr::from_bytes(bytes);
     match path.iter().rposition(|byte| *byte == b'/') {

@@ -122,7 +122,7 @@ impl Report<'_> {
         )
     }
 
-    /// Returns how the work tree of our repository is found. `root`: that of the workspace.
+    /// Returns how the work tree of our repository is found. `root`: the root of the workspace.
     fn work_tree(&self, unit: usize, path: &[u8], root: &Path) -> WorkTree {
         if name(path) == b".git" {
             return WorkTree::Parent;

@@ -9,7 +9,7 @@ use super::{State, Stream};
 use crate::tls::trust::{Trust, Verified};
 
 impl Stream {
-    /// Sets the authorities whose trust in the peer may end. `generation`: that of the
+    /// Sets the authorities whose trust in the peer may end. `generation`: the generation of the
     /// configuration of this connection.
     pub(crate) fn trusting(mut self, trust: Arc<Trust>, generation: u64) -> Self {
         (self.trust, self.generation) = (trust, generation);

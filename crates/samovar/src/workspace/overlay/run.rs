@@ -541,7 +541,7 @@ impl Run {
 
     /// Unmounts, and removes the changes if wanted.
     fn end(self, is_removed: bool) {
-        // Leave the current directory, which is that of the layers.
+        // Leave the current directory, which is the directory of the layers.
         std::env::set_current_dir("/").ok();
         unmount_lazily(&self.target);
         unmount_lazily(&self.layers.lower());
