@@ -1,7 +1,8 @@
 //! A Nix binary cache as an HTTP application: routing, responses, signing.
 //!
-//! It maps URLs to the contents of a store. The engine (`samovar-http`) implements HTTP,
-//! `samovar-store` reads rows and files, and `samovar-nix` implements the formats.
+//! The crate maps URLs to paths of a store, uploaded paths, and paths of upstream caches.
+//! `samovar-http` implements HTTP, `samovar-store` reads rows and files of the store, and
+//! `samovar-nix` implements the formats.
 //!
 //! `ARCHITECTURE.md` lists the modules and what each may import.
 //!
@@ -13,7 +14,7 @@
 //! # In scope
 //!
 //! All URLs that Nix clients request from a binary cache, in the forms of nix-serve, nix-serve-ng
-//! and harmonia. PUT requests of stock clients, which are stored in a `samovar-storage`.
+//! and harmonia. Uploads by PUT and by the push protocol, which `samovar-storage` stores.
 //!
 //! # Out of scope
 //!

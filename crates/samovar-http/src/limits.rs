@@ -29,10 +29,10 @@ pub struct Limits {
     pub queue_len_max: usize,
     /// Maximum number of handlers that wait for their client in the middle of a request's body, or
     /// [for something else](crate::BodyReader::wait). They occupy no worker slot, but a thread
-    /// each. Beyond the limit, a request with a streamed body gets 503, unless an address has more
-    /// than half of these places, or more than that of the request would have: then the slowest
-    /// upload of that address is ended instead. As many jobs may wait for the source of a body that
-    /// they send; they take no places of uploads. Default: 1024.
+    /// each. Beyond the limit, a request with a streamed body gets 503. But if one address has more
+    /// than half of the waiting handlers, or would still have more than the address of the request,
+    /// the slowest upload of the former address is ended instead. The same number of jobs may wait
+    /// for the source of a body that they send, and count separately. Default: 1024.
     pub waiting_handlers_max: usize,
     /// Maximum time from accepting a connection to the end of its TLS handshake; then the
     /// connection is closed. Default: 10 s.

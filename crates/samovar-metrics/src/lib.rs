@@ -4,10 +4,11 @@
 //!
 //! The cache reports each [`Event`] to an [`Observer`], and the engine reports each
 //! [`Exchange`](samovar_http::Exchange) to the same observer. [`Metrics`] is an observer that
-//! counts them and passes them on to another observer, the server's log. Each thread counts the
-//! requests that it answers, in a shard (`meter.rs`). Once a second, a [`Sampler`] reads the sums
-//! for rates and percentiles, and the requested paths for the lists of top paths (`sketch.rs`). The
-//! state of the store and the caches is queried from the [`Monitored`] application.
+//! counts events and exchanges, and passes them on to another observer, the server's log. Each
+//! thread counts the requests that it answers in its own shard (`meter.rs`). Once a second, a
+//! [`Sampler`] reads the sums of all shards for rates and percentiles, and the requested paths for
+//! the lists of top paths (`sketch.rs`). The [`Monitored`] application returns the state of the
+//! store and the caches.
 //!
 //! The metrics are published in two forms: Prometheus text (`exposition.rs`), and a [`Status`],
 //! plain data that is serialized to JSON. [`admin`] serves both.

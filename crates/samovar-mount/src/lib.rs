@@ -1,5 +1,5 @@
-//! Mounts of snapshots: what `samovar mount`, `samovar workspace run`, and workspaces in overlay
-//! mode need of the Linux kernel.
+//! Mounts of snapshots: the parts of `samovar mount`, `samovar workspace run`, and workspaces in
+//! overlay mode that use file systems, overlays and namespaces of the Linux kernel.
 //!
 //! | module | contents |
 //! | --- | --- |

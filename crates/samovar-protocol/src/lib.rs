@@ -1,5 +1,5 @@
-//! What clients and servers of Samovar say to each other, beside the protocol of binary caches:
-//! each message in one file, with its writer and its reader.
+//! The messages between clients and servers of Samovar that are not part of the binary cache
+//! protocol: each message in one file, with its writer and its reader.
 //!
 //! # In scope
 //!
@@ -17,9 +17,9 @@
 //! which the crate's `clippy.toml` disallows. A reader of a body reads from a [`std::io::BufRead`],
 //! in bounded memory.
 //!
-//! Server and client parse what may be hostile, so no reader panics or trusts a length. A reader
-//! accepts exactly what the writer beside it writes, unless its module says what other versions
-//! write.
+//! Server and client parse input that may be hostile, so no reader panics or trusts a length. A
+//! reader accepts exactly what the writer in the same file writes, unless the module states what
+//! other versions write.
 
 #![forbid(unsafe_code)]
 // Tests may index and slice: a panic there fails the test, as intended.

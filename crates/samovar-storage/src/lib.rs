@@ -14,11 +14,12 @@
 //! * **A path is published only if its references exist.** References are rows with a foreign key.
 //!   Paths of the live Nix store count as existing.
 //! * **The directory is a plain binary cache** that any Nix can read as `file://`.
-//! * **A client cannot use a file only because it knows the hash.** The client's token must have
-//!   uploaded the file, or must be able to read it in the same cache.
-//! * **The collector deletes only paths that are not kept**: see [`gc`].
+//! * **Knowing the hash of a file does not allow a client to use the file.** The client's token
+//!   must have uploaded the file, or must be able to read it in the same cache.
+//! * **The collector deletes only paths that no pin, use or rule of retention protects**: see
+//!   [`gc`].
 //!
-//! [`objects`] has the calls of the file system, and [`metadata`] the statements of SQL.
+//! [`objects`] has all system calls on files, [`metadata`] all SQL statements.
 
 #![forbid(unsafe_code)]
 

@@ -27,7 +27,7 @@ pub struct UpstreamSettings {
     pub is_unsigned: bool,
     /// Whether the upstream is a bucket, which answers 403 for a file that it lacks.
     pub is_bucket: bool,
-    /// Maximum total length of what is kept of the upstream's paths, in bytes; `None`: nothing is
+    /// Maximum total length of the files of kept paths, in bytes; `None`: nothing is
     /// kept in the storage.
     pub keep: Option<u64>,
     /// Whether uploads may refer to paths that only this upstream has.

@@ -35,7 +35,7 @@ pub(super) struct Finder<'a> {
 pub(super) enum Stored<'a> {
     /// Those that clients have uploaded.
     Uploads(&'a StoredCache),
-    /// Those that are kept of an upstream. The function says whether a path is trusted.
+    /// The kept paths of an upstream. The function says whether a path is trusted.
     Kept(&'a StoredCache, Box<dyn Fn(&StoredPath) -> bool + 'a>),
 }
 

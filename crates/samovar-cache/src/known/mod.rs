@@ -1,7 +1,7 @@
 //! Facts about a store: registrations, caches and verification records.
 //!
-//! All of it is shared by the caches of a store. Nothing here checks whether a path may be read: a
-//! [`Reader`](crate::reader::Reader) does so first.
+//! The caches of a store share these facts. This module does not check whether a path may be read:
+//! a [`Reader`](crate::reader::Reader) has checked that before.
 
 pub(crate) mod build_ids;
 pub(crate) mod bulk_budget;

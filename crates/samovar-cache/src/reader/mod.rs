@@ -1,8 +1,8 @@
 //! Reads a store under the policy of one cache.
 //!
-//! Requests reach the state that the caches of a store share only through a [`Reader`]. It must
-//! permit a path before any response about that path is made. A path that the policy excludes is
-//! refused like an absent one, after the same look-ups.
+//! Only through a [`Reader`] do requests reach the state that the caches of a store share. The
+//! reader must permit a path before any response about this path is made. A path that the policy
+//! excludes is refused like an absent path, after the same look-ups.
 
 pub(crate) mod policy;
 

@@ -27,7 +27,7 @@ impl CacheUpstreams {
         caches.any(|(_, stored)| stored.may_contain(*hash_part))
     }
 
-    /// Returns the narinfo of a path that is kept of one of these upstreams, if it is trusted by
+    /// Returns the narinfo of a kept path of one of these upstreams, if it is trusted by
     /// the present settings of the upstream.
     pub(super) fn kept_path(&self, hash_part: HashPart, ids: &[usize]) -> Option<Found> {
         let dir = self.reader().store().store_dir();
@@ -79,7 +79,7 @@ impl CacheUpstreams {
         })
     }
 
-    /// Calls `found` with each path of this hash part that is kept of one of these upstreams, until
+    /// Calls `found` with each kept path of these upstreams that has this hash part, until
     /// it returns something.
     fn find_kept<T>(
         &self,

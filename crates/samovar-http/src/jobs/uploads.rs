@@ -3,12 +3,12 @@
 //!
 //! # Theory of operation
 //!
-//! A handler that waits for the rest of a request body occupies a place, of which there are
-//! [`Limits::waiting_handlers_max`]. A client that sends just fast enough could occupy all of them.
-//! So if no place is free for another upload, the address that has most places loses its slowest
-//! upload, provided that it has more than half of all places, or would still have more than the
-//! address of the new upload. An upload is judged by its mean speed, and only after five times
-//! [`Limits::rest_time_min`] of waiting.
+//! A handler that waits for the rest of a request body has lent its worker slot, and occupies one
+//! of [`Limits::waiting_handlers_max`] *places*. A client that sends just fast enough could occupy
+//! all places. So if no place is free for a new upload, the address with the most places loses its
+//! slowest upload, provided that this address has more than half of all places, or would then still
+//! have more places than the address of the new upload. An upload is judged by its mean speed, and
+//! only after it has waited for five times [`Limits::rest_time_min`].
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,5 +1,5 @@
-//! What is decided about an upload: whether it gets a place and memory, whether its metadata is
-//! valid, and with which others it is committed.
+//! Decisions about an upload: when it gets a slot and memory, whether its metadata is valid, and
+//! with which other uploads it is committed.
 
 mod admission;
 mod commit_queue;

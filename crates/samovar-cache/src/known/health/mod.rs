@@ -2,19 +2,20 @@
 //!
 //! # Theory of operation
 //!
-//! The first complete NAR of a path is hashed while it is sent, and the hash is compared before the
-//! last piece leaves (`nar_body.rs`). If it matches, a verification record is stored for this row
-//! and this root ([`verified`]), and from then on the files are sent without being hashed. If it
-//! does not match, the path is *marked* ([`damaged`]): cached responses for it are dropped, and it
-//! is not served until its row or its files change. A low-priority thread ([`keeper`]) reads the
-//! files a second time, so that a path whose files were just being repaired is soon served again.
-//! The same thread writes the records to the state directory, if one is configured ([`state`]).
+//! The first complete NAR of a path is hashed while it is sent, and the hash is compared with the
+//! registered hash before the last piece leaves (`nar_body.rs`). If the hashes match, a
+//! verification record is stored for the path's row and the identity of its root directory or file
+//! ([`verified`]), and from then on the files are sent without being hashed. Otherwise, the path is
+//! *marked* ([`damaged`]): cached responses for the path are dropped, and it is not served until
+//! its row or its files change. A low-priority thread ([`keeper`]) then reads the files a second
+//! time, so that a path whose files were just being repaired is soon served again. The same thread
+//! writes the verification records to the state directory, if one is configured ([`state`]).
 //! Another thread ([`scrub`]), if configured, verifies the whole store in the background.
 //!
-//! Caching a response and marking its path can happen at the same time. Code that caches a response
-//! adds it first and then checks for a mark. Code that marks a path adds the mark first and then
-//! drops cached responses. In either order no response for a marked path stays in a cache. So I/O
-//! threads need no check for marks before they send a cached response.
+//! One thread can cache a response while another marks the path. To cache a response, a thread
+//! first adds the response and then checks for a mark. To mark a path, a thread first adds the mark
+//! and then drops cached responses. So whatever the order, no response for a marked path stays in a
+//! cache, and I/O threads need not check for marks before they send a cached response.
 
 mod damaged;
 mod keeper;
