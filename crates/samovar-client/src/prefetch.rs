@@ -27,8 +27,8 @@ use crate::progress::Progress;
 /// Field of a response to HEAD for a NAR that only an upstream has.
 const KEPT: &str = "Samovar-Kept";
 
-/// Speed at which a server must receive a NAR from its upstream, in bytes per second: 25 NARs at
-/// once over a line of 3 Mbit/s.
+/// Minimum speed at which a server must receive each NAR from its upstream, in bytes per second. A
+/// line of 3 Mbit/s is fast enough for 25 NARs at once.
 const RATE_MIN: u64 = 16 << 10;
 
 /// Maximum wait for the last byte of an empty NAR.
@@ -40,10 +40,11 @@ const KEEP_TIME: Duration = Duration::from_secs(30);
 /// Speed at which a server must write what was received to its disk, in bytes per second.
 const DISK_RATE_MIN: u64 = 1 << 20;
 
-/// First pause between two requests whether a NAR is kept. Each further one is twice as long.
+/// First pause between two requests that ask whether a path is kept. Each further pause is twice as
+/// long.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Maximum pause between two requests whether a NAR is kept.
+/// Maximum pause between two requests that ask whether a path is kept.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Maximum length of the text of an error response, in bytes.
@@ -77,7 +78,8 @@ enum Place {
 pub fn prefetch(cache: &Cache, narinfos: &[NarInfo]) -> anyhow::Result<Vec<End>> {
     let len = narinfos.iter().map(|narinfo| narinfo.nar_size).sum();
     let progress = Progress::start("kept", len);
-    // Without this, the server may send a NAR from a cache in its memory, or a proxy may.
+    // Otherwise a proxy, or the server, could answer from a cache, and the storage would not get
+    // the NAR.
     let no_cache = "no-cache".to_owned();
     let http = cache.http().with_header("Cache-Control", no_cache);
     let next = AtomicUsize::new(0);
@@ -130,7 +132,8 @@ fn keep(http: &Http, narinfo: &NarInfo) -> anyhow::Result<End> {
     if let Some(reason) = fetch(http, narinfo)? {
         return Ok(End::Failed(reason));
     }
-    // The NAR is published when it is on the disk, for which the response has not waited.
+    // The server has sent the response before the NAR is on the disk. Wait until the path is
+    // published.
     let received_at = Instant::now();
     let time = KEEP_TIME + Duration::from_secs(file_len(narinfo) / DISK_RATE_MIN);
     let mut pause = PAUSE;
@@ -186,7 +189,7 @@ fn fetch(http: &Http, narinfo: &NarInfo) -> anyhow::Result<Option<String>> {
     let response = http
         .with_header("Range", "bytes=-1".to_owned())
         .get(&target(narinfo))?;
-    // The server sends the whole NAR if its length is unknown.
+    // If the length of the file is unknown, the server sends the whole file with status 200.
     if !matches!(response.status().as_u16(), 200 | 206) {
         return Ok(Some(refusal(&http, response)));
     }

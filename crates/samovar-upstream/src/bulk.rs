@@ -7,10 +7,11 @@
 
 use std::time::{Duration, Instant};
 
-/// Time after which an upstream that has no such requests is asked again, in case it was replaced.
+/// Time after which an upstream that does not answer such requests is asked again, in case it was
+/// replaced by a Samovar server.
 const REFUSED_TIME: Duration = Duration::from_secs(3600);
 
-/// Time after which an upstream is asked again whose answer has failed.
+/// Time after which an upstream is asked again after an answer that has failed.
 const FAILED_TIME: Duration = Duration::from_secs(60);
 
 /// How the references of a path are requested.
@@ -18,7 +19,7 @@ const FAILED_TIME: Duration = Duration::from_secs(60);
 pub enum Plan {
     /// Each with a request of its own.
     Single,
-    /// As [`Wait`](Self::Wait). Before, find out whether the upstream answers requests for many.
+    /// First find out whether the upstream answers requests for many; then as [`Wait`](Self::Wait).
     Detect,
     /// Decide again at the next [`Bulk::ended`].
     Wait,
@@ -56,16 +57,17 @@ enum State {
 }
 
 impl Bulk {
-    /// Decides how the references of a path are requested of which `unknown_count`, more than none,
-    /// of `count` are unknown. After [`Plan::Detect`], [`Plan::Paths`] and [`Plan::Closure`], the
-    /// caller sends the request and calls [`ended`](Self::ended).
+    /// Decides how the references of a path are requested. The path has `count` references, of
+    /// which `unknown_count`, at least one, are unknown. After [`Plan::Detect`], [`Plan::Paths`]
+    /// and [`Plan::Closure`], the caller sends the request and calls [`ended`](Self::ended).
     #[must_use]
     pub fn plan(&mut self, unknown_count: usize, count: usize, now: Instant) -> Plan {
         let plan = match self.0 {
             State::Busy => return Plan::Wait,
             State::Refused(until) if now < until => return Plan::Single,
             State::Unknown | State::Refused(_) => Plan::Detect,
-            // If most references are known, most of the closure is.
+            // Request the closure only if most references are unknown: otherwise most of it is
+            // known, too.
             State::Idle if unknown_count > count / 2 => Plan::Closure,
             State::Idle => Plan::Paths,
         };

@@ -5,8 +5,8 @@ use samovar_nix::{HashPart, NarHash, Signature};
 
 use crate::settings::Resign;
 
-/// Returns the narinfo to serve: the URL of the NAR is this server's, and the signatures are those
-/// that `resign` demands. `own`: the signatures by the keys of the cache.
+/// Returns the narinfo to serve, with this server's URL of the NAR, and with the signatures that
+/// `resign` demands. `own`: the signatures by the keys of the cache.
 #[must_use]
 pub fn localized(info: &NarInfo, resign: Resign, own: Vec<Signature>) -> NarInfo {
     let hash_part = info.store_path.hash_part();

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use samovar_nix::HashPart;
 
-/// A table of facts about paths. New facts go into the young generation. When that is full, the old
-/// generation is dropped and the young one becomes the old one.
+/// A table of facts about paths. New facts go into the young generation. When it is full, the old
+/// generation is dropped, and the young generation becomes the old one.
 #[derive(Debug)]
 pub struct Memory<V> {
     young: HashMap<HashPart, (V, Instant)>,

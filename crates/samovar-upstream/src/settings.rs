@@ -75,7 +75,7 @@ impl UpstreamSettings {
         }
     }
 
-    /// Returns the public key of a cache that everybody knows by its URL; `None` for other URLs.
+    /// Returns the well-known public key of the cache at a URL; `None` for other URLs.
     ///
     /// # Source
     ///

@@ -7,7 +7,7 @@ pub enum Verdict {
     Answer,
     /// The upstream lacks the file.
     Absent,
-    /// The upstream is in trouble: counts for its circuit.
+    /// A fault of the upstream, which counts for its circuit.
     Down,
     /// The upstream refuses this server.
     Refused,

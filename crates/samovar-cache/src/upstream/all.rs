@@ -32,7 +32,7 @@ pub struct Upstreams {
 
 impl Upstreams {
     /// Prepares the upstreams. Sends no request. `memory_len`: memory for NARs that are passed on,
-    /// in bytes. `storage`: where their paths are kept.
+    /// in bytes. `storage`: the storage for kept paths.
     ///
     /// # Errors
     ///
@@ -93,7 +93,7 @@ impl Upstreams {
     /// Whether these are the upstreams of a configuration.
     #[must_use]
     pub fn are_of(&self, settings: &[UpstreamSettings], memory_len: usize) -> bool {
-        // A file of a login may have changed.
+        // A `netrc` file may have changed, so an upstream that has one counts as changed.
         let is_fixed = |one: &UpstreamSettings| one.netrc_file.is_none();
         self.settings == settings && self.memory_len == memory_len && settings.iter().all(is_fixed)
     }

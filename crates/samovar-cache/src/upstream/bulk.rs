@@ -58,7 +58,7 @@ impl OtherPaths for UpstreamPaths {
             }
             let sender = sender.clone();
             let done = move |looked_up: LookedUp| {
-                // The response may have been aborted.
+                // The receiver is gone if the response was aborted.
                 sender.send((index, looked_up)).ok();
             };
             let wanted = Wanted::path(*hash_part);
@@ -72,7 +72,7 @@ impl OtherPaths for UpstreamPaths {
                 *answer = self.upstreams.answer(&found);
             }
         }
-        // Each look-up ends within its budget.
+        // This loop ends, because each look-up ends within its budget.
         for (index, looked_up) in results {
             let Some(answer) = answers.get_mut(index) else {
                 continue;

@@ -79,8 +79,8 @@ impl CacheUpstreams {
         })
     }
 
-    /// Calls `found` with each kept path of these upstreams that has this hash part, until
-    /// it returns something.
+    /// Calls `found` with each kept path of these upstreams that has this hash part, until `found`
+    /// returns a value.
     fn find_kept<T>(
         &self,
         hash_part: HashPart,
@@ -90,7 +90,7 @@ impl CacheUpstreams {
         let mut caches = self.kept_caches(ids);
         caches.find_map(|(upstream, stored)| match stored.lookup(hash_part) {
             Ok(path) => found(upstream, &path?),
-            // The upstream is asked instead.
+            // The path counts as not kept, so the upstream is asked.
             Err(error) => {
                 self.note_failure(&error);
                 None
@@ -136,8 +136,8 @@ impl CacheUpstreams {
             };
             responder.respond(request.mark(head.header(KEPT, word)));
         };
-        // No look-up waits for the disk of the storage. If the queue of the threads is full, the
-        // responder sends an error.
+        // The check may wait for the disk, so it runs on a thread for NARs: look-ups must not wait.
+        // If their queue is full, the job is dropped, and the responder sends an error.
         found.upstream.nars.run(Box::new(send)).ok();
     }
 

@@ -52,8 +52,8 @@ pub(super) fn detect(http: &Http) -> Reply {
     }
 }
 
-/// Requests many narinfos, and passes on what may be served. Paths that are left out then are to be
-/// requested alone.
+/// Requests many narinfos, and passes on those that may be served. The caller must request the
+/// other paths one by one.
 pub(super) fn narinfos(
     http: &Http,
     (settings, dir): (&UpstreamSettings, &StoreDir),
@@ -75,7 +75,7 @@ pub(super) fn narinfos(
             Ok(response) if is_records(&response) => {
                 return read(response, None, &check);
             }
-            // A Samovar has no closure with paths of its own upstreams.
+            // A Samovar server does not answer for closures with paths of its own upstreams.
             Ok(_) => {}
             Err(_) => return Reply::Failed,
         }
@@ -107,8 +107,8 @@ fn refusal(response: &Response) -> Reply {
     }
 }
 
-/// A record that was read and not checked yet: what the upstream has for a path, or that it has
-/// nothing.
+/// A record that was read and not checked yet: a path and its narinfo, or `None` if the upstream
+/// lacks the path.
 type Unchecked = (HashPart, Option<Vec<u8>>);
 
 /// Reads a response. `asked`: the paths of which it may tell; `None`: any that the upstream has.
@@ -157,7 +157,7 @@ fn read(
                         });
                     }
                 }
-                // The receiver exists as long as the scope.
+                // Cannot fail: the receiver lives as long as the scope.
                 sender.send(std::mem::take(&mut read)).ok();
             }
             if count >= COUNT_MAX || len >= LEN_MAX {

@@ -46,13 +46,13 @@ pub(crate) struct Upstream {
     pub(super) look_ups: Pool,
     pub(super) nars: Pool,
     pub(crate) counts: Counts,
-    /// Where its paths are kept; `None`: nowhere.
+    /// The cache with its kept paths; `None`: no paths are kept.
     pub(crate) kept: Option<StoredCache>,
     /// Why the upstream is not asked at present; empty if it is.
     down: Mutex<String>,
 }
 
-/// What has happened with an upstream since the server has started.
+/// Counters of an upstream since the start of the server.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     /// Requests for narinfos.
@@ -200,7 +200,7 @@ impl Upstream {
         many::narinfos(&self.http(b""), to, wish, &pass_on)
     }
 
-    /// Adds what is known of an answer besides the narinfo.
+    /// Adds the upstream and the time to the narinfo in an answer.
     fn said(self: &Arc<Self>, said: Said<NarInfo>) -> Said<Arc<Found>> {
         match said {
             Said::Absent => Said::Absent,
@@ -221,7 +221,7 @@ impl Upstream {
         NarFile::open(self.http(b""), &self.settings, url, is_abandoned)
     }
 
-    /// Sees whether the upstream answers. Blocks.
+    /// Checks whether the upstream answers. Blocks.
     pub(super) fn probe(&self) -> Result<(), Trouble> {
         request::probe(&self.http(b""), &self.settings)
     }

@@ -127,7 +127,7 @@ impl Shared {
     fn work(&self) {
         let mut state = self.state.locked();
         loop {
-            // Some threads remain for what clients wait for.
+            // The remaining threads are free for jobs for which clients wait.
             let background_count_max = (self.thread_count_max * 3 / 4).max(1);
             let may_run_background = state.background_count < background_count_max;
             let (job, is_background) = if let Some(job) = state.urgent.pop_front() {
@@ -155,8 +155,8 @@ impl Shared {
             state.background_count += usize::from(is_background);
             drop(state);
             let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
-            // The panic hook has reported a panic. Those who wait for the job learn of the panic,
-            // because what the job owned has been dropped.
+            // The panic hook has reported a panic. The panic has dropped everything that the job
+            // owned, which tells the threads that wait for the job.
             drop(done);
             state = self.state.locked();
             state.background_count -= usize::from(is_background);

@@ -24,7 +24,7 @@ use crate::upstream::message::{LookedUp, Wanted};
 use crate::upstream::of_cache::CacheUpstreams;
 use crate::upstream::transfer::Transfer;
 
-/// Interval at which references are looked for that could not be kept before.
+/// Interval at which the thread tries again to keep references that could not be kept before.
 const INTERVAL: Duration = Duration::from_secs(3600);
 
 /// Priority of the thread: the lowest.
@@ -53,7 +53,7 @@ impl References {
 }
 
 /// Starts the thread that keeps the paths to which uploads of a cache refer, if there may be any.
-/// It ends after the cache is dropped.
+/// The thread ends after the cache is dropped.
 pub(crate) fn start(cache: &Arc<CacheUpstreams>) -> io::Result<()> {
     if !cache.has_references() || cache.uploads.is_none() {
         return Ok(());
@@ -61,7 +61,7 @@ pub(crate) fn start(cache: &Arc<CacheUpstreams>) -> io::Result<()> {
     let (wake, woken) = mpsc::channel();
     *cache.references.wake.locked() = Some(wake);
     let weak = Arc::downgrade(cache);
-    // The thread may be waiting for an upstream when the cache is dropped.
+    // Do not wait for the thread when the cache is dropped: it may be waiting for an upstream.
     LowPriority::start("references", NICENESS, move || {
         keep_references(&weak, &woken)
     })?
@@ -69,8 +69,8 @@ pub(crate) fn start(cache: &Arc<CacheUpstreams>) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the narinfo of a path that a client need not push because an upstream has it, if the
-/// response about uploads is a 404.
+/// If the response for uploaded paths is a 404, returns the narinfo of a path that a client need
+/// not push because an upstream has it.
 pub(crate) fn or_narinfo(
     cache: Option<&Arc<CacheUpstreams>>,
     head: Head<'_>,
@@ -103,7 +103,7 @@ pub(crate) fn have(cache: &Arc<CacheUpstreams>, hash_parts: &[HashPart]) -> Vec<
         }
         let sender = sender.clone();
         let done = move |looked_up| {
-            // The request may have been aborted.
+            // The receiver is gone if the request was aborted.
             sender.send((index, looked_up)).ok();
         };
         cache.ask(
@@ -124,7 +124,7 @@ pub(crate) fn have(cache: &Arc<CacheUpstreams>, hash_parts: &[HashPart]) -> Vec<
     are_there
 }
 
-/// Lets the paths be kept to which a new upload refers.
+/// Wakes the thread, which then keeps the paths to which a new upload refers.
 pub(crate) fn changed(cache: &CacheUpstreams) {
     if let Some(wake) = &*cache.references.wake.locked() {
         // The thread may have ended.

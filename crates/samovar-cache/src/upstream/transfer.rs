@@ -34,7 +34,8 @@ use crate::upstream::request::{Failed, Said, Trouble, stated_len};
 use crate::upstream::window::{NarCopy, Window};
 
 /// Maximum length of a file that is received before the first response, in bytes, if it is written
-/// to the NAR cache. A longer file that is wrong is found out only after the first bytes were sent.
+/// to the NAR cache. If a longer file is wrong, this turns out only after its first bytes were
+/// sent.
 const WHOLE_LEN_MAX: u64 = 8 << 20;
 
 /// As [`WHOLE_LEN_MAX`], if the file is in memory.
@@ -49,7 +50,7 @@ const WINDOW_LEN_MAX: u64 = 16 << 20;
 /// Number of transfers in the table from which on ended ones are removed from it.
 const KEPT_COUNT_MAX: usize = 256;
 
-/// Longest time for which a transfer waits before it looks again whether there is memory.
+/// Maximum wait of a transfer before it checks again whether there is memory.
 const LOOK_TIME: Duration = Duration::from_millis(50);
 
 /// The transfers in progress, and their memory.
@@ -96,7 +97,7 @@ pub(super) struct Joined {
 pub(super) struct Transfer {
     pub(super) found: Arc<Found>,
     transfers: Arc<Transfers>,
-    /// Where the file is kept; `None`: nowhere.
+    /// The NAR cache for the copy; `None`: there is none.
     nar_cache: Option<Arc<NarCache>>,
     state: Mutex<State>,
     /// Signalled when a reader has read, or has left.
@@ -138,7 +139,8 @@ struct Reader {
     waker: Option<Waker>,
 }
 
-/// A NAR that was received and verified: the length of its file, if stated, and what keeps it.
+/// A NAR that was received and verified: the length of its file, if stated, and the copy to publish
+/// in the storage.
 type Received = (Option<u64>, Option<(Keeping, Verified)>);
 
 /// What a reader gets.
@@ -158,8 +160,8 @@ pub(super) enum Piece {
 }
 
 impl Transfer {
-    /// Joins the transfer of a NAR, or starts one. `started` is called when the upstream has
-    /// answered, at once if it has.
+    /// Joins the transfer of a NAR, or starts one. `started` is called as soon as the upstream has
+    /// answered, or at once if it has answered before.
     pub(super) fn join(
         found: &Arc<Found>,
         (transfers, nar_cache): (&Arc<Transfers>, Option<&Arc<NarCache>>),
@@ -322,7 +324,7 @@ impl Transfer {
 
     /// Receives the NAR. Runs on a thread of the upstream's pool.
     fn run(self: Arc<Self>) {
-        // A panic must not leave those who wait.
+        // Readers that wait must be woken even after a panic.
         let ending = Ending(&self);
         match self.receive() {
             Ok((len, kept)) => {
@@ -415,7 +417,7 @@ impl Transfer {
         recording.map(NarCopy::Cached)
     }
 
-    /// Publishes a NAR that was received and verified as one that is kept.
+    /// Publishes the path of a NAR that was received and verified as a kept path.
     fn keep(&self, keeping: Keeping, verified: Verified) {
         let Found {
             upstream, narinfo, ..
@@ -425,8 +427,8 @@ impl Transfer {
         }
     }
 
-    /// Begins a phase in which readers get bytes of a file of this length, and tells those who
-    /// wait.
+    /// Begins a phase in which readers get bytes of a file of this length, and tells the readers
+    /// that wait.
     fn start(self: &Arc<Self>, len: Option<u64>, phase: Phase) {
         let mut state = self.state.locked();
         state.len = len;

@@ -63,7 +63,7 @@ impl Rules {
     }
 }
 
-/// The paths of a cache that are kept in addition to pinned and young ones. By default, all.
+/// Which paths of a cache are kept in addition to pinned and young ones. By default, all paths.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Retention {
     /// Time after its last use for which a path is kept, in seconds. `None`: it is kept forever.

@@ -57,7 +57,7 @@ impl Director {
         }
         let (id, count) = (ahead.found.upstream.id(), narinfo.references.len());
         let plan = self.upstreams[id].bulk.plan(unknown.len(), count, now);
-        // Others are being looked up already.
+        // Skip references that are already being looked up.
         let is_new = |reference: &HashPart| !self.by_path.contains_key(reference);
         let new: Vec<HashPart> = unknown.into_iter().filter(is_new).collect();
         match plan {
@@ -102,7 +102,7 @@ impl Director {
 
     fn postpone(&mut self, id: usize, ahead: Ahead) {
         let postponed = &mut self.upstreams[id].postponed;
-        // Clients ask for what is left out.
+        // Beyond the maximum, references are looked up when clients request them.
         if postponed.len() < POSTPONED_COUNT_MAX {
             postponed.push_back(ahead);
         }
@@ -117,7 +117,7 @@ impl Director {
         now: Instant,
     ) {
         let tracked = &mut self.upstreams[id];
-        // What is asked for already is not part of the request.
+        // Leave out paths that another request is asking for.
         let is_new = |path: &&HashPart| tracked.asked.insert((**path, Arc::default()));
         let paths: HashSet<HashPart> = paths.iter().filter(is_new).copied().collect();
         let wish = Wish {
@@ -158,7 +158,8 @@ impl Director {
         self.upstreams[id].upstream.look_ups.run(job).ok();
     }
 
-    /// Records the end of a request for many narinfos, and looks up what has waited for it.
+    /// Records the end of a request for many narinfos, and continues the look-ups that waited for
+    /// it.
     pub(super) fn many_ended(&mut self, id: usize, reply: Reply, now: Instant) {
         self.upstreams[id].bulk.ended(reply, now);
         self.ask_singly(id, now);
@@ -177,7 +178,8 @@ impl Director {
         }
     }
 
-    /// Sends single requests for what look-ups have expected of a request for many narinfos.
+    /// Sends single requests for the paths that look-ups expected in the response to a request for
+    /// many narinfos.
     fn ask_singly(&mut self, id: usize, now: Instant) {
         let Some(many) = self.upstreams[id].many.take() else {
             return;
