@@ -137,7 +137,7 @@ impl CacheUpstreams {
             responder.respond(request.mark(head.header(KEPT, word)));
         };
         // The check may wait for the disk, so it runs on a thread for NARs: look-ups must not wait.
-        // If their queue is full, the job is dropped, and the responder sends an error.
+        // If the queue for NARs is full, the job is dropped, and the responder sends an error.
         found.upstream.nars.run(Box::new(send)).ok();
     }
 
