@@ -249,16 +249,17 @@ fn no_request_fails_while_the_configuration_is_reloaded_again_and_again() {
                 let (relay, is_over) = (&relay, &is_over);
                 scope.spawn(move || {
                     let nar = CACHE.nar(path);
-                    let mut count = 0;
-                    while !is_over.load(Ordering::Relaxed) {
+                    // On a busy machine, the reloads may be over before the first response.
+                    loop {
                         let narinfo = relay.narinfo(path).0;
                         assert_eq!(narinfo.status, 200, "{}", narinfo.text());
                         let sent = relay.get(&format!("/{}", field(&narinfo.text(), "URL")));
                         assert_eq!(sent.status, 200, "{}", sent.text());
                         assert!(sent.body == nar, "{} bytes", sent.body.len());
-                        count += 1;
+                        if is_over.load(Ordering::Relaxed) {
+                            break;
+                        }
                     }
-                    count
                 })
             })
             .collect();
@@ -267,7 +268,7 @@ fn no_request_fails_while_the_configuration_is_reloaded_again_and_again() {
         }
         is_over.store(true, Ordering::Relaxed);
         for client in clients {
-            assert!(client.join().unwrap() > 0);
+            client.join().unwrap();
         }
     });
 }
