@@ -100,6 +100,12 @@ impl Stand {
         samovar("relay", self.dir.path(), &config)
     }
 
+    /// Returns a line of the configuration that names a new storage.
+    pub(super) fn storage(&self) -> Result<String> {
+        let folder = new_dir(self.dir.path(), "storage")?;
+        Ok(format!("storage = {folder:?}\n"))
+    }
+
     /// Starts nginx in front of this upstream, with a cache.
     pub(super) fn proxy(&self, upstream: SocketAddr) -> Result<Server> {
         let folder = new_dir(self.dir.path(), "proxy")?;
