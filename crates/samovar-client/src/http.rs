@@ -113,8 +113,8 @@ impl Http {
     }
 
     /// Returns a client that sends `certificate` if the server asks for one. With an `origin`, the
-    /// client connects to the host and port of this URL, and neither to those of `remote` nor to a
-    /// proxy.
+    /// client connects to the host and port of this URL, and neither to the host of `remote` nor to
+    /// a proxy.
     ///
     /// # Errors
     ///

@@ -142,7 +142,7 @@ fn expiry(text: &mut Text, tls: &TlsConfig) {
     }
 }
 
-/// Returns the counts of each cache with its name, and those of requests below no cache.
+/// Returns the counts of each cache with its name, and the counts of requests below no cache.
 fn caches(sums: &Sums) -> impl Iterator<Item = (Option<&str>, &ByClass)> {
     let caches = sums.by_cache.caches.iter();
     let caches = caches.map(|(cache, counts)| (Some(&*cache.name), counts));

@@ -106,9 +106,9 @@ pub fn open_for_rebuild(root: &Path, store_dir: &StoreDir) -> Result<Arc<Storage
     Storage::of_prepared(root, store_dir, Rules::default(), token::now)
 }
 
-/// Returns the name of the cache whose narinfos are also written into the directory. If none is,
-/// because the database was made anew, returns that of the newest backup. Returns `None` if neither
-/// states one.
+/// Returns the name of the cache whose narinfos are also written into the directory. If the
+/// database was made anew and names no such cache, returns the name in the newest backup. Returns
+/// `None` if neither states one.
 ///
 /// # Errors
 ///

@@ -283,7 +283,7 @@ impl Directory {
     /// may write an object.
     pub(crate) fn remove_unfinished(&self) -> Result<(), StorageError> {
         let failed = |error| StorageError::file("cannot clean", TMP, error);
-        // Parts are not synced, so a power cut may have damaged those of an earlier boot.
+        // Parts are not synced, so a power cut may have damaged the parts of an earlier boot.
         let boot_id = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let file = self.root.join(BOOT_ID);
         let is_same_boot =

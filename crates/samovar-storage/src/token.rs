@@ -42,7 +42,7 @@ impl fmt::Debug for TokenHash {
 /// The rights that a token gives.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rights {
-    /// Whether the token may read paths, also those of a cache that is not public.
+    /// Whether the token may read paths, also in a cache that is not public.
     pub read: bool,
     /// Whether the token may upload paths.
     pub push: bool,

@@ -179,8 +179,8 @@ impl Root {
         Ok(())
     }
 
-    /// Writes all changes on the file system of the directory to stable storage, those of other
-    /// processes included (`syncfs`).
+    /// Writes all changes on the file system of the directory to stable storage, also the changes
+    /// by other processes (`syncfs`).
     ///
     /// # Errors
     ///

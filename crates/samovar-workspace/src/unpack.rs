@@ -109,9 +109,9 @@ impl Unpacked {
 /// appears complete, or not at all.
 ///
 /// With a manifest, the archive must agree with it in every entry, size, digest and the NAR hash.
-/// Permissions and modification times are set from it, those of directories and links included.
+/// Permissions and modification times are set from the manifest, also for directories and links.
 ///
-/// Without a manifest, the files are for use and change outside of a store, like those of
+/// Without a manifest, the files are for use and change outside of a store, as with
 /// `nix-store --restore`: directories and executable files get the mode 0755, other files 0644,
 /// both restricted by the umask, and the current time. The archive may be a single file or link.
 ///

@@ -55,8 +55,8 @@ pub(crate) struct Users {
     by_name: HashMap<Box<[u8]>, User>,
     /// The names of all users. The substitute for an unknown user is chosen from them.
     names: Vec<Box<[u8]>>,
-    /// Remembered wrong passwords, indexed by digest. A client that sends many of them overwrites
-    /// those of other clients, which are then just verified again.
+    /// Remembered wrong passwords, indexed by digest. A client that sends many wrong passwords
+    /// overwrites entries of other clients, whose passwords are then just verified again.
     wrong: Mutex<Box<[Option<Remembered>]>>,
 }
 

@@ -39,8 +39,8 @@ impl BuildId {
         (has_len && text.as_bytes().iter().all(is_digit)).then(|| Self(text.into()))
     }
 
-    /// Returns the build ID of a file in a directory of `lib/debug/.build-id`; `None` if the names
-    /// are not those of such a file.
+    /// Returns the build ID of a file in a directory of `lib/debug/.build-id`; `None` if no such
+    /// file has these names.
     pub(crate) fn of_names(directory: &[u8], file: &[u8]) -> Option<Self> {
         let rest = file.strip_suffix(b".debug")?;
         (directory.len() == 2)

@@ -12,7 +12,7 @@ use samovar_storage::{Statistics, Storage};
 use crate::site::cache::Cache;
 use crate::site::current::Caches;
 
-/// Returns the status of the storage. `caches`: those of the site. Never blocks on a disk.
+/// Returns the status of the storage. `caches`: the caches of the site. Never blocks on a disk.
 pub(super) fn status(storage: &Storage, caches: &Caches) -> StorageStatus {
     let statistics = &Statistics::of(storage);
     let quota = |name: &str| {

@@ -76,8 +76,8 @@ pub(crate) fn may_read_pins(stored: &StoredCache, head: Head<'_>) -> bool {
     matches!(token, Some(Ok(Ok(token))) if Right::ReadPins.is_in(token.rights))
 }
 
-/// Returns the client's token if it has the right, otherwise the refusal. Adds the right to read to
-/// those of the token if the client may read without it.
+/// Returns the client's token if it has the right, otherwise the refusal. If the client may read
+/// without the token, adds the right to read to the rights of the token.
 pub(super) fn client(
     context: Context<'_>,
     head: Head<'_>,

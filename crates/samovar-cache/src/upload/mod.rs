@@ -151,7 +151,7 @@ impl<'a> Context<'a> {
 }
 
 /// Returns whether an I/O thread never answers a request, because it may be about uploads: a PUT, a
-/// URL below `upload/`, or one that may be that of the file of a NAR. Such a request reads or
+/// URL below `upload/`, or a URL that may belong to the file of a NAR. Such a request reads or
 /// writes files and the database; long computations for uploads take turns.
 pub(crate) fn needs_worker(method: Method, route: &Route) -> bool {
     method == Method::Put || matches!(route, Route::Upload(_) | Route::File(..))
@@ -258,7 +258,8 @@ pub(crate) fn denial(stored: &StoredCache, head: Head<'_>) -> Option<TokenFault>
 }
 
 /// Answers a request on a worker. Returns `None` unless it is a PUT, or a URL that is below
-/// `upload/`: others are those of the live Nix store first, and of [`find`] then.
+/// `upload/`: the live Nix store answers other requests, and [`find`] those that the store cannot
+/// answer.
 pub(crate) fn handle(
     context: Context<'_>,
     request: &mut Request,

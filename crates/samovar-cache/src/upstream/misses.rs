@@ -20,7 +20,7 @@ pub(super) struct Misses {
 }
 
 impl Misses {
-    /// `names`: those of the upstreams.
+    /// `names`: the names of the upstreams.
     pub(super) fn new(names: &[&str], when_down: WhenDown) -> Self {
         let reasons = names.iter();
         let reasons: String = reasons

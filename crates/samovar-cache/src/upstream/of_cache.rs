@@ -166,7 +166,7 @@ impl CacheUpstreams {
     }
 
     /// Returns the public keys that clients must trust to use paths of the upstreams, each once:
-    /// those of upstreams whose paths are not signed by this cache.
+    /// the keys of each upstream whose paths this cache does not sign.
     pub(crate) fn client_keys(&self) -> Vec<String> {
         let theirs = self
             .asked(&self.ids)
@@ -308,7 +308,7 @@ impl CacheUpstreams {
     }
 
     /// Answers a request for a NAR, after neither the store nor the uploads had it. `compression`:
-    /// that of the NAR's file, by its URL.
+    /// the compression of the NAR's file, as stated in the URL.
     fn nar(
         self: &Arc<Self>,
         head: Head<'_>,

@@ -100,7 +100,7 @@ impl Tracked {
     }
 
     /// Returns what this upstream has said about the path of a look-up, as far as that is known, or
-    /// that it is not asked at present. Adds the reason to those of the look-up.
+    /// that it is not asked at present. Adds the reason to the reasons of the look-up.
     pub(super) fn known(&self, id: usize, pending: &mut Pending, now: Instant) -> Option<Answer> {
         let (ask, name) = (&pending.ask, &self.upstream.settings.name);
         let (reason, answer) = match self.memory.get(&ask.wanted.hash_part, now) {

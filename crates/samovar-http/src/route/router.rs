@@ -74,7 +74,7 @@ type RefusalHandler = Box<dyn Fn(&Error) -> Response + Send + Sync>;
 /// /notes/new` uses the second. If a path matches only routes for other methods, the response is
 /// 405 with `Allow`. HEAD uses the GET route unless it has its own.
 ///
-/// [`manual::coming_from`] compares the terms with those of other servers.
+/// [`manual::coming_from`] compares the terms with the terms of other servers.
 ///
 /// [`manual::coming_from`]: crate::manual::coming_from
 pub struct Router {
@@ -186,10 +186,10 @@ impl Router {
         self
     }
 
-    /// Adds middleware: a function around all handlers, including those of routes added later and
-    /// the responses to requests without a route. The function may read the request, change its
-    /// [extensions](Request::extensions_mut), respond itself, or change the response. The first
-    /// middleware added is the outermost.
+    /// Adds middleware: a function around all handlers, including the handlers of routes added
+    /// later and the responses to requests without a route. The function may read the request,
+    /// change its [extensions](Request::extensions_mut), respond itself, or change the response.
+    /// The first middleware added is the outermost.
     ///
     /// ```
     /// use samovar_http::{Next, Request, Response, Router, http::Status};

@@ -95,8 +95,8 @@ impl TlsConfig {
         Ok(())
     }
 
-    /// Loads a configuration. The caller holds the lock of the recipe until the end, so that of two
-    /// concurrent calls the later one wins.
+    /// Loads a configuration. The caller holds the lock of the recipe until the end, so that the
+    /// later of two concurrent calls wins.
     fn load(&self, recipe: &TlsBuilder) -> Result<(), TlsError> {
         let mut loaded = recipe.load()?;
         loaded.generation = self.shared.trust.replace(loaded.authorities.clone());

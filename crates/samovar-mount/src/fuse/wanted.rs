@@ -196,7 +196,7 @@ impl Opened {
     }
 
     /// Mounts the files. They stay mounted until they are unmounted, or this process ends. `name`:
-    /// that of the [`Source`].
+    /// the name of the [`Source`].
     ///
     /// # Errors
     ///

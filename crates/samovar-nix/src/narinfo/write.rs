@@ -30,7 +30,7 @@ pub enum NarCoding {
 }
 
 /// Appends the narinfo of a path whose NAR is sent in the form `coding`. For
-/// [`NarCoding::Identity`] it is that of nix-serve, byte for byte.
+/// [`NarCoding::Identity`], the text is the same as nix-serve's, byte for byte.
 ///
 /// The URL is `nar/<hash part>-<NAR hash>.nar`, with the suffix `.zst` for zstd. The length and
 /// hash of the compressed file are unknown, so `FileHash` and `FileSize` are absent. The signatures

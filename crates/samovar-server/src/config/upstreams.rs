@@ -15,8 +15,8 @@ use super::{CacheSettings, Configuration, nearest};
 /// The option with URLs alone.
 const URLS: &str = "upstream";
 
-/// Returns all upstreams, sorted by name: those of the tables, and `of_urls`, those of the option
-/// `upstream`, which have no names yet.
+/// Returns all upstreams, sorted by name: the upstreams in tables, and `of_urls`, the upstreams in
+/// the option `upstream`, which have no names yet.
 pub(super) fn upstreams(
     settings: &Settings,
     of_urls: Vec<UpstreamSettings>,

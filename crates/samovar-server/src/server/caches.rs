@@ -29,8 +29,8 @@ pub(super) fn read(
     Ok(caches)
 }
 
-/// Replaces the caches by those of `config` and returns warnings. `started` is the configuration at
-/// the start of the process.
+/// Replaces the caches by the caches in `config` and returns warnings. `started` is the
+/// configuration at the start of the process.
 ///
 /// # Errors
 ///

@@ -107,7 +107,7 @@ impl StoredPath {
 /// The result of looking up one of many paths. `None`: the cache does not have the path.
 pub type LookupResult = Result<Option<StoredPath>, StorageError>;
 
-/// A path to publish. It has passed all checks except those of its references.
+/// A path to publish. It has passed all checks except the checks of its references.
 #[derive(Debug, Clone)]
 pub struct NewPath {
     /// The cache in which to publish the path.

@@ -37,7 +37,7 @@ pub fn find(
     })
 }
 
-/// Returns the paths with these hash parts, in the same order. Each result is that of
+/// Returns the paths with these hash parts, in the same order. Each result is the same as with
 /// [`find`], at less cost.
 ///
 /// # Errors

@@ -50,9 +50,9 @@ impl StoredCache {
         Ok(path)
     }
 
-    /// Returns the uploaded paths with these hash parts, in the same order. Each result is that of
-    /// [`lookup`](Self::lookup), at less cost. Pass a few hundred at a time: all condemned ones
-    /// among them are revived in one transaction.
+    /// Returns the uploaded paths with these hash parts, in the same order. Each result is the same
+    /// as with [`lookup`](Self::lookup), at less cost. Pass a few hundred at a time: all condemned
+    /// ones among them are revived in one transaction.
     ///
     /// # Errors
     ///

@@ -488,7 +488,7 @@ fn keep_others_out(lock: &File) {
 }
 
 /// Compares the storage identifiers in the directory and in the database. If the directory has
-/// none, writes that of the database.
+/// none, writes the identifier of the database there.
 fn check_store_id(root: &Path, objects: &Directory, database: &str) -> Result<(), StorageError> {
     let path = root.join(STORE_ID);
     match fs::read_to_string(&path) {

@@ -128,7 +128,7 @@ fn scan(workspace: &Workspace, options: Options) -> anyhow::Result<Scanned> {
 
 /// Makes sure that all files were in the scanned state at one moment. If files have changed since
 /// the scan, reads them again. `needs_nar_hash`: whether to compute the hash of the NAR in the same
-/// pass. `options`: those of the scan.
+/// pass. `options`: the options of the scan.
 ///
 /// # Errors
 ///

@@ -93,8 +93,8 @@ pub(super) fn check_stored(workspace: &Workspace, refs: &Refs) -> anyhow::Result
 }
 
 /// Checks that the server has the generation on which the files of a workspace are based. If the
-/// newest generation on the server is that of a push of this workspace whose response was lost,
-/// makes this generation the base: the caller must not have compared the files with the base yet.
+/// newest generation on the server is from a push of this workspace whose response was lost, makes
+/// this generation the base: the caller must not have compared the files with the base yet.
 ///
 /// # Errors
 ///

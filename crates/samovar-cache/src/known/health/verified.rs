@@ -12,7 +12,7 @@ use super::stamp::Stamp;
 use crate::known::sharded::HashPartHasher;
 use crate::sync::Locked;
 
-/// Minimum number of records at which the table is searched for those of garbage-collected paths.
+/// Minimum number of records at which the table is searched for records of garbage-collected paths.
 const COUNT_MIN: usize = 4096;
 
 /// Maximum age of the clock with which the kernel stamps changes of files: its last tick was up to
@@ -28,7 +28,8 @@ pub(super) struct Verified {
 #[derive(Debug, Default)]
 struct Table {
     entries: HashMap<HashPart, Entry, BuildHasherDefault<HashPartHasher>>,
-    /// Number of records left when those of garbage-collected paths were last dropped.
+    /// Number of records that were left when the records of garbage-collected paths were last
+    /// dropped.
     pruned_count: usize,
 }
 

@@ -137,8 +137,8 @@ impl View {
     }
 }
 
-/// Returns a command that mounts the snapshot with this manifest. `url`: the cache, if it is not
-/// that of `SAMOVAR_CACHE`. Keep the pipe, which has the token, until the command was started.
+/// Returns a command that mounts the snapshot with this manifest. `url`: the cache, if it differs
+/// from `SAMOVAR_CACHE`. Keep the pipe, which has the token, until the command was started.
 ///
 /// # Errors
 ///
