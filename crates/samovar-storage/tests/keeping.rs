@@ -10,9 +10,10 @@ use samovar_nix::nar::Encoder;
 use samovar_nix::narinfo::{Compression, NarInfo};
 use samovar_nix::{HashPart, StoreDir, StorePath};
 use samovar_protocol::names::FileName;
-use samovar_storage::gc::{Retentions, Rules};
+use samovar_protocol::pins::Condition;
+use samovar_storage::gc::{Retention, Retentions, Rules};
 use samovar_storage::kept::{self, NotKept};
-use samovar_storage::metadata::{DAY, NewToken, Sqlite, tokens};
+use samovar_storage::metadata::{DAY, NewPin, NewToken, Sqlite, pins, tokens};
 use samovar_storage::token::{Rights, TokenHash};
 use samovar_storage::verify::{Limits, Unlimited, Verified, verify_unnamed};
 use samovar_storage::{DATABASE, Storage, StoredCache, nar, narinfo, upkeep};
@@ -78,7 +79,7 @@ fn info(number: u8, references: &[u8]) -> NarInfo {
 /// Keeps a path of the upstream.
 fn keep(stored: &StoredCache, number: u8, references: &[u8]) -> Result<(), NotKept> {
     let (nar, verified) = made(number);
-    let mut keeping = kept::begin(stored, Some(nar.len() as u64))?;
+    let mut keeping = kept::begin(stored, nar.len() as u64, false)?;
     keeping.write_all(&nar).unwrap();
     keeping.finish(verified, info(number, references))
 }
@@ -97,9 +98,14 @@ fn push(storage: &Arc<Storage>, number: u8, references: &[u8]) {
         },
         expires_at: None,
     };
-    tokens::add(&database, &TokenHash::of(b"smv1_keep").unwrap(), &new).unwrap();
+    let secret = format!("smv1_{number}");
+    let hash = TokenHash::of(secret.as_bytes()).unwrap();
+    tokens::add(&database, &hash, &new).unwrap();
     let cache = storage.cache("default", false).unwrap();
-    let token = cache.authorize(b"smv1_keep", clock()).unwrap().unwrap();
+    let token = cache
+        .authorize(secret.as_bytes(), clock())
+        .unwrap()
+        .unwrap();
     let ((file, verified), info) = (made(number), info(number, references));
     let name = FileName::new(verified.file_hash, Compression::None);
     nar::put(&cache, &token, &name, &mut file.as_slice(), &mut Unlimited).unwrap();
@@ -109,10 +115,40 @@ fn push(storage: &Arc<Storage>, number: u8, references: &[u8]) {
     narinfo::put(&cache, &token, hash_part, &text, &|_| true, &|_| Vec::new()).unwrap();
 }
 
+/// Pins an uploaded path.
+fn pin(storage: &Storage, number: u8) {
+    let database = Sqlite::open(&storage.directory().join(DATABASE)).unwrap();
+    let new = NewPin {
+        cache: "default".to_owned(),
+        name: "main".parse().unwrap(),
+        hash_part: path(number).hash_part(),
+        keep: None,
+        expires_at: None,
+        token: None,
+        host: None,
+        message: None,
+        condition: Condition::default(),
+    };
+    pins::add(&database, &new).unwrap();
+}
+
+/// Returns whether an uploaded path exists.
+fn is_there(storage: &Arc<Storage>, number: u8) -> bool {
+    let cache = storage.cache("default", false).unwrap();
+    let found = cache.peek(path(number).hash_part()).unwrap();
+    found.is_some()
+}
+
 /// Runs the collector until what it condemns is deleted. Returns the numbers of the kept paths.
 fn collect(storage: &Storage, stored: &StoredCache, size: u64) -> Vec<u8> {
     let retention = (stored.name().to_owned(), kept::retention(Some(size)));
-    storage.set_retentions(Retentions::from_iter([retention]));
+    // An upload is kept for a week after its last use.
+    let of_uploads = Retention {
+        time: Some(7 * DAY),
+        ..Retention::default()
+    };
+    let of_uploads = ("default".to_owned(), of_uploads);
+    storage.set_retentions(Retentions::from_iter([retention, of_uploads]));
     for _ in 0..2 {
         upkeep::collect(storage).unwrap().unwrap();
         wait(2 * 3600);
@@ -160,6 +196,30 @@ fn the_least_recently_used_paths_go_and_closures_of_uploads_stay() {
     // What was deleted can be kept again, as far as there is room.
     keep(&stored, 5, &[]).unwrap();
     assert_eq!(collect(&storage, &stored, LEN), [1, 3, 5, 8]);
-    let full = stored.with_quota(Some(4 * LEN));
+    // Path 19 is pinned, and needs the upload 18 through path 9 of the upstream.
+    push(&storage, 18, &[]);
+    keep(&stored, 9, &[18]).unwrap();
+    push(&storage, 19, &[9]);
+    pin(&storage, 19);
+    keep(&stored, 10, &[16]).unwrap();
+    push(&storage, 16, &[]);
+    wait(8 * DAY);
+    assert_eq!(collect(&storage, &stored, all), [1, 3, 5, 8, 9, 10]);
+    let are_there = [16, 17, 18, 19].map(|number| is_there(&storage, number));
+    assert_eq!(are_there, [false, false, true, true]);
+    assert_eq!(collect(&storage, &stored, LEN), [9]);
+    let full = stored.clone().with_quota(Some(LEN));
     assert!(matches!(keep(&full, 6, &[]), Err(NotKept::Size)));
+    // Files that arrive at the same time count.
+    let three = stored.with_quota(Some(3 * (LEN + 10_000)));
+    let one = kept::begin(&three, LEN, false).unwrap();
+    let two = kept::begin(&three, LEN, false);
+    assert!(matches!(two, Ok(_)), "{two:?}");
+    assert!(matches!(
+        kept::begin(&three, LEN, false),
+        Err(NotKept::Size)
+    ));
+    kept::begin(&three, LEN, true).unwrap();
+    drop(one);
+    kept::begin(&three, LEN, false).unwrap();
 }

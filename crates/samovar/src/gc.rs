@@ -81,7 +81,11 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
     };
     if matches.get_flag("dry-run") {
         show(&metadata, &rules, &retentions, out)?;
-        if !config.caches.iter().any(|cache| deletes(&cache.retention)) {
+        let keeps = config
+            .upstreams
+            .iter()
+            .any(|upstream| upstream.keep.is_some());
+        if !keeps && !config.caches.iter().any(|cache| deletes(&cache.retention)) {
             writeln!(
                 out,
                 "nothing is deleted, because no retention is set: set uploads.retention in the \

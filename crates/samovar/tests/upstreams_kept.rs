@@ -159,10 +159,13 @@ fn a_key_that_is_no_longer_trusted_makes_kept_paths_missing() {
     await_kept(&keeper.storage(), 1);
     keeper.upstream.follow(|_| Act::Close);
     assert_eq!(relay.narinfo(&CACHE.low).0.status, 200);
+    let target = nar_target(&relay, &CACHE.low);
     let (_, other) = key_pair(keeper.dir.path(), "up-2");
     relay.reload(&keeper.tables("").replace(&CACHE.public_key, &other));
     assert_eq!(relay.narinfo(&CACHE.low).0.status, 404);
+    assert_eq!(relay.get(&target).status, 404);
     relay.reload(&keeper.tables(""));
+    assert_eq!(relay.get(&target).status, 200);
     assert_eq!(relay.narinfo(&CACHE.low).0.status, 200);
     // Without `keep`, what is kept is neither added to nor used.
     relay.reload(&keeper.tables("keep = false\n"));
@@ -193,21 +196,80 @@ fn what_does_not_fit_is_passed_on() {
 }
 
 #[test]
+fn what_is_kept_is_part_of_closures() {
+    let keeper = Keeper::new(|_| Act::Serve);
+    let relay = keeper.start();
+    let closure = || relay.get(&format!("/closure/{}", hash_part(&CACHE.top)));
+    assert!(fetch(&relay, &CACHE.top));
+    await_kept(&keeper.storage(), 1);
+    // A reference is not kept.
+    assert_eq!(closure().status, 422);
+    assert!(fetch(&relay, &CACHE.low));
+    await_kept(&keeper.storage(), 2);
+    let whole = closure();
+    assert_eq!(whole.status, 200, "{}", whole.text());
+    let text = whole.text();
+    assert!(text.contains("-top\n") && text.contains("-low\n"), "{text}");
+}
+
+#[test]
+fn what_is_deleted_is_not_missed_by_the_backup() {
+    let keeper = Keeper::new(|_| Act::Serve);
+    let relay = keeper.start();
+    assert!(fetch(&relay, &CACHE.low));
+    await_kept(&keeper.storage(), 1);
+    // The server writes the backup of the day when it starts.
+    let relay = relay.restarted();
+    let backups = keeper.storage().join(".samovar/backup");
+    let written_at = || {
+        let files = fs::read_dir(&backups).into_iter().flatten();
+        let times = files.map(|file| file.unwrap().metadata().unwrap().modified().unwrap());
+        times.max()
+    };
+    eventually("the backup is written", || written_at().is_some());
+    let mut delete = samovar();
+    delete.args(["cache", "delete", "--yes", "upstream:up", "--storage"]);
+    output(delete.arg(keeper.storage()));
+    keeper.upstream.follow(|_| Act::Close);
+    assert_eq!(relay.narinfo(&CACHE.top).0.status, 404);
+    let before = written_at();
+    let relay = relay.restarted();
+    eventually("the backup is written again", || written_at() > before);
+    let lines = relay.server.terminate();
+    assert!(
+        !lines.iter().any(|line| line.contains("backup")),
+        "{lines:?}"
+    );
+}
+
+#[test]
 fn on_a_full_disk_everything_is_passed_on() {
-    let Some(disk) = SmallDisk::new("size=40m") else {
+    let Some(disk) = SmallDisk::new("size=64m") else {
         return;
     };
     let storage = disk.path().join("storage");
-    // The disk is full before the NAR is complete.
     let large = Large::new(&format!("storage = {storage:?}\n"));
+    // The disk is full before the NAR is complete.
+    let filler = disk.path().to_owned();
+    large
+        .upstream
+        .follow(move |seen: &Seen| match seen.header("Range") {
+            None if seen.is_nar() => Act::Cut(10 << 20),
+            None => Act::Serve,
+            Some(_) => {
+                fs::write(filler.join("filler"), vec![1; 40 << 20]).ok();
+                Act::Serve
+            }
+        });
     let fetch = || large.relay.get(&large.target).body == large.nar;
     assert!(fetch());
     let line = large.relay.server.wait_for("is passed on, but not kept: ");
     assert!(line.contains("No space left"), "{line}");
     assert_eq!(kept_files(&storage).len(), 0);
+    fs::remove_file(disk.path().join("filler")).unwrap();
     eventually("what was written is removed", || {
         let space = rustix::fs::statvfs(disk.path()).unwrap();
-        space.f_bavail * space.f_frsize > 8 << 20
+        space.f_bavail * space.f_frsize > 48 << 20
     });
     // The disk is full before the NAR begins.
     disk.fill(1 << 20);

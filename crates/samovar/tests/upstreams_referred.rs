@@ -145,6 +145,48 @@ fn while_the_upstream_is_down_all_is_pushed() {
 }
 
 #[test]
+fn what_an_upstream_that_is_down_had_before_is_pushed() {
+    let pushed = Pushed::new("references = true\n");
+    // The server knows the narinfo, and keeps nothing.
+    assert_eq!(pushed.relay.narinfo(&CACHE.low).0.status, 200);
+    pushed.upstream.follow(|_| Act::Close);
+    for number in 0..3 {
+        let path = format!("/nix/store/{number:0>32}-nowhere");
+        assert_eq!(pushed.relay.narinfo(&path).0.status, 404);
+    }
+    pushed.relay.server.wait_for("is not asked until");
+    let line = output(&mut pushed.push());
+    assert!(line.contains("pushed 2 paths"), "{line}");
+    assert!(pushed.is_uploaded(&CACHE.top) && pushed.is_uploaded(&CACHE.low));
+    pushed.assert_substitutes();
+}
+
+#[test]
+fn what_an_upload_needs_is_kept_whatever_the_size() {
+    let pushed = Pushed::new("references = true\nkeep-size = 1\n");
+    assert!(pushed.nix_copy().status.success());
+    pushed.await_kept();
+    pushed.upstream.follow(|_| Act::Close);
+    pushed.assert_substitutes();
+}
+
+#[test]
+fn a_lost_upload_is_pushed_although_the_upstream_has_it() {
+    let pushed = Pushed::new("references = true\n");
+    pushed.upstream.follow(|_| Act::Close);
+    assert!(pushed.nix_copy().status.success());
+    pushed.upstream.follow(|_| Act::Serve);
+    for file in std::fs::read_dir(pushed.storage().join("nar")).unwrap() {
+        std::fs::remove_file(file.unwrap().path()).unwrap();
+    }
+    eventually("the loss is noticed", || {
+        output(&mut pushed.push()).contains("pushed 2 paths")
+    });
+    pushed.upstream.follow(|_| Act::Close);
+    pushed.assert_substitutes();
+}
+
+#[test]
 fn samovar_push_says_what_the_upstream_has() {
     let pushed = Pushed::new("references = true\n");
     let line = output(&mut pushed.push());

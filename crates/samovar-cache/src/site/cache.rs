@@ -476,7 +476,10 @@ impl Cache {
         if is_absent
             && let Some(context) = context
             && let Some(response) = match route {
-                Route::Closure(hash_part) => self.uploaded().map(|all| all.closure(*hash_part)),
+                Route::Closure(hash_part) => self.uploads.as_ref().map(|stored| {
+                    let upstreams = self.upstreams.as_ref();
+                    Uploaded::new(&self.narinfos, stored, upstreams).closure(*hash_part)
+                }),
                 _ => upload::find(context, head, route),
             }
         {
@@ -578,7 +581,7 @@ impl Cache {
     /// Returns the cache's uploaded paths, for bulk responses; `None` if the cache is read-only.
     fn uploaded(&self) -> Option<Uploaded> {
         let stored = self.uploads.as_ref()?;
-        Some(Uploaded::new(&self.narinfos, stored))
+        Some(Uploaded::new(&self.narinfos, stored, None))
     }
 
     /// Returns the parts of this cache that uploads need.

@@ -16,6 +16,7 @@ use crate::narinfo::narinfos::{Answer, Narinfos};
 use crate::narinfo::rendered::Rendered;
 use crate::reader::uploaded_info;
 use crate::refusal::{Fixed, Refusal};
+use crate::upstream::CacheUpstreams;
 
 /// Maximum number of paths in a closure with an uploaded root. Computing one of this size takes a
 /// worker about five seconds, because each path is looked up alone.
@@ -26,13 +27,20 @@ const CLOSURE_COUNT_MAX: usize = 100_000;
 pub(crate) struct Uploaded {
     narinfos: Arc<Narinfos>,
     stored: StoredCache,
+    /// The upstreams, whose kept paths are part of closures.
+    upstreams: Option<Arc<CacheUpstreams>>,
 }
 
 impl Uploaded {
-    pub(crate) fn new(narinfos: &Arc<Narinfos>, stored: &StoredCache) -> Self {
+    pub(crate) fn new(
+        narinfos: &Arc<Narinfos>,
+        stored: &StoredCache,
+        upstreams: Option<&Arc<CacheUpstreams>>,
+    ) -> Self {
         Self {
             narinfos: Arc::clone(narinfos),
             stored: stored.clone(),
+            upstreams: upstreams.map(Arc::clone),
         }
     }
 
@@ -59,7 +67,8 @@ impl Uploaded {
             Some(Closure::TooLarge) => Ok(closure::too_large(CLOSURE_COUNT_MAX)),
             Some(Closure::Incomplete) => Ok(Fixed::Incomplete.response()),
             Some(Closure::Members(members)) => {
-                let uploaded = Self::new(&self.narinfos, &self.stored);
+                let upstreams = self.upstreams.as_ref();
+                let uploaded = Self::new(&self.narinfos, &self.stored, upstreams);
                 Ok(bulk::many(
                     &self.narinfos,
                     members,
@@ -84,7 +93,10 @@ impl Uploaded {
                 Err(refusal) if refusal.is_absence() => Ok(None),
                 Err(refusal) => Err(refusal),
             },
-            Ok(None) => Ok(None),
+            Ok(None) => {
+                let kept = self.upstreams.as_ref().map(|all| all.kept_info(hash_part));
+                kept.unwrap_or(Ok(None))
+            }
             Err(error) => Err(self.failed(&error)),
         }
     }
@@ -120,10 +132,15 @@ impl OtherPaths for Uploaded {
             io::Error::other(error)
         })?;
         let absent = answers.iter_mut().filter(|answer| is_absent(answer));
-        for (answer, found) in absent.zip(found) {
+        for ((answer, hash_part), found) in absent.zip(&asked).zip(found) {
             match found {
                 Ok(Some(path)) => *answer = self.answer(&path),
-                Ok(None) => {}
+                Ok(None) => {
+                    let kept = self.upstreams.as_ref();
+                    if let Some(kept) = kept.and_then(|all| all.kept_answer(*hash_part)) {
+                        *answer = kept;
+                    }
+                }
                 Err(error) => *answer = Err(self.failed(&error)),
             }
         }

@@ -172,7 +172,8 @@ fn leave_out(context: Context<'_>, lines: &[OpenLine], answers: &mut [Answer]) -
         return saved;
     };
     let lacking = |(index, answer): (usize, &Answer)| {
-        matches!(answer, Answer::Need | Answer::Link).then_some(index)
+        let is_lost = || references::is_lost(upstreams, lines[index].hash_part);
+        (matches!(answer, Answer::Need | Answer::Link) && !is_lost()).then_some(index)
     };
     let lacking: Vec<usize> = answers.iter().enumerate().filter_map(lacking).collect();
     for lacking in lacking.chunks(LOOK_UP_COUNT_MAX) {

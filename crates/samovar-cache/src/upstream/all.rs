@@ -27,6 +27,8 @@ pub struct Upstreams {
     /// Number of times that something known about a path has turned out to be wrong.
     changes: Arc<AtomicU64>,
     pseudonym: Arc<Pseudonym>,
+    /// Random bytes, which no client knows.
+    secret: [u8; 16],
     transfers: Arc<Transfers>,
 }
 
@@ -44,8 +46,9 @@ impl Upstreams {
         storage: Option<&Arc<Storage>>,
         observer: Arc<dyn Observer>,
     ) -> io::Result<Arc<Self>> {
-        let mut random = [0; 8];
+        let (mut random, mut secret) = ([0; 8], [0; 16]);
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+        rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())?;
         let pseudonym = Arc::new(Pseudonym::new(u64::from_le_bytes(random)));
         let (director, messages) = mpsc::channel();
         let changes = Arc::new(AtomicU64::new(0));
@@ -73,6 +76,7 @@ impl Upstreams {
             director,
             changes,
             pseudonym,
+            secret,
             transfers: Arc::new(Transfers::new(memory_len as u64)),
         }))
     }
@@ -119,6 +123,10 @@ impl Upstreams {
 
     pub(super) fn pseudonym(&self) -> &Pseudonym {
         &self.pseudonym
+    }
+
+    pub(super) fn secret(&self) -> &[u8] {
+        &self.secret
     }
 
     pub(super) fn transfers(&self) -> &Arc<Transfers> {

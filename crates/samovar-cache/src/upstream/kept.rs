@@ -5,15 +5,18 @@ use std::time::Instant;
 
 use samovar_http::{Body, Responder, Response};
 use samovar_nix::narinfo::Compression;
-use samovar_nix::{HashPart, NarHash};
+use samovar_nix::{HashPart, NarHash, PathInfo};
 use samovar_storage::kept::{self, NotKept};
 use samovar_storage::metadata::StoredPath;
 use samovar_storage::{StorageError, StoredCache};
 use samovar_upstream::trust;
 
 use crate::answer::nar::Part;
+use crate::narinfo::narinfos::Answer;
+use crate::refusal::Refusal;
 use crate::upstream::nar_head::head_of_nar;
-use crate::upstream::of_cache::{BEYOND, CacheUpstreams, Request};
+use crate::upstream::of_cache::CacheUpstreams;
+use crate::upstream::of_client::{BEYOND, Request};
 use crate::upstream::one::{Counts, Found, Upstream};
 use crate::upstream::request::file_len;
 
@@ -42,24 +45,45 @@ impl CacheUpstreams {
         })
     }
 
-    /// Returns the response with the NAR of a kept path; `None` if it is not kept, or if its file
-    /// has another compression.
+    /// Returns the metadata of a kept path, for a closure; `None` if it is not kept, or the policy
+    /// hides it.
+    pub(crate) fn kept_info(&self, hash_part: HashPart) -> Result<Option<PathInfo>, Refusal> {
+        let Some(found) = self.kept_path(hash_part, &self.ids) else {
+            return Ok(None);
+        };
+        match self.admit(&found.narinfo) {
+            Ok(info) => Ok(Some(info)),
+            Err(refusal) if refusal.is_absence() => Ok(None),
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    /// Returns the narinfo of a kept path, for a closure.
+    pub(crate) fn kept_answer(&self, hash_part: HashPart) -> Option<Answer> {
+        let found = self.kept_path(hash_part, &self.ids)?;
+        Some(self.answer(&found))
+    }
+
+    /// Returns the response with the NAR of a kept path, or the refusal of the policy; `None` if it
+    /// is not kept, or if its file has another compression.
     pub(super) fn kept_nar(
         &self,
         request: &Request,
         hash_part: HashPart,
         (nar_hash, compression): (NarHash, Compression),
-    ) -> Option<Response> {
+    ) -> Option<Result<Response, Refusal>> {
+        let dir = self.reader().store().store_dir();
         self.find_kept(hash_part, &self.ids, |upstream, path| {
             if (path.nar.nar_hash, path.nar.compression) != (nar_hash, compression) {
                 return None;
             }
             let narinfo = path.narinfo();
+            trust::check(&upstream.settings, dir, &narinfo).ok()?;
             if let Err(refusal) = self.admit(&narinfo) {
-                return Some(self.misses.refused(request.own, refusal));
+                return Some(Err(refusal));
             }
             if request.is_head {
-                return Some(head_of_nar(&narinfo));
+                return Some(Ok(head_of_nar(&narinfo)));
             }
             let stored = upstream.kept.as_ref()?;
             let file = match kept::open(stored, path) {
@@ -71,11 +95,13 @@ impl CacheUpstreams {
             };
             let part = match Part::of_range(request.range.as_deref(), path.nar.file_size, BEYOND) {
                 Ok(part) => part,
-                Err(unsatisfiable) => return Some(unsatisfiable),
+                Err(unsatisfiable) => return Some(Ok(unsatisfiable)),
             };
             Counts::add(&upstream.counts.kept_count, 1);
             Counts::add(&upstream.counts.kept_len, part.end - part.start);
-            Some(part.response(Body::file_range(file, part.start..part.end)))
+            Some(Ok(
+                part.response(Body::file_range(file, part.start..part.end))
+            ))
         })
     }
 

@@ -6,7 +6,7 @@ use samovar_http::http::Status;
 use samovar_http::{Prepared, Response};
 use samovar_upstream::settings::WhenDown;
 
-use crate::refusal::{ABSENT, Fixed, MISS, Refusal, TEXT};
+use crate::refusal::{ABSENT, Fixed, MISS, TEXT};
 use crate::upstream::message::Miss;
 
 /// The responses of one cache.
@@ -15,7 +15,7 @@ pub(super) struct Misses {
     when_down: WhenDown,
     /// The lines about the upstreams if all of them lack the path.
     reasons: String,
-    /// The response about a path that no upstream has, or that the policy hides: they are the same.
+    /// The response about a path that no upstream has.
     prepared: Prepared,
 }
 
@@ -54,14 +54,6 @@ impl Misses {
                 let text = miss.text("No upstream cache could say whether it has this path.\n");
                 Response::text(Status::SERVICE_UNAVAILABLE, text).header("Retry-After", "5")
             }
-        }
-    }
-
-    /// Returns the response about a path that the policy hides, or about which it cannot decide.
-    pub(super) fn refused(&self, own: Fixed, refusal: Refusal) -> Response {
-        match refusal.is_absence() {
-            true => self.absent(own),
-            false => refusal.answer().response(),
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use samovar_http::http::Method;
-use samovar_http::{Body, Head, Inline, Reply, Responder, Response};
+use samovar_http::{Head, Inline, Reply, Responder, Response};
 use samovar_nix::narinfo::{Compression, NarCoding, NarInfo};
 use samovar_nix::{HashPart, NarHash, PathInfo};
 use samovar_storage::StoredCache;
@@ -16,7 +16,6 @@ use samovar_upstream::via::Pseudonym;
 use crate::answer::nar::Part;
 use crate::known::row::Row;
 use crate::known::sharded::{MemoryLen, Sharded};
-use crate::known::small_nars;
 use crate::narinfo::form::NarinfoForm;
 use crate::narinfo::narinfos::{Answer, Narinfos};
 use crate::narinfo::rendered::{Narinfo, Rendered};
@@ -25,14 +24,15 @@ use crate::reader::Reader;
 use crate::refusal::{Fixed, Refusal};
 use crate::route::Route;
 use crate::upstream::all::Upstreams;
-use crate::upstream::body::UpstreamBody;
+use crate::upstream::hidden;
 use crate::upstream::message::{Ask, Done, LookedUp, Miss, Wanted};
 use crate::upstream::misses::Misses;
 use crate::upstream::nar_head::info_of;
+use crate::upstream::of_client::{BEYOND, Request};
 use crate::upstream::one::{FOUND_TIME, Found, Upstream};
 use crate::upstream::references::References;
 use crate::upstream::request::Failed;
-use crate::upstream::transfer::{Joined, Transfer};
+use crate::upstream::transfer::{Joined, Places, Transfer};
 
 /// Number of shards of the table of known paths.
 const SHARD_COUNT: usize = 16;
@@ -42,9 +42,6 @@ const MEMORY_LEN: usize = 16 << 20;
 
 /// Value of `Cache-Control` in a request for a NAR that must not come from the NAR cache.
 const NO_CACHE: &[u8] = b"no-cache";
-
-/// Text of a 416.
-pub(super) const BEYOND: &str = "Beyond the end.\n";
 
 /// The configuration of the upstreams of one cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,22 +113,6 @@ impl MemoryLen for Fact {
     }
 }
 
-/// The parts of a request that its response depends on.
-#[derive(Debug, Clone)]
-pub(super) struct Request {
-    pub(super) is_head: bool,
-    /// The form in which a narinfo is sent.
-    form: NarinfoForm,
-    pub(super) range: Option<Vec<u8>>,
-    /// Whether a NAR must come from the upstream unless it is kept, so that it is kept.
-    is_to_keep: bool,
-    via: Arc<[u8]>,
-    /// Whether the response is for this client alone.
-    is_private: bool,
-    /// What the server answers without upstreams.
-    pub(super) own: Fixed,
-}
-
 impl CacheUpstreams {
     /// Returns the upstreams of a cache; `None` if it has none.
     pub(crate) fn new(
@@ -189,7 +170,7 @@ impl CacheUpstreams {
 
     /// Whether uploads may refer to paths that only upstreams have.
     pub(crate) fn has_references(&self) -> bool {
-        !self.references.is_empty()
+        !self.references.ids().is_empty()
     }
 
     /// Answers a request on an I/O thread from memory, or dispatches it. The path is neither in the
@@ -218,8 +199,7 @@ impl CacheUpstreams {
     ) -> Option<Response> {
         let (hash_part, nar_hash, compression) = match route {
             Route::Narinfo(hash_part) => {
-                let ids = &self.ids;
-                return Some(self.narinfo(head, (*hash_part, ids), own, is_private));
+                return Some(self.narinfo(head, *hash_part, false, own, is_private));
             }
             Route::UpstreamNar {
                 hash_part,
@@ -269,12 +249,13 @@ impl CacheUpstreams {
         &self.narinfos.reader
     }
 
-    /// Answers a request for a narinfo, after neither the store nor the uploads had the path. Asks
-    /// the upstreams with these numbers.
+    /// Answers a request for a narinfo, after neither the store nor the uploads had the path. With
+    /// `is_push`, asks the upstreams to whose paths uploads may refer, for a client that pushes.
     pub(super) fn narinfo(
         self: &Arc<Self>,
         head: Head<'_>,
-        (hash_part, ids): (HashPart, &Arc<[usize]>),
+        hash_part: HashPart,
+        is_push: bool,
         own: Fixed,
         is_private: bool,
     ) -> Response {
@@ -282,18 +263,26 @@ impl CacheUpstreams {
             Ok(request) => request,
             Err(response) => return response,
         };
-        if let Some(found) = self.kept_path(hash_part, ids) {
-            return request.mark(self.found(&found, &request));
-        }
+        let ids = match is_push {
+            true => self.references.ids(),
+            false => &self.ids,
+        };
         let (responder, response) = Response::later();
+        if let Some(found) = self.kept_path(hash_part, ids) {
+            self.respond_found(&found, request, responder);
+            return response;
+        }
         let cache = Arc::clone(self);
         let via = Arc::clone(&request.via);
-        let are_all = ids.len() == self.ids.len();
         let done = move |looked_up: LookedUp| {
             let response = match looked_up {
-                LookedUp::Found(found) => cache.found(&found, &request),
+                // What is down cannot send the path that the client would not push.
+                LookedUp::Found(found) if is_push && found.upstream.is_down() => {
+                    cache.misses.absent(request.own)
+                }
+                LookedUp::Found(found) => return cache.respond_found(&found, request, responder),
                 LookedUp::Absent(since) => {
-                    if request.via.is_empty() && are_all {
+                    if request.via.is_empty() && !is_push {
                         let until = since + cache.config.negative_ttl;
                         cache.remember(hash_part, Known::Absent, until);
                     }
@@ -305,6 +294,17 @@ impl CacheUpstreams {
         };
         self.ask(ids, Wanted::path(hash_part), via, Box::new(done));
         response
+    }
+
+    /// Responds with the narinfo of a path that an upstream has, if the policy admits it.
+    fn respond_found(self: &Arc<Self>, found: &Found, request: Request, responder: Responder) {
+        match self.found(found, &request) {
+            Ok(response) => responder.respond(request.mark(response)),
+            Err(refusal) => {
+                let hash_part = found.narinfo.store_path.hash_part();
+                hidden::respond(self, hash_part, refusal, request, responder);
+            }
+        }
     }
 
     /// Answers a request for a NAR, after neither the store nor the uploads had it. `compression`:
@@ -321,10 +321,15 @@ impl CacheUpstreams {
             Ok(request) => request,
             Err(response) => return response,
         };
-        if let Some(response) = self.kept_nar(&request, hash_part, (nar_hash, compression)) {
-            return request.mark(response);
-        }
         let (responder, response) = Response::later();
+        match self.kept_nar(&request, hash_part, (nar_hash, compression)) {
+            Some(Ok(kept)) => return request.mark(kept),
+            Some(Err(refusal)) => {
+                hidden::respond(self, hash_part, refusal, request, responder);
+                return response;
+            }
+            None => {}
+        }
         let wanted = Wanted {
             nar: Some((nar_hash, compression)),
             ..Wanted::path(hash_part)
@@ -366,8 +371,8 @@ impl CacheUpstreams {
                 }
             };
             if let Err(refusal) = cache.info(&found) {
-                let response = cache.misses.refused(request.own, refusal);
-                return responder.respond(request.mark(response));
+                let hash_part = wanted.hash_part;
+                return hidden::respond(&cache, hash_part, refusal, request, responder);
             }
             if request.is_head {
                 return Self::send_head(&found, request, responder);
@@ -391,7 +396,11 @@ impl CacheUpstreams {
                 }
             };
             let nar_cache = of_cache.reader().shared.nar_cache.as_ref();
-            let places = (of_cache.upstreams.transfers(), nar_cache);
+            let places = Places {
+                transfers: of_cache.upstreams.transfers(),
+                nar_cache,
+                is_needed: false,
+            };
             Transfer::join(&found, places, Box::new(started));
         };
         self.ask(&self.ids, asked, via, Box::new(done));
@@ -478,13 +487,10 @@ impl CacheUpstreams {
     }
 
     /// Returns the response with the narinfo of a path that an upstream has.
-    fn found(&self, found: &Found, request: &Request) -> Response {
-        let info = match self.info(found) {
-            Ok(info) => info,
-            Err(refusal) => return self.misses.refused(request.own, refusal),
-        };
+    fn found(&self, found: &Found, request: &Request) -> Result<Response, Refusal> {
+        let info = self.info(found)?;
         let Some(text) = self.text(found, &info) else {
-            return Fixed::Unavailable.response();
+            return Ok(Fixed::Unavailable.response());
         };
         let narinfo = Arc::new(Narinfo::new(Row::from(&info), &text, 0));
         if request.via.is_empty() {
@@ -494,7 +500,7 @@ impl CacheUpstreams {
         }
         self.reader().note_name(&info.path);
         let dir = self.reader().store().store_dir();
-        request.form.response(dir, narinfo)
+        Ok(request.form.response(dir, narinfo))
     }
 
     /// Returns the narinfo to serve; `None` if it cannot be written, because an old field of it has
@@ -523,39 +529,5 @@ impl CacheUpstreams {
             self.reader().admit_foreign(&info)?;
         }
         Ok(info)
-    }
-}
-
-impl Request {
-    /// Returns the response with the NAR that an upstream sends, or with a part of it.
-    fn nar(&self, joined: Joined) -> Response {
-        let Joined {
-            transfer,
-            reader,
-            len,
-        } = joined;
-        let body = |range| {
-            let body = UpstreamBody::new(Arc::clone(&transfer), reader, range);
-            Body::Source(Box::new(body))
-        };
-        let Some(len) = len else {
-            // A part of a file of unknown length cannot be named.
-            return small_nars::HEAD.response(body((0, None)));
-        };
-        match Part::of_range(self.range.as_deref(), len, BEYOND) {
-            Ok(part) => part.response(body((part.start, Some(part.end)))),
-            Err(unsatisfiable) => {
-                transfer.leave(reader);
-                unsatisfiable
-            }
-        }
-    }
-
-    /// Adds what every response to this request has.
-    pub(super) fn mark(&self, response: Response) -> Response {
-        match self.is_private {
-            true => response.header("Cache-Control", "private"),
-            false => response,
-        }
     }
 }

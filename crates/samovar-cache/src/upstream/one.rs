@@ -233,6 +233,11 @@ impl Upstream {
             .clone_into(&mut self.down.locked());
     }
 
+    /// Whether the upstream is not asked at present.
+    pub(super) fn is_down(&self) -> bool {
+        !self.down.locked().is_empty()
+    }
+
     /// Returns the status, for the metrics.
     pub(super) fn status(&self) -> UpstreamStatus {
         let counts = &self.counts;

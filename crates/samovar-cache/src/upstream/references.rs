@@ -22,7 +22,7 @@ use crate::route::upload::Resource;
 use crate::sync::{Locked, LowPriority};
 use crate::upstream::message::{LookedUp, Wanted};
 use crate::upstream::of_cache::CacheUpstreams;
-use crate::upstream::transfer::Transfer;
+use crate::upstream::transfer::{Places, Transfer};
 
 /// Interval at which the thread tries again to keep references that could not be kept before.
 const INTERVAL: Duration = Duration::from_secs(3600);
@@ -47,8 +47,8 @@ impl References {
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.ids.is_empty()
+    pub(super) fn ids(&self) -> &Arc<[usize]> {
+        &self.ids
     }
 }
 
@@ -81,13 +81,19 @@ pub(crate) fn or_narinfo(
     match (cache, route.resource()) {
         (Some(cache), Some(Resource::Narinfo(hash_part)))
             if response.status() == Status::NOT_FOUND
+                && !is_lost(cache, hash_part)
                 && matches!(head.method(), Method::Get | Method::Head) =>
         {
-            let ids = &cache.references.ids;
-            cache.narinfo(head, (hash_part, ids), Fixed::NoPath, is_private)
+            cache.narinfo(head, hash_part, true, Fixed::NoPath, is_private)
         }
         _ => response,
     }
+}
+
+/// Whether a path was uploaded and its file is lost: then it must be pushed again.
+pub(crate) fn is_lost(cache: &CacheUpstreams, hash_part: HashPart) -> bool {
+    let uploads = cache.uploads.as_ref();
+    uploads.is_some_and(|uploads| uploads.may_contain(hash_part))
 }
 
 /// Returns, for each of these paths, whether an upload may refer to it because an upstream has it.
@@ -115,7 +121,9 @@ pub(crate) fn have(cache: &Arc<CacheUpstreams>, hash_parts: &[HashPart]) -> Vec<
     }
     drop(sender);
     for (index, looked_up) in lend_slot(|| results.iter().collect::<Vec<_>>()) {
+        // What is down cannot send the path.
         if let LookedUp::Found(found) = looked_up
+            && !found.upstream.is_down()
             && cache.admit(&found.narinfo).is_ok()
         {
             are_there[index] = true;
@@ -186,7 +194,11 @@ fn keep_path(cache: &Arc<CacheUpstreams>, hash_part: HashPart) -> Vec<HashPart> 
         return Vec::new();
     };
     let nar_cache = cache.reader().shared.nar_cache.as_ref();
-    let places = (cache.upstreams.transfers(), nar_cache);
+    let places = Places {
+        transfers: cache.upstreams.transfers(),
+        nar_cache,
+        is_needed: true,
+    };
     let (sender, started) = mpsc::channel();
     let start = move |joined| {
         sender.send(joined).ok();

@@ -327,8 +327,8 @@ pub(super) fn file_len(narinfo: &NarInfo) -> Option<u64> {
 /// Compares the length of the file with the one in the narinfo, and returns it.
 pub(super) fn stated_len(narinfo: &NarInfo, len: Option<u64>) -> Result<Option<u64>, Failed> {
     match (file_len(narinfo), len) {
-        (Some(stated), Some(len)) if stated != len => Err(Failed::Trouble(format!(
-            "its NAR file has {len} bytes, but its narinfo says {stated}"
+        (Some(stated), Some(len)) if stated != len => Err(Failed::Wrong(format!(
+            "its NAR is wrong: the file has {len} bytes, but the narinfo says {stated}"
         ))),
         (stated, len) => Ok(stated.or(len)),
     }

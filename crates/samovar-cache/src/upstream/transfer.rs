@@ -23,15 +23,15 @@ use std::time::Duration;
 use samovar_http::Waker;
 use samovar_nix::NarHash;
 use samovar_nix::narinfo::Compression;
-use samovar_storage::kept::{self, Keeping};
+use samovar_storage::kept::Keeping;
 use samovar_verify::{Limits, Verified, VerifyError, verify_unnamed};
 
-use crate::known::nar_cache::{CachedNar, NarCache, Recording};
+use crate::known::nar_cache::{CachedNar, NarCache};
 use crate::sync::{Locked, unpoisoned};
 use crate::upstream::decompressors::Decompressors;
 use crate::upstream::one::{Counts, Found};
 use crate::upstream::request::{Failed, Said, Trouble, stated_len};
-use crate::upstream::window::{NarCopy, Window};
+use crate::upstream::window::{self, NarCopy, Window};
 
 /// Maximum length of a file that is received before the first response, in bytes, if it is written
 /// to the NAR cache. If a longer file is wrong, this turns out only after its first bytes were
@@ -93,12 +93,23 @@ pub(super) struct Joined {
     pub(super) len: Option<u64>,
 }
 
+/// Where the NARs of a cache are copied to.
+#[derive(Clone, Copy)]
+pub(super) struct Places<'a> {
+    pub(super) transfers: &'a Arc<Transfers>,
+    pub(super) nar_cache: Option<&'a Arc<NarCache>>,
+    /// Whether an uploaded path needs the path, so that it is kept beyond `keep-size`.
+    pub(super) is_needed: bool,
+}
+
 /// A NAR that arrives from an upstream.
 pub(super) struct Transfer {
     pub(super) found: Arc<Found>,
     transfers: Arc<Transfers>,
     /// The NAR cache for the copy; `None`: there is none.
     nar_cache: Option<Arc<NarCache>>,
+    /// See [`Places::is_needed`].
+    is_needed: bool,
     state: Mutex<State>,
     /// Signalled when a reader has read, or has left.
     read: Condvar,
@@ -160,16 +171,12 @@ pub(super) enum Piece {
 }
 
 impl Transfer {
-    /// Joins the transfer of a NAR, or starts one. `started` is called as soon as the upstream has
-    /// answered, or at once if it has answered before.
-    pub(super) fn join(
-        found: &Arc<Found>,
-        (transfers, nar_cache): (&Arc<Transfers>, Option<&Arc<NarCache>>),
-        started: Started,
-    ) {
+    /// Joins the transfer of a NAR, or starts one. `started` is called when the upstream has
+    /// answered, at once if it has.
+    pub(super) fn join(found: &Arc<Found>, places: Places<'_>, started: Started) {
         let narinfo = &found.narinfo;
         let key = (found.upstream.id(), narinfo.nar_hash, narinfo.compression);
-        let mut running = transfers.running.locked();
+        let mut running = places.transfers.running.locked();
         if running.len() >= KEPT_COUNT_MAX {
             running.retain(|_, transfer| transfer.strong_count() > 0);
         }
@@ -181,21 +188,19 @@ impl Transfer {
             },
             None => started,
         };
-        let new = Self::new(found, (transfers, nar_cache));
+        let new = Self::new(found, places);
         new.await_start(0, started);
         running.insert(key, Arc::downgrade(&new));
         drop(running);
         new.begin();
     }
 
-    fn new(
-        found: &Arc<Found>,
-        (transfers, nar_cache): (&Arc<Transfers>, Option<&Arc<NarCache>>),
-    ) -> Arc<Self> {
+    fn new(found: &Arc<Found>, places: Places<'_>) -> Arc<Self> {
         Arc::new(Self {
             found: Arc::clone(found),
-            transfers: Arc::clone(transfers),
-            nar_cache: nar_cache.cloned(),
+            transfers: Arc::clone(places.transfers),
+            nar_cache: places.nar_cache.cloned(),
+            is_needed: places.is_needed,
             state: Mutex::default(),
             read: Condvar::new(),
         })
@@ -240,7 +245,12 @@ impl Transfer {
     /// Begins a transfer of the same NAR for one reader alone, which has read `at` bytes and fell
     /// behind the window of this one.
     pub(super) fn begin_again(&self, at: u64) -> (Arc<Self>, u64) {
-        let new = Self::new(&self.found, (&self.transfers, self.nar_cache.as_ref()));
+        let places = Places {
+            transfers: &self.transfers,
+            nar_cache: self.nar_cache.as_ref(),
+            is_needed: self.is_needed,
+        };
+        let new = Self::new(&self.found, places);
         // The length was compared when this transfer started.
         let reader = new.await_start(at, Box::new(|_| {}));
         new.begin();
@@ -331,7 +341,7 @@ impl Transfer {
                 self.start(len, Phase::Complete);
                 // Clients do not wait until the disk is written.
                 if let Some((keeping, verified)) = kept {
-                    self.keep(keeping, verified);
+                    window::keep(&self.found, keeping, verified);
                 }
             }
             Err(failed) => self.fail(failed),
@@ -350,7 +360,7 @@ impl Transfer {
             Said::Found(file) => file,
         };
         let len = stated_len(narinfo, file.len())?;
-        let copy = self.copy(len);
+        let copy = NarCopy::begin(&self.found, self.nar_cache.as_ref(), self.is_needed, len);
         let whole_len_max = match copy {
             Some(_) => WHOLE_LEN_MAX,
             None => WHOLE_IN_MEMORY_LEN_MAX,
@@ -400,35 +410,8 @@ impl Transfer {
         Ok((len, kept))
     }
 
-    /// Starts the copy of a file of this length: in the storage, or else in the NAR cache.
-    fn copy(&self, len: Option<u64>) -> Option<NarCopy> {
-        let Found {
-            upstream, narinfo, ..
-        } = &*self.found;
-        if let Some(kept) = &upstream.kept {
-            match kept::begin(kept, len) {
-                Ok(keeping) => return Some(NarCopy::Kept(keeping)),
-                Err(reason) => upstream.not_kept(narinfo, &reason),
-            }
-        }
-        let form = (&narinfo.nar_hash, narinfo.compression);
-        let cache = self.nar_cache.as_ref()?;
-        let recording = Recording::start_upstream(cache, form, narinfo.nar_size, len?);
-        recording.map(NarCopy::Cached)
-    }
-
-    /// Publishes the path of a NAR that was received and verified as a kept path.
-    fn keep(&self, keeping: Keeping, verified: Verified) {
-        let Found {
-            upstream, narinfo, ..
-        } = &*self.found;
-        if let Err(reason) = keeping.finish(verified, narinfo.clone()) {
-            upstream.not_kept(narinfo, &reason);
-        }
-    }
-
-    /// Begins a phase in which readers get bytes of a file of this length, and tells the readers
-    /// that wait.
+    /// Begins a phase in which readers get bytes of a file of this length, and tells those who
+    /// wait.
     fn start(self: &Arc<Self>, len: Option<u64>, phase: Phase) {
         let mut state = self.state.locked();
         state.len = len;

@@ -5,9 +5,11 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use samovar_storage::kept::Keeping;
+use samovar_storage::kept::{self, Keeping};
+use samovar_verify::Verified;
 
-use crate::known::nar_cache::Recording;
+use crate::known::nar_cache::{NarCache, Recording};
+use crate::upstream::one::Found;
 use crate::upstream::transfer::Transfer;
 
 /// The copy of a NAR that arrives, from which readers read.
@@ -19,6 +21,30 @@ pub(super) enum NarCopy {
 }
 
 impl NarCopy {
+    /// Starts the copy of a file of this length: in the storage, or else in the NAR cache.
+    /// `is_needed`: whether the path is kept beyond `keep-size`.
+    pub(super) fn begin(
+        found: &Found,
+        nar_cache: Option<&Arc<NarCache>>,
+        is_needed: bool,
+        len: Option<u64>,
+    ) -> Option<Self> {
+        let Found {
+            upstream, narinfo, ..
+        } = found;
+        if let Some(kept) = &upstream.kept {
+            // A file of unknown length is not much longer than its NAR.
+            let len_max = len.unwrap_or(narinfo.nar_size.saturating_add(narinfo.nar_size / 8));
+            match kept::begin(kept, len_max, is_needed) {
+                Ok(keeping) => return Some(Self::Kept(keeping)),
+                Err(reason) => upstream.not_kept(narinfo, &reason),
+            }
+        }
+        let form = (&narinfo.nar_hash, narinfo.compression);
+        let recording = Recording::start_upstream(nar_cache?, form, narinfo.nar_size, len?);
+        recording.map(Self::Cached)
+    }
+
     fn file(&self) -> &Arc<File> {
         match self {
             Self::Kept(keeping) => keeping.file(),
@@ -38,6 +64,13 @@ impl NarCopy {
                 appended.ok_or_else(|| io::ErrorKind::StorageFull.into())
             }
         }
+    }
+}
+
+/// Publishes a NAR that was received and verified as one that is kept.
+pub(super) fn keep(found: &Found, keeping: Keeping, verified: Verified) {
+    if let Err(reason) = keeping.finish(verified, found.narinfo.clone()) {
+        found.upstream.not_kept(&found.narinfo, &reason);
     }
 }
 

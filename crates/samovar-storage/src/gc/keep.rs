@@ -27,7 +27,7 @@ pub enum Verdict {
 /// refers to it. If the kept paths of a cache exceed its retention size, the paths that were not
 /// used for the longest time are deleted first, but never one that is pinned, young, used within
 /// [`Rules::young`], or in the closure of a kept path of another cache. A use of a path counts as a
-/// use of its closure.
+/// use of its closure. A path of an upstream keeps no other path, unless an uploaded path needs it.
 pub(crate) fn decide(
     graph: &Graph,
     retentions: &Retentions,
@@ -36,15 +36,22 @@ pub(crate) fn decide(
 ) -> Vec<Verdict> {
     let retentions = graph.caches.iter().map(|name| retentions.of(name));
     let retentions: Vec<&Retention> = retentions.collect();
+    let caches = graph.caches.iter();
+    let are_of_upstreams: Vec<bool> = caches.map(|name| is_of_upstream(name)).collect();
     let mut kept = vec![false; graph.paths.len()];
     let mut needed = vec![false; graph.paths.len()];
+    let mut of_upstreams = Vec::new();
     for (index, path) in graph.paths.iter().enumerate() {
         let is_used = |time: i64| path.used_at >= now - time - RECORD_DELAY;
         let young = path
             .retention
             .map_or(rules.young, |time| time.min(rules.young));
-        needed[index] = path.registered_at > now - young || is_used(young);
-        kept[index] = path.retention.is_none_or(is_used);
+        let is_needed = path.registered_at > now - young || is_used(young);
+        let is_kept = path.retention.is_none_or(is_used);
+        match are_of_upstreams[path.cache as usize] {
+            true => of_upstreams.push((index, is_needed, is_kept)),
+            false => (needed[index], kept[index]) = (is_needed, is_kept),
+        }
     }
     for index in &graph.pinned {
         needed[*index as usize] = true;
@@ -54,6 +61,11 @@ pub(crate) fn decide(
         *kept |= needed;
     }
     spread(graph, &mut kept);
+    for (index, is_needed, is_kept) in of_upstreams {
+        // What kept uploads need is needed.
+        needed[index] |= kept[index] || is_needed;
+        kept[index] |= is_kept || is_needed;
+    }
     let mut verdicts: Vec<Verdict> = kept
         .iter()
         .map(|kept| {
@@ -65,30 +77,9 @@ pub(crate) fn decide(
         })
         .collect();
     if retentions.iter().any(|retention| retention.size.is_some()) {
-        add_outer(graph, &kept, &mut needed);
         shrink(graph, &retentions, &needed, &mut verdicts);
     }
     verdicts
-}
-
-/// Marks the paths of upstreams that kept uploaded paths need, with their closures.
-fn add_outer(graph: &Graph, kept: &[bool], marked: &mut [bool]) {
-    let mut is_changed = false;
-    let caches = graph.caches.iter();
-    let are_of_upstreams: Vec<bool> = caches.map(|name| is_of_upstream(name)).collect();
-    for (index, path) in graph.paths.iter().enumerate() {
-        if !kept[index] || are_of_upstreams[path.cache as usize] {
-            continue;
-        }
-        for reference in graph.references(index) {
-            let is_outer = graph.paths[reference].cache != path.cache;
-            is_changed |= is_outer && !marked[reference];
-            marked[reference] |= is_outer;
-        }
-    }
-    if is_changed {
-        spread(graph, marked);
-    }
 }
 
 /// Extends the marks from the marked paths to their closures.

@@ -28,7 +28,8 @@ const DUMP: [&str; 5] = [
      'generation', generation, 'removed_at', removed_at) \
      from removed_pin join cache on cache.id = cache_id order by cache_id, removed_pin.name",
     "select json_object('kind', 'use', 'cache', cache.name, 'path', hex(hash_part), \
-     'at', used_at) from path join cache on cache.id = cache_id order by path.id",
+     'at', used_at) from path join cache on cache.id = cache_id \
+     where cache.name not like 'upstream:%' order by path.id",
     concat!(
         "select json_object('kind', 'mirrored-cache', 'name', name) from cache where id = ",
         mirrored_id!()
@@ -70,9 +71,9 @@ pub(crate) fn today(database: &Sqlite) -> Result<String, StorageError> {
     })
 }
 
-/// Calls `write` with a line of JSON for each token, each pin, the last use of each path, the
-/// mirrored cache, and the narinfo of each path of another cache. Returns the fault of the
-/// first path that is left out because its row is damaged.
+/// Calls `write` with a line of JSON for each token, each pin, the last use of each uploaded path,
+/// the mirrored cache, and the narinfo of each uploaded path of another cache. Returns the fault of
+/// the first path that is left out because its row is damaged.
 ///
 /// # Errors
 ///
@@ -221,7 +222,8 @@ fn dump_paths(
         "select cache_id, cache.name, store_dir, hash_part \
          from path join cache on cache.id = cache_id \
          where cache_id is not (select cast(value as integer) from meta \
-             where meta.key = 'mirrored-cache') order by path.id",
+             where meta.key = 'mirrored-cache') and cache.name not like 'upstream:%' \
+         order by path.id",
     )?;
     let mut fault = None;
     let mut rows = paths.query([])?;

@@ -61,6 +61,11 @@ pub struct GraphPath {
 pub type Times<'a> = dyn Fn(&str, &str) -> Option<i64> + 'a;
 
 impl Graph {
+    /// Whether a path is one of an upstream, which is kept.
+    pub(crate) fn is_of_upstream(&self, index: usize) -> bool {
+        is_of_upstream(&self.caches[self.paths[index].cache as usize])
+    }
+
     /// Returns the indices of a path's references.
     pub(crate) fn references(&self, index: usize) -> impl Iterator<Item = usize> + '_ {
         let range = self.starts[index] as usize..self.starts[index + 1] as usize;
@@ -361,8 +366,9 @@ pub(crate) fn free_keys(database: &Sqlite, before: i64) -> Result<(), StorageErr
     Ok(())
 }
 
-/// Returns each reference as the indices of a path and of the path to which it refers. A reference
-/// that is outside of the cache is one to the paths of upstreams that are kept.
+/// Returns each reference as the indices of a path and of the path to which it refers. If an upload
+/// refers to a path outside of its cache, that is a path of an upstream, if it is kept. If a path
+/// of an upstream refers to a path outside of its cache, that may be any path.
 fn edges(
     transaction: &Connection,
     graph: &Graph,
@@ -374,19 +380,20 @@ fn edges(
     while let Some(row) = rows.next()? {
         edges.push((position(ids, &row.get(0)?)?, position(ids, &row.get(1)?)?));
     }
-    let kept = kept(transaction, graph, ids)?;
-    if !kept.is_empty() {
+    if graph.caches.iter().any(|name| is_of_upstream(name)) {
+        let by_hash_part = by_hash_part(transaction, ids)?;
+        let is_kept = |index: u32| graph.is_of_upstream(index as usize);
         let mut statement =
             transaction.prepare("select referrer, base_name from outer_reference")?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
             let hash_part = base_name(&row.get::<_, String>(1)?)?.hash_part();
             let referrer = position(ids, &row.get(0)?)?;
-            let from = kept.partition_point(|(other, _)| *other < hash_part);
-            let same = kept[from..]
-                .iter()
-                .take_while(|(other, _)| *other == hash_part);
-            edges.extend(same.map(|(_, index)| (referrer, *index)));
+            let from = by_hash_part.partition_point(|(other, _)| *other < hash_part);
+            let same = by_hash_part[from..].iter();
+            let same = same.take_while(|(other, _)| *other == hash_part);
+            let reached = same.filter(|(_, index)| is_kept(referrer) || is_kept(*index));
+            edges.extend(reached.map(|(_, index)| (referrer, *index)));
         }
     }
     edges.sort_unstable();
@@ -394,27 +401,20 @@ fn edges(
     Ok(edges)
 }
 
-/// Returns the paths of upstreams that are kept: their hash parts, sorted, with their indices.
-fn kept(
+/// Returns the hash parts of all paths with their indices, sorted.
+fn by_hash_part(
     transaction: &Connection,
-    graph: &Graph,
     ids: &[i64],
 ) -> Result<Vec<(HashPart, u32)>, StorageError> {
-    if !graph.caches.iter().any(|name| is_of_upstream(name)) {
-        return Ok(Vec::new());
-    }
     let mut statement = transaction.prepare("select id, hash_part from path")?;
     let mut rows = statement.query([])?;
-    let mut kept = Vec::new();
+    let mut found = Vec::with_capacity(ids.len());
     while let Some(row) = rows.next()? {
         let index = position(ids, &row.get(0)?)?;
-        let cache = graph.paths[index as usize].cache;
-        if is_of_upstream(&graph.caches[cache as usize]) {
-            kept.push((HashPart::from_bytes(row.get(1)?), index));
-        }
+        found.push((HashPart::from_bytes(row.get(1)?), index));
     }
-    kept.sort_unstable();
-    Ok(kept)
+    found.sort_unstable();
+    Ok(found)
 }
 
 /// Sets the references of all paths. `edges`: as of [`edges`], sorted.

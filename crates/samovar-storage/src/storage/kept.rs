@@ -21,6 +21,7 @@ use crate::error::StorageError;
 use crate::gc::Retention;
 use crate::metadata::{NewNar, OWN_LEN, Published, StoredPath, nars, paths};
 use crate::objects::{NewObject, Space};
+use crate::storage::arriving::Arriving;
 use crate::storage::nar::{NewFile, object_key, store};
 use crate::storage::{StoredCache, narinfo};
 use crate::verify::Verified;
@@ -54,6 +55,7 @@ pub struct Keeping {
     object: NewObject,
     /// The same file, for readers.
     file: Arc<File>,
+    arriving: Arriving,
 }
 
 /// Reason why a path of an upstream is not kept. `Display` prints a fragment for messages.
@@ -95,21 +97,46 @@ pub fn check(stored: &StoredCache, file_size: Option<u64>) -> Result<(), NotKept
     }
 }
 
-/// Begins to keep a NAR file. `file_size`: its length in bytes, if it is known.
+/// Begins to keep a NAR file. `len_max`: its maximum length, in bytes. `is_needed`: whether an
+/// uploaded path needs the path, which is then kept whatever the size of the kept paths is.
 ///
 /// # Errors
 ///
 /// Any [`NotKept`].
-pub fn begin(stored: &StoredCache, file_size: Option<u64>) -> Result<Keeping, NotKept> {
-    check(stored, file_size)?;
-    let object = stored.storage.objects.create()?;
+pub fn begin(stored: &StoredCache, len_max: u64, is_needed: bool) -> Result<Keeping, NotKept> {
+    let mut stored = stored.clone();
+    if is_needed {
+        stored.quota = None;
+    }
+    let storage = &*stored.storage;
+    if stored.disk_hangs() {
+        return Err(NotKept::Hangs);
+    }
+    let check = |of_cache: u64, all: u64| {
+        check_size(&stored, of_cache.saturating_add(len_max))?;
+        let Some(Space { free, total }) = storage.objects.space()? else {
+            return Ok(());
+        };
+        let needed = FREE_MIN
+            .min(total / FREE_SHARE)
+            .saturating_add(len_max)
+            .saturating_add(all);
+        match free < needed {
+            true => Err(NotKept::Disk(free)),
+            false => Ok(()),
+        }
+    };
+    let len = len_max.saturating_add(OWN_LEN);
+    let arriving = storage.arriving.count(stored.id, len, check)?;
+    let object = storage.objects.create()?;
     let file = object
         .file()
         .map_err(|error| StorageError::file("cannot open a file in", TMP, error))?;
     Ok(Keeping {
-        stored: stored.clone(),
         object,
         file: Arc::new(file),
+        arriving,
+        stored,
     })
 }
 
@@ -152,7 +179,12 @@ impl Keeping {
     ///
     /// Any [`NotKept`].
     pub fn finish(self, verified: Verified, info: NarInfo) -> Result<(), NotKept> {
-        let Self { stored, object, .. } = self;
+        let Self {
+            stored,
+            object,
+            arriving,
+            ..
+        } = self;
         let storage = &*stored.storage;
         check_size(&stored, verified.file_size)?;
         let name = FileName::new(verified.file_hash, verified.compression);
@@ -167,6 +199,7 @@ impl Keeping {
         let nar_id = nars::row(&storage.metadata, name.file_hash())?.ok_or(NotKept::Deleted)?;
         let path = narinfo::of_narinfo(&stored, nar_id, info, &|_| true);
         let published = narinfo::publish(&stored, Arc::new(vec![path]), &|_| true)?;
+        drop(arriving);
         if let Some(quota) = stored.quota
             && stored.used_of_quota()? > quota - quota / 20
         {

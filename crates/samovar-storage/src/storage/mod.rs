@@ -1,5 +1,6 @@
 //! [`Storage`]: the files, the database and the index of uploaded paths.
 
+mod arriving;
 pub mod backup;
 pub mod browse;
 mod cache;
@@ -56,6 +57,7 @@ pub use self::counters::CollectorStatistics;
 pub use self::lost::LostFile;
 pub use self::statistics::Statistics;
 
+use self::arriving::ArrivingLens;
 use self::counters::Counters;
 use self::loose::{LooseBytes, NarOfToken};
 use self::lost::{OnLost, Place, place_of_nars};
@@ -85,6 +87,7 @@ pub struct Storage {
     changing: Mutex<()>,
     pub(crate) seen_tokens: SeenTokens,
     pub(crate) loose_bytes: Arc<LooseBytes>,
+    pub(crate) arriving: ArrivingLens,
     /// Uses of paths that are not written to the database yet.
     pub(crate) uses: Mutex<Uses>,
     pub(crate) retentions: Mutex<Retentions>,
@@ -100,7 +103,8 @@ pub struct Storage {
     /// [`backup::state`]: crate::metadata::backup::state
     pub(crate) last_backup: Mutex<Option<(String, Instant)>>,
     mirror: RwLock<Mirror>,
-    /// Whether the directory may lack files of the mirror.
+    /// Whether the directory may lack files of the mirror. At the start, it may: an earlier process
+    /// may have been killed before it wrote the last ones.
     pub(crate) is_mirror_behind: AtomicBool,
     /// Whether an upload was refused because of the quota of its cache.
     pub(crate) is_over_quota: AtomicBool,
@@ -178,6 +182,7 @@ impl Storage {
             changing: Mutex::default(),
             seen_tokens: SeenTokens::default(),
             loose_bytes: Arc::default(),
+            arriving: ArrivingLens::default(),
             uses: Mutex::default(),
             retentions: Mutex::default(),
             store_id,
@@ -186,7 +191,6 @@ impl Storage {
             jumps: Mutex::new(Jumps::new(clock() - boot_seconds())),
             last_backup: Mutex::default(),
             mirror: RwLock::default(),
-            // An earlier process may have been killed before it wrote the last files.
             is_mirror_behind: AtomicBool::new(true),
             is_over_quota: AtomicBool::new(false),
             is_usable: AtomicBool::new(true),
