@@ -100,6 +100,9 @@ const REPLACED: Field = (MISS, "replaced");
 /// The files of the path are damaged.
 pub(crate) const DAMAGED: Field = (MISS, "damaged");
 
+/// The path was uploaded, and deleted since.
+const COLLECTED: Field = (MISS, "collected");
+
 /// A browser must show as text what clients have sent or builds have printed.
 pub(crate) const NOSNIFF: Field = ("X-Content-Type-Options", "nosniff");
 
@@ -212,6 +215,63 @@ impl Fixed {
     fn prepared(self) -> Prepared {
         self.head().prepared(self.body().as_bytes())
     }
+}
+
+/// Why the server itself does not have a path.
+#[derive(Debug, Clone)]
+pub(crate) struct Absence {
+    fixed: Fixed,
+    /// When the path was deleted, in seconds since 1970; `None`: unknown.
+    deleted_at: Option<i64>,
+}
+
+impl Absence {
+    /// `refusal`: the response of the store; `None`: it has no such path. `deleted_at`: when an
+    /// uploaded path was deleted, in seconds since 1970.
+    pub(crate) fn new(refusal: Option<Fixed>, deleted_at: Option<i64>) -> Self {
+        Self {
+            fixed: refusal.unwrap_or(Fixed::NoPath),
+            deleted_at,
+        }
+    }
+
+    /// Whether an uploaded path was deleted.
+    pub(crate) fn is_deletion(&self) -> bool {
+        self.deleted_at.is_some()
+    }
+
+    /// Returns the word for scripts; `None`: the server has never had the path.
+    pub(crate) fn reason(&self) -> Option<&'static str> {
+        let deleted = self.deleted_at.map(|_| COLLECTED.1);
+        self.fixed.reason().or(deleted)
+    }
+
+    /// Returns the text of the response.
+    pub(crate) fn body(&self) -> String {
+        let body = self.fixed.body();
+        match self.deleted_at {
+            None => body.to_owned(),
+            Some(at) => format!("{body}The uploaded path was deleted on {}.\n", day(at)),
+        }
+    }
+
+    /// Returns the response of a server without upstreams.
+    pub(crate) fn response(&self) -> Response {
+        match self.deleted_at {
+            None => self.fixed.response(),
+            Some(_) => Response::text(Status::NOT_FOUND, self.body())
+                .header(MISS, self.reason().unwrap_or(ABSENT.1)),
+        }
+    }
+}
+
+/// Formats a time in seconds since 1970 as the date of its day, `2026-11-29`.
+pub(crate) fn day(seconds: i64) -> String {
+    let time = time::OffsetDateTime::from_unix_timestamp(seconds);
+    time.map_or_else(
+        |_out_of_range| "?".to_owned(),
+        |time| time.date().to_string(),
+    )
 }
 
 /// All fixed responses in the form that I/O threads send.

@@ -156,3 +156,54 @@ fn damage(relay: &Relay, path: &str) {
     fs::set_permissions(&real, permissions).unwrap();
     fs::write(&real, "wrong").unwrap();
 }
+
+#[test]
+fn a_path_that_was_deleted_says_when() {
+    let site = Site::new();
+    site.configure(
+        &sample_store(),
+        "[caches.main]\nprefix = \"/\"\n[caches.policy]\n\
+         policy.deny = [{ names = [\"no-such\"] }]\n",
+    );
+    let server = site.start();
+    let mut connection = Connection::connect(server.address);
+    for (cache, prefix, word) in [("main", "", "collected"), ("policy", "/policy", "absent")] {
+        let uploaded = MadePath::new("uploaded");
+        let token = site.token(&["--cache", cache, "--name", cache]);
+        for (target, body) in [
+            (uploaded.file_target(), uploaded.file.clone()),
+            (uploaded.target(), uploaded.narinfo().into_bytes()),
+        ] {
+            let kept = server.put(&token, &format!("{prefix}{target}"), body);
+            assert_eq!(kept.status, 200, "{}", kept.text());
+        }
+        let target = format!("{prefix}{}", uploaded.target());
+        assert_eq!(connection.get(&target).status, 200);
+        let mut delete = support::samovar();
+        delete.args(["cache", "delete", "--yes", "--config"]);
+        testkit::process::output(delete.arg(site.config()).arg(cache));
+        for _ in 0..2 {
+            let missing = connection.get(&target);
+            assert_eq!(missing.status, 404);
+            assert_eq!(missing.header("Samovar-Miss"), Some(word));
+            let text = missing.text();
+            assert!(text.starts_with("No such path.\n"), "{text}");
+            assert_eq!(
+                text.contains("The uploaded path was deleted on 20"),
+                word == "collected",
+                "{text}"
+            );
+        }
+        // Another upload of the path ends this.
+        let again = MadePath::new("uploaded");
+        assert_eq!(again.target(), uploaded.target());
+        let token = site.token(&["--cache", cache, "--name", "again"]);
+        for (target, body) in [
+            (again.file_target(), again.file.clone()),
+            (again.target(), again.narinfo().into_bytes()),
+        ] {
+            server.put(&token, &format!("{prefix}{target}"), body);
+        }
+        assert_eq!(connection.get(&target).status, 200);
+    }
+}

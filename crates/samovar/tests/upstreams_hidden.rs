@@ -67,6 +67,12 @@ impl Denied {
             seen(&self.relay.get(&target))
         };
         assert_eq!(nar(&CACHE.low), nar(&nowhere(number + 100)));
+        // Another NAR than the one that the path has.
+        let other = |path: &str| {
+            let target = format!("/nar/{}-{:0>52}.nar.xz", hash_part(path), 0);
+            seen(&self.relay.get(&target))
+        };
+        assert_eq!(other(&CACHE.low), other(&nowhere(number + 300)));
         let bulk = |path: &str| {
             let body = format!("{}\n", hash_part(path));
             let mut client = Connection::connect(self.relay.address);

@@ -44,7 +44,7 @@ use samovar_storage::StoredCache;
 
 use crate::narinfo::narinfos::Narinfos;
 use crate::reader::Reader;
-use crate::refusal::{ABSENT, DAMAGED, Refusal};
+use crate::refusal::{self, ABSENT, DAMAGED, Refusal};
 use crate::route::Route;
 use crate::route::page::PageRoute;
 use crate::upstream::CacheUpstreams;
@@ -271,6 +271,11 @@ impl View<'_> {
             h1 { "No such path" }
             p {
                 "This cache has no store path with this hash. It may have been garbage collected."
+            }
+            @if let (Some(hash_part), Some(stored)) = (hash_part, self.cache.stored)
+                && let Some(at) = stored.deleted_at(hash_part)
+            {
+                p { "The uploaded path was deleted on " (refusal::day(at)) "." }
             }
             @if let (Some(hash_part), Some(_)) = (hash_part, self.cache.upstreams) {
                 p {

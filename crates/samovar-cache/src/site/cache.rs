@@ -31,7 +31,7 @@ use crate::narinfo::narinfos::{NarinfoMemory, Narinfos};
 use crate::pages::{self, PagedCache, PagesConfig};
 use crate::prepared::may_go_inline;
 use crate::reader::Reader;
-use crate::refusal::{Fixed, Refusal};
+use crate::refusal::{Absence, Fixed, Refusal};
 use crate::route::upload::UploadRoute;
 use crate::route::{Route, path};
 use crate::site::about::{About, Facts};
@@ -328,8 +328,9 @@ impl Cache {
             false => policy.rules_out(&hash_part),
         };
         if is_absent {
-            let uploads = self.uploads.as_ref();
-            if uploads.is_some_and(|stored| stored.may_contain(hash_part)) {
+            if let Some(stored) = &self.uploads
+                && (stored.may_contain(hash_part) || stored.deleted_at(hash_part).is_some())
+            {
                 return self.pass_on(route, reply);
             }
             let Some(upstreams) = &self.upstreams else {
@@ -485,18 +486,17 @@ impl Cache {
         {
             return response;
         }
-        let own = match &found {
-            Err(refusal) => refusal.answer(),
-            Ok(_) => Fixed::NoPath,
-        };
+        let refusal = found.as_ref().err().map(|refusal| refusal.answer());
+        let own = Absence::new(refusal, upload::deleted_at(uploads, of_store));
         if is_absent
             && let Some(upstreams) = &self.upstreams
-            && let Some(response) = upstreams.find(head, route, own, self.is_private())
+            && let Some(response) = upstreams.find(head, route, own.clone(), self.is_private())
         {
             return response;
         }
         match found {
             Ok(Some(response)) => response,
+            _ if is_absent && own.is_deletion() => own.response(),
             Ok(None) => self.nothing(head, of_store),
             Err(refusal) => {
                 self.shared.report(&format_args!("{head:?}"), refusal);

@@ -34,6 +34,16 @@ pub(crate) fn writes(stored: &StoredCache, method: Method, route: &Route) -> boo
     is_change && !stored.disk_hangs()
 }
 
+/// Returns when the uploaded path of this route was deleted, in seconds since 1970; `None`:
+/// unknown. Never blocks on a disk.
+pub(crate) fn deleted_at(stored: Option<&StoredCache>, route: &Route) -> Option<i64> {
+    let hash_part = match route {
+        Route::Page(_) | Route::Log(_) => None,
+        route => route.hash_part(),
+    };
+    stored?.deleted_at(hash_part?)
+}
+
 /// Answers a GET or HEAD from uploaded paths, after the live Nix store had nothing with this URL.
 /// Returns `None` if nothing is uploaded there, either: then the store's answer says why there is
 /// none.

@@ -75,7 +75,7 @@ use crate::upstream::CacheUpstreams;
 
 pub(crate) use self::authorize::may_read_pins;
 pub(crate) use self::bulk::Uploaded;
-pub(crate) use self::get::{find, reads_files, writes};
+pub(crate) use self::get::{deleted_at, find, reads_files, writes};
 #[cfg(fuzzing)]
 pub(crate) use self::pin::fuzzing;
 

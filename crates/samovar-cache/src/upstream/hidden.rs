@@ -13,7 +13,7 @@ use crate::upstream::message::{LookedUp, Wanted};
 use crate::upstream::of_cache::CacheUpstreams;
 use crate::upstream::of_client::Request;
 
-/// Responds about a path that the policy hides, or about which it cannot decide.
+/// Responds about a path that is absent or that the policy hides, or about which it cannot decide.
 pub(super) fn respond(
     cache: &Arc<CacheUpstreams>,
     hash_part: HashPart,
@@ -24,12 +24,16 @@ pub(super) fn respond(
     if !refusal.is_absence() {
         return responder.respond(request.mark(refusal.answer().response()));
     }
+    if cache.reader().policy.is_open_to_foreign() {
+        let response = cache.misses.absent(&request.own);
+        return responder.respond(request.mark(response));
+    }
     let wanted = Wanted::path(stand_in(cache, hash_part));
     let (of, via) = (Arc::clone(cache), Arc::clone(&request.via));
     let done = move |looked_up: LookedUp| {
         let response = match looked_up {
-            LookedUp::Unknown(miss) => of.misses.unknown(request.own, &miss),
-            LookedUp::Found(_) | LookedUp::Absent(_) => of.misses.absent(request.own),
+            LookedUp::Unknown(miss) => of.misses.unknown(&request.own, &miss),
+            LookedUp::Found(_) | LookedUp::Absent(_) => of.misses.absent(&request.own),
         };
         responder.respond(request.mark(response));
     };

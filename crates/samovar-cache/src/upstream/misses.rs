@@ -6,7 +6,7 @@ use samovar_http::http::Status;
 use samovar_http::{Prepared, Response};
 use samovar_upstream::settings::WhenDown;
 
-use crate::refusal::{ABSENT, Fixed, MISS, TEXT};
+use crate::refusal::{ABSENT, Absence, Fixed, MISS, TEXT};
 use crate::upstream::message::Miss;
 
 /// The responses of one cache.
@@ -40,14 +40,14 @@ impl Misses {
     }
 
     /// Returns the response about a path that all upstreams lack.
-    pub(super) fn absent(&self, own: Fixed) -> Response {
+    pub(super) fn absent(&self, own: &Absence) -> Response {
         let text = format!("{}{}", own.body(), self.reasons);
         let word = own.reason().unwrap_or(ABSENT.1);
         Response::text(Status::NOT_FOUND, text).header(MISS, word)
     }
 
     /// Returns the response if no upstream has the path and not all have said so.
-    pub(super) fn unknown(&self, own: Fixed, miss: &Miss) -> Response {
+    pub(super) fn unknown(&self, own: &Absence, miss: &Miss) -> Response {
         match self.when_down {
             WhenDown::Miss => Self::missing(own, "upstream-down", miss),
             WhenDown::Error => {
@@ -58,8 +58,8 @@ impl Misses {
     }
 
     /// Returns a 404. `word`: the reason, for scripts, if the server itself has none.
-    pub(super) fn missing(own: Fixed, word: &'static str, miss: &Miss) -> Response {
-        let text = miss.text(own.body());
+    pub(super) fn missing(own: &Absence, word: &'static str, miss: &Miss) -> Response {
+        let text = miss.text(&own.body());
         Response::text(Status::NOT_FOUND, text).header(MISS, own.reason().unwrap_or(word))
     }
 }

@@ -21,7 +21,7 @@ use crate::narinfo::narinfos::{Answer, Narinfos};
 use crate::narinfo::rendered::{Narinfo, Rendered};
 use crate::prepared::may_go_inline;
 use crate::reader::Reader;
-use crate::refusal::{Fixed, Refusal};
+use crate::refusal::{Absence, Fixed, Refusal};
 use crate::route::Route;
 use crate::upstream::all::Upstreams;
 use crate::upstream::hidden;
@@ -194,7 +194,7 @@ impl CacheUpstreams {
         self: &Arc<Self>,
         head: Head<'_>,
         route: &Route,
-        own: Fixed,
+        own: Absence,
         is_private: bool,
     ) -> Option<Response> {
         let (hash_part, nar_hash, compression) = match route {
@@ -256,7 +256,7 @@ impl CacheUpstreams {
         head: Head<'_>,
         hash_part: HashPart,
         is_push: bool,
-        own: Fixed,
+        own: Absence,
         is_private: bool,
     ) -> Response {
         let request = match self.request(head, own, is_private) {
@@ -278,7 +278,7 @@ impl CacheUpstreams {
             let response = match looked_up {
                 // What is down cannot send the path that the client would not push.
                 LookedUp::Found(found) if is_push && found.upstream.is_down() => {
-                    cache.misses.absent(request.own)
+                    cache.misses.absent(&request.own)
                 }
                 LookedUp::Found(found) => return cache.respond_found(&found, request, responder),
                 LookedUp::Absent(since) => {
@@ -286,9 +286,9 @@ impl CacheUpstreams {
                         let until = since + cache.config.negative_ttl;
                         cache.remember(hash_part, Known::Absent, until);
                     }
-                    cache.misses.absent(request.own)
+                    cache.misses.absent(&request.own)
                 }
-                LookedUp::Unknown(miss) => cache.misses.unknown(request.own, &miss),
+                LookedUp::Unknown(miss) => cache.misses.unknown(&request.own, &miss),
             };
             responder.respond(request.mark(response));
         };
@@ -314,7 +314,7 @@ impl CacheUpstreams {
         head: Head<'_>,
         hash_part: HashPart,
         (nar_hash, compression): (NarHash, Compression),
-        own: Fixed,
+        own: Absence,
         is_private: bool,
     ) -> Response {
         let request = match self.request(head, own, is_private) {
@@ -361,12 +361,13 @@ impl CacheUpstreams {
         let done = move |looked_up: LookedUp| {
             let found = match looked_up {
                 LookedUp::Found(found) => found,
+                // A hidden path that has another NAR, too.
                 LookedUp::Absent(_) => {
-                    let response = cache.misses.absent(request.own);
-                    return responder.respond(request.mark(response));
+                    let of = wanted.hash_part;
+                    return hidden::respond(&cache, of, Refusal::Absent, request, responder);
                 }
                 LookedUp::Unknown(miss) => {
-                    let response = cache.misses.unknown(request.own, &miss);
+                    let response = cache.misses.unknown(&request.own, &miss);
                     return responder.respond(request.mark(response));
                 }
             };
@@ -463,12 +464,12 @@ impl CacheUpstreams {
 
     /// Returns the parts of a request that matter later. The error is the response to a request
     /// that must not be passed on, because it has come from this server.
-    fn request(&self, head: Head<'_>, own: Fixed, is_private: bool) -> Result<Request, Response> {
+    fn request(&self, head: Head<'_>, own: Absence, is_private: bool) -> Result<Request, Response> {
         let Some(via) = self.via(head) else {
             let miss = Miss {
                 reasons: vec!["the upstreams ask each other in a circle".to_owned()],
             };
-            return Err(Misses::missing(own, "circle", &miss));
+            return Err(Misses::missing(&own, "circle", &miss));
         };
         Ok(Request {
             is_head: head.method() == Method::Head,

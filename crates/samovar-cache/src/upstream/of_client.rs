@@ -7,7 +7,7 @@ use samovar_http::{Body, Response};
 use crate::answer::nar::Part;
 use crate::known::small_nars;
 use crate::narinfo::form::NarinfoForm;
-use crate::refusal::Fixed;
+use crate::refusal::Absence;
 use crate::upstream::body::UpstreamBody;
 use crate::upstream::transfer::Joined;
 
@@ -27,7 +27,7 @@ pub(super) struct Request {
     /// Whether the response is for this client alone.
     pub(super) is_private: bool,
     /// What the server answers without upstreams.
-    pub(super) own: Fixed,
+    pub(super) own: Absence,
 }
 
 impl Request {

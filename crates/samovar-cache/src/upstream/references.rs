@@ -16,7 +16,7 @@ use samovar_http::{Head, Response, lend_slot};
 use samovar_nix::{HashPart, StorePath};
 use samovar_storage::{StorageError, kept};
 
-use crate::refusal::Fixed;
+use crate::refusal::Absence;
 use crate::route::Route;
 use crate::route::upload::Resource;
 use crate::sync::{Locked, LowPriority};
@@ -84,7 +84,7 @@ pub(crate) fn or_narinfo(
                 && !is_lost(cache, hash_part)
                 && matches!(head.method(), Method::Get | Method::Head) =>
         {
-            cache.narinfo(head, hash_part, true, Fixed::NoPath, is_private)
+            cache.narinfo(head, hash_part, true, Absence::new(None, None), is_private)
         }
         _ => response,
     }

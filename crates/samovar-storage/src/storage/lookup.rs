@@ -14,6 +14,14 @@ impl StoredCache {
         self.storage.index().may_contain(self.id, hash_part)
     }
 
+    /// Returns when this process has noticed that an uploaded path was deleted, in seconds since
+    /// 1970. `None`: it was not, or a policy of the cache may hide it. Never blocks on a disk.
+    #[must_use]
+    pub fn deleted_at(&self, hash_part: HashPart) -> Option<i64> {
+        let at = self.storage.collected.at((self.id, hash_part))?;
+        (self.hides.is_none() && !self.may_contain(hash_part)).then_some(at)
+    }
+
     /// Returns whether an uploaded path with this hash part is in the index in memory.
     pub(super) fn surely_contains(&self, hash_part: HashPart) -> bool {
         let index = self.storage.index();

@@ -4,6 +4,7 @@ mod arriving;
 pub mod backup;
 pub mod browse;
 mod cache;
+mod collected;
 pub(crate) mod counters;
 mod hidden;
 pub mod kept;
@@ -58,6 +59,7 @@ pub use self::lost::LostFile;
 pub use self::statistics::Statistics;
 
 use self::arriving::ArrivingLens;
+use self::collected::Collected;
 use self::counters::Counters;
 use self::loose::{LooseBytes, NarOfToken};
 use self::lost::{OnLost, Place, place_of_nars};
@@ -88,6 +90,7 @@ pub struct Storage {
     pub(crate) seen_tokens: SeenTokens,
     pub(crate) loose_bytes: Arc<LooseBytes>,
     pub(crate) arriving: ArrivingLens,
+    collected: Collected,
     /// Uses of paths that are not written to the database yet.
     pub(crate) uses: Mutex<Uses>,
     pub(crate) retentions: Mutex<Retentions>,
@@ -152,6 +155,7 @@ impl Storage {
     }
 
     /// Opens the storage in a directory whose kind was checked.
+    // Long: it names each field.
     pub(crate) fn of_prepared(
         root: &Path,
         store_dir: &StoreDir,
@@ -183,6 +187,7 @@ impl Storage {
             seen_tokens: SeenTokens::default(),
             loose_bytes: Arc::default(),
             arriving: ArrivingLens::default(),
+            collected: Collected::default(),
             uses: Mutex::default(),
             retentions: Mutex::default(),
             store_id,
@@ -409,6 +414,7 @@ impl Storage {
         if paths::exists(&self.metadata, cache, hash_part)? {
             return Ok(false);
         }
+        self.collected.add((cache, hash_part), self.metadata.now());
         Ok(self.index_mut().paths.remove(&(cache, hash_part)))
     }
 
