@@ -8,7 +8,7 @@
 //! | [`bulk`] | answers with many narinfos | `docs/bulk-queries.md` |
 //! | [`push`] | pushes of many paths in a few requests | `docs/push-protocol.md` |
 //! | [`recipe`] | NARs that are made from pieces of others | `docs/push-protocol.md` |
-//! | [`pins`] | pins and their generations, which are refs | `docs/pins.md` |
+//! | [`pins`] | pins, also called refs, and their generations | `docs/pins.md` |
 //! | [`names`] | names in URLs | `docs/push-protocol.md`, `docs/pins.md` |
 //!
 //! # Out of scope

@@ -88,7 +88,8 @@ impl Snapshots {
         let url = format!("/{}", narinfo.url);
         let runs = match narinfo.compression {
             Compression::None => runs(&whole.parts, parts, |part| Some((part.clone(), part.start))),
-            // If the seek table cannot be read, the download reports the reason, or succeeds.
+            // Ignore a seek table that cannot be read: the download reports a cause that stops it,
+            // too.
             Compression::Zstd => match frames(self.cache.http(), &url, narinfo.nar_size) {
                 Ok(Some(frames)) => runs(&whole.parts, parts, |part| {
                     let frames = frames.covering(part);

@@ -197,7 +197,8 @@ mod tests {
         check("*;q=0", None);
         check("identity;q=1, gzip;q=0.5", None);
         check("gzip;q=0.5, identity", None);
-        // No coding is acceptable; sending plain bytes is more useful than 406.
+        // The client refuses identity, and deflate is not offered. Sending plain bytes nevertheless
+        // is more useful than 406.
         check("identity;q=0, deflate", None);
         assert_eq!(choose([]), None);
     }

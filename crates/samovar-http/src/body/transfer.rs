@@ -161,7 +161,7 @@ impl Transfer {
             if self.is_ended && self.tail.is_empty() || self.is_waiting {
                 self.batch = None;
                 if !transport.flush()? {
-                    // A waiting source is not forgotten: the next pull returns `Wait` again.
+                    // Nothing records that the source waits: the next pull returns `Wait` again.
                     return Ok(Outcome::Blocked);
                 }
                 return Ok(if self.is_waiting {

@@ -262,7 +262,7 @@ mod tests {
         let pinged = start + own.ping_time;
         assert_eq!(expired(&mut clock, QUIET, pinged), Some(Overdue::Ping));
         check(clock, QUIET, pinged, own.pong_time, Overdue::Pong);
-        // Bytes that arrived no later than the ping was sent are no reply to it.
+        // Only bytes that arrive after the ping was sent can be a reply to it.
         clock.heard = pinged;
         check(clock, QUIET, pinged, own.pong_time, Overdue::Pong);
     }

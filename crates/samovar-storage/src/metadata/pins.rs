@@ -134,8 +134,9 @@ pub fn generations(
     })
 }
 
-/// Returns the oldest generation of each lineage of a pin, newest first: of the generations
-/// that have not expired, up to the number `newest`, at most `count_max`.
+/// Returns the first generation of each lineage of a pin, in descending order of their numbers, at
+/// most `count_max` of them. Ignores generations that have expired, and those with numbers above
+/// `newest`. Generations that were added one after the other have one lineage.
 ///
 /// # Errors
 ///

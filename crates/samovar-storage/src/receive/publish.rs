@@ -325,7 +325,8 @@ pub(crate) fn parse(
 /// Parses an uploaded narinfo without `URL`, and makes all checks that need no database.
 pub(crate) fn parse_without_url(dir: &StoreDir, mut text: Vec<u8>) -> Result<NarInfo, Refusal> {
     check_len(&text)?;
-    // The parser requires a `URL`. If a narinfo has several, the last one is used.
+    // The parser requires a `URL`. If the text has one already, the parser takes the last one,
+    // which is this placeholder.
     text.extend_from_slice(b"URL: -\n");
     parse_fields(dir, &text)
 }

@@ -129,7 +129,8 @@ fn start_recording(storage: &Arc<Storage>) -> io::Result<()> {
     let weak = Arc::downgrade(storage);
     let record = move || {
         while let Some(storage) = weak.upgrade() {
-            // Ignore errors: the next attempt writes the uses, and uploads report the failures.
+            // Ignore errors: the next attempt writes the times of last use again. If the disk fails
+            // permanently, uploads report it.
             write_uses(&storage).ok();
             drop(storage);
             std::thread::sleep(INTERVAL);

@@ -38,7 +38,7 @@ pub struct Settings {
 #[non_exhaustive]
 pub enum SettingsError {
     /// The directory in this variable is not absolute.
-    #[error("{0} must be an absolute path, got {1:?}: set it to one or unset it")]
+    #[error("{0} must be an absolute path, got {1:?}: set it to an absolute path, or unset it")]
     NotAbsolute(&'static str, String),
     /// The value of this variable is not UTF-8. The second field is the value with U+FFFD in place
     /// of invalid bytes.
