@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::Write as _;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use samovar_nix::nar::Encoder;
 use samovar_nix::narinfo::{Compression, NarInfo};
@@ -21,6 +21,9 @@ use samovar_storage::{DATABASE, Storage, StoredCache, nar, narinfo, upkeep};
 /// Length of the contents of each path, in bytes.
 const LEN: u64 = 100_000;
 
+/// Held by each test, because all of them set the clock.
+static ONE: Mutex<()> = Mutex::new(());
+
 static CLOCK: AtomicI64 = AtomicI64::new(1_800_000_000);
 
 fn clock() -> i64 {
@@ -36,13 +39,18 @@ fn path(number: u8) -> StorePath {
     StorePath::from_base_name(&format!("{hash_part}-p{number}")).unwrap()
 }
 
-/// Returns a NAR with contents that no other number has, and its verified hashes.
+/// Returns a NAR with contents that no other number has, and its verified hashes. Paths from 100 on
+/// are short.
 fn made(number: u8) -> (Vec<u8>, Verified) {
+    let len = match number {
+        0..100 => LEN,
+        _ => 100,
+    };
     let mut nar = Vec::new();
     let mut encoder = Encoder::new();
     encoder.begin(&mut nar).unwrap();
-    encoder.file(&mut nar, false, LEN).unwrap();
-    nar.extend(std::iter::repeat_n(number, usize::try_from(LEN).unwrap()));
+    encoder.file(&mut nar, false, len).unwrap();
+    nar.extend(std::iter::repeat_n(number, usize::try_from(len).unwrap()));
     encoder.end_file(&mut nar).unwrap();
     encoder.finish().unwrap();
     let verified = verify_unnamed(
@@ -157,11 +165,12 @@ fn collect(storage: &Storage, stored: &StoredCache, size: u64) -> Vec<u8> {
         let found = stored.peek(path(*number).hash_part()).unwrap();
         found.is_some()
     };
-    (0..20).filter(is_kept).collect()
+    (0..200).filter(is_kept).collect()
 }
 
 #[test]
 fn the_least_recently_used_paths_go_and_closures_of_uploads_stay() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let rules = Rules {
         drift_max: i64::MAX,
@@ -211,7 +220,7 @@ fn the_least_recently_used_paths_go_and_closures_of_uploads_stay() {
     let full = stored.clone().with_quota(Some(LEN));
     assert!(matches!(keep(&full, 6, &[]), Err(NotKept::Size)));
     // Files that arrive at the same time count.
-    let three = stored.with_quota(Some(3 * (LEN + 10_000)));
+    let three = stored.clone().with_quota(Some(3 * (LEN + 10_000)));
     let one = kept::begin(&three, LEN, false).unwrap();
     let two = kept::begin(&three, LEN, false);
     assert!(two.is_ok(), "{two:?}");
@@ -222,4 +231,29 @@ fn the_least_recently_used_paths_go_and_closures_of_uploads_stay() {
     kept::begin(&three, LEN, true).unwrap();
     drop(one);
     kept::begin(&three, LEN, false).unwrap();
+}
+
+/// The collector makes room for new paths although each path has more metadata than contents.
+#[test]
+fn short_paths_make_room_for_new_ones() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = tempfile::tempdir().unwrap();
+    let rules = Rules {
+        drift_max: i64::MAX,
+        settling: 0,
+        ..Rules::default()
+    };
+    let storage = Storage::with_rules(dir.path(), &StoreDir::default(), rules, clock).unwrap();
+    let stored = storage.cache(&kept::cache_name("up"), false).unwrap();
+    let size = 10 * made(100).0.len() as u64;
+    let stored = stored.with_quota(Some(size));
+    for number in 100..110 {
+        keep(&stored, number, &[]).unwrap();
+        wait(60);
+    }
+    assert!(matches!(keep(&stored, 110, &[]), Err(NotKept::Size)));
+    wait(3 * DAY);
+    let left = collect(&storage, &stored, size);
+    assert_eq!(left, (101..110).collect::<Vec<u8>>());
+    keep(&stored, 110, &[]).unwrap();
 }

@@ -33,6 +33,12 @@ pub fn used_bytes(database: &Sqlite, cache: CacheId) -> Result<u64, StorageError
     })
 }
 
+/// Returns the total length of the files of NARs that the paths of a cache use, each counted once, in
+/// bytes.
+pub(crate) fn file_bytes(database: &Sqlite, cache: CacheId) -> Result<u64, StorageError> {
+    database.read(|connection| Ok(bytes(connection, cache)?.0))
+}
+
 /// Returns the total length of a cache's NAR files, and the total length of all else in the cache.
 fn bytes(connection: &Connection, cache: CacheId) -> Result<(u64, u64), StorageError> {
     let mut statement =

@@ -19,25 +19,35 @@ pub(super) struct Arriving {
 }
 
 impl ArrivingLens {
+    /// Returns the total lengths of the files that arrive for this cache and for all caches.
+    pub(super) fn lens(&self, cache: CacheId) -> (u64, u64) {
+        totals(&locked(&self.0), cache)
+    }
+
     /// Counts a file of this length, if `check` permits that. `check` gets the total lengths of the
     /// files that arrive for this cache and for all caches.
     pub(super) fn count<E>(
         &self,
         cache: CacheId,
         len: u64,
-        check: impl FnOnce(u64, u64) -> Result<(), E>,
+        check: impl FnOnce((u64, u64)) -> Result<(), E>,
     ) -> Result<Arriving, E> {
         // Held until the file is counted: files that arrive at the same time count one by one.
         let mut lens = locked(&self.0);
-        let of_cache = lens.get(&cache).copied().unwrap_or_default();
-        check(of_cache, lens.values().sum())?;
-        lens.insert(cache, of_cache.saturating_add(len));
+        check(totals(&lens, cache))?;
+        *lens.entry(cache).or_default() += len;
         Ok(Arriving {
             lens: self.clone(),
             cache,
             len,
         })
     }
+}
+
+/// Returns the total lengths for this cache and for all caches.
+fn totals(lens: &HashMap<CacheId, u64>, cache: CacheId) -> (u64, u64) {
+    let of_cache = lens.get(&cache).copied().unwrap_or_default();
+    (of_cache, lens.values().sum())
 }
 
 impl Drop for Arriving {

@@ -19,7 +19,7 @@ use samovar_text::human;
 
 use crate::error::StorageError;
 use crate::gc::Retention;
-use crate::metadata::{NewNar, OWN_LEN, Published, StoredPath, nars, paths};
+use crate::metadata::{NewNar, SizeLimit, StoredPath, limits, nars, paths};
 use crate::objects::{NewObject, Space};
 use crate::storage::arriving::Arriving;
 use crate::storage::nar::{NewFile, object_key, store};
@@ -85,16 +85,8 @@ pub enum NotKept {
 ///
 /// Any [`NotKept`].
 pub fn check(stored: &StoredCache, file_size: Option<u64>) -> Result<(), NotKept> {
-    if stored.disk_hangs() {
-        return Err(NotKept::Hangs);
-    }
-    check_size(stored, file_size.unwrap_or(1))?;
-    match stored.storage.objects.space()? {
-        Some(Space { free, total }) if free < FREE_MIN.min(total / FREE_SHARE) => {
-            Err(NotKept::Disk(free))
-        }
-        _ => Ok(()),
-    }
+    let arriving = stored.storage.arriving.lens(stored.id);
+    check_room(stored, file_size.unwrap_or(1), arriving)
 }
 
 /// Begins to keep a NAR file. `len_max`: its maximum length, in bytes. `is_needed`: whether an
@@ -109,25 +101,8 @@ pub fn begin(stored: &StoredCache, len_max: u64, is_needed: bool) -> Result<Keep
         stored.quota = None;
     }
     let storage = &*stored.storage;
-    if stored.disk_hangs() {
-        return Err(NotKept::Hangs);
-    }
-    let check = |of_cache: u64, all: u64| {
-        check_size(&stored, of_cache.saturating_add(len_max))?;
-        let Some(Space { free, total }) = storage.objects.space()? else {
-            return Ok(());
-        };
-        let needed = FREE_MIN
-            .min(total / FREE_SHARE)
-            .saturating_add(len_max)
-            .saturating_add(all);
-        match free < needed {
-            true => Err(NotKept::Disk(free)),
-            false => Ok(()),
-        }
-    };
-    let len = len_max.saturating_add(OWN_LEN);
-    let arriving = storage.arriving.count(stored.id, len, check)?;
+    let check = |arriving| check_room(&stored, len_max, arriving);
+    let arriving = storage.arriving.count(stored.id, len_max, check)?;
     let object = storage.objects.create()?;
     let file = object
         .file()
@@ -140,10 +115,36 @@ pub fn begin(stored: &StoredCache, len_max: u64, is_needed: bool) -> Result<Keep
     })
 }
 
-fn check_size(stored: &StoredCache, file_size: u64) -> Result<(), NotKept> {
-    let needed = file_size.saturating_add(OWN_LEN);
-    let checked = stored.check_quota(stored.used_of_quota()?, needed);
-    checked.map_err(|_over| NotKept::Size)
+/// Checks whether a file of this length may be kept beside those that arrive, whose total lengths
+/// are given for this cache and for all.
+fn check_room(stored: &StoredCache, len: u64, (of_cache, all): (u64, u64)) -> Result<(), NotKept> {
+    if stored.disk_hangs() {
+        return Err(NotKept::Hangs);
+    }
+    check_size(stored, of_cache.saturating_add(len))?;
+    let Some(Space { free, total }) = stored.storage.objects.space()? else {
+        return Ok(());
+    };
+    let left = FREE_MIN.min(total / FREE_SHARE);
+    match free < left.saturating_add(len).saturating_add(all) {
+        true => Err(NotKept::Disk(free)),
+        false => Ok(()),
+    }
+}
+
+/// Checks the total length of files, as the collector counts it.
+fn check_size(stored: &StoredCache, len: u64) -> Result<(), NotKept> {
+    match stored.quota {
+        Some(max) if file_bytes(stored)?.saturating_add(len) > max => {
+            stored.storage.is_over_quota.store(true, Ordering::Relaxed);
+            Err(NotKept::Size)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn file_bytes(stored: &StoredCache) -> Result<u64, StorageError> {
+    limits::file_bytes(&stored.storage.metadata, stored.id)
 }
 
 /// Returns the hash parts of the paths to which uploaded paths of a cache refer and that it lacks.
@@ -197,17 +198,21 @@ impl Keeping {
         };
         store(storage, new, file)?;
         let nar_id = nars::row(&storage.metadata, name.file_hash())?.ok_or(NotKept::Deleted)?;
-        let path = narinfo::of_narinfo(&stored, nar_id, info, &|_| true);
+        let mut path = narinfo::of_narinfo(&stored, nar_id, info, &|_| true);
+        // Only files count, and were counted above.
+        path.limit = SizeLimit {
+            quota: None,
+            extra_max: u64::MAX,
+        };
         let published = narinfo::publish(&stored, Arc::new(vec![path]), &|_| true)?;
         drop(arriving);
         if let Some(quota) = stored.quota
-            && stored.used_of_quota()? > quota - quota / 20
+            && file_bytes(&stored)? > quota - quota / 20
         {
             storage.is_over_quota.store(true, Ordering::Relaxed);
         }
         match published.first() {
             Some(published) if published.is_success() => Ok(()),
-            Some(Published::OverLimit { .. }) => Err(NotKept::Size),
             _ => Err(NotKept::Deleted),
         }
     }
