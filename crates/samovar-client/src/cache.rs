@@ -233,7 +233,8 @@ impl Cache {
                 Record::Path(hash_part, text) => (hash_part, Some(self.parse(hash_part, &text)?)),
                 Record::Absent(hash_part) => (hash_part, None),
                 Record::Failed(hash_part) => bail!(
-                    "{} cannot look up {hash_part}: its database is damaged",
+                    "{} cannot say whether it has {hash_part}: its upstreams are down, or its \
+                     database is damaged; its log has the reason",
                     self.url()
                 ),
             };

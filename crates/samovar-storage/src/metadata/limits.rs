@@ -33,8 +33,8 @@ pub fn used_bytes(database: &Sqlite, cache: CacheId) -> Result<u64, StorageError
     })
 }
 
-/// Returns the total length of the files of NARs that the paths of a cache use, each counted once, in
-/// bytes.
+/// Returns the total length of the files of NARs that the paths of a cache use, each counted once,
+/// in bytes.
 pub(crate) fn file_bytes(database: &Sqlite, cache: CacheId) -> Result<u64, StorageError> {
     database.read(|connection| Ok(bytes(connection, cache)?.0))
 }
