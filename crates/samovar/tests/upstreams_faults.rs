@@ -11,6 +11,7 @@ use support_upstreams::{Act, BuildEnd, Client, FileCache, Relay, Seen, Upstream,
 use testkit::closed_port::ClosedPort;
 use testkit::http1::Connection;
 use testkit::nix::hash_part;
+use testkit::wait::holds_within;
 
 /// The cache that all tests of this file read.
 static CACHE: LazyLock<FileCache> = LazyLock::new(|| FileCache::new("xz"));
@@ -274,12 +275,18 @@ fn a_slow_or_broken_narinfo_is_a_miss_or_arrives() {
 fn a_nar_that_is_gone_is_a_miss_and_so_is_its_narinfo() {
     for line in ["404 Not Found", "410 Gone"] {
         let upstream = Upstream::start(&CACHE.root(), nars(status(line)));
-        let relay = Relay::start(&upstream.url(), &CACHE.public_key);
+        let (url, key) = (upstream.url(), &CACHE.public_key);
+        let relay = Relay::with(&format!(
+            "negative-ttl = \"1 s\"\n[upstreams.up]\nurl = {url:?}\npublic-keys = [{key:?}]\n"
+        ));
         check_build(line, End::Built, &relay);
-        // The next client is told so for the narinfo.
-        let narinfo = relay.narinfo(&CACHE.low).0;
-        assert_eq!(narinfo.status, 404);
-        assert_eq!(narinfo.header("Samovar-Miss"), Some("absent"));
+        // The next clients are told so for the narinfo, also after `negative-ttl`.
+        let is_there = || {
+            let narinfo = relay.narinfo(&CACHE.low).0;
+            let word = narinfo.header("Samovar-Miss");
+            narinfo.status != 404 || word != Some("absent")
+        };
+        assert!(!holds_within(Duration::from_millis(1500), is_there));
         assert_eq!(upstream.count(&CACHE.nar_url(&CACHE.low)), 1);
     }
 }

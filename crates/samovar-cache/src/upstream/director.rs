@@ -22,8 +22,8 @@ use crate::upstream::one::{FOUND_TIME, Found, Upstream};
 use crate::upstream::request::{Said, Trouble};
 use crate::upstream::tracked::{Known, Pending, Tracked};
 
-/// Time for which a path is not served from an upstream that has sent a wrong NAR of it.
-const WRONG_TIME: Duration = Duration::from_secs(600);
+/// Time for which a path is not served from an upstream that has sent a wrong NAR of it, or none.
+const NO_NAR_TIME: Duration = Duration::from_secs(600);
 
 /// Time for which the director remembers an answer that a path is absent. A cache may trust it for
 /// a shorter time.
@@ -152,12 +152,14 @@ impl Director {
                 via,
             } => self.ask_again(upstream, hash_part, via, now),
             Message::Gone(upstream, hash_part) => {
+                let known = Known::NoNar("has no longer the NAR of the path");
                 let memory = &mut self.upstreams[upstream].memory;
-                memory.insert(hash_part, Known::Absent(now), now + ABSENT_TIME);
+                memory.insert(hash_part, known, now + NO_NAR_TIME);
             }
             Message::Wrong(upstream, hash_part) => {
+                let known = Known::NoNar("has sent a wrong NAR of the path");
                 let memory = &mut self.upstreams[upstream].memory;
-                memory.insert(hash_part, Known::Wrong, now + WRONG_TIME);
+                memory.insert(hash_part, known, now + NO_NAR_TIME);
             }
             Message::NarFailed(upstream, reason) => self.fault(upstream, &reason, now),
             Message::Probed(upstream, Ok(())) => self.contact(upstream, now),
@@ -423,7 +425,7 @@ impl Director {
     fn last_found(&self, id: usize, hash_part: &HashPart) -> Option<Arc<Found>> {
         match self.upstreams[id].memory.last(hash_part)? {
             Known::Found(found) => Some(Arc::clone(found)),
-            Known::Absent(_) | Known::Wrong => None,
+            Known::Absent(_) | Known::NoNar(_) => None,
         }
     }
 

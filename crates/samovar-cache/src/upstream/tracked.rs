@@ -21,8 +21,8 @@ const REMEMBERED_COUNT_MAX: usize = 50_000;
 pub(super) enum Known {
     Found(Arc<Found>),
     Absent(Instant),
-    /// The path's NAR was wrong.
-    Wrong,
+    /// The path's NAR was wrong or could not be had, in these words.
+    NoNar(&'static str),
 }
 
 /// An upstream as the director sees it.
@@ -111,10 +111,7 @@ impl Tracked {
                 let found = Arc::clone(found);
                 return Some(pending.found_at(id, found));
             }
-            Some(Known::Wrong) => (
-                format!("{name} has sent a wrong NAR of the path"),
-                Answer::Absent,
-            ),
+            Some(Known::NoNar(fault)) => (format!("{name} {fault}"), Answer::Absent),
             Some(Known::Absent(at)) if now < *at + ask.negative_ttl => {
                 pending.absent_since = pending.absent_since.min(*at);
                 (format!("{name} has no such path"), Answer::Absent)
