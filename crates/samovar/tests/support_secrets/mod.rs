@@ -66,6 +66,7 @@ pub(crate) const REQUESTS: &[Row] = &[
     Row::new("use", &["--print", "--yes", "{url}"], 0),
     Row::new("closure", &["{url}", "{path}"], 0),
     Row::new("query", &["{url}", "{path}"], 0),
+    Row::new("prefetch", &["{url}", "{path}"], 0),
     Row::new("push", &["--store", "{store}", "{url}", "{path}"], 0),
     Row::new("push", &["--force", "tree", "{url}#app"], 0),
     Row::new("pull", &["{url}#app", "new"], 0),
