@@ -232,10 +232,10 @@ fn a_long_assembly_does_not_delay_those_of_other_tokens() {
     std::thread::scope(|scope| {
         let long = scope.spawn(|| assemble(&large, &base));
         eventually("the assembly has begun", is_begun);
-        for _ in 0..3 {
-            assemble(&small, &other.nar);
-            assert!(!long.is_finished(), "the short assembly waited");
-        }
+        // One is enough: it would wait for the end of the long one. A busy machine may not get to
+        // more before that.
+        assemble(&small, &other.nar);
+        assert!(!long.is_finished(), "the short assembly waited");
     });
 }
 
