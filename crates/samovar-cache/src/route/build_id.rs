@@ -74,6 +74,8 @@ pub(super) fn of_artifact(path: &[u8]) -> Route {
         b"debuginfo" => Artifact::DebugInfo,
         b"executable" => Artifact::Executable,
         _ => match rest.strip_prefix(b"source/") {
+            // No file has such a name.
+            Some(path) if path.contains(&0) => return unknown,
             Some(path) => Artifact::Source(names_of(path)),
             None => return unknown,
         },
