@@ -161,11 +161,11 @@ impl Permission {
         Ok(Self(()))
     }
 
-    /// Passes on all privileges of this process.
+    /// Passes all privileges of this process on to the programs that it starts.
     ///
     /// # Errors
     ///
-    /// The system refuses it.
+    /// The kernel refuses to pass on a privilege.
     pub fn all() -> anyhow::Result<Self> {
         let permitted = capabilities(None).map(|sets| sets.permitted);
         permitted
