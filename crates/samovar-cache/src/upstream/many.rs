@@ -75,7 +75,7 @@ pub(super) fn narinfos(
             Ok(response) if is_records(&response) => {
                 return read(response, None, &check);
             }
-            // A Samovar server does not answer for closures with paths of its own upstreams.
+            // A Samovar server does not answer for a closure with a path that it has only upstream.
             Ok(_) => {}
             Err(_) => return Reply::Failed,
         }
