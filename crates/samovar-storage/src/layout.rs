@@ -34,17 +34,17 @@ pub(crate) fn narinfo_key(hash_part: HashPart) -> String {
 }
 
 /// What the names of caches with paths of upstreams begin with. The names of other caches have no
-/// colon.
-const PREFIX: &str = "upstream:";
+/// colon. Statements of [`backup`](crate::metadata::backup) have it, too.
+const UPSTREAM_PREFIX: &str = "upstream:";
 
 /// Returns the name of the storage's cache with the paths of an upstream.
 #[must_use]
 pub fn cache_name(upstream: &str) -> String {
-    format!("{PREFIX}{upstream}")
+    format!("{UPSTREAM_PREFIX}{upstream}")
 }
 
 /// Whether a cache of the storage has paths of an upstream.
 #[must_use]
 pub fn is_of_upstream(cache: &str) -> bool {
-    cache.starts_with(PREFIX)
+    cache.starts_with(UPSTREAM_PREFIX)
 }

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use crate::gc::{Retention, Retentions, Rules};
-use crate::layout::is_of_upstream;
 use crate::metadata::{Graph, USE_INTERVAL};
 
 /// Time by which the recorded last use of a path may be older than its last use, in seconds: uses
@@ -36,8 +35,6 @@ pub(crate) fn decide(
 ) -> Vec<Verdict> {
     let retentions = graph.caches.iter().map(|name| retentions.of(name));
     let retentions: Vec<&Retention> = retentions.collect();
-    let caches = graph.caches.iter();
-    let are_of_upstreams: Vec<bool> = caches.map(|name| is_of_upstream(name)).collect();
     let mut kept = vec![false; graph.paths.len()];
     let mut needed = vec![false; graph.paths.len()];
     let mut of_upstreams = Vec::new();
@@ -48,7 +45,7 @@ pub(crate) fn decide(
             .map_or(rules.young, |time| time.min(rules.young));
         let is_needed = path.registered_at > now - young || is_used(young);
         let is_kept = path.retention.is_none_or(is_used);
-        match are_of_upstreams[path.cache as usize] {
+        match graph.is_of_upstream(index) {
             true => of_upstreams.push((index, is_needed, is_kept)),
             false => (needed[index], kept[index]) = (is_needed, is_kept),
         }

@@ -5,7 +5,6 @@
 use crate::error::Doubt;
 use crate::gc::Verdict;
 use crate::gc::{Retentions, Rules};
-use crate::layout::is_of_upstream;
 use crate::metadata::{DAY, Graph};
 
 /// Number of unused paths up to which a run is never doubted.
@@ -86,13 +85,12 @@ pub(crate) fn of_clock(
 /// Returns a reason to doubt the verdicts if they would delete more than half of the paths that
 /// were kept before. Paths of upstreams do not count: they can be requested again.
 pub(crate) fn of_verdicts(graph: &Graph, verdicts: &[Verdict]) -> Option<Doubt> {
-    let paths = graph.paths.iter().zip(verdicts);
-    let is_of_upstream = |cache: u32| is_of_upstream(&graph.caches[cache as usize]);
-    let counted = paths
-        .filter(|(path, _)| !path.is_condemned && path.retention.is_none_or(|time| time > SHORT))
-        .filter(|(path, _)| !is_of_upstream(path.cache));
     let (mut kept, mut dead) = (0, 0);
-    for (_, verdict) in counted {
+    for (index, (path, verdict)) in graph.paths.iter().zip(verdicts).enumerate() {
+        let is_short = path.retention.is_some_and(|time| time <= SHORT);
+        if path.is_condemned || is_short || graph.is_of_upstream(index) {
+            continue;
+        }
         kept += 1;
         dead += usize::from(*verdict != Verdict::Keep);
     }

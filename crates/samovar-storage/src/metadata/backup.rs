@@ -14,6 +14,13 @@ macro_rules! mirrored_id {
     };
 }
 
+/// Condition for caches of uploaded paths: paths of upstreams can be requested again.
+macro_rules! is_of_uploads {
+    () => {
+        "cache.name not like 'upstream:%'"
+    };
+}
+
 const DUMP: [&str; 5] = [
     "select json_object('kind', 'token', 'hash', hex(hash), 'name', name, 'cache', cache, \
      'names', names, 'rights', rights, 'created_at', created_at, 'expires_at', expires_at, \
@@ -27,9 +34,12 @@ const DUMP: [&str; 5] = [
     "select json_object('kind', 'removed-pin', 'cache', cache.name, 'name', removed_pin.name, \
      'generation', generation, 'removed_at', removed_at) \
      from removed_pin join cache on cache.id = cache_id order by cache_id, removed_pin.name",
-    "select json_object('kind', 'use', 'cache', cache.name, 'path', hex(hash_part), \
-     'at', used_at) from path join cache on cache.id = cache_id \
-     where cache.name not like 'upstream:%' order by path.id",
+    concat!(
+        "select json_object('kind', 'use', 'cache', cache.name, 'path', hex(hash_part), \
+         'at', used_at) from path join cache on cache.id = cache_id where ",
+        is_of_uploads!(),
+        " order by path.id"
+    ),
     concat!(
         "select json_object('kind', 'mirrored-cache', 'name', name) from cache where id = ",
         mirrored_id!()
@@ -218,13 +228,14 @@ fn dump_paths(
 ) -> Result<Option<StorageError>, StorageError> {
     let mut json =
         connection.prepare("select json_object('kind', 'narinfo', 'cache', ?1, 'text', ?2)")?;
-    let mut paths = connection.prepare(
+    let mut paths = connection.prepare(concat!(
         "select cache_id, cache.name, store_dir, hash_part \
-         from path join cache on cache.id = cache_id \
-         where cache_id is not (select cast(value as integer) from meta \
-             where meta.key = 'mirrored-cache') and cache.name not like 'upstream:%' \
-         order by path.id",
-    )?;
+         from path join cache on cache.id = cache_id where cache_id is not ",
+        mirrored_id!(),
+        " and ",
+        is_of_uploads!(),
+        " order by path.id"
+    ))?;
     let mut fault = None;
     let mut rows = paths.query([])?;
     while let Some(row) = rows.next()? {

@@ -19,14 +19,13 @@ use samovar_text::human;
 
 use crate::error::StorageError;
 use crate::gc::Retention;
+use crate::layout::TMP;
 use crate::metadata::{NewNar, SizeLimit, StoredPath, limits, nars, paths};
 use crate::objects::{NewObject, Space};
 use crate::storage::arriving::Arriving;
 use crate::storage::nar::{NewFile, object_key, store};
 use crate::storage::{StoredCache, narinfo};
 use crate::verify::Verified;
-
-use crate::layout::TMP;
 
 pub use crate::layout::{cache_name, is_of_upstream};
 
