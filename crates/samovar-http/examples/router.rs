@@ -1,4 +1,4 @@
-//! Methods, parameters and wildcards.
+//! Methods, also one without a function of its own, parameters and wildcards.
 //!
 //! ```text
 //! cargo run --example router
@@ -6,11 +6,12 @@
 //! curl http://127.0.0.1:8080/users/7.json
 //! curl -X DELETE http://127.0.0.1:8080/users/7
 //! curl http://127.0.0.1:8080/files/any/path/below
+//! curl -X PURGE http://127.0.0.1:8080/files/any/path/below
 //! curl -i -X PUT http://127.0.0.1:8080/users/7
 //! ```
 
 use samovar_http::http::Status;
-use samovar_http::{Request, Response, Router};
+use samovar_http::{Request, Response, Route, Router};
 
 fn user(request: &mut Request) -> String {
     format!("user {}\n", request.param("id").unwrap_or_default())
@@ -28,6 +29,10 @@ fn file(request: &mut Request) -> String {
     format!("file {}\n", request.param("path").unwrap_or_default())
 }
 
+fn purge(request: &mut Request) -> String {
+    format!("purged {}\n", request.param("path").unwrap_or_default())
+}
+
 fn main() -> std::io::Result<()> {
     let addr = std::env::args().nth(1).unwrap_or("127.0.0.1:8080".into());
     Router::new()
@@ -36,6 +41,7 @@ fn main() -> std::io::Result<()> {
         .get("/users/{id}.json", user_json)
         .get("/users/me", |_| "you\n")
         .get("/files/{*path}", file)
+        .route(Route::new("PURGE", "/files/{*path}", purge))
         .get("/*.ico", |_| Status::NOT_FOUND)
         .serve(addr)
 }

@@ -42,12 +42,14 @@ impl<'a> Head<'a> {
         self
     }
 
-    /// Returns the method.
+    /// Returns the method; [`Method::Other`] for one without a variant of its own, whose name
+    /// [`method_name`](Self::method_name) returns.
     pub fn method(&self) -> Method {
         self.index.method
     }
 
-    /// Returns the method's token, as sent.
+    /// Returns the method's token, as sent, such as `PURGE`. Methods are case-sensitive (RFC 9110,
+    /// 9.1).
     pub fn method_name(&self) -> &'a [u8] {
         self.index.method_name.of(self.raw)
     }

@@ -124,6 +124,7 @@ fn router() {
     example.check("GET /users/me", 200, "you\n");
     example.check("DELETE /users/7", 204, "");
     example.check("GET /files/any/path/below", 200, "file any/path/below\n");
+    example.check("PURGE /files/a/b", 200, "purged a/b\n");
     example.check("GET /favicon.ico", 404, "Not Found\n");
     let answer = example.ask("PUT /users/7", "", "");
     assert_eq!(answer.status, 405);

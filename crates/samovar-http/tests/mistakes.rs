@@ -6,7 +6,7 @@ use std::panic::catch_unwind;
 use std::sync::{Mutex, PoisonError};
 
 use samovar_http::http::Status;
-use samovar_http::{Listener, Prepared, Response, Router, Server};
+use samovar_http::{Listener, Prepared, Response, Route, Router, Server};
 
 static PANICKED_IN: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
@@ -17,11 +17,12 @@ fn panics_report_the_source_file_of_the_caller() {
         let mut files = PANICKED_IN.lock().unwrap_or_else(PoisonError::into_inner);
         files.push(file);
     }));
-    let mistakes: [fn(); 6] = [
+    let mistakes: [fn(); 7] = [
         || drop(Response::text(Status::OK, "").header("no name", "x")),
         || drop(Response::text(Status::OK, "").set_header("Date", "x")),
         || drop(Response::redirect(Status::FOUND, "/a\r\nb")),
         || drop(Prepared::new(Status::OK, &[("A", "\n")], b"")),
+        || drop(Route::new("no method", "/", |_| ())),
         || drop(Router::new().get("no path", |_| ())),
         || drop(Router::new().get("/", |_| ()).get("/", |_| ())),
     ];

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use samovar_http::http::Status;
 use samovar_http::{Body, Error, Next, Prepared, Request, Response, Route, Router, Server, with};
-use support::{Answer, Reader, connect, serve};
+use support::{Answer, Reader, connect, h2, serve};
 
 fn start(router: Router) -> (Server<Router>, SocketAddr) {
     serve(router, |builder| builder.io_threads(1).workers(2))
@@ -125,6 +125,53 @@ fn methods() {
     assert_eq!(ask(addr, "HEAD", "/d").header("x-head"), Some("own"));
     assert_eq!(ask(addr, "GET", "/d").header("x-head"), None);
     assert_eq!(ask(addr, "HEAD", "/e").status, 405);
+}
+
+/// Returns the method's token and the route's parameters.
+fn tell_method(request: &mut Request) -> String {
+    let name = String::from_utf8_lossy(request.head().method_name()).into_owned();
+    let path = request.param("path").unwrap_or_default();
+    format!("{name} {path}")
+}
+
+#[test]
+fn a_route_can_have_a_method_of_any_name() {
+    let router = Router::new()
+        .get("/{*path}", tell("get"))
+        .route(Route::new("PURGE", "/{*path}", tell_method))
+        .route(Route::new("M-SEARCH", "/{*path}", tell_method))
+        .route(Route::new("purge", "/lower", tell_method))
+        .route(Route::new("GET", "/known", tell("known")))
+        .any("/any", tell_method);
+    let (_server, addr) = start(router);
+    check(addr, "PURGE /a/b", 200, "PURGE a/b");
+    check(addr, "M-SEARCH /a", 200, "M-SEARCH a");
+    check(addr, "GET /a", 200, "get path=a");
+    check(addr, "GET /known", 200, "known");
+    assert_eq!(ask(addr, "HEAD", "/known").status, 200);
+    check(addr, "PROPFIND /any", 200, "PROPFIND ");
+    // RFC 9110, 9.1: "The method token is case-sensitive".
+    check(addr, "purge /lower", 200, "purge ");
+    check(addr, "PURGE /lower", 200, "PURGE lower");
+    for other in ["purge", "Purge", "PURGED", "PROPFIND", "get", "POST"] {
+        let answer = ask(addr, other, "/a");
+        assert_eq!(answer.status, 405, "{other}");
+        assert_eq!(
+            answer.header("allow"),
+            Some("GET, HEAD, PURGE, M-SEARCH"),
+            "{other}"
+        );
+    }
+    let mut client = h2::Client::connect(addr);
+    let mut ask_h2 = |method: &str, path: &str| {
+        let mut request = h2::get(path);
+        *request.method_mut() = method.parse().unwrap();
+        client.ask(request)
+    };
+    assert_eq!(ask_h2("PURGE", "/a/b").text(), "PURGE a/b");
+    let refused = ask_h2("Purge", "/a/b");
+    assert_eq!(refused.status(), 405);
+    assert_eq!(refused.header("allow"), Some("GET, HEAD, PURGE, M-SEARCH"));
 }
 
 #[test]
@@ -350,6 +397,15 @@ fn mistakes_are_found_when_the_program_starts() {
     refused("GET /{b} is the same route as /{a}", move || {
         Router::new().get("/{a}", ok).get("/{b}", ok)
     });
+    refused("PURGE /{b} is the same route as /{a}", move || {
+        let route = |pattern| Route::new("PURGE", pattern, ok);
+        Router::new().route(route("/{a}")).route(route("/{b}"))
+    });
+    for method in ["", "PUR GE", "PURGE:", "PURGÉ", "A\r\nB"] {
+        refused("is not a method", move || {
+            Router::new().route(Route::new(method, "/", ok))
+        });
+    }
     let inline = || Route::get("/hot", |_| "").inline(|_, _, reply| reply.dispatch());
     let pass = |request: &mut Request, next: Next<'_>| next.run(request);
     refused("answers inline", move || {

@@ -77,9 +77,14 @@ pub fn decimal(out: &mut Vec<u8>, mut number: u64) {
 
 /// Returns whether a field name is a token (RFC 9110, section 5.1).
 pub fn is_field_name(name: impl AsRef<[u8]>) -> bool {
-    let name = name.as_ref();
-    !name.is_empty()
-        && name
+    is_token(name)
+}
+
+/// Returns whether a text is a token, such as a method or a field name (RFC 9110, section 5.6.2).
+pub fn is_token(text: impl AsRef<[u8]>) -> bool {
+    let text = text.as_ref();
+    !text.is_empty()
+        && text
             .iter()
             .all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte))
 }

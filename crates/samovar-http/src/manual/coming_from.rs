@@ -7,6 +7,7 @@
 //! | response without a thread switch | [`Route::inline`](crate::Route::inline) |  | always | always |
 //! | state | [`with(&app, App::method)`](crate::with), or captured by a closure | globals, closures | `State` | `web::Data` |
 //! | route | `.get("/u/{name}", h)` | `router.get("/u/@name", h)` | `.route("/u/{name}", get(h))` | `#[get("/u/{name}")]` |
+//! | a method of any name | [`Route::new("PURGE", "/u/{name}", h)`](crate::Route::new) | `router.addRoute("PURGE", …)` | `on(MethodFilter…)`, standard ones only | `web::method` |
 //! | which route wins | the most specific | the first | the most specific | the first |
 //! | path parameter | [`request.param("name")`](crate::Request::param) | `request.pathParams["name"]` | `Path(name)` | `web::Path` |
 //! | wildcards for one segment, for several segments | `*`; `**` or `{*rest}` anywhere | `*`, `**` | `{*rest}` at the end | `{rest:.*}` |

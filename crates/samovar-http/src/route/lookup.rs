@@ -1,6 +1,7 @@
 //! Finds the route for a request.
 
 use super::path::{Path, PathError};
+use super::route::RouteMethod;
 use super::router::{Entry, Miss, Router};
 use super::trie::Captures;
 use crate::head::Head;
@@ -58,7 +59,7 @@ impl Router {
         };
         let mut allowed = Vec::new();
         let none: Option<((), _)> = self.trie.find(&path, |places| {
-            allowed.extend(places.iter().filter_map(|(method, _)| *method));
+            allowed.extend(places.iter().filter_map(|(method, _)| method.token()));
             None
         });
         debug_assert!(none.is_none(), "nothing was accepted");
@@ -71,28 +72,31 @@ impl Router {
 
 /// Chooses the route for the request's method among the routes of one pattern; returns `None` if
 /// all of them are for other methods.
-fn choose(places: &[(Option<Method>, usize)], head: Head<'_>) -> Option<usize> {
-    let of = |wanted: Option<Method>| {
-        let place = places.iter().find(|(method, _)| *method == wanted);
-        place.map(|(_, index)| *index)
-    };
-    let method = head.method();
-    of(Some(method))
-        .or_else(|| match method {
-            Method::Head => of(Some(Method::Get)),
+fn choose(places: &[(RouteMethod, usize)], head: Head<'_>) -> Option<usize> {
+    place(places, |method| method.is_of(head))
+        .or_else(|| match head.method() {
+            Method::Head => place(places, |method| *method == RouteMethod::Known(Method::Get)),
             _ => None,
         })
-        .or_else(|| of(None))
+        .or_else(|| place(places, |method| *method == RouteMethod::Any))
+}
+
+fn place(
+    places: &[(RouteMethod, usize)],
+    is_wanted: impl Fn(&RouteMethod) -> bool,
+) -> Option<usize> {
+    let place = places.iter().find(|(method, _)| is_wanted(method));
+    place.map(|(_, index)| *index)
 }
 
 /// Returns the value of `Allow` for these methods.
-fn allow(methods: &[Method]) -> String {
+fn allow(methods: &[&str]) -> String {
     let mut names = Vec::new();
     for method in methods {
-        let head = (*method == Method::Get).then_some(Method::Head);
-        for method in std::iter::once(*method).chain(head) {
-            if !names.contains(&method.as_str()) {
-                names.push(method.as_str());
+        let head = (*method == Method::Get.as_str()).then_some(Method::Head.as_str());
+        for name in std::iter::once(*method).chain(head) {
+            if !names.contains(&name) {
+                names.push(name);
             }
         }
     }

@@ -6,6 +6,7 @@ use super::next::{Middleware, Next};
 use crate::error::Error;
 use crate::head::Head;
 use crate::http::Method;
+use crate::proto::encode;
 use crate::request::{Params, Request};
 use crate::response::{Inline, IntoResponse, Reply, Response};
 use crate::service::Intake;
@@ -19,6 +20,37 @@ pub(crate) type InlineHandler =
 
 fn boxed<R: IntoResponse>(handler: impl Fn(&mut Request) -> R + Send + Sync + 'static) -> Handler {
     Box::new(move |request| handler(request).into_response())
+}
+
+/// The method that a route matches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum RouteMethod {
+    /// Every method that has no route of its own for the pattern.
+    Any,
+    /// A method with a variant of its own.
+    Known(Method),
+    /// The token of another method.
+    Token(Box<str>),
+}
+
+impl RouteMethod {
+    /// Returns whether this is the method of a request. `Any` is not a method, so it is none.
+    pub(crate) fn is_of(&self, head: Head<'_>) -> bool {
+        match self {
+            Self::Any => false,
+            Self::Known(method) => *method == head.method(),
+            Self::Token(token) => token.as_bytes() == head.method_name(),
+        }
+    }
+
+    /// Returns the token, for `Allow`; `None` for `Any`.
+    pub(crate) fn token(&self) -> Option<&str> {
+        match self {
+            Self::Any => None,
+            Self::Known(method) => Some(method.as_str()),
+            Self::Token(token) => Some(token),
+        }
+    }
 }
 
 /// A method, a path pattern and a handler, for [`Router::route`](crate::Router::route).
@@ -39,9 +71,7 @@ fn boxed<R: IntoResponse>(handler: impl Fn(&mut Request) -> R + Send + Sync + 's
 /// let router = Router::new().route(Route::put("/files/{name}", upload).streaming(10 << 30));
 /// ```
 pub struct Route {
-    /// The method that the route matches. `None` matches every method that has no route of its own
-    /// for the pattern.
-    pub(crate) method: Option<Method>,
+    pub(crate) method: RouteMethod,
     pub(crate) pattern: String,
     pub(crate) handler: Handler,
     pub(crate) inline: Option<InlineHandler>,
@@ -56,7 +86,7 @@ macro_rules! methods {
             pattern: &str,
             handler: impl Fn(&mut Request) -> R + Send + Sync + 'static,
         ) -> Self {
-            Self::with_method(Some(Method::$method), pattern, boxed(handler))
+            Self::with_method(RouteMethod::Known(Method::$method), pattern, boxed(handler))
         }
     )*};
 }
@@ -77,10 +107,43 @@ impl Route {
         pattern: &str,
         handler: impl Fn(&mut Request) -> R + Send + Sync + 'static,
     ) -> Self {
-        Self::with_method(None, pattern, boxed(handler))
+        Self::with_method(RouteMethod::Any, pattern, boxed(handler))
     }
 
-    fn with_method(method: Option<Method>, pattern: &str, handler: Handler) -> Self {
+    /// Creates a route for a method of any name, such as `PURGE` or `PROPFIND`. Methods are
+    /// case-sensitive (RFC 9110, 9.1).
+    ///
+    /// ```
+    /// use samovar_http::{Request, Route, Router, http::Status};
+    ///
+    /// fn purge(request: &mut Request) -> Status {
+    ///     println!("forget {}", request.param("path").unwrap_or_default());
+    ///     Status::NO_CONTENT
+    /// }
+    /// let router = Router::new()
+    ///     .get("/{*path}", |_| "cached\n")
+    ///     .route(Route::new("PURGE", "/{*path}", purge));
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If `method` is not a token (RFC 9110, 5.6.2): this is a bug of the program, detected at
+    /// start.
+    #[track_caller]
+    pub fn new<R: IntoResponse>(
+        method: &str,
+        pattern: &str,
+        handler: impl Fn(&mut Request) -> R + Send + Sync + 'static,
+    ) -> Self {
+        assert!(encode::is_token(method), "{method:?} is not a method");
+        let method = match Method::from_token(method) {
+            Method::Other => RouteMethod::Token(method.into()),
+            known => RouteMethod::Known(known),
+        };
+        Self::with_method(method, pattern, boxed(handler))
+    }
+
+    fn with_method(method: RouteMethod, pattern: &str, handler: Handler) -> Self {
         Self {
             method,
             pattern: pattern.to_owned(),
@@ -153,7 +216,7 @@ impl Route {
 
 impl fmt::Debug for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let method = self.method.map_or("any method", Method::as_str);
+        let method = self.method.token().unwrap_or("any method");
         write!(f, "{method} {}", self.pattern)
     }
 }

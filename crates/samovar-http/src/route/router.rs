@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use super::next::{Middleware, Next};
 use super::pattern::Pattern;
-use super::route::Route;
+use super::route::{Route, RouteMethod};
 use super::trie::Trie;
 use crate::error::Error;
-use crate::http::Method;
 use crate::observer::Observer;
 use crate::request::{Request, Template};
 use crate::response::{IntoResponse, Response};
@@ -72,16 +71,16 @@ type RefusalHandler = Box<dyn Fn(&Error) -> Response + Send + Sync>;
 ///
 /// A route for another method does not match: with `GET /notes/new` and `PUT /notes/{id}`, a `PUT
 /// /notes/new` uses the second. If a path matches only routes for other methods, the response is
-/// 405 with `Allow`. HEAD uses the GET route unless it has its own.
+/// 405 with `Allow`. HEAD uses the GET route unless it has its own. For a method of any name, such
+/// as `PURGE`, [`Route::new`] makes a route.
 ///
 /// [`manual::coming_from`] compares the terms with the terms of other servers.
 ///
 /// [`manual::coming_from`]: crate::manual::coming_from
 pub struct Router {
     pub(super) routes: Vec<Entry>,
-    /// The routes of each pattern, as pairs: the method, or `None` for all methods, and the index
-    /// of the route in `routes`.
-    pub(super) trie: Trie<Vec<(Option<Method>, usize)>>,
+    /// The routes of each pattern, as pairs: the method, and the index of the route in `routes`.
+    pub(super) trie: Trie<Vec<(RouteMethod, usize)>>,
     pub(super) wraps: Vec<Middleware>,
     pub(super) on_error: Option<ErrorHandler>,
     pub(super) on_refusal: Option<RefusalHandler>,
@@ -151,7 +150,7 @@ impl Router {
         any "all methods without a route of their own on that path",
     }
 
-    /// Adds a route that has its own settings.
+    /// Adds a route that has its own settings, or a [method of any name](Route::new).
     ///
     /// # Panics
     ///
@@ -173,7 +172,7 @@ impl Router {
             let other = &self.routes[*other].template.pattern;
             refuse(&format!("{route:?} is the same route as {other}"));
         }
-        places.push((route.method, self.routes.len()));
+        places.push((route.method.clone(), self.routes.len()));
         self.has_inline |= route.inline.is_some();
         self.routes.push(Entry {
             template: Arc::new(Template {
