@@ -138,6 +138,7 @@ impl Upgrade {
         if let Some(protocol) = protocol {
             encode::field(fields, "Sec-WebSocket-Protocol", protocol.as_bytes());
         }
+        let observes_pings = self.handler.observes_pings();
         let (workers, inline) = if self.is_inline {
             (None, Some(self.handler))
         } else {
@@ -148,6 +149,7 @@ impl Upgrade {
         response.upgrade = Some(Box::new(Accepted {
             socket: socket.clone(),
             inline,
+            observes_pings,
             is_started: false,
         }));
         Ok((socket, response))

@@ -183,6 +183,45 @@ fn any_thread_can_send_and_close() {
 }
 
 #[test]
+fn pings_and_pongs_are_events_for_handlers_that_ask_for_them() {
+    for path in ["/worker/pings", "/inline/pings"] {
+        let fixture = record(Duration::ZERO, plain);
+        let mut client = Client::open(fixture.addr, path);
+        let socket = fixture.socket();
+        fixture.expect("open");
+        socket.ping(b"you?");
+        client.expect(PING, "you?");
+        client.send(frame(PONG, b"you?"));
+        fixture.expect("pong you?");
+        // RFC 6455, 5.5.3: "A Pong frame MAY be sent unsolicited."
+        socket.pong(b"alive");
+        client.expect(PONG, "alive");
+        client.send(frame(PONG, b"unasked"));
+        fixture.expect("pong unasked");
+        // Control frames keep their order among messages, and interrupt a fragmented one.
+        client.text("before");
+        client.expect_text("before");
+        for bytes in [frame(0x01, b"in "), frame(PING, b"p"), frame(0x80, b"two")] {
+            client.send(bytes);
+        }
+        client.expect(PONG, "p");
+        client.expect_text("in two");
+        fixture.expect("before");
+        fixture.expect("ping p");
+        fixture.expect("in two");
+        // RFC 6455, 5.5: "All control frames MUST have a payload length of 125 bytes or less".
+        socket.ping(&[b'x'; 126]);
+        client.expect(PING, [b'x'; 125]);
+        socket.close(CloseCode::NORMAL, "");
+        socket.ping(b"late");
+        client.expect(CLOSE, 1000_u16.to_be_bytes());
+        client.send(close(1000, ""));
+        assert_eq!(client.next_frame(), None);
+        fixture.expect("close 1000 true");
+    }
+}
+
+#[test]
 fn a_broadcast_reaches_all_sockets_in_order() {
     let sockets: Arc<Mutex<Vec<Socket>>> = Arc::default();
     let open = Arc::clone(&sockets);

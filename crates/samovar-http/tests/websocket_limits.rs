@@ -145,6 +145,48 @@ fn a_pong_follows_the_frame_in_progress_and_only_the_latest_is_sent() {
 }
 
 #[test]
+fn pings_to_a_peer_that_does_not_read_close_the_socket() {
+    let fixture = record(Duration::ZERO, |upgrade| {
+        upgrade.limits(Limits {
+            outbound_len_max: 100_000,
+            close_time: Duration::from_millis(1),
+            ..Limits::default()
+        })
+    });
+    let _client = Client::open(fixture.addr, "/pings");
+    let socket = fixture.socket();
+    fixture.expect("open");
+    while socket.is_open() {
+        socket.ping(&[b'x'; 125]);
+    }
+    fixture.expect("close 1006 false");
+}
+
+#[test]
+fn a_flood_of_pings_that_a_slow_handler_observes_pauses_reading() {
+    const PINGS: usize = 3000;
+    let fixture = record(Duration::from_micros(100), |upgrade| {
+        upgrade.limits(Limits {
+            inbound_len_max: 10_000,
+            ..Limits::default()
+        })
+    });
+    let mut client = Client::open(fixture.addr, "/pings");
+    fixture.expect("open");
+    let mut writer = client.connection.stream.try_clone().unwrap();
+    let writing = std::thread::spawn(move || {
+        for _ in 0..PINGS {
+            writer.write_all(&frame(PING, [b'x'; 100])).unwrap();
+        }
+    });
+    for _ in 0..PINGS {
+        client.expect(PONG, [b'x'; 100]);
+        fixture.expect(&format!("ping {}", "x".repeat(100)));
+    }
+    writing.join().unwrap();
+}
+
+#[test]
 fn a_peer_that_never_reads_is_disconnected() {
     let fixture = record(Duration::ZERO, |upgrade| {
         upgrade.limits(Limits {
@@ -192,7 +234,7 @@ fn a_silent_peer_gets_a_ping_and_is_then_disconnected() {
             ..Limits::default()
         })
     });
-    let mut client = Client::open(fixture.addr, "/");
+    let mut client = Client::open(fixture.addr, "/pings");
     fixture.expect("open");
     // The connection stays open while the client replies to pings. Replies to the engine's pings
     // are not reported to the handler.

@@ -12,7 +12,7 @@
 use std::time::Instant;
 
 use super::context::{Context, LINGER_LEN_MAX, ReadBuffer, Stay};
-use super::ws_clock::Clock;
+use super::ws_clock::{Clock, PING};
 use super::ws_conn::{SocketConn, Stage};
 use crate::conn::Conn;
 use crate::jobs::Job;
@@ -46,6 +46,7 @@ pub(super) fn open<S: Service>(
         key,
         assembler: Assembler::default(),
         inline: accepted.inline.take(),
+        observes_pings: accepted.observes_pings,
         input,
         stage: Stage::Open,
         readable,
@@ -161,8 +162,17 @@ fn receive<S: Service>(
 
 fn on_received<S: Service>(cx: &mut Context<S>, conn: &mut SocketConn, event: Received<'_>) {
     match event {
-        Received::Ping(payload) => conn.socket.outbound().pong(&payload),
-        Received::Pong(_) => {}
+        Received::Ping(payload) => {
+            conn.socket.outbound().pong(&payload);
+            if conn.observes_pings {
+                deliver(cx, conn, Event::Ping(payload));
+            }
+        }
+        Received::Pong(payload) => {
+            if conn.observes_pings && *payload != *PING {
+                deliver(cx, conn, Event::Pong(payload));
+            }
+        }
         Received::Text(text) => deliver(cx, conn, Event::Text(text)),
         Received::Binary(data) => deliver(cx, conn, Event::Binary(data)),
         Received::Close(frame) => {

@@ -12,7 +12,7 @@ use crate::service::Service;
 use crate::ws;
 
 /// Payload of the engine's own pings.
-const PING: &[u8] = b"there?";
+pub(super) const PING: &[u8] = b"there?";
 
 /// An expired time limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

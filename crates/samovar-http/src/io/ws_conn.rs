@@ -25,6 +25,8 @@ pub(crate) struct SocketConn {
     pub(super) assembler: Assembler,
     /// The handler, if it runs on the I/O thread; otherwise `None`, and the socket owns it.
     pub(super) inline: Option<Box<dyn Handler>>,
+    /// Whether the handler gets the peer's pings and pongs.
+    pub(super) observes_pings: bool,
     /// Bytes that were read but must wait for the handler.
     pub(super) input: Vec<u8>,
     pub(super) stage: Stage,

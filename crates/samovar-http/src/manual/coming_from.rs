@@ -31,6 +31,7 @@
 //! | WebSocket | [`ws::Upgrade`](crate::ws::Upgrade) | `request.upgradeToWebSocket()` | `WebSocketUpgrade` | `actix_ws::handle` |
 //! | WebSocket events | a [`ws::Handler`](crate::ws::Handler), in order, one at a time | one handler, in order, one at a time | a task of your own | a task of your own |
 //! | WebSocket send | [`ws::Socket`](crate::ws::Socket), any thread, never blocks | `ws.send`, any thread | the task's half | a session |
+//! | WebSocket ping, pong | [`Socket::ping`](crate::ws::Socket::ping), [`Handler::pong`](crate::ws::Handler::pong); answered, and silent peers are pinged, by the engine | `ws.send("", Ping)`, `Ping` and `Pong` in `message.kind`; answered by the server | `Message::Ping`, `Message::Pong` | `session.ping`, `Message::Pong` |
 //! | broadcast | [`ws::Frame`](crate::ws::Frame), encoded once | copies | copies or `Bytes` | copies or `Bytes` |
 //! | compression | [`Builder::compression`](crate::Builder::compression) | always on | tower-http | `Compress` |
 //! | TLS | [`Listener::tls`](crate::Listener::tls) | a proxy | axum-server | `bind_rustls` |

@@ -9,6 +9,8 @@ pub(crate) struct Accepted {
     pub(crate) socket: Socket,
     /// The handler, if it runs on the I/O thread; otherwise the socket owns it.
     pub(crate) inline: Option<Box<dyn Handler>>,
+    /// Whether the handler gets the peer's pings and pongs.
+    pub(crate) observes_pings: bool,
     pub(crate) is_started: bool,
 }
 

@@ -43,6 +43,26 @@ pub trait Handler: Send + 'static {
     /// Called for each message.
     fn message(&mut self, socket: &Socket, message: Message<'_>);
 
+    /// Returns whether to call [`ping`](Self::ping) and [`pong`](Self::pong). Called once, before
+    /// the handshake response is sent. By default, control frames are not queued for the handler,
+    /// so a flood of them costs no worker.
+    fn observes_pings(&self) -> bool {
+        false
+    }
+
+    /// Called for each ping of the peer, if [`observes_pings`](Self::observes_pings). The engine
+    /// has sent the pong already.
+    fn ping(&mut self, socket: &Socket, payload: &[u8]) {
+        let _unused = (socket, payload);
+    }
+
+    /// Called for each pong of the peer, if [`observes_pings`](Self::observes_pings): the reply to
+    /// [`Socket::ping`], or one that nobody has asked for. Replies to the engine's own pings are
+    /// not reported.
+    fn pong(&mut self, socket: &Socket, payload: &[u8]) {
+        let _unused = (socket, payload);
+    }
+
     /// Called last, when the socket has ended. Messages can no longer be sent.
     fn close(&mut self, socket: &Socket, closed: &Closed) {
         let _unused = (socket, closed);

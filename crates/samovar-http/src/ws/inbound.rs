@@ -14,6 +14,8 @@ pub(crate) enum Event<'a> {
     Open,
     Text(Cow<'a, str>),
     Binary(Cow<'a, [u8]>),
+    Ping(Cow<'a, [u8]>),
+    Pong(Cow<'a, [u8]>),
     Close(Box<End>),
 }
 
@@ -42,6 +44,8 @@ impl Event<'_> {
             Self::Open => Event::Open,
             Self::Text(text) => Event::Text(text.into_owned().into()),
             Self::Binary(data) => Event::Binary(data.into_owned().into()),
+            Self::Ping(payload) => Event::Ping(payload.into_owned().into()),
+            Self::Pong(payload) => Event::Pong(payload.into_owned().into()),
             Self::Close(end) => Event::Close(end),
         }
     }
@@ -50,7 +54,7 @@ impl Event<'_> {
         let payload_len = match self {
             Self::Open | Self::Close(_) => 0,
             Self::Text(text) => text.len(),
-            Self::Binary(data) => data.len(),
+            Self::Binary(data) | Self::Ping(data) | Self::Pong(data) => data.len(),
         };
         payload_len + EVENT_LEN
     }

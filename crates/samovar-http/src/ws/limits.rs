@@ -16,10 +16,11 @@ pub struct Limits {
     /// [`Socket::try_send`](super::Socket::try_send) returns an error. An empty queue accepts a
     /// frame of any length. Default: 1 MiB.
     pub outbound_len_max: usize,
-    /// Time without input after which the peer gets a ping; zero turns pings off. Default: 30 s.
+    /// Time without input after which the engine sends the peer a ping; zero turns these pings
+    /// off. Default: 30 s.
     pub ping_time: Duration,
-    /// Maximum time between a ping and the peer's response; then the connection is reset. Default:
-    /// 20 s.
+    /// Maximum time between a ping of the engine and the peer's next bytes; then the connection is
+    /// reset. Default: 20 s.
     pub pong_time: Duration,
     /// Maximum time between the server's close frame and the peer's; then the connection is reset.
     /// Default: 10 s.

@@ -29,9 +29,56 @@
 //!   disconnected. If a handler is too slow, the engine stops reading.
 //! * Lost connections are detected: a silent peer gets a ping, and is disconnected if it does not
 //!   respond.
+//! * Pings of the peer are answered. If the peer does not read, only the latest one is.
 //! * Handshakes from pages of other origins are refused ([`Origins`]); otherwise any page could
 //!   open a socket with the user's cookies.
 //! * An idle socket owns no buffer.
+//!
+//! # Heartbeats
+//!
+//! Most applications need no heartbeat of their own. The engine sends a ping to a peer from which
+//! nothing has arrived for [`ping_time`](Limits::ping_time), and resets the connection if nothing
+//! arrives for another [`pong_time`](Limits::pong_time). The handler then gets
+//! [`close`](Handler::close) with 1006.
+//!
+//! An application that measures round trips, or that keeps proxies from closing idle connections,
+//! sends its own pings with [`Socket::ping`], from any thread. They do not change the rule above:
+//! each byte of the peer, including a pong, delays the engine's next ping. So while a peer answers
+//! pings of the application that are more frequent than `ping_time`, the engine sends none. An
+//! unanswered ping of the application closes nothing by itself. The handler gets pongs if it
+//! [asks for them](Handler::observes_pings):
+//!
+//! ```
+//! use std::time::{Duration, Instant};
+//! use samovar_http::ws::{Handler, Message, Socket};
+//!
+//! /// Replies to each message with the time of the last round trip.
+//! struct RoundTrip {
+//!     started: Instant,
+//!     last: Duration,
+//! }
+//!
+//! impl Handler for RoundTrip {
+//!     fn open(&mut self, socket: &Socket) {
+//!         self.started = Instant::now();
+//!         socket.ping(b"");
+//!     }
+//!
+//!     fn message(&mut self, socket: &Socket, _: Message<'_>) {
+//!         socket.send(&format!("{:?}", self.last));
+//!     }
+//!
+//!     fn observes_pings(&self) -> bool {
+//!         true
+//!     }
+//!
+//!     fn pong(&mut self, _: &Socket, _: &[u8]) {
+//!         self.last = self.started.elapsed();
+//!     }
+//! }
+//! ```
+//!
+//! # Extensions
 //!
 //! Extensions such as permessage-deflate are not accepted, so messages are sent uncompressed.
 

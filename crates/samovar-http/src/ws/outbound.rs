@@ -290,7 +290,7 @@ impl Outbound {
     }
 }
 
-fn control_frame(op_code: OpCode, payload: &[u8]) -> Vec<u8> {
+pub(super) fn control_frame(op_code: OpCode, payload: &[u8]) -> Vec<u8> {
     let payload = payload.get(..CONTROL_LEN_MAX).unwrap_or(payload);
     let mut bytes = Vec::with_capacity(payload.len() + 2);
     frame::encode(&mut bytes, op_code, payload.len());

@@ -10,12 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use super::frame::op_code;
 use super::inbound::Inbound;
-use super::outbound::Outbound;
+use super::outbound::{Outbound, control_frame};
 use super::{CloseReply, Event, Frame, Handler, Limits, Message, SendError};
 use crate::client::Peer;
 use crate::net::transport::Transport;
 use crate::net::wake::Waker;
-use crate::proto::ws::{CloseCode, frame};
+use crate::proto::ws::CloseCode;
+use crate::proto::ws::frame::{self, OpCode};
 use crate::sync::Lock;
 
 /// Number of events that a worker processes for a socket before it requeues the socket.
@@ -117,6 +118,27 @@ impl Socket {
         }
     }
 
+    /// Sends or queues a ping. A payload of more than 125 bytes is truncated. If the queue is full,
+    /// the socket is closed with 1013, as by [`send`](Self::send).
+    ///
+    /// The peer replies with a pong of the same payload, which goes to [`Handler::pong`]. The reply
+    /// may also be for a later ping, if the peer has received several (RFC 6455, 5.5.3).
+    pub fn ping(&self, payload: &[u8]) {
+        self.send_control(OpCode::Ping, payload);
+    }
+
+    /// Sends or queues a pong that answers no ping: a one-way heartbeat. The engine answers pings
+    /// of the peer by itself. Limits as for [`ping`](Self::ping).
+    pub fn pong(&self, payload: &[u8]) {
+        self.send_control(OpCode::Pong, payload);
+    }
+
+    fn send_control(&self, op_code: OpCode, payload: &[u8]) {
+        if self.put(&control_frame(op_code, payload), None) == Err(SendError::Full) {
+            self.outbound().overflow();
+        }
+    }
+
     fn put(&self, bytes: &[u8], shared: Option<&Arc<[u8]>>) -> Result<(), SendError> {
         let mut outbound = self.outbound();
         outbound.check_room(bytes.len(), self.0.limits.outbound_len_max)?;
@@ -214,6 +236,8 @@ impl Socket {
             Event::Open => handler.open(self),
             Event::Text(text) => handler.message(self, Message::Text(&text)),
             Event::Binary(data) => handler.message(self, Message::Binary(&data)),
+            Event::Ping(payload) => handler.ping(self, &payload),
+            Event::Pong(payload) => handler.pong(self, &payload),
             Event::Close(end) => {
                 let frame = match &end.reply {
                     Some(CloseReply::Echo(code)) => code.map(|code| (code, "")),

@@ -33,23 +33,41 @@ impl<F: Fn(&mut Request) -> Response + Send + Sync + 'static> Service for App<F>
 /// A WebSocket handler that reports the calls of its methods, and echoes messages except `hush`.
 struct Recorder {
     events: Sender<String>,
-    /// Time that the handler spends on each message.
+    /// Time that the handler spends on each message and each ping.
     pause: Duration,
+    observes_pings: bool,
 }
 
 impl Recorder {
+    fn spend_time(&self) {
+        std::thread::sleep(self.pause);
+    }
+
     fn say(&self, event: impl Into<String>) {
         self.events.send(event.into()).unwrap();
     }
 }
 
 impl Handler for Recorder {
+    fn observes_pings(&self) -> bool {
+        self.observes_pings
+    }
+
+    fn ping(&mut self, _: &Socket, payload: &[u8]) {
+        self.spend_time();
+        self.say(format!("ping {}", String::from_utf8_lossy(payload)));
+    }
+
+    fn pong(&mut self, _: &Socket, payload: &[u8]) {
+        self.say(format!("pong {}", String::from_utf8_lossy(payload)));
+    }
+
     fn open(&mut self, _: &Socket) {
         self.say("open");
     }
 
     fn message(&mut self, socket: &Socket, message: Message<'_>) {
-        std::thread::sleep(self.pause);
+        self.spend_time();
         match message {
             Message::Text("panic") => panic!("as asked"),
             Message::Text("hush") => {}
@@ -76,7 +94,7 @@ pub(crate) struct Fixture {
 }
 
 /// Starts a server whose WebSocket handlers report their events. For `/inline`, the handler runs on
-/// the I/O thread.
+/// the I/O thread. For paths that end in `/pings`, it gets pings and pongs.
 pub(crate) fn record(
     pause: Duration,
     shape: impl Fn(Upgrade) -> Upgrade + Send + Sync + 'static,
@@ -86,8 +104,13 @@ pub(crate) fn record(
     let both = Mutex::new((events_in, sockets_in));
     let app: Answer = Box::new(move |request| {
         let (events, sockets) = both.lock().unwrap().clone();
-        let mut upgrade = shape(Upgrade::new(Recorder { events, pause }));
-        if request.head().path() == b"/inline" {
+        let path = request.head().path();
+        let mut upgrade = shape(Upgrade::new(Recorder {
+            events,
+            pause,
+            observes_pings: path.ends_with(b"/pings"),
+        }));
+        if path.starts_with(b"/inline") {
             upgrade = upgrade.inline();
         }
         match upgrade.try_accept(request) {
