@@ -6,6 +6,7 @@
     check_dashboards.py --types                  also checks types, by @grafana/schema (npm, tsc)
     check_dashboards.py --live URL NAME…         also checks that every query of these dashboards has
         --without Cache                          data in Prometheus, except rows with such titles
+        --without-metrics node_                  and queries of metrics with such names
 
 The look of the dashboards is not checked.
 """
@@ -43,12 +44,13 @@ def as_sent(expr, interval="30s"):
     return expr
 
 
-def queries(board, without=()):
-    """Titles of panels, with their queries."""
+def queries(board, without=(), absent=()):
+    """Titles of panels, with their queries; `absent` are prefixes of metrics."""
     for row, panel in rows(board):
         if not row.startswith(tuple(without)):
             for target in panel["targets"]:
-                yield f"{row} / {panel['title']}".strip(" /"), as_sent(target["expr"])
+                if not any(re.search(rf"\b{prefix}", target["expr"]) for prefix in absent):
+                    yield f"{row} / {panel['title']}".strip(" /"), as_sent(target["expr"])
 
 
 def layout(board):
@@ -130,8 +132,8 @@ def has_data(prometheus, expr):
     return any(series["value"][1] != "NaN" for series in ask(prometheus, expr))
 
 
-def live(prometheus, board, without):
-    for title, expr in queries(board, without):
+def live(prometheus, asked):
+    for title, expr in asked:
         if not has_data(prometheus, expr):
             # Comparisons and error series may be empty.
             expr_without = re.sub(r' > \d+$|,status="5xx"', "", expr)
@@ -144,6 +146,7 @@ def main():
     parser.add_argument("--types", action="store_true")
     parser.add_argument("--live", metavar="URL")
     parser.add_argument("--without", metavar="ROW", action="append", default=[])
+    parser.add_argument("--without-metrics", metavar="PREFIX", action="append", default=[])
     parser.add_argument("names", metavar="NAME", nargs="*")
     arguments = parser.parse_args()
     boards = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
@@ -156,15 +159,19 @@ def main():
     wrong.extend(f"use: {said}" for said in alerts(boards["use"]))
     if arguments.types:
         wrong.extend(types(FOLDER))
+    asked = {
+        name: list(queries(boards[name], arguments.without, arguments.without_metrics))
+        for name in arguments.names or boards
+    }
     if arguments.live:
-        for name in arguments.names or boards:
-            found = live(arguments.live, boards[name], arguments.without)
-            wrong.extend(f"{name}: {said}" for said in found)
+        for name, some in asked.items():
+            wrong.extend(f"{name}: {said}" for said in live(arguments.live, some))
     for said in wrong:
         print(f"check_dashboards: {said}", file=sys.stderr)
-    asked = arguments.names or boards
-    count = sum(len(list(queries(boards[name], arguments.without))) for name in asked)
-    print(f"check_dashboards: {len(asked)} dashboards, {count} queries, {len(wrong)} faults")
+    count = sum(map(len, asked.values()))
+    every = sum(len(list(queries(boards[name]))) for name in asked)
+    left_out = f", {every - count} left out" if every > count else ""
+    print(f"check_dashboards: {len(asked)} dashboards, {count} queries{left_out}, {len(wrong)} faults")
     sys.exit(1 if wrong else 0)
 
 

@@ -29,8 +29,7 @@ COLLECTORS = [
 
 
 def port(arguments, name):
-    wanted = dict(it.split("=", 1) for it in arguments.port)
-    return int(wanted.get(name, 0)) or free_port()
+    return dict(arguments.port).get(name) or free_port()
 
 
 def program(package):
@@ -118,7 +117,7 @@ def start_exporters(rig, arguments):
         command += [f"--collector.{name}" for name in COLLECTORS]
         rig.serve("node-exporter", "node", at, command)
     else:
-        say("no metrics of the machine: prometheus-node-exporter is not installed")
+        rig.lacks("node_", "metrics of the machine", "prometheus-node-exporter")
     if str(arguments.database).startswith("postgres"):
         postgresql.start_exporter(rig, arguments.database, port(arguments, "postgres"))
 
@@ -127,7 +126,7 @@ def start_process_exporter(rig, arguments):
     """Exports metrics of the programs running now."""
     binary = shutil.which("prometheus-process-exporter")
     if not binary:
-        return say("no metrics of programs: prometheus-process-exporter is not installed")
+        return rig.lacks("namedprocess_", "metrics of programs", "prometheus-process-exporter")
     at = port(arguments, "process")
     names = rig.data / "process.yml"
     # JSON is valid YAML.

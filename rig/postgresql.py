@@ -86,7 +86,7 @@ def start(rig):
 def start_exporter(rig, url, at):
     binary = shutil.which("prometheus-postgres-exporter")
     if not binary:
-        return say("no metrics of PostgreSQL: prometheus-postgres-exporter is not installed")
+        return rig.lacks("pg_", "metrics of PostgreSQL", "prometheus-postgres-exporter")
     # The exporter's library requires TLS by default.
     if "sslmode=" not in url:
         url += ("&" if re.search(r"\?.", url) else "?") + "sslmode=disable"

@@ -31,6 +31,7 @@ from started import SIGNALS, Rig, owner_of, say, write_owner
 
 DATA = parts.ROOT / ".samovar/rig"
 SAMPLE = parts.ROOT / ".samovar/sample"
+PORTS = ["server", "admin", "prometheus", "grafana", "locust", "node", "process", "postgres"]
 STARTS = {
     "kettles": parts.start_kettles,
     "replay-2017": parts.start_replay,
@@ -58,6 +59,8 @@ def up(rig, arguments):
     parts.start_exporters(rig, arguments)
     if arguments.locust != "none":
         parts.start_locust(rig, arguments, target)
+    else:
+        rig.absent.add("locust_")
     parts.start_process_exporter(rig, arguments)
     prometheus = parts.start_prometheus(rig, arguments)
     parts.start_grafana(rig, arguments, prometheus)
@@ -65,11 +68,13 @@ def up(rig, arguments):
     return prometheus
 
 
-def check(arguments, prometheus):
+def check(rig, arguments, prometheus):
     """Checks that every panel has data, once a minute of rates exists."""
     command = [sys.executable, parts.RIG / "check_dashboards.py", "--live", prometheus]
     for row in {"Kettles", "PostgreSQL", "Cache", "Upstreams"} - rows(arguments):
         command += ["--without", row]
+    for prefix in rig.absent:
+        command += ["--without-metrics", prefix]
     end = time.monotonic() + arguments.seconds
     while True:
         time.sleep(5)
@@ -86,8 +91,38 @@ def down():
             say(f"sent SIGTERM to {pid}")
 
 
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        """Prints one line; the usage is too long to be read with each error."""
+        self.exit(2, f"rig: {message}; `rig.py --help` lists the options\n")
+
+
+def port(text):
+    """Parses `NAME=PORT`."""
+    name, equals, number = text.partition("=")
+    if not equals or name not in PORTS:
+        raise argparse.ArgumentTypeError(f"write NAME=PORT, where NAME is one of {', '.join(PORTS)}")
+    if not number.isascii() or not number.isdigit() or not 0 < int(number) < 65536:
+        raise argparse.ArgumentTypeError(f"the port of {name} is {number!r}, not a number from 1 to 65535")
+    return name, int(number)
+
+
+def executable(text):
+    path = pathlib.Path(text)
+    if not path.is_file() or not os.access(path, os.X_OK):
+        raise argparse.ArgumentTypeError(f"{text} is not an executable file")
+    return path.absolute()
+
+
+def count(text):
+    """Parses a number of at least one."""
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
+    return int(text)
+
+
 def parse():
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("action", choices=["up", "check", "story", "down"])
@@ -95,25 +130,25 @@ def parse():
     parser.add_argument("--postgresql", action="store_true",
                         help="start a PostgreSQL for kettles; replay-2017 always has one")
     parser.add_argument("--database", help="store of kettles [SQLite in the data folder]")
-    parser.add_argument("--server-processes", type=int, default=1,
+    parser.add_argument("--server-processes", type=count, default=1,
                         help="processes of the kettles server; needs PostgreSQL [1]")
     parser.add_argument("--store", type=pathlib.Path, default=SAMPLE, help="Nix store of the cache [the sample store]")
-    parser.add_argument("--users", type=int, default=1000, help="simulated users of Locust [1000]")
-    parser.add_argument("--spawn-rate", type=int, default=200, help="users started per second [200]")
+    parser.add_argument("--users", type=count, default=1000, help="simulated users of Locust [1000]")
+    parser.add_argument("--spawn-rate", type=count, default=200, help="users started per second [200]")
     parser.add_argument("--locust", choices=["honest", "as-2017", "none"], default="honest",
                         help="behaviour of the users; none: no load is generated [honest]")
-    parser.add_argument("--processes", type=int, help="processes of Locust [one per 10,000 users]")
-    parser.add_argument("--locust-program", type=pathlib.Path, help="Locust executable [installed with pip]")
-    parser.add_argument("--binary", type=pathlib.Path, help="server executable [from target/release]")
+    parser.add_argument("--processes", type=count, help="processes of Locust [one per 10,000 users]")
+    parser.add_argument("--locust-program", type=executable, help="Locust executable [installed with pip]")
+    parser.add_argument("--binary", type=executable, help="server executable [from target/release]")
     parser.add_argument("--data", type=pathlib.Path, help="folder for data and logs [a new one in .samovar/rig]")
-    parser.add_argument("--port", action="append", default=[], metavar="NAME=PORT", help="port of server,"
-                        " admin, prometheus, grafana, locust, node, process or postgres [a free one]")
-    parser.add_argument("--scrape", type=int, help="scrape interval in seconds [10; 2 for check]")
-    parser.add_argument("--seconds", type=int, default=120, help="time limit of check [120]")
+    parser.add_argument("--port", action="append", default=[], type=port, metavar="NAME=PORT",
+                        help=f"port of {', '.join(PORTS[:-1])} or {PORTS[-1]} [a free one]")
+    parser.add_argument("--scrape", type=count, help="scrape interval in seconds [10; 2 for check]")
+    parser.add_argument("--seconds", type=count, default=120, help="time limit of check [120]")
     parser.add_argument("--grafana-home", default="/usr/share/grafana")
     arguments = parser.parse_args()
     if arguments.action in ("up", "check") and not arguments.target:
-        parser.error("which target?")
+        parser.error(f"{arguments.action} needs a target: {', '.join(STARTS)}")
     if arguments.database and (arguments.postgresql or arguments.target == "cache"):
         parser.error("--database applies to kettles only, and excludes --postgresql")
     arguments.scrape = arguments.scrape or (2 if arguments.action == "check" else 10)
@@ -132,7 +167,7 @@ def run(arguments, data):
     with Rig(data) as rig:
         prometheus = up(rig, arguments)
         if arguments.action == "check":
-            return check(arguments, prometheus)
+            return check(rig, arguments, prometheus)
         say(f"running; logs and data are in {data}; stop with Ctrl-C")
         rig.watch()
 
@@ -146,12 +181,23 @@ def main():
     # Each user takes a descriptor at both ends.
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    DATA.mkdir(parents=True, exist_ok=True)
-    data = arguments.data or pathlib.Path(tempfile.mkdtemp(prefix="run-", dir=DATA))
-    data.mkdir(parents=True, exist_ok=True)
-    write_owner(data / "pid")
+    try:
+        DATA.mkdir(parents=True, exist_ok=True)
+        data = arguments.data or pathlib.Path(tempfile.mkdtemp(prefix="run-", dir=DATA))
+        data.mkdir(parents=True, exist_ok=True)
+        write_owner(data / "pid")
+    except OSError as error:
+        say(f"cannot create the data folder: {error}")
+        return 2
     try:
         return run(arguments, data.resolve())
+    except OSError as error:
+        say(f"cannot start: {error}")
+        return 2
+    except subprocess.CalledProcessError as error:
+        # The command has printed the reason.
+        say(f"failed: {' '.join(map(str, error.cmd))}")
+        return 2
     except KeyboardInterrupt:
         say("ended")
     finally:

@@ -108,6 +108,8 @@ class Rig:
         self.children = []
         self.rows = []
         self.jobs = {}
+        # Prefixes of the metrics of parts that do not run.
+        self.absent = set()
         data.mkdir(parents=True, exist_ok=True)
         self.watcher = subprocess.Popen(
             [sys.executable, "-B", __file__], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
@@ -117,6 +119,11 @@ class Rig:
     def leaves(self, folder):
         """Registers a folder to be removed at the end."""
         print("folder", folder, file=self.watcher.stdin)
+
+    def lacks(self, prefix, what, package):
+        """Records that an exporter is not installed."""
+        say(f"no {what}: {package} is not installed")
+        self.absent.add(prefix)
 
     def start(self, name, command, env=None, ending=signal.SIGTERM, **options):
         child = Child(

@@ -9,13 +9,24 @@ mod support;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use support::wait_until;
+use support::{PATIENCE, wait_until};
+use swarm::Plan;
 use tempfile::TempDir;
+
+/// Returns a command that runs `rig.py`.
+fn rig() -> Command {
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../rig/rig.py");
+    let mut command = Command::new("python3");
+    command.arg("-B").arg(program);
+    command
+}
 
 /// A running rig. Its processes inherit an environment variable by which the test finds them.
 struct Rig {
@@ -34,9 +45,7 @@ impl Rig {
         // PostgreSQL's directory inside it belongs to another user.
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o711);
         fs::set_permissions(folder.path(), mode).unwrap();
-        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../rig/rig.py");
-        let mut command = Command::new("python3");
-        command.arg("-B").arg(program);
+        let mut command = rig();
         command.args(["up", "kettles", "--locust", "none"]);
         command.args(["--binary", env!("CARGO_BIN_EXE_kettles"), "--data"]);
         command.arg(folder.path().join("data")).args(options);
@@ -216,6 +225,62 @@ fn processes_end_when_one_of_them_fails() {
     let rig = Rig::up(&["--port", &format!("prometheus={port}")]);
     let said = rig.gone();
     assert!(said.contains("rig: prometheus has ended"), "{said}");
+}
+
+/// `check` leaves out the panels of parts that do not run, and finds all others to have data.
+#[test]
+fn check_leaves_out_the_panels_of_missing_parts() {
+    let folder = tempfile::tempdir().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    drop(listener);
+    let mut command = rig();
+    command.args(["check", "kettles", "--locust", "none", "--scrape", "1"]);
+    command.args(["--binary", env!("CARGO_BIN_EXE_kettles"), "--port"]);
+    command.arg(format!("server={}", addr.port()));
+    command.arg("--data").arg(folder.path().join("data"));
+    let child = command.env("TMPDIR", folder.path());
+    let child = child.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = child.spawn().unwrap();
+    wait_until("the server runs", || TcpStream::connect(addr).is_ok());
+    let (is_over, host) = (AtomicBool::new(false), addr.to_string());
+    let output = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (period, plan) = (Duration::from_secs(1), Plan::new(addr, 10, 600 * PATIENCE));
+            let fleet = swarm::Kettles::new(&host, 10, period, period, 1);
+            swarm::run(&plan, fleet, &is_over, &mut |_, _| {}).unwrap();
+        });
+        let output = child.wait_with_output().unwrap();
+        is_over.store(true, Ordering::Relaxed);
+        output
+    });
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains(" left out, 0 faults"), "{said}");
+}
+
+#[test]
+fn wrong_options_are_errors_of_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    let inside = file.join("data");
+    for (options, expected) in [
+        (["--port", "server=abc"], "the port of server is 'abc'"),
+        (["--port", "server=70000"], "not a number from 1 to 65535"),
+        (["--port", "8080"], "write NAME=PORT"),
+        (["--port", "web=8080"], "write NAME=PORT"),
+        (["--binary", "/nonexistent"], "/nonexistent is not an executable file"),
+        (["--binary", file.to_str().unwrap()], "is not an executable file"),
+        (["--users", "0"], "'0' is not a number of at least 1"),
+        (["--data", inside.to_str().unwrap()], "cannot create the data folder"),
+    ] {
+        let output = rig().args(["up", "kettles"]).args(options).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(expected), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
 }
 
 /// Alerts fire exactly when they should, each row of the dashboard `use` has an alert, and the

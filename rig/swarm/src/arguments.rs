@@ -16,6 +16,11 @@ const OVERLOAD: &str = "overload";
 /// Name of the goal that opens more connections than the server allows.
 const FULL: &str = "full";
 
+/// Error if the command line names no server.
+const NO_SERVER: &str = "no server to send requests to: give --address ADDRESS of a running \
+     server, such as --address 127.0.0.1:8080, or after -- a command that starts one, such as \
+     -- kettles serve --port 0";
+
 /// The load that the command line selects.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Load {
@@ -61,6 +66,13 @@ impl Arguments {
         arguments: impl IntoIterator<Item = OsString>,
     ) -> Result<Self, clap::Error> {
         let matches = command().try_get_matches_from(arguments)?;
+        if let Some((_, load)) = matches.subcommand()
+            && !load.contains_id("address")
+            && !load.contains_id("command")
+        {
+            let kind = clap::error::ErrorKind::MissingRequiredArgument;
+            return Err(command().error(kind, NO_SERVER));
+        }
         match matches.subcommand() {
             Some(("kettles", matches)) => Ok(Self::kettles(matches)),
             Some(("cache", matches)) => {
@@ -200,8 +212,7 @@ fn common(command: Command) -> Command {
             .help("after --: a server to start, which prints its URL, and to stop afterwards")
             .num_args(1..)
             .last(true)
-            .conflicts_with("address")
-            .required_unless_present("address"),
+            .conflicts_with("address"),
         option("connections", "N", whole(), connections),
         option("for", "SECONDS", positive, "duration of the run [60]"),
         option("timeout", "SECONDS", positive, timeout),

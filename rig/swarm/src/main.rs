@@ -13,7 +13,8 @@ mod process;
 mod report;
 mod server;
 
-use std::io::Write;
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -55,6 +56,8 @@ fn try_it(arguments: &Arguments) -> Result<Vec<String>> {
     };
     let address = server.as_ref().map(|server| server.address);
     let address = address.or(arguments.address).context("no address")?;
+    TcpStream::connect_timeout(&address, arguments.timeout)
+        .map_err(|error| no_server(address, &error))?;
     let plan = Plan {
         timeout: arguments.timeout,
         connections: arguments.connections(),
@@ -99,6 +102,18 @@ fn try_it(arguments: &Arguments) -> Result<Vec<String>> {
     Ok(arguments.bounds.missed(&tally, &taken))
 }
 
+/// Explains that the server cannot be reached.
+fn no_server(address: SocketAddr, error: &io::Error) -> anyhow::Error {
+    let what = match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+        _ => error.to_string(),
+    };
+    anyhow::anyhow!(
+        "{what} at {address}: start the server first, or give the right --address, or let swarm \
+         start one: -- COMMAND"
+    )
+}
+
 /// Runs the load that the command line selects.
 fn load(
     arguments: &Arguments,
@@ -130,7 +145,7 @@ fn load(
 fn tell(arguments: &Arguments, plan: &Plan, tally: &Tally, taken: &Taken) -> Result<()> {
     let text = report::text(plan, tally, taken);
     // A reader may close the pipe early.
-    write!(std::io::stdout(), "{text}").unwrap_or_default();
+    write!(io::stdout(), "{text}").unwrap_or_default();
     if let Some(path) = &arguments.json {
         let json = format!("{:#}\n", report::json(plan, tally, taken));
         std::fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))?;
@@ -140,5 +155,5 @@ fn tell(arguments: &Arguments, plan: &Plan, tally: &Tally, taken: &Taken) -> Res
 
 /// Prints to standard error, which may be closed.
 fn say(message: &str) {
-    writeln!(std::io::stderr(), "swarm: {message}").unwrap_or_default();
+    writeln!(io::stderr(), "swarm: {message}").unwrap_or_default();
 }

@@ -250,6 +250,24 @@ fn swarm(arguments: &[&str]) -> Output {
     command.args(arguments).output().unwrap()
 }
 
+/// Without a server, the errors say what to do.
+#[test]
+fn a_missing_server_is_an_error_that_names_the_options() {
+    let output = swarm(&["kettles"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("--address 127.0.0.1:8080"), "{said}");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let output = swarm(&["kettles", "--address", &address]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    let expected = format!("connection refused at {address}: start the server first");
+    assert!(said.contains(&expected), "{said}");
+    assert!(said.contains("--address"), "{said}");
+}
+
 #[test]
 fn the_json_report_and_the_exit_code_state_the_result() {
     let address = serve(|_, stream| say(stream, GOOD)).to_string();
