@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 
 use crate::ingest::{COALESCING_MS, Ingest, QUEUE_LIMIT, Refusal, WAIT_MAX_MS, Work};
+use crate::metrics::Metrics;
 use crate::seed::Plan;
 use crate::serve::{Running, Serve, announce, ended};
 use crate::store::SqliteStore;
@@ -62,8 +63,8 @@ pub fn demo(options: &Demo) -> Result<()> {
         std::thread::spawn(move || live(&options, addr, &is_ended))
     };
     let seed = (!options.no_history).then(|| {
-        let (ingest, is_ended) = (Arc::clone(&running.app().ingest), Arc::clone(&is_ended));
-        std::thread::spawn(move || seed(&ingest, &is_ended))
+        let (app, is_ended) = (Arc::clone(running.app()), Arc::clone(&is_ended));
+        std::thread::spawn(move || seed(&app.ingest, &app.metrics, &is_ended))
     });
     let outcome = running.run_until(&is_ended);
     // Ends the simulated kettles if the server has ended by itself.
@@ -107,7 +108,7 @@ fn live(options: &Demo, addr: SocketAddr, is_ended: &AtomicBool) {
 
 /// Stores the year of history through the normal queue, two batches at a time, so that live
 /// measurements do not wait.
-fn seed(ingest: &Ingest, is_ended: &AtomicBool) {
+fn seed(ingest: &Ingest, metrics: &Metrics, is_ended: &AtomicBool) {
     let to = Time::now();
     let plan = Plan {
         device_count: SEEDED_DEVICES,
@@ -116,6 +117,7 @@ fn seed(ingest: &Ingest, is_ended: &AtomicBool) {
         every_seconds: SEEDED_EVERY_SECONDS,
         seed: 1,
     };
+    metrics.plan_history(plan.row_count());
     let mut measurements = plan.measurements();
     let (sender, done) = sync_channel(2);
     let mut under_way = 0;
@@ -128,7 +130,7 @@ fn seed(ingest: &Ingest, is_ended: &AtomicBool) {
         let sender = sender.clone();
         // The queue has enough capacity for these batches of history and for live measurements.
         let acknowledge = move |outcome| sender.send(outcome).unwrap_or_default();
-        ingest.push(Work::Many(some), Box::new(acknowledge));
+        ingest.push(Work::History(some), Box::new(acknowledge));
         under_way += 1;
         if under_way == 2 {
             outcome = done.recv().unwrap_or(Err(Refusal::Ending));
@@ -143,7 +145,11 @@ fn seed(ingest: &Ingest, is_ended: &AtomicBool) {
             "kettles: {} measurements of history stored",
             plan.row_count()
         ),
-        Err(refusal) => format!("kettles: the history is incomplete: {}", refusal.name()),
+        Err(refusal) => {
+            // The page must not wait for the rest.
+            metrics.plan_history(0);
+            format!("kettles: the history is incomplete: {}", refusal.name())
+        }
     };
     // Standard output may be closed.
     drop(writeln!(io::stdout().lock(), "{line}"));

@@ -74,6 +74,8 @@ pub enum Work {
     One(Measurement),
     /// A gateway's batch of measurements.
     Many(Vec<Measurement>),
+    /// Generated history, which the metrics do not count as measurements of kettles.
+    History(Vec<Measurement>),
     /// A login.
     Login(DeviceId),
     /// A command.
@@ -86,14 +88,14 @@ impl Work {
     fn measurements(&self) -> &[Measurement] {
         match self {
             Self::One(measurement) => std::slice::from_ref(measurement),
-            Self::Many(measurements) => measurements,
+            Self::Many(measurements) | Self::History(measurements) => measurements,
             Self::Login(_) | Self::Command(_) | Self::Look => &[],
         }
     }
 
     fn row_count(&self) -> usize {
         match self {
-            Self::Many(measurements) => measurements.len().max(1),
+            Self::Many(measurements) | Self::History(measurements) => measurements.len().max(1),
             Self::One(_) | Self::Login(_) | Self::Command(_) => 1,
             Self::Look => 0,
         }
@@ -398,7 +400,13 @@ impl Writer<'_> {
         let metrics = &self.ingest.metrics;
         match outcome {
             Ok(committed) => {
-                let row_count = batch.measurements.len();
+                let history = entries.iter().map(|entry| match &entry.work {
+                    Work::History(rows) => rows.len(),
+                    _ => 0,
+                });
+                let history = history.sum();
+                metrics.history_stored(history);
+                let row_count = batch.measurements.len() - history;
                 if std::mem::take(&mut self.is_failing) {
                     crate::log::say("kettles: the store works again");
                 }
@@ -470,7 +478,7 @@ fn batch(entries: &[Entry]) -> Batch {
         match &entry.work {
             Work::Login(device) => batch.devices.push(*device),
             Work::Command(command) => batch.commands.push(*command),
-            Work::One(_) | Work::Many(_) | Work::Look => {}
+            Work::One(_) | Work::Many(_) | Work::History(_) | Work::Look => {}
         }
         batch.confirmed.extend_from_slice(&entry.confirms);
     }

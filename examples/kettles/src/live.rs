@@ -126,6 +126,11 @@ impl Broadcaster {
         let totals = app.ingest.totals();
         let temperatures: Vec<_> = totals.temperatures().collect();
         let load = app.metrics.load();
+        let history = app.metrics.history().map(|(stored, planned)| {
+            #[expect(clippy::cast_precision_loss, reason = "counts are no larger")]
+            let share = stored as f64 / planned as f64;
+            share
+        });
         let told = json!({
             "devices": totals.device_count,
             "active": app.metrics.active(),
@@ -136,6 +141,7 @@ impl Broadcaster {
             "temperatures": temperatures,
             "answers": per_second(answers.count(), 0),
             "measurements": per_second(pulse.measurements, before.measurements),
+            "history": history,
             "refused": per_second(pulse.refused, before.refused),
             "duplicates": pulse.duplicates,
             "p50": millis(answers.quantile(0.5)),

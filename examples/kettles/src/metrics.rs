@@ -57,6 +57,8 @@ pub struct Metrics {
     /// Durations of requests, ordered by handler, then by method, then by status.
     durations: Vec<Histogram>,
     measurements: AtomicU64,
+    history: AtomicU64,
+    history_planned: AtomicU64,
     duplicates: AtomicU64,
     pruned: AtomicU64,
     refused: [AtomicU64; Refusal::ALL.len()],
@@ -83,6 +85,8 @@ impl Default for Metrics {
         Self {
             durations: (0..series_count).map(|_| Histogram::new(MICROS)).collect(),
             measurements: AtomicU64::new(0),
+            history: AtomicU64::new(0),
+            history_planned: AtomicU64::new(0),
             duplicates: AtomicU64::new(0),
             pruned: AtomicU64::new(0),
             refused: Default::default(),
@@ -121,6 +125,22 @@ pub struct Pulse {
 }
 
 impl Metrics {
+    /// Sets the number of rows of generated history that will be stored.
+    pub fn plan_history(&self, row_count: u64) {
+        self.history_planned.store(row_count, Ordering::Relaxed);
+    }
+
+    /// Records durable rows of generated history, which do not count as measurements of kettles.
+    pub fn history_stored(&self, row_count: usize) {
+        self.history.fetch_add(row_count as u64, Ordering::Relaxed);
+    }
+
+    /// Returns the number of stored and of planned rows of history while some are missing.
+    pub fn history(&self) -> Option<(u64, u64)> {
+        let (stored, planned) = (count(&self.history), count(&self.history_planned));
+        (stored < planned).then_some((stored, planned))
+    }
+
     /// Records a durable batch.
     pub fn committed(&self, row_count: usize, duplicate_count: usize, duration: Duration) {
         let stored = row_count.saturating_sub(duplicate_count) as u64;

@@ -270,12 +270,25 @@ fn wrong_options_are_errors_of_one_line() {
         (["--port", "server=70000"], "not a number from 1 to 65535"),
         (["--port", "8080"], "write NAME=PORT"),
         (["--port", "web=8080"], "write NAME=PORT"),
-        (["--binary", "/nonexistent"], "/nonexistent is not an executable file"),
-        (["--binary", file.to_str().unwrap()], "is not an executable file"),
+        (
+            ["--binary", "/nonexistent"],
+            "/nonexistent is not an executable file",
+        ),
+        (
+            ["--binary", file.to_str().unwrap()],
+            "is not an executable file",
+        ),
         (["--users", "0"], "'0' is not a number of at least 1"),
-        (["--data", inside.to_str().unwrap()], "cannot create the data folder"),
+        (
+            ["--data", inside.to_str().unwrap()],
+            "cannot create the data folder",
+        ),
     ] {
-        let output = rig().args(["up", "kettles"]).args(options).output().unwrap();
+        let output = rig()
+            .args(["up", "kettles"])
+            .args(options)
+            .output()
+            .unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.contains(expected), "{said}");
