@@ -54,7 +54,10 @@ impl<'a> Head<'a> {
         self.index.method_name.of(self.raw)
     }
 
-    /// Returns the request target, as sent: printable ASCII.
+    /// Returns the request target, as sent: printable ASCII. It is usually a path with a query, but
+    /// a client may send a whole URL (`http://example.org/a?b`), as to a proxy, or `*` with
+    /// OPTIONS. Use [`path`](Self::path) and [`query`](Self::query), which are the same for all
+    /// forms: a program that appends the target to the address of another server makes a wrong URL.
     pub fn target(&self) -> &'a [u8] {
         self.index.target.of(self.raw)
     }
