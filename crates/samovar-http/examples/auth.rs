@@ -10,7 +10,7 @@
 use std::time::Instant;
 
 use samovar_http::http::Status;
-use samovar_http::{Next, Request, Response, Route, Router};
+use samovar_http::{Next, Request, Response, Router};
 
 /// The authenticated user. [`members_only`] attaches it to the request as an extension.
 struct User(String);
@@ -44,9 +44,10 @@ fn account(request: &mut Request) -> Option<String> {
 
 fn main() -> std::io::Result<()> {
     let addr = std::env::args().nth(1).unwrap_or("127.0.0.1:8080".into());
+    let members = Router::new().get("/", account).wrap(members_only);
     Router::new()
         .get("/", |_| "Everybody may read this\n")
-        .route(Route::get("/account", account).wrap(members_only))
+        .mount("/account", members)
         .wrap(timed)
         .serve(addr)
 }

@@ -1,4 +1,4 @@
-//! Methods, also one without a function of its own, parameters and wildcards.
+//! Methods, also one without a function of its own, parameters, wildcards, and a mounted router.
 //!
 //! ```text
 //! cargo run --example router
@@ -7,6 +7,7 @@
 //! curl -X DELETE http://127.0.0.1:8080/users/7
 //! curl http://127.0.0.1:8080/files/any/path/below
 //! curl -X PURGE http://127.0.0.1:8080/files/any/path/below
+//! curl http://127.0.0.1:8080/admin/status
 //! curl -i -X PUT http://127.0.0.1:8080/users/7
 //! ```
 
@@ -33,6 +34,12 @@ fn purge(request: &mut Request) -> String {
     format!("purged {}\n", request.param("path").unwrap_or_default())
 }
 
+fn admin() -> Router {
+    Router::new()
+        .get("/", |_| "admin\n")
+        .get("/status", |_| "all is well\n")
+}
+
 fn main() -> std::io::Result<()> {
     let addr = std::env::args().nth(1).unwrap_or("127.0.0.1:8080".into());
     Router::new()
@@ -43,5 +50,6 @@ fn main() -> std::io::Result<()> {
         .get("/files/{*path}", file)
         .route(Route::new("PURGE", "/files/{*path}", purge))
         .get("/*.ico", |_| Status::NOT_FOUND)
+        .mount("/admin", admin())
         .serve(addr)
 }

@@ -126,6 +126,8 @@ fn router() {
     example.check("GET /files/any/path/below", 200, "file any/path/below\n");
     example.check("PURGE /files/a/b", 200, "purged a/b\n");
     example.check("GET /favicon.ico", 404, "Not Found\n");
+    example.check("GET /admin", 200, "admin\n");
+    example.check("GET /admin/status", 200, "all is well\n");
     let answer = example.ask("PUT /users/7", "", "");
     assert_eq!(answer.status, 405);
     assert_eq!(answer.header("allow"), Some("GET, HEAD, DELETE"));

@@ -11,6 +11,7 @@
 //! | which route wins | the most specific | the first | the most specific | the first |
 //! | path parameter | [`request.param("name")`](crate::Request::param) | `request.pathParams["name"]` | `Path(name)` | `web::Path` |
 //! | wildcards for one segment, for several segments | `*`; `**` or `{*rest}` anywhere | `*`, `**` | `{*rest}` at the end | `{rest:.*}` |
+//! | sub-router | [`Router::mount`](crate::Router::mount) |  | `.nest` | `web::scope` |
 //! | query | [`request.query()`](crate::Request::query) | `request.queryParams` | `Query<T>` | `web::Query<T>` |
 //! | form | [`request.form()`](crate::Request::form) | by hand | `Form<T>` | `web::Form<T>` |
 //! | multipart | not included; use a library that reads from [`request.reader()`](crate::Request::reader) | in memory | as a stream | as a stream |

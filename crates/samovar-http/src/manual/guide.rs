@@ -59,7 +59,9 @@
 //!
 //! [`Router`](crate::Router) documents the patterns, [`Route`](crate::Route) the settings of a
 //! single route, such as the length limit of its body, and [`Router::wrap`](crate::Router::wrap)
-//! the middleware.
+//! the middleware. A function can build the routes of a part of the program, with their own
+//! middleware and error pages, as a router that [`Router::mount`](crate::Router::mount) adds below
+//! a prefix.
 //!
 //! # JSON
 //!

@@ -2,7 +2,7 @@
 
 use super::path::{Path, PathError};
 use super::route::RouteMethod;
-use super::router::{Entry, Miss, Router};
+use super::router::{Entry, Miss, Missed, Router};
 use super::trie::Captures;
 use crate::head::Head;
 use crate::http::Method;
@@ -50,23 +50,27 @@ impl Router {
         })
     }
 
-    /// Returns the reason for which no route matches a request.
-    pub(super) fn miss(&self, head: Head<'_>) -> Miss {
+    /// Returns the reason for which no route matches a request, and the mounted router that
+    /// answers.
+    pub(super) fn miss(&self, head: Head<'_>) -> Missed<'_> {
         let path = match Path::new(head.path()) {
             Ok(path) => path,
-            Err(PathError::Encoding) => return Miss::BadPath,
-            Err(PathError::NoPath) => return Miss::NotFound,
+            Err(PathError::Encoding) => return Missed::of(Miss::BadPath),
+            Err(PathError::NoPath) => return Missed::of(Miss::NotFound),
         };
+        let mount = self.mounts_by_path.find(&path, |index| Some(*index));
+        let mount = mount.and_then(|(index, _)| self.mounts.get(index));
         let mut allowed = Vec::new();
         let none: Option<((), _)> = self.trie.find(&path, |places| {
             allowed.extend(places.iter().filter_map(|(method, _)| method.token()));
             None
         });
         debug_assert!(none.is_none(), "nothing was accepted");
-        if allowed.is_empty() {
-            return Miss::NotFound;
-        }
-        Miss::Methods(allow(&allowed))
+        let reason = match allowed.is_empty() {
+            true => Miss::NotFound,
+            false => Miss::Methods(allow(&allowed)),
+        };
+        Missed { reason, mount }
     }
 }
 

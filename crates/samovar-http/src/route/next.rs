@@ -3,12 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::router::{Entry, Miss, Router};
+use super::router::{Router, Target};
 use crate::request::Request;
 use crate::response::Response;
 
-/// A middleware: a function that is called in place of a handler, and that may call it.
-pub(crate) type Middleware = Box<dyn Fn(&mut Request, Next<'_>) -> Response + Send + Sync>;
+/// A middleware: a function that is called in place of a handler, and that may call it. Shared by
+/// all routes of a mounted router.
+pub(crate) type Middleware = Arc<dyn Fn(&mut Request, Next<'_>) -> Response + Send + Sync>;
 
 /// The inner middleware and the handler, as an argument of a function passed to [`Router::wrap`].
 ///
@@ -17,10 +18,10 @@ pub struct Next<'a> {
     pub(super) router: &'a Router,
     /// Middleware of the router that was not called yet, the outermost first.
     pub(super) router_wraps: &'a [Middleware],
-    /// Middleware of the route that was not called yet, the outermost first. It runs inside of the
-    /// router's.
+    /// Middleware of the route that was not called yet, the outermost first; without a route, of
+    /// the mounted router. It runs inside of the router's.
     pub(super) route_wraps: &'a [Middleware],
-    pub(super) target: Result<&'a Entry, Miss>,
+    pub(super) target: Target<'a>,
 }
 
 impl Next<'_> {

@@ -1,6 +1,7 @@
 //! A route and its settings.
 
 use std::fmt;
+use std::sync::Arc;
 
 use super::next::{Middleware, Next};
 use crate::error::Error;
@@ -209,7 +210,7 @@ impl Route {
         mut self,
         middleware: impl Fn(&mut Request, Next<'_>) -> Response + Send + Sync + 'static,
     ) -> Self {
-        self.wraps.push(Box::new(middleware));
+        self.wraps.push(Arc::new(middleware));
         self
     }
 }

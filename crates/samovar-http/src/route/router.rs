@@ -12,7 +12,7 @@ use crate::observer::Observer;
 use crate::request::{Request, Template};
 use crate::response::{IntoResponse, Response};
 
-type ErrorHandler = Box<dyn Fn(&mut Request, &Error) -> Result<Response, Error> + Send + Sync>;
+type ErrorHandler = Arc<dyn Fn(&mut Request, &Error) -> Result<Response, Error> + Send + Sync>;
 
 type RefusalHandler = Box<dyn Fn(&Error) -> Response + Send + Sync>;
 
@@ -83,6 +83,10 @@ pub struct Router {
     pub(super) trie: Trie<Vec<(RouteMethod, usize)>>,
     pub(super) wraps: Vec<Middleware>,
     pub(super) on_error: Option<ErrorHandler>,
+    /// The mounted routers, those that are mounted in one of them included.
+    pub(super) mounts: Vec<Mount>,
+    /// The indexes in `mounts`, by the paths below the prefixes.
+    pub(super) mounts_by_path: Trie<usize>,
     pub(super) on_refusal: Option<RefusalHandler>,
     pub(super) observer: Option<Box<dyn Observer>>,
     /// Whether any route has an inline handler.
@@ -90,10 +94,41 @@ pub struct Router {
 }
 
 /// A registered route.
-#[derive(Debug)]
 pub(super) struct Entry {
     pub(super) route: Route,
     pub(super) template: Arc<Template>,
+    /// The error handler of the mounted router of the route; `None` if the router's own applies.
+    pub(super) on_error: Option<ErrorHandler>,
+}
+
+/// The settings of a mounted router for requests below its prefix that match no route. Its routes
+/// have been added to the outer router, with its middleware.
+#[derive(Default)]
+pub(super) struct Mount {
+    prefix: String,
+    /// The middleware between the outermost router and this one, the outermost first.
+    pub(super) wraps: Vec<Middleware>,
+    pub(super) on_error: Option<ErrorHandler>,
+}
+
+/// The route of a request, or the reason why it has none.
+pub(super) type Target<'a> = Result<&'a Entry, Missed<'a>>;
+
+/// A request that matches no route.
+pub(super) struct Missed<'a> {
+    pub(super) reason: Miss,
+    /// The mounted router below whose prefix the path is, if any.
+    pub(super) mount: Option<&'a Mount>,
+}
+
+impl Missed<'_> {
+    /// A request that no mounted router answers.
+    pub(super) fn of(reason: Miss) -> Self {
+        Self {
+            reason,
+            mount: None,
+        }
+    }
 }
 
 /// Reason why a request matches no route.
@@ -133,6 +168,8 @@ impl Router {
             trie: Trie::default(),
             wraps: Vec::new(),
             on_error: None,
+            mounts: Vec::new(),
+            mounts_by_path: Trie::default(),
             on_refusal: None,
             observer: None,
             has_inline: false,
@@ -160,13 +197,67 @@ impl Router {
     #[must_use]
     #[track_caller]
     pub fn route(mut self, route: Route) -> Self {
-        let pattern = match Pattern::parse(&route.pattern) {
-            Ok(pattern) => pattern,
-            Err(error) => refuse(&format!(
-                "{:?} is not a pattern of paths: {error}",
-                route.pattern
-            )),
-        };
+        self.add(route, None);
+        self
+    }
+
+    /// Adds all routes of another router below a prefix, which may contain parameters but no `**`.
+    /// The route `/` becomes the prefix itself. [`Request::pattern`] and [`Request::param`] know
+    /// the whole pattern.
+    ///
+    /// The middleware of the other router runs around its routes only, inside of this router's, and
+    /// around its answers to requests below the prefix that match no route. Its
+    /// [error handler](Self::on_error) answers both, or this router's if it has none. Its
+    /// [`on_refusal`](Self::on_refusal) and [`observe`](Self::observe) have no effect: a server has
+    /// one of each.
+    ///
+    /// ```
+    /// use samovar_http::{Next, Request, Response, Router, http::Status};
+    ///
+    /// fn admins_only(request: &mut Request, next: Next<'_>) -> Response {
+    ///     match request.head().header("authorization") {
+    ///         Some(b"Bearer secret") => next.run(request),
+    ///         _ => Response::text(Status::UNAUTHORIZED, "Who are you?\n"),
+    ///     }
+    /// }
+    /// let admin = Router::new()
+    ///     .get("/", |_| "This is /admin\n")
+    ///     .get("/users/{id}", |_| "This is /admin/users/{id}\n")
+    ///     .wrap(admins_only);
+    /// let router = Router::new().get("/", |_| "Hello\n").mount("/admin", admin);
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// As [`route`](Self::route), for each of the routes with the prefix, and if the prefix is
+    /// malformed.
+    #[must_use]
+    #[track_caller]
+    pub fn mount(mut self, prefix: &str, router: Self) -> Self {
+        drop(parse(prefix));
+        let (wraps, on_error) = (router.wraps, router.on_error);
+        for mut mount in std::iter::once(Mount::default()).chain(router.mounts) {
+            mount.prefix = join(prefix, &mount.prefix);
+            mount.wraps.splice(0..0, wraps.iter().cloned());
+            mount.on_error = mount.on_error.or_else(|| on_error.clone());
+            self.add_mount(mount);
+        }
+        for Entry {
+            mut route,
+            on_error: nearest,
+            ..
+        } in router.routes
+        {
+            route.pattern = join(prefix, &route.pattern);
+            route.wraps.splice(0..0, wraps.iter().cloned());
+            self.add(route, nearest.or_else(|| on_error.clone()));
+        }
+        self
+    }
+
+    #[track_caller]
+    fn add(&mut self, route: Route, on_error: Option<ErrorHandler>) {
+        let pattern = parse(&route.pattern);
         let places = self.trie.entry(&pattern).get_or_insert_default();
         if let Some((_, other)) = places.iter().find(|(method, _)| *method == route.method) {
             let other = &self.routes[*other].template.pattern;
@@ -180,15 +271,27 @@ impl Router {
                 names: pattern.names,
             }),
             route,
+            on_error,
         });
         self.check_inline();
-        self
+    }
+
+    #[track_caller]
+    fn add_mount(&mut self, mount: Mount) {
+        let base = mount.prefix.trim_end_matches('/');
+        for pattern in [base, &format!("{base}/"), &format!("{base}/**")] {
+            if !pattern.is_empty() {
+                // If two routers are mounted at one prefix, the last one answers.
+                *self.mounts_by_path.entry(&parse(pattern)) = Some(self.mounts.len());
+            }
+        }
+        self.mounts.push(mount);
     }
 
     /// Adds middleware: a function around all handlers, including the handlers of routes added
-    /// later and the responses to requests without a route. The function may read the request,
-    /// change its [extensions](Request::extensions_mut), respond itself, or change the response.
-    /// The first middleware added is the outermost.
+    /// later and of mounted routers, and the responses to requests without a route. The function
+    /// may read the request, change its [extensions](Request::extensions_mut), respond itself, or
+    /// change the response. The first middleware added is the outermost.
     ///
     /// ```
     /// use samovar_http::{Next, Request, Response, Router, http::Status};
@@ -212,7 +315,7 @@ impl Router {
         mut self,
         middleware: impl Fn(&mut Request, Next<'_>) -> Response + Send + Sync + 'static,
     ) -> Self {
-        self.wraps.push(Box::new(middleware));
+        self.wraps.push(Arc::new(middleware));
         self.check_inline();
         self
     }
@@ -244,7 +347,7 @@ impl Router {
     ) -> Self {
         let handler =
             move |request: &mut Request, error: &Error| handler(request, error).into_response();
-        self.on_error = Some(Box::new(handler));
+        self.on_error = Some(Arc::new(handler));
         self
     }
 
@@ -295,6 +398,12 @@ impl Router {
     }
 }
 
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.route.fmt(f)
+    }
+}
+
 impl Default for Router {
     fn default() -> Self {
         Self::new()
@@ -305,6 +414,23 @@ impl fmt::Debug for Router {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let routes = self.routes.iter().map(|entry| &entry.route);
         f.debug_list().entries(routes).finish()
+    }
+}
+
+/// Returns the pattern of a route in a router that is mounted below a prefix.
+fn join(prefix: &str, pattern: &str) -> String {
+    if pattern.is_empty() || (pattern == "/" && !prefix.ends_with('/')) {
+        prefix.to_owned()
+    } else {
+        format!("{}{pattern}", prefix.trim_end_matches('/'))
+    }
+}
+
+#[track_caller]
+fn parse(pattern: &str) -> Pattern {
+    match Pattern::parse(pattern) {
+        Ok(parsed) => parsed,
+        Err(error) => refuse(&format!("{pattern:?} is not a pattern of paths: {error}")),
     }
 }
 

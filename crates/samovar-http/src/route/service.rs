@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::net::ToSocketAddrs;
 
 use super::next::Next;
-use super::router::{Entry, Miss, Router};
+use super::router::{Miss, Router, Target};
 use crate::error::Error;
 use crate::head::Head;
 use crate::http::Status;
@@ -52,7 +52,10 @@ impl Service for Router {
         let next = Next {
             router: self,
             router_wraps: &self.wraps,
-            route_wraps: target.as_ref().map_or(&[], |entry| &entry.route.wraps),
+            route_wraps: match &target {
+                Ok(entry) => &entry.route.wraps,
+                Err(missed) => missed.mount.map_or(&[], |mount| &mount.wraps),
+            },
             target,
         };
         next.run(request)
@@ -92,31 +95,37 @@ impl Router {
     }
 
     /// Creates the response to a request that has passed all middleware.
-    pub(super) fn answer(&self, target: &Result<&Entry, Miss>, request: &mut Request) -> Response {
+    pub(super) fn answer(&self, target: &Target<'_>, request: &mut Request) -> Response {
         let answer = match target {
             Ok(entry) => (entry.route.handler)(request),
-            Err(Miss::BadPath) => Err(Error::new(Status::BAD_REQUEST, "malformed path")),
-            Err(Miss::NotFound) => Err(Status::NOT_FOUND.into()),
-            Err(Miss::Methods(_)) => Err(Status::METHOD_NOT_ALLOWED.into()),
+            Err(missed) => Err(match missed.reason {
+                Miss::BadPath => Error::new(Status::BAD_REQUEST, "malformed path"),
+                Miss::NotFound => Status::NOT_FOUND.into(),
+                Miss::Methods(_) => Status::METHOD_NOT_ALLOWED.into(),
+            }),
         };
-        let response = answer.unwrap_or_else(|error| self.answer_error(&error, request));
+        let response = answer.unwrap_or_else(|error| self.answer_error(&error, target, request));
         match target {
-            Err(Miss::Methods(allow)) => with_allow(response, allow),
-            _ => response,
+            Err(missed) => match &missed.reason {
+                Miss::Methods(allow) => with_allow(response, allow),
+                Miss::BadPath | Miss::NotFound => response,
+            },
+            Ok(_) => response,
         }
     }
 
-    fn answer_error(&self, error: &Error, request: &mut Request) -> Response {
+    fn answer_error(&self, error: &Error, target: &Target<'_>, request: &mut Request) -> Response {
         if error.status().code() >= 500 {
             let head = request.head();
             let incident = Incident::HandlerFailed { head, error };
             self.observer().incident(&incident);
         }
-        match self
-            .on_error
-            .as_ref()
-            .map(|handler| handler(request, error))
-        {
+        let mounted = match target {
+            Ok(entry) => entry.on_error.as_ref(),
+            Err(missed) => missed.mount.and_then(|mount| mount.on_error.as_ref()),
+        };
+        let handler = mounted.or(self.on_error.as_ref());
+        match handler.map(|handler| handler(request, error)) {
             Some(Ok(response)) => instead_of_ok(response, error.status()),
             Some(Err(error)) => into_response::of_error(&error),
             None => into_response::of_error(error),
