@@ -134,6 +134,27 @@ fn router() {
 }
 
 #[test]
+fn cors() {
+    let example = Example::start("cors", &[]);
+    let preflight = "Access-Control-Request-Method: PUT\r\n";
+    for (origin, allowed) in [
+        ("https://shop.example", Some("https://shop.example")),
+        ("https://evil.example", None),
+    ] {
+        let origin = format!("Origin: {origin}\r\n");
+        let answer = example.ask("GET /tea/7", &origin, "");
+        assert_eq!(text(&answer), "Assam\n");
+        assert_eq!(answer.header("access-control-allow-origin"), allowed);
+        assert_eq!(answer.header("access-control-allow-methods"), None);
+        let answer = example.ask("OPTIONS /tea/7", &(origin + preflight), "");
+        assert_eq!(answer.status, 204);
+        assert_eq!(answer.header("access-control-allow-origin"), allowed);
+        let methods = allowed.map(|_| "GET, PUT");
+        assert_eq!(answer.header("access-control-allow-methods"), methods);
+    }
+}
+
+#[test]
 fn parameters() {
     let example = Example::start("parameters", &[]);
     example.check("GET /add/2/3", 200, "5\n");

@@ -193,6 +193,72 @@ fn a_405_names_what_is_allowed() {
 }
 
 #[test]
+fn options_of_a_path_are_answered_by_choice() {
+    let router = || {
+        Router::new()
+            .get("/a", tell("get"))
+            .route(Route::new("PURGE", "/{x}", tell("purge")))
+            .options("/own", tell("own"))
+            .any("/any", tell("any"))
+    };
+    let mounted = Router::new().put("/b", tell("put")).answer_options();
+    let (_server, addr) = start(router().mount("/mounted", mounted));
+    let (_chosen_server, chosen) = start(
+        router()
+            .mount("/mounted", Router::new().put("/b", tell("put")))
+            .answer_options()
+            .wrap(label("cors")),
+    );
+    assert_eq!(ask(addr, "OPTIONS", "/a").status, 405);
+    for (addr, path, allow) in [
+        (addr, "/mounted/b", "PUT, OPTIONS"),
+        (chosen, "/mounted/b", "PUT, OPTIONS"),
+        (chosen, "/a", "GET, HEAD, PURGE, OPTIONS"),
+        (chosen, "/x?query", "PURGE, OPTIONS"),
+    ] {
+        let answer = ask(addr, "OPTIONS", path);
+        assert_eq!(
+            (answer.status, answer.header("allow")),
+            (204, Some(allow)),
+            "{path}"
+        );
+        assert_eq!(answer.header("content-length"), None);
+        let is_chosen = addr == chosen;
+        assert_eq!(answer.header("x-back"), is_chosen.then_some("cors"));
+    }
+    let answer = ask(chosen, "DELETE", "/a");
+    let allow = Some("GET, HEAD, PURGE, OPTIONS");
+    assert_eq!((answer.status, answer.header("allow")), (405, allow));
+    check(chosen, "OPTIONS /own", 200, "own");
+    check(chosen, "OPTIONS /any", 200, "any");
+    assert_eq!(ask(chosen, "OPTIONS", "/none/at/all").status, 404);
+    assert_eq!(ask(chosen, "OPTIONS", "/%zz").status, 400);
+}
+
+#[test]
+fn options_of_the_server_are_always_answered() {
+    let router = Router::new()
+        .get("/a", tell("get"))
+        .route(Route::new("PURGE", "/{x}", tell("purge")))
+        .mount("/mounted", Router::new().put("/b", tell("put")))
+        .wrap(label("outer"));
+    let (_server, addr) = start(router);
+    let answer = ask(addr, "OPTIONS", "*");
+    let allow = Some("GET, HEAD, PURGE, PUT, OPTIONS");
+    assert_eq!((answer.status, answer.header("allow")), (204, allow));
+    assert_eq!(answer.header("x-back"), Some("outer"));
+    // The target is not a path: with any other method it is malformed.
+    assert_eq!(ask(addr, "GET", "*").status, 400);
+    let mut client = h2::Client::connect(addr);
+    let mut request = h2::get("");
+    *request.method_mut() = "OPTIONS".parse().unwrap();
+    *request.uri_mut() = "*".parse().unwrap();
+    request.headers_mut().insert("host", "a".parse().unwrap());
+    let answer = client.ask(request);
+    assert_eq!((answer.status(), answer.header("allow")), (204, allow));
+}
+
+#[test]
 fn the_error_handler_answers_misses() {
     let on_error = |request: &mut Request, error: &Error| {
         assert_eq!(request.pattern(), None);

@@ -80,6 +80,14 @@
 //! }
 //! ```
 //!
+//! # Requests from other origins
+//!
+//! Browsers let a page read the responses of another origin only if they have the fields of CORS.
+//! Add the fields in middleware. Before some requests, a browser asks with OPTIONS whether it may
+//! send them; [`Router::answer_options`](crate::Router::answer_options) responds to such requests
+//! on every path with a route, and the middleware adds its fields to these responses, too. The
+//! example `cors` does so.
+//!
 //! # Large bodies
 //!
 //! To receive a large body, use a [`streaming`](crate::Route::streaming) route. Its handler starts

@@ -56,7 +56,7 @@ impl Router {
         let path = match Path::new(head.path()) {
             Ok(path) => path,
             Err(PathError::Encoding) => return Missed::of(Miss::BadPath),
-            Err(PathError::NoPath) => return Missed::of(Miss::NotFound),
+            Err(PathError::NoPath) => return Missed::of(self.miss_without_path(head)),
         };
         let mount = self.mounts_by_path.find(&path, |index| Some(*index));
         let mount = mount.and_then(|(index, _)| self.mounts.get(index));
@@ -66,11 +66,36 @@ impl Router {
             None
         });
         debug_assert!(none.is_none(), "nothing was accepted");
-        let reason = match allowed.is_empty() {
-            true => Miss::NotFound,
-            false => Miss::Methods(allow(&allowed)),
+        let answers_options =
+            self.answers_options || mount.is_some_and(|mount| mount.answers_options);
+        let is_options = head.method() == Method::Options;
+        let reason = match (allowed.is_empty(), answers_options) {
+            (true, _) => Miss::NotFound,
+            (false, false) => Miss::Methods(allow(&allowed)),
+            (false, true) => {
+                allowed.push(Method::Options.as_str());
+                match is_options {
+                    true => Miss::Options(allow(&allowed)),
+                    false => Miss::Methods(allow(&allowed)),
+                }
+            }
         };
         Missed { reason, mount }
+    }
+
+    /// Handles a target that is not a path. RFC 9110, 9.3.7: `OPTIONS *` applies to the server in
+    /// general.
+    fn miss_without_path(&self, head: Head<'_>) -> Miss {
+        if head.method() != Method::Options || head.path() != b"*" {
+            return Miss::NotFound;
+        }
+        let methods = self
+            .routes
+            .iter()
+            .filter_map(|entry| entry.route.method.token());
+        let mut methods: Vec<_> = methods.collect();
+        methods.push(Method::Options.as_str());
+        Miss::Options(allow(&methods))
     }
 }
 

@@ -91,6 +91,8 @@ pub struct Router {
     pub(super) observer: Option<Box<dyn Observer>>,
     /// Whether any route has an inline handler.
     pub(super) has_inline: bool,
+    /// Whether the router responds to OPTIONS on paths that have routes.
+    pub(super) answers_options: bool,
 }
 
 /// A registered route.
@@ -109,6 +111,7 @@ pub(super) struct Mount {
     /// The middleware between the outermost router and this one, the outermost first.
     pub(super) wraps: Vec<Middleware>,
     pub(super) on_error: Option<ErrorHandler>,
+    pub(super) answers_options: bool,
 }
 
 /// The route of a request, or the reason why it has none.
@@ -139,6 +142,8 @@ pub(super) enum Miss {
     NotFound,
     /// The path only has routes for other methods. Contains the value of `Allow`.
     Methods(String),
+    /// An OPTIONS request that the router answers itself. Contains the value of `Allow`.
+    Options(String),
 }
 
 macro_rules! methods {
@@ -173,6 +178,7 @@ impl Router {
             on_refusal: None,
             observer: None,
             has_inline: false,
+            answers_options: false,
         }
     }
 
@@ -240,6 +246,7 @@ impl Router {
             mount.prefix = join(prefix, &mount.prefix);
             mount.wraps.splice(0..0, wraps.iter().cloned());
             mount.on_error = mount.on_error.or_else(|| on_error.clone());
+            mount.answers_options |= router.answers_options;
             self.add_mount(mount);
         }
         for Entry {
@@ -374,6 +381,26 @@ impl Router {
         handler: impl Fn(&Error) -> Response + Send + Sync + 'static,
     ) -> Self {
         self.on_refusal = Some(Box::new(handler));
+        self
+    }
+
+    /// Responds to OPTIONS on every path that has routes, but none for OPTIONS, with 204 and
+    /// `Allow`. Middleware can add fields, such as those of CORS; see the [guide]. Applies to
+    /// mounted routers, too. Without this setting, the response is 405, also with `Allow`.
+    ///
+    /// `OPTIONS *` asks for the methods of the whole server (RFC 9110, 9.3.7). No route can match
+    /// it, so every router answers it with 204 and the methods of all its routes.
+    ///
+    /// ```
+    /// use samovar_http::Router;
+    ///
+    /// let router = Router::new().get("/", |_| "Hello\n").answer_options();
+    /// ```
+    ///
+    /// [guide]: crate::manual::guide#requests-from-other-origins
+    #[must_use]
+    pub fn answer_options(mut self) -> Self {
+        self.answers_options = true;
         self
     }
 

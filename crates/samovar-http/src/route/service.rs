@@ -11,7 +11,7 @@ use crate::http::Status;
 use crate::net::listener::Listener;
 use crate::observer::{Incident, Observer};
 use crate::request::Request;
-use crate::response::{Inline, Reply, Response, Turn, into_response};
+use crate::response::{Body, Inline, Reply, Response, Turn, into_response};
 use crate::server::Server;
 use crate::service::{Intake, Service};
 
@@ -98,17 +98,21 @@ impl Router {
     pub(super) fn answer(&self, target: &Target<'_>, request: &mut Request) -> Response {
         let answer = match target {
             Ok(entry) => (entry.route.handler)(request),
-            Err(missed) => Err(match missed.reason {
-                Miss::BadPath => Error::new(Status::BAD_REQUEST, "malformed path"),
-                Miss::NotFound => Status::NOT_FOUND.into(),
-                Miss::Methods(_) => Status::METHOD_NOT_ALLOWED.into(),
-            }),
+            Err(missed) => match &missed.reason {
+                Miss::BadPath => Err(Error::new(Status::BAD_REQUEST, "malformed path")),
+                Miss::NotFound => Err(Status::NOT_FOUND.into()),
+                Miss::Methods(_) => Err(Status::METHOD_NOT_ALLOWED.into()),
+                Miss::Options(allow) => {
+                    let response = Response::new(Status::NO_CONTENT, Body::Empty);
+                    Ok(response.header("Allow", allow))
+                }
+            },
         };
         let response = answer.unwrap_or_else(|error| self.answer_error(&error, target, request));
         match target {
             Err(missed) => match &missed.reason {
                 Miss::Methods(allow) => with_allow(response, allow),
-                Miss::BadPath | Miss::NotFound => response,
+                Miss::BadPath | Miss::NotFound | Miss::Options(_) => response,
             },
             Ok(_) => response,
         }
