@@ -7,6 +7,7 @@
     rig.py up cache --store /              the binary cache of a store, with the same monitoring
     rig.py check kettles                   starts everything briefly; checks that every panel has data
     rig.py story                           loads both servers to saturation; prints their USE tables
+    rig.py board                           writes the dashboards of a running rig as one HTML page
     rig.py down                            stops what another `up` has started
 
 Parts that are not installed are left out, with a message. Everything started is stopped at the end.
@@ -14,6 +15,7 @@ Grafana is started if installed; this is untested, for lack of a package.
 """
 
 import argparse
+import json
 import os
 import pathlib
 import resource
@@ -24,6 +26,7 @@ import sys
 import tempfile
 import time
 
+import board
 import parts
 import postgresql
 import story
@@ -42,6 +45,12 @@ BOARDS = {
     "replay-2017": ["original", "use"],
     "cache": ["cache", "use"],
 }
+
+
+# Interval at which Prometheus scrapes, unless an option sets it.
+SCRAPE_S = 10
+# Describes a running rig, in its data folder, for `board`.
+RUNNING = "running.json"
 
 
 def rows(arguments):
@@ -64,6 +73,8 @@ def up(rig, arguments):
     parts.start_process_exporter(rig, arguments)
     prometheus = parts.start_prometheus(rig, arguments)
     parts.start_grafana(rig, arguments, prometheus)
+    running = {"prometheus": prometheus, "target": arguments.target, "scrape": arguments.scrape}
+    (rig.data / RUNNING).write_text(json.dumps(running))
     rig.table()
     return prometheus
 
@@ -89,6 +100,26 @@ def down():
         if pid := owner_of(path):
             os.kill(pid, signal.SIGTERM)
             say(f"sent SIGTERM to {pid}")
+
+
+def write_board(arguments):
+    """Writes the dashboards of the rig that was started last, or of a given Prometheus."""
+    found = {}
+    if not arguments.prometheus:
+        running = [path.parent / RUNNING for path in DATA.glob("*/pid") if owner_of(path)]
+        running = sorted((it for it in running if it.exists()), key=lambda it: it.stat().st_mtime)
+        if not running:
+            say("no rig runs: start one with `rig.py up`, or give the URL of a Prometheus with --prometheus")
+            return 2
+        found = json.loads(running[-1].read_text())
+    prometheus = (arguments.prometheus or found["prometheus"]).rstrip("/")
+    names = BOARDS.get(arguments.target or found.get("target"), [])
+    scrape = arguments.scrape or found.get("scrape", SCRAPE_S)
+    if fault := board.write(prometheus, names, arguments.minutes, scrape, arguments.output):
+        say(fault)
+        return 2
+    print(arguments.output.absolute())
+    return 0
 
 
 class Parser(argparse.ArgumentParser):
@@ -125,7 +156,7 @@ def parse():
     parser = Parser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("action", choices=["up", "check", "story", "down"])
+    parser.add_argument("action", choices=["up", "check", "story", "board", "down"])
     parser.add_argument("target", choices=list(STARTS), nargs="?")
     parser.add_argument("--postgresql", action="store_true",
                         help="start a PostgreSQL for kettles; replay-2017 always has one")
@@ -145,13 +176,18 @@ def parse():
                         help=f"port of {', '.join(PORTS[:-1])} or {PORTS[-1]} [a free one]")
     parser.add_argument("--scrape", type=count, help="scrape interval in seconds [10; 2 for check]")
     parser.add_argument("--seconds", type=count, default=120, help="time limit of check [120]")
+    parser.add_argument("--prometheus", metavar="URL", help="Prometheus that board reads [that of the running rig]")
+    parser.add_argument("--minutes", type=count, default=15, help="minutes that board shows [15]")
+    parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("board.html"),
+                        help="file that board writes [board.html]")
     parser.add_argument("--grafana-home", default="/usr/share/grafana")
     arguments = parser.parse_args()
     if arguments.action in ("up", "check") and not arguments.target:
         parser.error(f"{arguments.action} needs a target: {', '.join(STARTS)}")
     if arguments.database and (arguments.postgresql or arguments.target == "cache"):
         parser.error("--database applies to kettles only, and excludes --postgresql")
-    arguments.scrape = arguments.scrape or (2 if arguments.action == "check" else 10)
+    if arguments.action != "board":
+        arguments.scrape = arguments.scrape or (2 if arguments.action == "check" else SCRAPE_S)
     arguments.store = arguments.store.resolve()
     arguments.postgresql |= arguments.target == "replay-2017" and not arguments.database
     return arguments
@@ -176,6 +212,8 @@ def main():
     arguments = parse()
     if arguments.action == "down":
         return down()
+    if arguments.action == "board":
+        return write_board(arguments)
     for number in SIGNALS:
         signal.signal(number, interrupt)
     # Each user takes a descriptor at both ends.

@@ -9,7 +9,7 @@ mod support;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
@@ -227,6 +227,84 @@ fn processes_end_when_one_of_them_fails() {
     assert!(said.contains("rig: prometheus has ended"), "{said}");
 }
 
+/// Runs `during` while ten kettles send requests to `addr`.
+fn under_load<T>(addr: SocketAddr, during: impl FnOnce() -> T) -> T {
+    let (is_over, host) = (AtomicBool::new(false), addr.to_string());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (period, plan) = (Duration::from_secs(1), Plan::new(addr, 10, 600 * PATIENCE));
+            let fleet = swarm::Kettles::new(&host, 10, period, period, 1);
+            swarm::run(&plan, fleet, &is_over, &mut |_, _| {}).unwrap();
+        });
+        let outcome = during();
+        is_over.store(true, Ordering::Relaxed);
+        outcome
+    })
+}
+
+/// `board` draws every panel of the dashboards with the values of the running Prometheus, and says
+/// which panels have none.
+#[test]
+fn the_board_shows_the_panels_of_a_running_rig() {
+    let mut running = Rig::up(&["--scrape", "1"]);
+    let rows = running.table();
+    let url = |name| rows.iter().find(|row| row.0 == name).unwrap().1.clone();
+    let server = url("server").trim_start_matches("http://").parse().unwrap();
+    let prometheus = url("prometheus").replace("/alerts", "");
+    let file = running.folder.path().join("data/board.html");
+    let write = |prometheus: &str| {
+        let mut command = rig();
+        command.args(["board", "kettles", "--minutes", "1", "--scrape", "1"]);
+        command.args(["--prometheus", prometheus, "--output"]);
+        command.arg(&file).output().unwrap()
+    };
+    let mut page = String::new();
+    under_load(server, || {
+        // The alert on lost scrapes has no panel; the panels of the kettles have values soon.
+        wait_until("the rates have values", || {
+            let output = write(&prometheus);
+            assert!(output.status.success(), "{output:?}");
+            page = fs::read_to_string(&file).unwrap();
+            let has_rate =
+                |name: &str| page.contains(name) && !page.contains(&format!("{name}0/s"));
+            has_rate("command: ") && has_rate("stored: ")
+        });
+    });
+    for title in ["Samovar: kettles", "Load Test", "Samovar: utilisation"] {
+        assert!(page.contains(&format!("<h2>{title}")), "{title}");
+    }
+    for name in ["kettles", "original", "use"] {
+        let path = format!("../../rig/grafana/dashboards/{name}.json");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+        let board: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        // Rows without any data are only named.
+        let panels = board["panels"].as_array().unwrap().iter();
+        for panel in panels.filter(|it| name == "original" || it["type"] == "row") {
+            let title = panel["title"].as_str().unwrap();
+            assert!(page.contains(title), "{title}");
+        }
+    }
+    assert!(page.matches("<svg").count() > 20, "{page}");
+    assert!(page.contains("no data"), "{page}");
+    assert!(!page.contains("Prometheus refuses"), "{page}");
+    assert!(!page.contains("<script") && !page.contains("://"), "{page}");
+    // A server that is no Prometheus, and none at all.
+    for (other, expected) in [
+        (url("server"), "as Prometheus does"),
+        ("http://127.0.0.1:1".into(), "no answer from Prometheus at"),
+    ] {
+        let output = write(&other);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(
+            said.contains(expected) && said.lines().count() == 1,
+            "{said}"
+        );
+    }
+    running.signal("TERM");
+    running.gone();
+}
+
 /// `check` leaves out the panels of parts that do not run, and finds all others to have data.
 #[test]
 fn check_leaves_out_the_panels_of_missing_parts() {
@@ -243,17 +321,7 @@ fn check_leaves_out_the_panels_of_missing_parts() {
     let child = child.stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = child.spawn().unwrap();
     wait_until("the server runs", || TcpStream::connect(addr).is_ok());
-    let (is_over, host) = (AtomicBool::new(false), addr.to_string());
-    let output = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let (period, plan) = (Duration::from_secs(1), Plan::new(addr, 10, 600 * PATIENCE));
-            let fleet = swarm::Kettles::new(&host, 10, period, period, 1);
-            swarm::run(&plan, fleet, &is_over, &mut |_, _| {}).unwrap();
-        });
-        let output = child.wait_with_output().unwrap();
-        is_over.store(true, Ordering::Relaxed);
-        output
-    });
+    let output = under_load(addr, || child.wait_with_output().unwrap());
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     assert!(said.contains(" left out, 0 faults"), "{said}");

@@ -53,11 +53,36 @@ fn every_alert_is_tested() {
     assert!(untested.is_empty(), "no case: {untested:?}");
 }
 
+/// A line of `rig.py board` has a gap where Prometheus has no value, and a lone value is a dot.
+/// Units have SI prefixes, and axes end at round numbers.
+#[test]
+fn the_board_draws_gaps_and_units() {
+    let check = "
+import board
+line = [None, 1, None, 2, 3, None, None]
+parts = list(board.pens(line, lambda index: index, lambda value: value))
+assert parts == [['1.0 1.0'] * 2, ['3.0 2.0', '4.0 3.0']], parts
+for value, unit, shown in [
+    (0, 's', '0 s'), (2.5e-4, 's', '250 µs'), (12345678, 'Bps', '12.3 MB/s'),
+    (600, 'reqps', '600/s'), (3 * 2**20, 'bytes', '3 MiB'),
+    (0.125, 'percentunit', '12.5 %'), (75, 'ms', '75 ms'),
+    (-1500, 'short', '-1.5 k'),
+]:
+    assert board.amount(value, unit) == shown, board.amount(value, unit)
+for value, unit, top in [
+    (601, 'short', 1000), (0.3, 's', 0.5), (300 * 2**20, 'bytes', 500 * 2**20), (0, 's', 1),
+]:
+    assert board.nice(value, unit) == top, board.nice(value, unit)
+";
+    run(".", "python3", &["-B", "-c", check]);
+}
+
 /// A Python without Locust can parse the Python files.
 #[test]
 fn python_files_have_valid_syntax() {
     let read = "import ast, sys; [ast.parse(open(name).read(), name) for name in sys.argv[1:]]";
     let files = [
+        "board.py",
         "rig.py",
         "parts.py",
         "postgresql.py",
