@@ -84,6 +84,22 @@ fn floods_of_control_frames() {
 }
 
 #[test]
+fn a_flood_in_one_write_is_answered_with_goaway() {
+    let (_server, addr) = start_default();
+    let pings = frame(wire::PING, 0, 0, &[0; 8]).repeat(600);
+    let first = [wire::PREFACE, &frame(wire::SETTINGS, 0, 0, b"")].concat();
+    for begins_with_flood in [true, false] {
+        let (mut raw, bytes) = match begins_with_flood {
+            true => (Raw::new(addr), [&*first, &pings].concat()),
+            false => (Raw::connect(addr), pings.clone()),
+        };
+        raw.send(&bytes);
+        assert_eq!(raw.goaway_code(), ENHANCE_YOUR_CALM);
+        assert_eq!(raw.next_frame(), None);
+    }
+}
+
+#[test]
 fn floods_of_empty_data_frames() {
     flood(&frame(wire::DATA, 0, 1, b""), 3000, ENHANCE_YOUR_CALM);
     // DATA frames that contain only padding.

@@ -131,8 +131,10 @@ impl<T: Default> Session<T> {
         }
     }
 
-    /// Ends the connection and all streams.
+    /// Ends the connection and all streams, with a GOAWAY that has this code. A peer whose preface
+    /// is incomplete gets none.
     pub fn abort(&mut self, code: ErrorCode) {
+        self.open();
         match &mut self.state {
             State::Open(connection) => {
                 connection.abrupt_shutdown(code);

@@ -298,6 +298,17 @@ impl<T: Default> Session<T> {
         (&self.text, &self.index)
     }
 
+    /// Ends the handshake if the preface has arrived but was not polled yet. A client may send the
+    /// preface together with the frames for which its connection ends.
+    pub(super) fn open(&mut self) {
+        let mut context = Context::from_waker(Waker::noop());
+        if let State::Handshake(handshake) = &mut self.state
+            && let Poll::Ready(Ok(connection)) = Pin::new(&mut **handshake).poll(&mut context)
+        {
+            self.state = State::Open(Box::new(connection));
+        }
+    }
+
     /// Lets `h2` read and write; returns the next new request, if any.
     fn accept(&mut self) -> Option<(Request<RecvStream>, SendResponse<Bytes>)> {
         let mut context = Context::from_waker(Waker::noop());

@@ -88,6 +88,21 @@ const CALM: u8 = 11;
 const PROTOCOL_ERROR: u8 = 1;
 
 #[test]
+fn an_abuse_in_the_first_bytes_is_answered_with_goaway() {
+    let now = Instant::now();
+    let mut client = Client {
+        session: Session::new(100, &HeadLimits::default(), now),
+        now,
+        out: Vec::new(),
+    };
+    let pings = frame(6, 0, 0, &[0; 8]).repeat(600);
+    client.send(&[PREFACE.as_slice(), &frame(4, 0, 0, b""), &pings].concat());
+    assert_eq!(client.events(), []);
+    assert_eq!(client.expect_gone(), CALM);
+    assert_eq!(client.session.abused(), Some(Abuse::Control));
+}
+
+#[test]
 fn a_request_gets_its_response() {
     let mut client = Client::new();
     client.send(&get(1));
