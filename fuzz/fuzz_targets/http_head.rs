@@ -8,6 +8,7 @@ const LIMITS: HeadLimits = HeadLimits {
     head_len_max: 256,
     target_len_max: 64,
     header_count_max: 6,
+    more: (),
 };
 
 libfuzzer_sys::fuzz_target!(|text: &[u8]| {

@@ -12,6 +12,7 @@ const LIMITS: HeadLimits = HeadLimits {
     head_len_max: 160,
     target_len_max: 40,
     header_count_max: 4,
+    more: (),
 };
 
 fn piece() -> impl Strategy<Value = Vec<u8>> {

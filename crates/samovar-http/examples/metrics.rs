@@ -9,9 +9,10 @@
 //! The server stops at the end of its standard input. A real service would wait for SIGTERM, for
 //! example with the crate `signal-hook`.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use samovar_http::http::Status;
@@ -23,13 +24,22 @@ use samovar_http::{
 /// server.
 static SERVER: OnceLock<Server<Router>> = OnceLock::new();
 
-/// Request counters. Observers must not block; atomic additions do not.
+/// Request counters. Observers must not block: atomic additions do not, and the lock is held for a
+/// moment only.
 #[derive(Default)]
 struct Counters {
-    answers: AtomicU64,
+    /// Number of responses of each route. A client cannot add a key: the patterns are those of the
+    /// program.
+    answers: Mutex<BTreeMap<String, u64>>,
     failures: AtomicU64,
     bytes: AtomicU64,
     incidents: AtomicU64,
+}
+
+impl Counters {
+    fn answers(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 struct Counting(Arc<Counters>);
@@ -41,7 +51,8 @@ impl Observer for Counting {
 
     fn exchanged(&self, exchange: &Exchange<'_>) {
         let counters = &self.0;
-        counters.answers.fetch_add(1, Ordering::Relaxed);
+        let route = exchange.pattern.unwrap_or("none").to_owned();
+        *counters.answers().entry(route).or_default() += 1;
         let is_failure = exchange.status.code() >= 500 || exchange.end != End::Complete;
         counters
             .failures
@@ -61,7 +72,6 @@ fn metrics(_: &mut Request, counters: &Counters) -> Option<Response> {
     let load = SERVER.get()?.load();
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let lines = [
-        ("http_answers_total", count(&counters.answers)),
         ("http_failures_total", count(&counters.failures)),
         ("http_body_bytes_total", count(&counters.bytes)),
         ("http_incidents_total", count(&counters.incidents)),
@@ -69,10 +79,12 @@ fn metrics(_: &mut Request, counters: &Counters) -> Option<Response> {
         ("http_requests_queued", load.queued_count as u64),
         ("http_workers_running", load.running_count as u64),
     ];
-    let text: String = lines
+    let lines = lines.map(|(name, value)| format!("{name} {value}\n"));
+    let answers = counters.answers();
+    let by_route = answers
         .iter()
-        .map(|(name, value)| format!("{name} {value}\n"))
-        .collect();
+        .map(|(route, count)| format!("http_answers_total{{route=\"{route}\"}} {count}\n"));
+    let text: String = by_route.chain(lines).collect();
     Some(Response::text(Status::OK, text).set_header("Content-Type", "text/plain; version=0.0.4"))
 }
 

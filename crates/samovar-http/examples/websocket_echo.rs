@@ -8,16 +8,6 @@ use std::io::Read;
 use samovar_http::ws::{Limits, Message, Origins, Socket, Upgrade};
 use samovar_http::{Listener, Request, Response, Server, Service};
 
-/// Large limits, which conformance tests need.
-const LIMITS: Limits = Limits {
-    message_len_max: 32 << 20,
-    inbound_len_max: 1 << 20,
-    outbound_len_max: 64 << 20,
-    ping_time: std::time::Duration::from_secs(30),
-    pong_time: std::time::Duration::from_secs(20),
-    close_time: std::time::Duration::from_secs(10),
-};
-
 struct Echo;
 
 impl Service for Echo {
@@ -26,8 +16,15 @@ impl Service for Echo {
     fn local(&self) {}
 
     fn handle(&self, request: &mut Request) -> Response {
+        // Large limits, which conformance tests need.
+        let limits = Limits {
+            message_len_max: 32 << 20,
+            inbound_len_max: 1 << 20,
+            outbound_len_max: 64 << 20,
+            ..Limits::default()
+        };
         let upgrade = Upgrade::new(|socket: &Socket, message: Message<'_>| socket.send(message))
-            .limits(LIMITS)
+            .limits(limits)
             .origins(Origins::Any);
         let upgrade = match request.head().path() {
             b"/inline" => upgrade.inline(),

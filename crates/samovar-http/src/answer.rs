@@ -5,9 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::error::Error;
+use crate::extensions::Extensions;
 use crate::head::Head;
 use crate::http::{Status, Version};
-use crate::observer::{End, Exchange, Incident, Observer, Tag};
+use crate::observer::{End, Exchange, Incident, Tag};
 use crate::response::{Outcome, Reply, Response, Turn};
 use crate::service::Service;
 
@@ -73,7 +74,11 @@ pub(crate) fn answer_inline<S: Service>(
     }));
     let observer = service.observer();
     let outcome = inline.unwrap_or_else(|_panic| {
-        observer.incident(&Incident::HandlerPanicked { head });
+        observer.incident(&Incident::HandlerPanicked {
+            head,
+            pattern: service.pattern(head),
+            extensions: Extensions::NONE,
+        });
         out.truncate(out_len);
         let status = Status::INTERNAL_SERVER_ERROR;
         let instead = Reply {
@@ -83,7 +88,7 @@ pub(crate) fn answer_inline<S: Service>(
         };
         instead.refuse(service, status, status.reason())
     });
-    report(observer, received, head, outcome, tag);
+    report(service, received, head, outcome, tag);
     outcome
 }
 
@@ -103,16 +108,19 @@ fn refuse_lapsed<S: Service>(
         ..reply
     };
     let outcome = reply.refuse(service, Status::FORBIDDEN, text);
-    report(service.observer(), received, head, outcome, &Tag::default());
+    report(service, received, head, outcome, &Tag::default());
     outcome
 }
 
-fn report(observer: &dyn Observer, received: Instant, head: Head<'_>, outcome: Outcome, tag: &Tag) {
+fn report<S: Service>(service: &S, received: Instant, head: Head<'_>, outcome: Outcome, tag: &Tag) {
+    let observer = service.observer();
     if let Outcome::Sent(status, body_len) = outcome
         && observer.observes()
     {
         observer.exchanged(&Exchange {
             head,
+            pattern: service.pattern(head),
+            extensions: Extensions::NONE,
             status,
             body_len,
             end: End::Complete,

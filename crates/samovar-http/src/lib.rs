@@ -84,7 +84,9 @@ pub mod compress;
 mod conn;
 mod core;
 mod error;
+mod escaped;
 mod exec;
+mod extensions;
 pub mod handover;
 mod head;
 mod io;
@@ -114,13 +116,14 @@ pub use body::{Batch, Progress, Source};
 pub use client::{Claimant, Peer, PeerName, UnixPeer};
 pub use error::Error;
 pub use exec::lend_slot;
+pub use extensions::Extensions;
 pub use head::Head;
 pub use jobs::Unfinished;
 pub use limits::Limits;
 pub use net::listener::Listener;
 pub use net::wake::Waker;
 pub use observer::{End, Exchange, Incident, Observer, Tag};
-pub use request::{BodyReader, Extensions, Params, Request};
+pub use request::{BodyReader, Params, Request};
 pub use response::{
     Body, Inline, IntoResponse, Prepared, Reply, Responder, Response, SendError, Sender, Turn,
 };

@@ -9,6 +9,14 @@ use crate::proto::head::HeadLimits;
 pub(crate) const SLOW_FACTOR: u32 = 5;
 
 /// Limits of a server. The defaults suit a server on the public internet.
+///
+/// Later versions may add limits, so end a literal with the defaults:
+///
+/// ```
+/// use samovar_http::Limits;
+///
+/// let limits = Limits { connections_max: 1000, ..Limits::default() };
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Limits of a request head, larger than browsers need; a larger head gets 414 or 431.
@@ -74,6 +82,10 @@ pub struct Limits {
     /// counts until its handler has returned. Default: 100, the minimum that RFC 9113, 6.5.2
     /// recommends.
     pub streams_max: u32,
+    // Forces users to end a literal with `..Limits::default()`, so a later version can add a field.
+    // The attribute `non_exhaustive` would forbid that form, too.
+    #[doc(hidden)]
+    pub more: (),
 }
 
 impl Default for Limits {
@@ -96,6 +108,7 @@ impl Default for Limits {
             request_memory_max: 64 << 20,
             requests_per_connection_max: 0,
             streams_max: 100,
+            more: (),
         }
     }
 }

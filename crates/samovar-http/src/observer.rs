@@ -1,10 +1,12 @@
 //! Reports of exchanges and incidents to the application.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use crate::client::Peer;
 use crate::error::Error;
+use crate::escaped::Escaped;
+use crate::extensions::Extensions;
 use crate::head::Head;
 use crate::http::Status;
 use crate::proto::Refusal;
@@ -43,10 +45,24 @@ impl Observer for () {}
 pub struct Tag(pub [u8; 24]);
 
 /// A request and its response.
+///
+/// For an access log with an identifier for each request, let middleware create the identifier,
+/// send it in a header field, and insert it into the request's
+/// [extensions](crate::Request::extensions_mut): the example `logging` does so.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Exchange<'a> {
     /// The request.
     pub head: Head<'a>,
+    /// The pattern of the route that the request matched, as
+    /// [`Service::pattern`](crate::Service::pattern) and [`Request::pattern`] return it; `None` if
+    /// the request matched no route. The label for metrics.
+    ///
+    /// [`Request::pattern`]: crate::Request::pattern
+    pub pattern: Option<&'a str>,
+    /// What middleware and handlers have attached to the request. Empty for a response that
+    /// was sent inline.
+    pub extensions: &'a Extensions,
     /// Status of the response.
     pub status: Status,
     /// Number of body bytes that the kernel has accepted.
@@ -62,26 +78,40 @@ pub struct Exchange<'a> {
 }
 
 /// An event worth a log line or a counter.
+///
+/// As text, an incident is one line: control characters, which a client or a file name may have
+/// brought into an error, are escaped.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Incident<'a> {
     /// A handler panicked; the client got a 500.
+    #[non_exhaustive]
     HandlerPanicked {
         /// The request whose handler has panicked.
         head: Head<'a>,
+        /// The pattern of its route, as in [`Exchange::pattern`].
+        pattern: Option<&'a str>,
+        /// What was attached to the request before the panic.
+        extensions: &'a Extensions,
     },
     /// A handler returned an error that the client did not cause. A [`Router`] has converted it to
     /// a response.
     ///
     /// [`Router`]: crate::Router
+    #[non_exhaustive]
     HandlerFailed {
         /// The request whose handler has failed.
         head: Head<'a>,
+        /// The pattern of its route, as in [`Exchange::pattern`].
+        pattern: Option<&'a str>,
+        /// What middleware and the handler have attached to the request.
+        extensions: &'a Extensions,
         /// The error that the handler returned, with its cause.
         error: &'a Error,
     },
     /// A response body failed, or differed from its announced length. The connection was reset, or
     /// the client got 503 if no byte of the response was sent.
+    #[non_exhaustive]
     BodyFailed {
         /// The error of the body's source or file.
         error: &'a std::io::Error,
@@ -89,21 +119,28 @@ pub enum Incident<'a> {
         is_cut_off: bool,
     },
     /// A client violated the protocol or exceeded a limit.
+    #[non_exhaustive]
     Refused {
         /// The client whose request was refused.
         peer: Peer,
+        /// The head of the request; `None` if the head is refused, or has not arrived completely.
+        head: Option<Head<'a>>,
+        /// The pattern of its route, as in [`Exchange::pattern`].
+        pattern: Option<&'a str>,
         /// The protocol violation or the exceeded limit.
         refusal: Refusal,
     },
     /// A client was disconnected because it was too slow; see
     /// [`Limits::stall_len_min`](crate::Limits::stall_len_min). Or its upload ended because it was
     /// the slowest; see [`Limits::waiting_handlers_max`](crate::Limits::waiting_handlers_max).
+    #[non_exhaustive]
     TooSlow {
         /// The disconnected client.
         peer: Peer,
     },
     /// A TLS handshake failed: the client violated the protocol, did not trust the server, or was
     /// not trusted. Clients that disconnect or exceed the time limit are not reported.
+    #[non_exhaustive]
     HandshakeFailed {
         /// The client of the failed handshake.
         peer: Peer,
@@ -111,11 +148,13 @@ pub enum Incident<'a> {
         error: &'a std::io::Error,
     },
     /// A WebSocket handler panicked; the socket was closed with 1011.
+    #[non_exhaustive]
     SocketHandlerPanicked {
         /// The client of the closed socket.
         peer: Peer,
     },
     /// A client violated the WebSocket protocol or exceeded a limit.
+    #[non_exhaustive]
     SocketFailed {
         /// The client of the failed socket.
         peer: Peer,
@@ -123,6 +162,7 @@ pub enum Incident<'a> {
         failure: Failure,
     },
     /// An HTTP/2 client violated the protocol or exceeded a rate limit; its connection is closed.
+    #[non_exhaustive]
     Abused {
         /// The client whose connection is closed.
         peer: Peer,
@@ -130,6 +170,7 @@ pub enum Incident<'a> {
         abuse: crate::h2::Abuse,
     },
     /// A connection was evicted for a new one, because the connection limit is reached.
+    #[non_exhaustive]
     GaveWay {
         /// The client of the evicted connection.
         peer: Peer,
@@ -142,6 +183,7 @@ pub enum Incident<'a> {
     WorkersFull,
     /// A connection could not be accepted for lack of descriptors or memory; the server retries
     /// soon.
+    #[non_exhaustive]
     AcceptFailed {
         /// The system error, such as `EMFILE`.
         error: &'a std::io::Error,
@@ -171,15 +213,24 @@ pub enum End {
 
 impl fmt::Display for Incident<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut f = Escaped(f);
         match self {
-            Self::HandlerPanicked { head } => write!(f, "handler panicked on {head:?}"),
-            Self::HandlerFailed { head, error } => write!(f, "{head:?} failed: {error}"),
+            Self::HandlerPanicked { head, .. } => write!(f, "handler panicked on {head:?}"),
+            Self::HandlerFailed { head, error, .. } => write!(f, "{head:?} failed: {error}"),
             Self::BodyFailed {
                 error,
                 is_cut_off: true,
             } => write!(f, "response aborted: {error}"),
             Self::BodyFailed { error, .. } => write!(f, "503 in place of a response: {error}"),
-            Self::Refused { peer, refusal } => write!(f, "refused request of {peer}: {refusal}"),
+            Self::Refused {
+                peer,
+                head,
+                refusal,
+                ..
+            } => match head {
+                Some(head) => write!(f, "refused {head:?} of {peer}: {refusal}"),
+                None => write!(f, "refused request of {peer}: {refusal}"),
+            },
             Self::TooSlow { peer } => write!(f, "{peer} is too slow; connection closed"),
             Self::HandshakeFailed { peer, error } => {
                 write!(f, "TLS handshake with {peer} failed: {error}")

@@ -1,6 +1,5 @@
 //! Owned requests, which handlers receive.
 
-mod extensions;
 mod form;
 mod params;
 
@@ -10,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::client::{Claimant, Peer};
+use crate::extensions::Extensions;
 use crate::head::Head;
 use crate::lane::Lane;
 use crate::memory::{Budget, Held};
@@ -19,7 +19,6 @@ use crate::response::Place;
 use crate::tls::Session;
 use crate::upload::{BodyError, RequestLink};
 
-pub use self::extensions::Extensions;
 pub use self::params::Params;
 pub(crate) use self::params::{Matched, Span, Template};
 

@@ -50,6 +50,16 @@ pub trait Service: Send + Sync + 'static {
         None
     }
 
+    /// Returns the pattern of the route for a request, for reports to the observer: see
+    /// [`Exchange::pattern`](crate::Exchange::pattern). Called for requests that [`handle`] did not
+    /// get, on an I/O thread; must not block.
+    ///
+    /// [`handle`]: Self::handle
+    fn pattern(&self, head: Head<'_>) -> Option<&str> {
+        let _unused = head;
+        None
+    }
+
     /// Returns the observer that receives reports. Called for every report.
     fn observer(&self) -> &dyn Observer {
         &()

@@ -6,12 +6,14 @@ mod support;
 
 use std::io::{self, Read};
 use std::net::{Shutdown, SocketAddr};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use samovar_http::http::Status;
 use samovar_http::{
-    Error, Incident, IntoResponse, Limits, Observer, Request, Response, Route, Router, Server,
+    End, Error, Exchange, Extensions, Incident, IntoResponse, Limits, Next, Observer, Request,
+    Response, Route, Router, Server,
 };
 use support::{Answer, Reader, connect, serve};
 
@@ -268,4 +270,157 @@ fn on_refusal_renders_refusals_of_the_engine() {
         assert_eq!(status_and_body(&answer), (status, body.to_owned()));
         assert_eq!(answer.header("Content-Type"), Some("application/json"));
     }
+}
+
+/// An identifier that middleware gives to a request.
+struct Id(&'static str);
+
+fn identify(request: &mut Request, next: Next<'_>) -> Response {
+    request.extensions_mut().insert(Id("a1"));
+    next.run(request)
+}
+
+/// Records pattern and identifier of all reports.
+#[derive(Clone, Default)]
+struct Records(Arc<Mutex<Vec<String>>>);
+
+impl Records {
+    fn put(&self, what: &str, pattern: Option<&str>, extensions: &Extensions) {
+        let id = extensions.get::<Id>().map_or("-", |id| id.0);
+        let line = format!("{what} {} {id}", pattern.unwrap_or("-"));
+        self.0.lock().unwrap().push(line);
+    }
+}
+
+impl Observer for Records {
+    fn observes(&self) -> bool {
+        true
+    }
+
+    fn exchanged(&self, exchange: &Exchange<'_>) {
+        assert_eq!(exchange.end, End::Complete);
+        let status = exchange.status.code().to_string();
+        self.put(&status, exchange.pattern, exchange.extensions);
+    }
+
+    fn incident(&self, incident: &Incident<'_>) {
+        match incident {
+            Incident::HandlerPanicked {
+                pattern,
+                extensions,
+                ..
+            } => self.put("panicked", *pattern, extensions),
+            Incident::HandlerFailed {
+                pattern,
+                extensions,
+                ..
+            } => self.put("failed", *pattern, extensions),
+            Incident::Refused { pattern, head, .. } => {
+                let method = head.map_or(&b"unknown"[..], |head| head.method_name());
+                let what = format!("refused {}", method.escape_ascii());
+                self.put(&what, *pattern, &Extensions::default());
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Sends these requests, each on a new connection, and returns what the observer was told.
+fn reports(router: Router, requests: &[&str]) -> Vec<String> {
+    let records = Records::default();
+    let (server, addr) = serve(router.observe(records.clone()), |builder| builder);
+    for request in requests {
+        answer_to(addr, request);
+    }
+    // The observer is told after the client has the response.
+    server.drain(Duration::from_secs(10));
+    let mut lines = records.0.lock().unwrap().clone();
+    lines.sort();
+    lines
+}
+
+#[test]
+fn reports_have_the_pattern_of_the_route_and_what_middleware_has_attached() {
+    let router = Router::new()
+        .get("/users/{name}", |_| "tea")
+        .get("/panics/{id}", |_| -> &'static str { panic!("on purpose") })
+        .get("/fails/{id}", secret)
+        .route(Route::post("/notes/{id}", |_| "noted").body_len_max(10))
+        .wrap(identify);
+    let requests = [
+        "GET /users/ann HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /panics/1 HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /fails/1 HTTP/1.1\r\nHost: a\r\n\r\n",
+        "POST /notes/7 HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\n",
+        "POST /notes/7\r\n\r\n",
+    ];
+    assert_eq!(
+        reports(router, &requests),
+        [
+            "200 /users/{name} a1",
+            "404 - a1",
+            "500 /fails/{id} a1",
+            "500 /panics/{id} a1",
+            "failed /fails/{id} a1",
+            "panicked /panics/{id} a1",
+            "refused POST /notes/{id} -",
+            "refused unknown - -",
+        ]
+    );
+    let inline = Router::new().route(Route::get("/inline/{id}", |_| "worker").inline(
+        |_, params, reply| {
+            assert_ne!(params.get("id"), Some("panic"), "on purpose");
+            reply.response(Response::text(Status::OK, "inline"))
+        },
+    ));
+    let requests = [
+        "GET /inline/1 HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /inline/panic HTTP/1.1\r\nHost: a\r\n\r\n",
+    ];
+    assert_eq!(
+        reports(inline, &requests),
+        [
+            "200 /inline/{id} -",
+            "500 /inline/{id} -",
+            "panicked /inline/{id} -",
+        ]
+    );
+}
+
+#[test]
+fn an_error_cannot_forge_a_line_of_the_log() {
+    let forging = |_: &mut Request| -> Result<(), Error> {
+        let message = "line one\nFORGED 127.0.0.1 GET /admin 200\u{1b}[2J";
+        Err(Error::new(Status::INTERNAL_SERVER_ERROR, message))
+    };
+    let (_server, addr, log) = start(Router::new().get("/forge", forging));
+    assert_eq!(get(addr, "/forge").0, 500);
+    let log = log.0.lock().unwrap();
+    let line = "GET /forge failed: 500 line one\\nFORGED 127.0.0.1 GET /admin 200\\u{1b}[2J";
+    assert_eq!(log.as_slice(), [line]);
+}
+
+/// The test runs itself as another process, whose standard error it reads.
+#[test]
+fn the_default_observer_names_the_request_of_a_panic() {
+    const NAME: &str = "the_default_observer_names_the_request_of_a_panic";
+    const CHILD: &str = "SAMOVAR_TEST_CHILD";
+    if std::env::var_os(CHILD).is_some() {
+        let router = Router::new().get("/panic", |_| -> &'static str { panic!("on purpose") });
+        let (_server, addr) = serve(router, |builder| builder);
+        assert_eq!(get(addr, "/panic").0, 500);
+        return;
+    }
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", NAME, "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        text.contains("\nhandler panicked on GET /panic\n"),
+        "{text}"
+    );
 }

@@ -136,7 +136,7 @@ impl Observer for Trouble {
     }
 
     fn incident(&self, incident: &Incident<'_>) {
-        if let Incident::HandlerPanicked { head } = incident {
+        if let Incident::HandlerPanicked { head, .. } = incident {
             assert_ne!(head.path(), b"/incident", "on purpose");
         }
         let refusal = Refusal::Host;

@@ -560,7 +560,7 @@ impl Observer for Counting {
     fn incident(&self, incident: &Incident<'_>) {
         let counter = match incident {
             Incident::ConnectionsFull | Incident::GaveWay { .. } => self.0.accept_error("full"),
-            Incident::AcceptFailed { error } => self.0.accept_error(accept_reason(error)),
+            Incident::AcceptFailed { error, .. } => self.0.accept_error(accept_reason(error)),
             _ => &self.0.incidents,
         };
         counter.fetch_add(1, Ordering::Relaxed);

@@ -6,6 +6,7 @@
 //! it was not stored, and `{"command":{…}}`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use samovar_http::ws::{Closed, Handler, Limits, Message, Origins, Socket, Upgrade};
 use samovar_http::{Request, Response};
@@ -17,15 +18,16 @@ use crate::ingest::Work;
 use crate::json;
 use crate::time::Time;
 
-/// Limits of a message's length.
-const LIMITS: Limits = Limits {
-    message_len_max: 4096,
-    inbound_len_max: 16 * 1024,
-    outbound_len_max: 64 * 1024,
-    ping_time: std::time::Duration::from_secs(60),
-    pong_time: std::time::Duration::from_secs(20),
-    close_time: std::time::Duration::from_secs(10),
-};
+/// Limits of a kettle's socket: its messages are short.
+fn limits() -> Limits {
+    Limits {
+        message_len_max: 4096,
+        inbound_len_max: 16 * 1024,
+        outbound_len_max: 64 * 1024,
+        ping_time: Duration::from_secs(60),
+        ..Limits::default()
+    }
+}
 
 /// Upgrades a kettle's request.
 pub fn open(app: &Arc<App>, request: &mut Request) -> Response {
@@ -38,7 +40,7 @@ pub fn open(app: &Arc<App>, request: &mut Request) -> Response {
         device,
     };
     // Inline, because nothing blocks.
-    let upgrade = Upgrade::new(kettle).limits(LIMITS).inline();
+    let upgrade = Upgrade::new(kettle).limits(limits()).inline();
     // Origins need no check: a browser cannot set the device header, so no web page can open this
     // WebSocket.
     upgrade.origins(Origins::Any).accept(request)

@@ -21,7 +21,8 @@ use crate::http::{Method, Version, trim_ows};
 /// Upper bound of [`HeadLimits::header_count_max`].
 pub const HEADER_COUNT_CEILING: usize = 128;
 
-/// Limits of a request head.
+/// Limits of a request head. Later versions may add limits, so end a literal with
+/// `..HeadLimits::default()`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeadLimits {
     /// Maximum length of the request line, header lines and empty line, in bytes.
@@ -30,6 +31,10 @@ pub struct HeadLimits {
     pub target_len_max: usize,
     /// Maximum number of header lines; at most [`HEADER_COUNT_CEILING`].
     pub header_count_max: usize,
+    // Forces users to end a literal with the defaults, so a later version can add a field. The
+    // attribute `non_exhaustive` would forbid that form, too.
+    #[doc(hidden)]
+    pub more: (),
 }
 
 impl Default for HeadLimits {
@@ -38,6 +43,7 @@ impl Default for HeadLimits {
             head_len_max: 16 * 1024,
             target_len_max: 8 * 1024,
             header_count_max: 100,
+            more: (),
         }
     }
 }

@@ -14,7 +14,6 @@ use crate::answer::{http_date, refusal};
 use crate::compress;
 use crate::conn::Preferences;
 use crate::core::{Core, Shared};
-use crate::head::Head;
 use crate::http::{Status, Version};
 use crate::jobs::Job;
 use crate::lane::Lane;
@@ -88,7 +87,7 @@ pub(crate) fn handle<S: Service, C: Carrier>(
                 }
             },
         },
-        Err(_panic) => panicked(shared, request.head()),
+        Err(_panic) => panicked(shared, &request),
     };
     let preferences = Preferences::of(
         request.head(),
@@ -179,9 +178,15 @@ pub(super) fn unavailable() -> Response {
     Response::text(Status::SERVICE_UNAVAILABLE, text).header("Retry-After", "1")
 }
 
-fn panicked<S: Service>(shared: &Shared<S>, head: Head<'_>) -> Response {
-    let incident = Incident::HandlerPanicked { head };
-    shared.service.observer().incident(&incident);
+fn panicked<S: Service>(shared: &Shared<S>, request: &Request) -> Response {
+    shared
+        .service
+        .observer()
+        .incident(&Incident::HandlerPanicked {
+            head: request.head(),
+            pattern: request.pattern(),
+            extensions: request.extensions(),
+        });
     let status = Status::INTERNAL_SERVER_ERROR;
     refusal(&shared.service, status, status.reason().into())
 }

@@ -331,6 +331,8 @@ pub(crate) fn report<S: Service>(shared: &Shared<S>, conn: &mut Conn, end: End) 
     };
     shared.service.observer().exchanged(&Exchange {
         head: request.head(),
+        pattern: request.pattern(),
+        extensions: request.extensions(),
         status: conn.answer.status,
         body_len: conn.sent_body_len(),
         end,

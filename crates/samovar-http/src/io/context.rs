@@ -9,9 +9,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::answer::Date;
+use crate::client::Peer;
 use crate::core::Shared;
+use crate::head::Head;
 use crate::jobs::Job;
 use crate::observer::{Incident, Observer};
+use crate::proto::Refusal;
 use crate::proto::head::HeadIndex;
 use crate::request::Request;
 use crate::service::Service;
@@ -159,6 +162,16 @@ impl<S: Service> Context<S> {
 
     pub(super) fn incident(&self, incident: &Incident<'_>) {
         self.observer().incident(incident);
+    }
+
+    /// Reports that a request was refused.
+    pub(super) fn refused(&self, peer: Peer, head: Option<Head<'_>>, refusal: Refusal) {
+        self.incident(&Incident::Refused {
+            peer,
+            head,
+            pattern: head.and_then(|head| self.shared.service.pattern(head)),
+            refusal,
+        });
     }
 
     /// Queues a job; returns the job if the queue is full and the job may be refused. Workers are

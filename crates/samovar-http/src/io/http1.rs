@@ -410,10 +410,10 @@ fn answered(conn: &mut Conn, keep: bool, is_draining: bool) {
 }
 
 pub(super) fn refuse<S: Service>(cx: &mut Context<S>, conn: &mut Conn, refusal: Refusal) {
-    let peer = conn.peer;
-    cx.incident(&Incident::Refused { peer, refusal });
     let request = conn.request.take();
-    let is_head = request.is_some_and(|request| request.head().method() == Method::Head);
+    let head = request.as_ref().map(|request| request.head());
+    cx.refused(conn.peer, head, refusal);
+    let is_head = head.is_some_and(|head| head.method() == Method::Head);
     conn.needs_linger = true;
     let reply = last(&mut cx.out, is_head, &cx.date);
     reply.refuse(&cx.shared.service, refusal.status(), refusal.to_string());

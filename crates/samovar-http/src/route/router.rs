@@ -404,7 +404,8 @@ impl Router {
         self
     }
 
-    /// Sets the observer. The default observer writes errors of handlers to standard error.
+    /// Sets the observer. The default observer writes the application's errors and panics to
+    /// standard error, with the method and target of the request.
     #[must_use]
     pub fn observe(mut self, observer: impl Observer + 'static) -> Self {
         self.observer = Some(Box::new(observer));

@@ -65,6 +65,11 @@ impl Service for Router {
         self.on_refusal.as_ref().map(|refuse| refuse(error))
     }
 
+    fn pattern(&self, head: Head<'_>) -> Option<&str> {
+        let entry = self.find(head)?.entry;
+        Some(&entry.template.pattern)
+    }
+
     fn observer(&self) -> &dyn Observer {
         match &self.observer {
             Some(observer) => &**observer,
@@ -120,9 +125,12 @@ impl Router {
 
     fn answer_error(&self, error: &Error, target: &Target<'_>, request: &mut Request) -> Response {
         if error.status().code() >= 500 {
-            let head = request.head();
-            let incident = Incident::HandlerFailed { head, error };
-            self.observer().incident(&incident);
+            self.observer().incident(&Incident::HandlerFailed {
+                head: request.head(),
+                pattern: request.pattern(),
+                extensions: request.extensions(),
+                error,
+            });
         }
         let mounted = match target {
             Ok(entry) => entry.on_error.as_ref(),
@@ -155,14 +163,22 @@ fn with_allow(response: Response, allow: &str) -> Response {
     }
 }
 
-/// Default observer of a router: writes errors of handlers to standard error.
+/// Default observer of a router: writes the errors of the application to standard error.
 struct ErrorsToStderr;
 
 impl Observer for ErrorsToStderr {
     fn incident(&self, incident: &Incident<'_>) {
-        if let Incident::HandlerFailed { .. } = incident {
-            // A closed standard error cannot be reported anywhere else.
-            drop(writeln!(io::stderr().lock(), "{incident}"));
+        match incident {
+            Incident::HandlerFailed { .. }
+            | Incident::HandlerPanicked { .. }
+            | Incident::SocketHandlerPanicked { .. }
+            | Incident::BodyFailed { .. } => {
+                // A closed standard error cannot be reported anywhere else.
+                drop(writeln!(io::stderr().lock(), "{incident}"));
+            }
+            // Clients can cause the other incidents at any rate, so a line for each of them could
+            // fill a disk.
+            _ => {}
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// Limits of one socket.
+/// Limits of one socket. Later versions may add limits, so end a literal with
+/// `..Limits::default()`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Maximum length of a message, in bytes; a longer message ends the socket with 1009. Default:
@@ -25,6 +26,9 @@ pub struct Limits {
     /// Maximum time between the server's close frame and the peer's; then the connection is reset.
     /// Default: 10 s.
     pub close_time: Duration,
+    // As in `samovar_http::Limits`.
+    #[doc(hidden)]
+    pub more: (),
 }
 
 impl Default for Limits {
@@ -36,6 +40,7 @@ impl Default for Limits {
             ping_time: Duration::from_secs(30),
             pong_time: Duration::from_secs(20),
             close_time: Duration::from_secs(10),
+            more: (),
         }
     }
 }

@@ -249,7 +249,7 @@ impl samovar_http::Observer for Logs {
             Incident::AcceptFailed { .. } => Count::AcceptFailed,
             _ => Count::Other,
         });
-        if let (Incident::Refused { peer, refusal }, Some(access)) = (incident, &self.access) {
+        if let (Incident::Refused { peer, refusal, .. }, Some(access)) = (incident, &self.access) {
             // Leave the request line out, because a malformed one may contain anything.
             access.record(&Entry {
                 client: address(*peer),

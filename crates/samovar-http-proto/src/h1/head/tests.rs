@@ -340,6 +340,7 @@ fn the_head_limit() {
         head_len_max: 100,
         target_len_max: 50,
         header_count_max: 3,
+        more: (),
     };
     let check = |text: &str, expected: Result<bool, Refusal>| {
         let outcome = parse(text.as_bytes(), &limits, &mut HeadIndex::default());

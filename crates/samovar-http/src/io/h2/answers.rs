@@ -12,11 +12,10 @@ use super::requests;
 use crate::answer::Date;
 use crate::conn::{Rest, StreamAnswer, StreamJob, StreamNews, StreamWork};
 use crate::h2::{ErrorCode, ResponseHead};
-use crate::http::{Status, Version};
+use crate::http::{Method, Status, Version};
 use crate::io::context::Context;
 use crate::jobs::Job;
 use crate::lane::Lane;
-use crate::observer::Incident;
 use crate::proto::Refusal;
 use crate::request::Request;
 use crate::response::{Outcome, Reply};
@@ -69,15 +68,39 @@ pub(super) fn render_refusal<S: Service>(
     reply.refuse(&cx.shared.service, status, message)
 }
 
+/// Refuses a request while its body is received.
 pub(super) fn refuse<S: Service>(
+    cx: &mut Context<S>,
+    conn: &mut H2Conn,
+    stream: u32,
+    refusal: Refusal,
+    request: Option<Box<Request>>,
+) {
+    let head = request.as_ref().map(|request| request.head());
+    let is_head = head.is_some_and(|head| head.method() == Method::Head);
+    cx.refused(conn.peer, head, refusal);
+    send_refusal(cx, conn, stream, refusal, is_head);
+}
+
+/// Refuses a request because of its head.
+pub(super) fn refuse_head<S: Service>(
     cx: &mut Context<S>,
     conn: &mut H2Conn,
     stream: u32,
     refusal: Refusal,
     is_head: bool,
 ) {
-    let peer = conn.peer;
-    cx.incident(&Incident::Refused { peer, refusal });
+    cx.refused(conn.peer, None, refusal);
+    send_refusal(cx, conn, stream, refusal, is_head);
+}
+
+fn send_refusal<S: Service>(
+    cx: &mut Context<S>,
+    conn: &mut H2Conn,
+    stream: u32,
+    refusal: Refusal,
+    is_head: bool,
+) {
     let status = refusal.status();
     render_refusal(cx, is_head, status, refusal.to_string());
     // Stop receiving the request body.

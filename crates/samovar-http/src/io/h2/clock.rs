@@ -6,7 +6,6 @@ use super::conn::{H2Conn, Stream, StreamState};
 use super::reports::drop_stream;
 use super::{answers, drop_silent_readers, step};
 use crate::h2::ErrorCode;
-use crate::http::Method;
 use crate::io::context::{Context, Stay};
 use crate::limits::Limits;
 use crate::observer::Incident;
@@ -40,8 +39,7 @@ pub(in crate::io) fn check<S: Service>(cx: &mut Context<S>, conn: &mut H2Conn) -
             return Stay::Close;
         }
         Some(Overdue::Block) => {
-            let (peer, refusal) = (conn.peer, Refusal::Timeout);
-            cx.incident(&Incident::Refused { peer, refusal });
+            cx.refused(conn.peer, None, Refusal::Timeout);
             conn.session.abort(ErrorCode::ENHANCE_YOUR_CALM);
         }
         Some(Overdue::Leave) => conn.leave(cx.now),
@@ -74,8 +72,7 @@ fn drop_stalled<S: Service>(cx: &mut Context<S>, conn: &mut H2Conn) -> bool {
         has_dropped = true;
         if entry.state == StreamState::Receiving {
             let request = entry.request.take();
-            let is_head = request.is_some_and(|request| request.head().method() == Method::Head);
-            answers::refuse(cx, conn, id, Refusal::Timeout, is_head);
+            answers::refuse(cx, conn, id, Refusal::Timeout, request);
         } else {
             cx.incident(&Incident::TooSlow { peer: conn.peer });
             drop_stream(cx, conn, id, ErrorCode::ENHANCE_YOUR_CALM);

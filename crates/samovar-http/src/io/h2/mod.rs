@@ -255,7 +255,7 @@ fn on_stream_event<S: Service>(cx: &mut Context<S>, conn: &mut H2Conn, event: Ev
             refusal,
         } => {
             conn.count_stream(cx.now, cx.shared.limits.requests_per_connection_max);
-            answers::refuse(cx, conn, stream, refusal, is_head);
+            answers::refuse_head(cx, conn, stream, refusal, is_head);
         }
         Event::Data(stream, bytes) => requests::on_data(cx, conn, stream, bytes),
         Event::End(stream) => requests::on_end(cx, conn, stream),

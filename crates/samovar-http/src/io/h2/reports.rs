@@ -49,6 +49,8 @@ pub(super) fn report_all(observer: &dyn Observer, conn: &mut H2Conn, end: End) {
 fn report(observer: &dyn Observer, report: &Report, end: End) {
     observer.exchanged(&Exchange {
         head: report.request.head(),
+        pattern: report.request.pattern(),
+        extensions: report.request.extensions(),
         status: report.status,
         body_len: report.body_len,
         end,

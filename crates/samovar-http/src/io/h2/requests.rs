@@ -106,10 +106,9 @@ fn receive_body<S: Service>(
 ) {
     let head = request.head();
     let intake = cx.shared.service.intake(head);
-    let is_head = head.method() == Method::Head;
     let (framing, expects_continue) = (head.index.framing, head.index.expect_continue);
     if matches!(framing, Framing::Length(len) if len > intake.len_max()) {
-        return answers::refuse(cx, conn, stream, Refusal::BodyTooLarge, is_head);
+        return answers::refuse(cx, conn, stream, Refusal::BodyTooLarge, Some(request));
     }
     let now = cx.now;
     if let Some(entry) = conn.session.data(stream) {
@@ -173,9 +172,8 @@ pub(super) fn on_data<S: Service>(
         match refusal {
             None => conn.session.release(stream, bytes.len()),
             Some(refusal) => {
-                let is_head = request.head().method() == Method::Head;
-                entry.request = None;
-                answers::refuse(cx, conn, stream, refusal, is_head);
+                let request = entry.request.take();
+                answers::refuse(cx, conn, stream, refusal, request);
             }
         }
     }

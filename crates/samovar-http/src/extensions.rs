@@ -12,6 +12,9 @@ pub struct Extensions {
 }
 
 impl Extensions {
+    /// The extensions of a request that no handler has got.
+    pub(crate) const NONE: &Self = &Self { values: Vec::new() };
+
     /// Inserts a value; returns the value of the same type that it replaces, if any.
     pub fn insert<T: Send + 'static>(&mut self, value: T) -> Option<T> {
         if let Some(old) = self.get_mut::<T>() {
