@@ -8,7 +8,9 @@ use crate::error::Error;
 use crate::extensions::Extensions;
 use crate::head::Head;
 use crate::http::{Status, Version};
+use crate::lane::Lane;
 use crate::observer::{End, Exchange, Incident, Tag};
+use crate::request::Request;
 use crate::response::{Outcome, Reply, Response, Turn};
 use crate::service::Service;
 
@@ -20,16 +22,18 @@ impl Reply<'_> {
     pub(crate) fn refuse(
         self,
         service: &impl Service,
+        request: Option<&mut Request>,
         status: Status,
         message: impl Into<Cow<'static, str>>,
     ) -> Outcome {
-        let response = refusal(service, status, message.into());
+        let response = refusal(service, request, status, message.into());
         self.response(response).0
     }
 
     /// Sends a 503 response.
-    pub(crate) fn overload(self, service: &impl Service) -> Outcome {
-        self.refuse(service, Status::SERVICE_UNAVAILABLE, OVERLOADED)
+    pub(crate) fn overload(self, service: &impl Service, request: Option<&mut Request>) -> Outcome {
+        let status = Status::SERVICE_UNAVAILABLE;
+        self.refuse(service, request, status, OVERLOADED)
     }
 }
 
@@ -86,7 +90,8 @@ pub(crate) fn answer_inline<S: Service>(
             tag: None,
             ..reply
         };
-        instead.refuse(service, status, status.reason())
+        let mut request = Request::of(head, Lane::Prompt, Tag::default());
+        instead.refuse(service, Some(&mut request), status, status.reason())
     });
     report(service, received, head, outcome, tag);
     outcome
@@ -107,7 +112,8 @@ fn refuse_lapsed<S: Service>(
         keep: false,
         ..reply
     };
-    let outcome = reply.refuse(service, Status::FORBIDDEN, text);
+    let mut request = Request::of(head, Lane::Prompt, Tag::default());
+    let outcome = reply.refuse(service, Some(&mut request), Status::FORBIDDEN, text);
     report(service, received, head, outcome, &Tag::default());
     outcome
 }
@@ -131,14 +137,17 @@ fn report<S: Service>(service: &S, received: Instant, head: Head<'_>, outcome: O
     }
 }
 
-/// Creates the engine's response in place of a handler's.
+/// Creates the engine's response in place of a handler's. If the service panics over it, the
+/// response is plain text.
 pub(crate) fn refusal(
     service: &impl Service,
+    request: Option<&mut Request>,
     status: Status,
     message: Cow<'static, str>,
 ) -> Response {
     let error = Error::new(status, message);
-    let own = service.refuse(&error).filter(Response::is_in_memory);
+    let own = catch_unwind(AssertUnwindSafe(|| service.refuse(request, &error)));
+    let own = own.ok().flatten().filter(Response::is_in_memory);
     let mut response =
         own.unwrap_or_else(|| Response::text(status, format!("{}\n", error.message())));
     if response.status == Status::OK {

@@ -40,13 +40,15 @@ pub trait Service: Send + Sync + 'static {
     /// report.
     fn handle(&self, request: &mut Request) -> Response;
 
-    /// Renders a response that the engine sends before a handler is called or after one has
-    /// panicked: for a malformed request, an exceeded limit or overload. `None`: the engine sends a
-    /// line of plain text. Called on an I/O thread or a worker; must not block. The body must be in
-    /// memory. A status of 200 is replaced by the status of the error, and a 503 gets `Retry-After`
-    /// unless it has one.
-    fn refuse(&self, error: &Error) -> Option<Response> {
-        let _unused = error;
+    /// Renders a response that the engine sends in place of a handler's: to a malformed request,
+    /// at an exceeded limit or overload, after a panic, or if a body has failed before its first
+    /// byte was sent. `request` is `None` if the head could not be parsed, or is not known any
+    /// more. `None`: the engine sends a line of plain text.
+    ///
+    /// Called on an I/O thread or a worker; must not block. The body must be in memory. A status of
+    /// 200 is replaced by the status of the error, and a 503 gets `Retry-After` unless it has one.
+    fn refuse(&self, request: Option<&mut Request>, error: &Error) -> Option<Response> {
+        let _unused = (request, error);
         None
     }
 

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use samovar_http::http::Status;
 use samovar_http::{
-    End, Error, Exchange, Extensions, Incident, IntoResponse, Limits, Next, Observer, Request,
-    Response, Route, Router, Server,
+    Body, End, Error, Exchange, Extensions, Incident, IntoResponse, Limits, Next, Observer,
+    Request, Response, Route, Router, Server,
 };
 use support::{Answer, Reader, connect, serve};
 
@@ -98,7 +98,7 @@ fn a_client_error_is_sent_but_not_logged() {
 
 #[test]
 fn one_error_handler_renders_all_errors() {
-    let page = |_: &mut Request, error: &Error| {
+    let page = |_: Option<&Request>, error: &Error| {
         Response::html(Status::OK, format!("<p>{}", error.message()))
     };
     let router = Router::new().get("/secret", secret).on_error(page);
@@ -118,7 +118,7 @@ fn one_error_handler_renders_all_errors() {
 
 #[test]
 fn an_error_of_the_error_handler_causes_a_500() {
-    let failing = |_: &mut Request, _: &Error| -> Result<String, Error> {
+    let failing = |_: Option<&Request>, _: &Error| -> Result<String, Error> {
         Err(io::Error::other("worse").into())
     };
     let router = Router::new()
@@ -233,43 +233,97 @@ fn answer_to(addr: SocketAddr, bytes: &str) -> Answer {
     reader.next(false).unwrap()
 }
 
+/// Renders an error as JSON, with the pattern of the route of its request.
+fn as_json(request: Option<&Request>, error: &Error) -> Response {
+    let route = match request {
+        None => "no request",
+        Some(request) => request.pattern().unwrap_or("no route"),
+    };
+    Response::json(Status::OK, format!("[\"{}\",\"{route}\"]", error.message()))
+}
+
 #[test]
-fn on_refusal_renders_refusals_of_the_engine() {
+fn the_error_handler_renders_refusals_of_the_engine() {
     let router = Router::new()
         .get("/panic", |_| -> &'static str { panic!("on purpose") })
-        .route(Route::post("/small", |_| "small\n").body_len_max(10))
-        .on_refusal(|error| Response::json(Status::OK, format!("[\"{}\"]", error.message())));
+        .get("/body", |_| {
+            let failing = Body::pieces([Err(io::Error::other("on purpose"))]);
+            Response::new(Status::OK, failing)
+        })
+        .route(Route::post("/small/{id}", |_| "small\n").body_len_max(10))
+        .on_error(as_json);
     let (_server, addr, _log) = start(router);
     let long = format!(
         "GET / HTTP/1.1\r\nHost: a\r\nLong: {}\r\n\r\n",
         "x".repeat(100_000)
     );
-    let sized = "POST /small HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\n";
-    let chunked =
-        "POST /small HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nb\r\nelevenbytes\r\n";
+    let sized = "POST /small/1 HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\n";
+    let chunked = "POST /small/1 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n\
+                   b\r\nelevenbytes\r\n";
     // The rest of this body is never sent.
-    let slow = "POST /small HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc";
+    let slow = "POST /small/1 HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc";
     for (request, status, body) in [
-        ("GET\r\n\r\n", 400, r#"["malformed request line"]"#),
+        (
+            "GET\r\n\r\n",
+            400,
+            r#"["malformed request line","no request"]"#,
+        ),
         (
             "GET / HTTP/1.1\r\n\r\n",
             400,
-            r#"["missing, repeated or malformed Host"]"#,
+            r#"["missing, repeated or malformed Host","no request"]"#,
         ),
-        (&long, 431, r#"["request head too large"]"#),
-        (sized, 413, r#"["request body too large"]"#),
-        (chunked, 413, r#"["request body too large"]"#),
-        (slow, 408, r#"["request timed out"]"#),
+        (&long, 431, r#"["request head too large","no request"]"#),
+        (sized, 413, r#"["request body too large","/small/{id}"]"#),
+        (chunked, 413, r#"["request body too large","/small/{id}"]"#),
+        (slow, 408, r#"["request timed out","/small/{id}"]"#),
         (
             "GET /panic HTTP/1.1\r\nHost: a\r\n\r\n",
             500,
-            r#"["Internal Server Error"]"#,
+            r#"["Internal Server Error","/panic"]"#,
+        ),
+        (
+            "GET /none HTTP/1.1\r\nHost: a\r\n\r\n",
+            404,
+            r#"["Not Found","no route"]"#,
         ),
     ] {
         let answer = answer_to(addr, request);
         assert_eq!(status_and_body(&answer), (status, body.to_owned()));
         assert_eq!(answer.header("Content-Type"), Some("application/json"));
     }
+    // Without an access log, the engine does not keep the request until its body fails.
+    let failed = answer_to(addr, "GET /body HTTP/1.1\r\nHost: a\r\n\r\n");
+    let expected = r#"["temporarily unavailable, try again","no request"]"#;
+    assert_eq!(status_and_body(&failed), answer(503, expected));
+    assert_eq!(failed.header("Retry-After"), Some("1"));
+}
+
+#[test]
+fn a_full_queue_is_an_error_like_others() {
+    let router = Router::new().get("/tea", |_| "tea").on_error(as_json);
+    let limits = Limits {
+        queue_len_max: 0,
+        ..Limits::default()
+    };
+    let (_server, addr) = serve(router, |builder| builder.limits(limits));
+    let refused = answer_to(addr, "GET /tea HTTP/1.1\r\nHost: a\r\n\r\n");
+    let expected = answer(503, r#"["overloaded, try again","/tea"]"#);
+    assert_eq!(status_and_body(&refused), expected);
+    assert_eq!(refused.header("Retry-After"), Some("1"));
+}
+
+#[test]
+fn a_panic_of_the_error_handler_is_answered_in_plain_text() {
+    let router = Router::new()
+        .get("/panic", |_| -> &'static str { panic!("on purpose") })
+        .on_error(|_, _| -> Response { panic!("on purpose, too") });
+    let (_server, addr, _log) = start(router);
+    assert_eq!(get(addr, "/panic"), answer(500, "Internal Server Error\n"));
+    let malformed = answer_to(addr, "GET\r\n\r\n");
+    let expected = answer(400, "malformed request line\n");
+    assert_eq!(status_and_body(&malformed), expected);
+    assert_eq!(get(addr, "/none"), answer(500, "Internal Server Error\n"));
 }
 
 /// An identifier that middleware gives to a request.

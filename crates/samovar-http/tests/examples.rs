@@ -204,6 +204,9 @@ fn custom_404() {
     example.check("GET /nowhere", 404, "<h1>There is no such page</h1>\n");
     example.check("POST /", 405, "<h1>405 Method Not Allowed</h1>\n");
     example.check("GET /broken", 500, "<h1>500 Internal Server Error</h1>\n");
+    let answer = example.ask("POST /short", "", "too long");
+    assert_eq!(answer.status, 413);
+    assert_eq!(text(&answer), "<h1>413 request body too large</h1>\n");
 }
 
 #[test]

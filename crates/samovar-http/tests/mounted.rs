@@ -53,9 +53,9 @@ fn tell(request: &mut Request) -> String {
 }
 
 /// Returns an error handler that tells its name, the status, and the middleware passed.
-fn fail(name: &'static str) -> impl Fn(&mut Request, &Error) -> String + Send + Sync {
+fn fail(name: &'static str) -> impl Fn(Option<&Request>, &Error) -> String + Send + Sync {
     move |request, error| {
-        let seen = request.extensions().get::<String>();
+        let seen = request.and_then(|request| request.extensions().get::<String>());
         let seen = seen.map_or("", String::as_str);
         format!("{seen}{name} {}", error.status())
     }
@@ -125,7 +125,11 @@ fn the_nearest_error_handler_answers_errors_and_misses() {
         .mount("/silent", silent)
         .mount(
             "/own",
-            Router::new().get("/fail", failing).on_error(fail("own")),
+            Router::new()
+                .get("/fail", failing)
+                .get("/panic", |_| -> &'static str { panic!("on purpose") })
+                .route(Route::post("/short", |_| "short").body_len_max(5))
+                .on_error(fail("own")),
         )
         .on_error(fail("loud"))
         .wrap(via("loud"));
@@ -150,6 +154,11 @@ fn the_nearest_error_handler_answers_errors_and_misses() {
     check(addr, "GET /loud/", 404, "loud>loud 404");
     check(addr, "GET /louder", 404, "outer 404");
     check(addr, "PUT /loud/own/fail", 405, "loud>own 405");
+    // Refusals of the engine bypass middleware.
+    check(addr, "GET /loud/own/panic", 500, "loud>own 500");
+    let mut client = Reader::new(connect(addr));
+    client.send("POST /loud/own/short HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\n");
+    assert_eq!(client.next(false).unwrap().body, b"own 413");
     // The path cannot be decoded, so it is below no prefix.
     check(addr, "GET /loud/%zz", 400, "outer 400");
 }

@@ -260,7 +260,8 @@ fn options_of_the_server_are_always_answered() {
 
 #[test]
 fn the_error_handler_answers_misses() {
-    let on_error = |request: &mut Request, error: &Error| {
+    let on_error = |request: Option<&Request>, error: &Error| {
+        let request = request.unwrap();
         assert_eq!(request.pattern(), None);
         let path = String::from_utf8_lossy(request.head().path()).into_owned();
         match error.status() {

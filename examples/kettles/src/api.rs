@@ -114,7 +114,6 @@ impl App {
                 live.live.open(request)
             })
             .on_error(|_, error| error_as_json(error))
-            .on_refusal(error_as_json)
             .observe(Counting(Arc::clone(&app.metrics)))
     }
 

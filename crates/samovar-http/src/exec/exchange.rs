@@ -83,11 +83,11 @@ pub(crate) fn handle<S: Service, C: Carrier>(
                 None => return,
                 Some(refused) => {
                     (carrier, request) = refused;
-                    overload(&shared.service)
+                    overload(&shared.service, &mut request)
                 }
             },
         },
-        Err(_panic) => panicked(shared, &request),
+        Err(_panic) => panicked(shared, &mut request),
     };
     let preferences = Preferences::of(
         request.head(),
@@ -167,18 +167,17 @@ pub(super) fn finish_head(
 }
 
 /// Creates the 503 response to a request that does not fit into its lane's queue.
-fn overload(service: &impl Service) -> Response {
-    let text = "temporarily unavailable, try again";
-    refusal(service, Status::SERVICE_UNAVAILABLE, text.into())
+fn overload(service: &impl Service, request: &mut Request) -> Response {
+    unavailable(service, Some(request))
 }
 
 /// Creates the 503 response that replaces a response whose body failed before any byte was sent.
-pub(super) fn unavailable() -> Response {
-    let text = "temporarily unavailable, try again\n";
-    Response::text(Status::SERVICE_UNAVAILABLE, text).header("Retry-After", "1")
+pub(super) fn unavailable(service: &impl Service, request: Option<&mut Request>) -> Response {
+    let text = "temporarily unavailable, try again";
+    refusal(service, request, Status::SERVICE_UNAVAILABLE, text.into())
 }
 
-fn panicked<S: Service>(shared: &Shared<S>, request: &Request) -> Response {
+fn panicked<S: Service>(shared: &Shared<S>, request: &mut Request) -> Response {
     shared
         .service
         .observer()
@@ -188,7 +187,12 @@ fn panicked<S: Service>(shared: &Shared<S>, request: &Request) -> Response {
             extensions: request.extensions(),
         });
     let status = Status::INTERNAL_SERVER_ERROR;
-    refusal(&shared.service, status, status.reason().into())
+    refusal(
+        &shared.service,
+        Some(request),
+        status,
+        status.reason().into(),
+    )
 }
 
 /// Removes the body of a 205 response, which must not have one (RFC 9110, 15.3.6).

@@ -173,7 +173,7 @@ fn render(core: &Core, conn: &mut Conn, mut response: Response) {
 
 /// Replaces a response by a 503 if its body failed before any byte was sent; returns `false` if
 /// part of the response was sent.
-fn replace_failed(core: &Core, conn: &mut Conn) -> bool {
+fn replace_failed<S: Service>(shared: &Shared<S>, conn: &mut Conn) -> bool {
     let Some(transfer) = &conn.transfer else {
         return false;
     };
@@ -181,7 +181,8 @@ fn replace_failed(core: &Core, conn: &mut Conn) -> bool {
         return false;
     }
     conn.transfer = None;
-    render(core, conn, unavailable());
+    let response = unavailable(&shared.service, conn.request.as_deref_mut());
+    render(&shared.core, conn, response);
     true
 }
 
@@ -235,7 +236,7 @@ pub(super) fn pump<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
             return;
         }
         Err(error) => {
-            let is_cut_off = !replace_failed(&shared.core, &mut conn);
+            let is_cut_off = !replace_failed(shared, &mut conn);
             report_failure(shared, &error, is_cut_off);
             if !is_cut_off {
                 // Recurses at most once: the 503 has no transfer, so it cannot reach this branch.

@@ -127,8 +127,9 @@ impl Carrier for Stream {
         self.preferences
     }
 
-    fn answer<S: Service>(self, shared: &Shared<S>, response: Response) {
-        let mut answer = render(shared, self.stream, self.preferences, response);
+    fn answer<S: Service>(mut self, shared: &Shared<S>, response: Response) {
+        let request = self.request.as_deref_mut();
+        let mut answer = render(shared, self.stream, self.preferences, response, request);
         answer.was_deferred = self.was_deferred;
         let news = StreamNews::Answer(Box::new(answer), self.request);
         shared.core.send_news(self.stream, news);
@@ -147,6 +148,7 @@ fn render<S: Service>(
     stream: StreamRef,
     preferences: Preferences,
     mut response: Response,
+    request: Option<&mut Request>,
 ) -> StreamAnswer {
     remove_reset_content(&mut response);
     let Response {
@@ -172,7 +174,8 @@ fn render<S: Service>(
                 Ok(first) => first,
                 Err(error) => {
                     report_failure(shared, &error, false);
-                    return render(shared, stream, preferences, unavailable());
+                    let response = unavailable(&shared.service, request);
+                    return render(shared, stream, preferences, response, None);
                 }
             }
         }

@@ -98,7 +98,7 @@ impl<S: Service> IoThread<S> {
     /// Responds to waiting connections with 503, because no descriptor was free for a while.
     fn turn_waiting_away(&mut self, index: usize) {
         let mut answer = Vec::new();
-        last(&mut answer, false, &self.cx.date).overload(&self.cx.shared.service);
+        last(&mut answer, false, &self.cx.date).overload(&self.cx.shared.service, None);
         let buffer = self.cx.read_buffer.get();
         self.acceptor
             .turn_away(index, ACCEPT_COUNT, &answer, buffer);
@@ -125,7 +125,7 @@ impl<S: Service> IoThread<S> {
         }
         conn.proto.close_after();
         conn.needs_linger = true;
-        last(&mut conn.output, false, &self.cx.date).overload(&self.cx.shared.service);
+        last(&mut conn.output, false, &self.cx.date).overload(&self.cx.shared.service, None);
         let next = http1::send_more(&mut self.cx, &mut conn);
         self.settle(conn, next);
     }

@@ -410,13 +410,14 @@ fn answered(conn: &mut Conn, keep: bool, is_draining: bool) {
 }
 
 pub(super) fn refuse<S: Service>(cx: &mut Context<S>, conn: &mut Conn, refusal: Refusal) {
-    let request = conn.request.take();
+    let mut request = conn.request.take();
     let head = request.as_ref().map(|request| request.head());
     cx.refused(conn.peer, head, refusal);
     let is_head = head.is_some_and(|head| head.method() == Method::Head);
     conn.needs_linger = true;
     let reply = last(&mut cx.out, is_head, &cx.date);
-    reply.refuse(&cx.shared.service, refusal.status(), refusal.to_string());
+    let (service, request) = (&cx.shared.service, request.as_deref_mut());
+    reply.refuse(service, request, refusal.status(), refusal.to_string());
 }
 
 /// Refuses a job that does not fit into the queue. Returns its connection and the next step;
@@ -426,8 +427,8 @@ pub(super) fn refuse_overload<S: Service>(
     job: Job,
 ) -> Option<(Box<Conn>, Next)> {
     cx.incident(&Incident::WorkersFull);
-    let (mut conn, is_head) = match job {
-        Job::Handle(conn, request) => (conn, request.head().method() == Method::Head),
+    let (mut conn, mut request) = match job {
+        Job::Handle(conn, request) => (conn, request),
         // Without a TLS session no response can be sent.
         Job::Handshake(conn) => return Some((conn, Next::Close)),
         // These jobs are never refused here: the queue accepts them, or their callers handle
@@ -436,7 +437,9 @@ pub(super) fn refuse_overload<S: Service>(
     };
     conn.needs_linger |= conn.proto.has_body();
     answered(&mut conn, false, cx.drain.is_some());
-    last(&mut conn.output, is_head, &cx.date).overload(&cx.shared.service);
+    let is_head = request.head().method() == Method::Head;
+    let reply = last(&mut conn.output, is_head, &cx.date);
+    reply.overload(&cx.shared.service, Some(&mut request));
     let next = send_more(cx, &mut conn);
     Some((conn, next))
 }

@@ -36,6 +36,18 @@ impl Job {
         }
     }
 
+    /// Returns the request of a job that calls a handler; `None` for any other job.
+    pub(crate) fn into_request(self) -> Option<Box<Request>> {
+        match self {
+            Self::Handle(_, request) => Some(request),
+            Self::Stream(job) => match job.work {
+                StreamWork::Handle(request) => Some(request),
+                StreamWork::Fulfil(..) | StreamWork::Pull(_) => None,
+            },
+            _ => None,
+        }
+    }
+
     /// Returns the lane in which the job runs.
     pub(crate) fn lane(&self) -> Lane {
         match self {

@@ -24,7 +24,7 @@
 //! | response | return it | `request.respond(200, headers, body)` | return it | return it |
 //! | deferred response | [`Response::later`](crate::Response::later) | from another place in the handler | `.await` | `.await` |
 //! | error | `Result` with [`Error`](crate::Error), and `?` | exception: 500 | `Result` | `ResponseError` |
-//! | 404, 405, errors | [`on_error`](crate::Router::on_error) | three handlers | `fallback`, … | `default_service` |
+//! | 404, 405, 413, malformed requests, errors | [`on_error`](crate::Router::on_error) | three handlers | `fallback`, … | `default_service` |
 //! | OPTIONS | 405 with `Allow`, or [`Router::answer_options`](crate::Router::answer_options); `*`: 204 | 405 | 405, or `CorsLayer` | 404, or `Cors` |
 //! | middleware | [`Router::wrap`](crate::Router::wrap): a function around functions | wrap the handler | tower layers | `wrap`, `wrap_fn` |
 //! | large file | [`Body::file`](crate::Body::file), by `sendfile` | in memory | `ServeFile` | `NamedFile` |

@@ -57,6 +57,9 @@
 //! }
 //! ```
 //!
+//! [`Router::on_error`](crate::Router::on_error) renders all errors alike, for example as JSON:
+//! those of handlers, requests without a route, and requests that the engine refuses.
+//!
 //! [`Router`](crate::Router) documents the patterns, [`Route`](crate::Route) the settings of a
 //! single route, such as the length limit of its body, and [`Router::wrap`](crate::Router::wrap)
 //! the middleware. A function can build the routes of a part of the program, with their own
@@ -129,15 +132,22 @@
 //! decline a request, which is then handled by a worker. For a handler that needs the request body,
 //! use [`inline_body`](crate::Route::inline_body).
 //!
+//! # Logs and metrics
+//!
+//! An [`Observer`](crate::Observer) receives a report of each exchange and of each incident, with
+//! the [pattern](crate::Exchange::pattern) of the route, which is the label for metrics, and with
+//! what middleware has [attached](crate::Exchange::extensions) to the request, such as an
+//! identifier for the log. The examples `logging` and `metrics` show both. Without an observer, a
+//! router writes the application's errors and panics to standard error, and nothing else.
+//!
 //! # Configuration
 //!
 //! [`Server::builder`](crate::Server::builder) takes a router, or any other
 //! [`Service`](crate::Service), and configures [listeners](crate::Listener) on TCP, unix sockets
 //! and inherited descriptors, with or without [TLS](crate::tls); [limits](crate::Limits);
 //! [compression](crate::compress); threads. A [`Server`](crate::Server) can
-//! [hand its sockets over](crate::handover) to a new process. An [`Observer`](crate::Observer)
-//! receives events for logs and metrics; [`Server::load`](crate::Server::load) returns the current
-//! load.
+//! [hand its sockets over](crate::handover) to a new process. [`Server::load`](crate::Server::load)
+//! returns the current load.
 //!
 //! Behind a proxy, [`Head::peer`](crate::Head::peer) is the proxy's address. The engine does not
 //! interpret `X-Forwarded-For`; handlers can read it like any other header.

@@ -12,9 +12,8 @@ use crate::observer::Observer;
 use crate::request::{Request, Template};
 use crate::response::{IntoResponse, Response};
 
-type ErrorHandler = Arc<dyn Fn(&mut Request, &Error) -> Result<Response, Error> + Send + Sync>;
-
-type RefusalHandler = Box<dyn Fn(&Error) -> Response + Send + Sync>;
+pub(super) type ErrorHandler =
+    Arc<dyn Fn(Option<&Request>, &Error) -> Result<Response, Error> + Send + Sync>;
 
 /// Dispatches requests to handlers. Most programs use it as their [`Service`](crate::Service).
 ///
@@ -87,7 +86,6 @@ pub struct Router {
     pub(super) mounts: Vec<Mount>,
     /// The indexes in `mounts`, by the paths below the prefixes.
     pub(super) mounts_by_path: Trie<usize>,
-    pub(super) on_refusal: Option<RefusalHandler>,
     pub(super) observer: Option<Box<dyn Observer>>,
     /// Whether any route has an inline handler.
     pub(super) has_inline: bool,
@@ -175,7 +173,6 @@ impl Router {
             on_error: None,
             mounts: Vec::new(),
             mounts_by_path: Trie::default(),
-            on_refusal: None,
             observer: None,
             has_inline: false,
             answers_options: false,
@@ -213,9 +210,9 @@ impl Router {
     ///
     /// The middleware of the other router runs around its routes only, inside of this router's, and
     /// around its answers to requests below the prefix that match no route. Its
-    /// [error handler](Self::on_error) answers both, or this router's if it has none. Its
-    /// [`on_refusal`](Self::on_refusal) and [`observe`](Self::observe) have no effect: a server has
-    /// one of each.
+    /// [error handler](Self::on_error) answers both, and what the engine refuses below the prefix,
+    /// or this router's if it has none. Its [`observe`](Self::observe) has no effect: a server has
+    /// one observer.
     ///
     /// ```
     /// use samovar_http::{Next, Request, Response, Router, http::Status};
@@ -327,17 +324,24 @@ impl Router {
         self
     }
 
-    /// Sets the handler for errors: those that route handlers return, and the router's own 400 for
-    /// a malformed path, 404 for a path without a route, and 405 for a path that only has routes
-    /// for other methods. [`Request::pattern`] is `None` if the request matched no route.
+    /// Sets the handler that renders all errors:
+    ///
+    /// * errors that route handlers return;
+    /// * requests without a route: 404, 405 if the path has routes for other methods, 400 if the
+    ///   path is malformed;
+    /// * what the engine refuses: malformed requests, exceeded limits such as a body that is too
+    ///   long for its route, overload; and 500 after a panic. These responses bypass middleware.
+    ///
+    /// The request is `None` if its head could not be parsed, or if the error concerns none, such
+    /// as 503 for a new connection. [`Request::pattern`] is `None` if no route matches.
+    ///
+    /// **The handler must not block, and the body of its response must be in memory**, because I/O
+    /// threads call it, too. For a page that takes a database or a file, replace the response in
+    /// [middleware](Self::wrap), which runs on workers.
     ///
     /// If the handler's response has status 200, it is sent with the error's status; a 405 gets
-    /// `Allow` if that is missing. Without a handler, the response is the error's status with
-    /// [`Error::message`] as plain text.
-    ///
-    /// The handler is not called for responses that the engine sends before a route handler gets
-    /// the request, or after one has panicked: these go through [`on_refusal`](Self::on_refusal)
-    /// and bypass middleware.
+    /// `Allow`, and a 503 of the engine gets `Retry-After`, if that is missing. Without a handler,
+    /// the response is the error's status with [`Error::message`] as plain text.
     ///
     /// ```
     /// use samovar_http::{Response, Router};
@@ -350,37 +354,11 @@ impl Router {
     #[must_use]
     pub fn on_error<R: IntoResponse>(
         mut self,
-        handler: impl Fn(&mut Request, &Error) -> R + Send + Sync + 'static,
+        handler: impl Fn(Option<&Request>, &Error) -> R + Send + Sync + 'static,
     ) -> Self {
         let handler =
-            move |request: &mut Request, error: &Error| handler(request, error).into_response();
+            move |request: Option<&Request>, error: &Error| handler(request, error).into_response();
         self.on_error = Some(Arc::new(handler));
-        self
-    }
-
-    /// Sets the function for the engine's own responses: to malformed requests, exceeded limits
-    /// (including a body too long for its route), overload, and a panic in a handler. It gets no
-    /// request, because often none could be parsed.
-    ///
-    /// The function may run on an I/O thread, so it must not block, and the body of its response
-    /// must be in memory. A status of 200 is replaced by the status of the error, and a 503 gets
-    /// `Retry-After` if that is missing.
-    ///
-    /// ```
-    /// use samovar_http::{Error, Response, Router};
-    ///
-    /// fn as_json(error: &Error) -> Response {
-    ///     // The engine's messages contain no character that JSON would escape.
-    ///     Response::json(error.status(), format!("{{\"error\":\"{}\"}}", error.message()))
-    /// }
-    /// let router = Router::new().on_error(|_, error| as_json(error)).on_refusal(as_json);
-    /// ```
-    #[must_use]
-    pub fn on_refusal(
-        mut self,
-        handler: impl Fn(&Error) -> Response + Send + Sync + 'static,
-    ) -> Self {
-        self.on_refusal = Some(Box::new(handler));
         self
     }
 

@@ -43,12 +43,7 @@ impl Service for Router {
     }
 
     fn handle(&self, request: &mut Request) -> Response {
-        let head = request.head();
-        let (target, matched) = match self.find(head) {
-            Some(hit) => (Ok(hit.entry), Some(hit.into_matched())),
-            None => (Err(self.miss(head)), None),
-        };
-        request.matched = matched;
+        let target = self.assign(request);
         let next = Next {
             router: self,
             router_wraps: &self.wraps,
@@ -61,8 +56,9 @@ impl Service for Router {
         next.run(request)
     }
 
-    fn refuse(&self, error: &Error) -> Option<Response> {
-        self.on_refusal.as_ref().map(|refuse| refuse(error))
+    fn refuse(&self, mut request: Option<&mut Request>, error: &Error) -> Option<Response> {
+        let target = request.as_deref_mut().map(|request| self.assign(request));
+        Some(self.error_response(error, target.as_ref(), request.as_deref()))
     }
 
     fn pattern(&self, head: Head<'_>) -> Option<&str> {
@@ -80,7 +76,8 @@ impl Service for Router {
 
 impl Router {
     /// Serves on a TCP address until the process ends. For a name such as `localhost:8080` it
-    /// listens on all addresses of that name. [`Server::builder`] has more options.
+    /// listens on all addresses of that name. [`Server::builder`] has more options. Prints nothing:
+    /// a program that tells its address prints the line before the call.
     ///
     /// # Errors
     ///
@@ -97,6 +94,17 @@ impl Router {
         loop {
             std::thread::park();
         }
+    }
+
+    /// Finds the route of a request, and sets the request's parameters and pattern.
+    fn assign(&self, request: &mut Request) -> Target<'_> {
+        let head = request.head();
+        let (target, matched) = match self.find(head) {
+            Some(hit) => (Ok(hit.entry), Some(hit.into_matched())),
+            None => (Err(self.miss(head)), None),
+        };
+        request.matched = matched;
+        target
     }
 
     /// Creates the response to a request that has passed all middleware.
@@ -123,7 +131,7 @@ impl Router {
         }
     }
 
-    fn answer_error(&self, error: &Error, target: &Target<'_>, request: &mut Request) -> Response {
+    fn answer_error(&self, error: &Error, target: &Target<'_>, request: &Request) -> Response {
         if error.status().code() >= 500 {
             self.observer().incident(&Incident::HandlerFailed {
                 head: request.head(),
@@ -132,9 +140,20 @@ impl Router {
                 error,
             });
         }
+        self.error_response(error, Some(target), Some(request))
+    }
+
+    /// Renders an error by the nearest error handler.
+    fn error_response(
+        &self,
+        error: &Error,
+        target: Option<&Target<'_>>,
+        request: Option<&Request>,
+    ) -> Response {
         let mounted = match target {
-            Ok(entry) => entry.on_error.as_ref(),
-            Err(missed) => missed.mount.and_then(|mount| mount.on_error.as_ref()),
+            Some(Ok(entry)) => entry.on_error.as_ref(),
+            Some(Err(missed)) => missed.mount.and_then(|mount| mount.on_error.as_ref()),
+            None => None,
         };
         let handler = mounted.or(self.on_error.as_ref());
         match handler.map(|handler| handler(request, error)) {

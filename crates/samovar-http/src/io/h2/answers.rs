@@ -60,12 +60,13 @@ pub(super) fn send_rendered(
 /// Renders an error response of the engine into the scratch memory.
 pub(super) fn render_refusal<S: Service>(
     cx: &mut Context<S>,
+    request: Option<&mut Request>,
     is_head: bool,
     status: Status,
     message: impl Into<Cow<'static, str>>,
 ) -> Outcome {
     let reply = reply_into(&mut cx.scratch, is_head, &cx.date);
-    reply.refuse(&cx.shared.service, status, message)
+    reply.refuse(&cx.shared.service, request, status, message)
 }
 
 /// Refuses a request while its body is received.
@@ -74,12 +75,12 @@ pub(super) fn refuse<S: Service>(
     conn: &mut H2Conn,
     stream: u32,
     refusal: Refusal,
-    request: Option<Box<Request>>,
+    mut request: Option<Box<Request>>,
 ) {
     let head = request.as_ref().map(|request| request.head());
     let is_head = head.is_some_and(|head| head.method() == Method::Head);
     cx.refused(conn.peer, head, refusal);
-    send_refusal(cx, conn, stream, refusal, is_head);
+    send_refusal(cx, conn, stream, refusal, request.as_deref_mut(), is_head);
 }
 
 /// Refuses a request because of its head.
@@ -91,7 +92,7 @@ pub(super) fn refuse_head<S: Service>(
     is_head: bool,
 ) {
     cx.refused(conn.peer, None, refusal);
-    send_refusal(cx, conn, stream, refusal, is_head);
+    send_refusal(cx, conn, stream, refusal, None, is_head);
 }
 
 fn send_refusal<S: Service>(
@@ -99,10 +100,11 @@ fn send_refusal<S: Service>(
     conn: &mut H2Conn,
     stream: u32,
     refusal: Refusal,
+    request: Option<&mut Request>,
     is_head: bool,
 ) {
     let status = refusal.status();
-    render_refusal(cx, is_head, status, refusal.to_string());
+    render_refusal(cx, request, is_head, status, refusal.to_string());
     // Stop receiving the request body.
     conn.session.read(stream, false);
     send_rendered(conn, stream, status, &cx.scratch, cx.now);

@@ -224,18 +224,22 @@ fn dispatch<S: Service>(
         entry.cancel = cancel.clone();
         entry.lane = lane;
     }
-    let is_head = request.head().method() == Method::Head;
     let job = StreamJob {
         stream: reference,
         cancel,
         work: StreamWork::Handle(request),
     };
-    if cx.queue(Job::Stream(Box::new(job))).is_ok() {
+    let Err(job) = cx.queue(Job::Stream(Box::new(job))) else {
         conn.handler_count += 1;
         return;
-    }
+    };
     cx.incident(&Incident::WorkersFull);
+    let mut request = job.into_request();
+    let request = request.as_deref_mut();
+    let is_head = request
+        .as_ref()
+        .is_some_and(|it| it.head().method() == Method::Head);
     let status = Status::SERVICE_UNAVAILABLE;
-    answers::render_refusal(cx, is_head, status, OVERLOADED);
+    answers::render_refusal(cx, request, is_head, status, OVERLOADED);
     send_rendered(conn, stream, status, &cx.scratch, cx.now);
 }
