@@ -67,7 +67,8 @@ pub struct Limits {
     /// has not acknowledged, at least `stall_time`. Default: 60 s; zero turns the probes off.
     pub silence_time: Duration,
     /// Maximum time for which a closing connection is still read, so that the client can receive
-    /// the last response. Default: 2 s.
+    /// the last response. What the client sends is discarded, however much it is: many clients read
+    /// no response before they have written their whole request. Default: 2 s.
     pub linger_time: Duration,
     /// Memory for response bodies in progress, in bytes; when it is used up, further bodies are
     /// sent in pieces of 16 KiB. Default: 64 MiB.

@@ -26,8 +26,8 @@ const READ_LEN: usize = 64 * 1024;
 pub(super) const GATHER_LEN: usize = 64 * 1024;
 /// Capacity to which the thread's response buffer shrinks after a large response, in bytes.
 pub(super) const OUT_LEN_KEPT: usize = 4 * GATHER_LEN;
-/// Maximum number of bytes read and discarded from a lingering connection.
-pub(super) const LINGER_LEN_MAX: u64 = 256 * 1024;
+/// Number of reads of a lingering connection before other connections are served.
+pub(super) const LINGER_READ_COUNT: usize = 4;
 
 /// Interval between checks of the time limits, and so their precision.
 const SWEEP_TIME: Duration = Duration::from_millis(250);

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::context::{Context, GATHER_LEN, LINGER_LEN_MAX, Next, OUT_LEN_KEPT, ReadBuffer};
+use super::context::{Context, GATHER_LEN, LINGER_READ_COUNT, Next, OUT_LEN_KEPT, ReadBuffer};
 use super::handshake;
 use crate::answer::{answer_inline, last};
 use crate::conn::{Conn, Stage, Verdict};
@@ -477,15 +477,18 @@ pub(super) fn finish(conn: &mut Conn, now: Instant, buffer: &mut ReadBuffer) -> 
     linger(conn, buffer)
 }
 
-/// Discards received bytes, up to a limit. Beyond it, the client's TCP window closes, and the
-/// client still has the rest of `linger_time` to read its response.
+/// Discards received bytes until `linger_time` has passed. Many clients read no byte of a response
+/// before they have written their whole request, so a limit of bytes would end their connections.
 pub(super) fn linger(conn: &mut Conn, buffer: &mut ReadBuffer) -> Next {
-    while conn.readable && conn.moved_len <= LINGER_LEN_MAX {
+    for _ in 0..LINGER_READ_COUNT {
+        if !conn.readable {
+            return Next::Wait;
+        }
         if matches!(conn.read(buffer.get()), Ok(Some(0)) | Err(_)) {
             return Next::Close;
         }
     }
-    Next::Wait
+    Next::Again
 }
 
 pub(super) fn fail<S: Service>(cx: &mut Context<S>, conn: &mut Conn, end: End) -> Next {

@@ -126,6 +126,9 @@ impl<S: Service> IoThread<S> {
             }
             self.answer_gathered();
             std::mem::swap(&mut again, &mut self.again);
+            // A connection that also had an event is here twice.
+            again.sort_unstable();
+            again.dedup();
             for key in again.drain(..) {
                 self.on_event(key, Edges::default());
             }

@@ -11,7 +11,7 @@
 
 use std::time::Instant;
 
-use super::context::{Context, LINGER_LEN_MAX, ReadBuffer, Stay};
+use super::context::{Context, LINGER_READ_COUNT, ReadBuffer, Stay};
 use super::ws_clock::{Clock, PING};
 use super::ws_conn::{SocketConn, Stage};
 use crate::conn::Conn;
@@ -257,10 +257,13 @@ fn finish(conn: &mut SocketConn, now: Instant, buffer: &mut ReadBuffer) -> Stay 
 }
 
 fn linger(conn: &mut SocketConn, buffer: &mut ReadBuffer) -> Stay {
-    while conn.readable && conn.clock.moved_len <= LINGER_LEN_MAX {
+    for _ in 0..LINGER_READ_COUNT {
+        if !conn.readable {
+            return Stay::Wait;
+        }
         if matches!(conn.read(buffer.get()), Ok(Some(0)) | Err(_)) {
             return Stay::Close;
         }
     }
-    Stay::Wait
+    Stay::Again
 }

@@ -2,7 +2,7 @@
 
 /// Identifies a slot of the slab and its current connection. The generation distinguishes the
 /// connection from earlier ones in the slot, whose events may still be queued.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     pub(crate) index: u32,
     pub(crate) generation: u32,

@@ -66,7 +66,7 @@ pub(crate) struct H2Conn {
     /// Start of the current throughput window while the socket accepts no more bytes; otherwise
     /// `None`.
     pub(crate) stuck_since: Option<Instant>,
-    /// Number of bytes sent since `stuck_since`; while lingering, number of bytes received.
+    /// Number of bytes sent since `stuck_since`.
     pub(crate) moved_len: u64,
 }
 

@@ -27,7 +27,7 @@ use std::time::Instant;
 pub(crate) use self::conn::H2Conn;
 use self::conn::{Stream, StreamState};
 use self::reports::{drop_stream, report_all, report_failure};
-use super::context::{Context, LINGER_LEN_MAX, OUT_LEN_KEPT, ReadBuffer, Stay};
+use super::context::{Context, LINGER_READ_COUNT, OUT_LEN_KEPT, ReadBuffer, Stay};
 use crate::conn::Conn;
 use crate::h2::{ErrorCode, Event, Session};
 use crate::observer::{End, Incident};
@@ -230,20 +230,21 @@ fn finish<S: Service>(cx: &mut Context<S>, conn: &mut H2Conn) -> Stay {
     }
     conn.is_lingering = true;
     conn.since = cx.now;
-    conn.moved_len = 0;
     linger(conn, &mut cx.read_buffer)
 }
 
 /// Lingers as with HTTP/1: a client that is still sending must not lose the GOAWAY to a TCP
 /// reset.
 fn linger(conn: &mut H2Conn, buffer: &mut ReadBuffer) -> Stay {
-    while conn.readable && conn.moved_len <= LINGER_LEN_MAX {
-        match conn.read(buffer.get()) {
-            Ok(Some(0)) | Err(_) => return Stay::Close,
-            Ok(len) => conn.moved_len += len.unwrap_or(0) as u64,
+    for _ in 0..LINGER_READ_COUNT {
+        if !conn.readable {
+            return Stay::Wait;
+        }
+        if matches!(conn.read(buffer.get()), Ok(Some(0)) | Err(_)) {
+            return Stay::Close;
         }
     }
-    Stay::Wait
+    Stay::Again
 }
 
 fn on_stream_event<S: Service>(cx: &mut Context<S>, conn: &mut H2Conn, event: Event) {
