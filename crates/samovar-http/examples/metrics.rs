@@ -6,18 +6,18 @@
 //! curl http://127.0.0.1:8080/metrics
 //! ```
 //!
-//! The server stops at the end of its standard input. A real service would wait for SIGTERM, for
-//! example with the crate `signal-hook`.
+//! The server stops on SIGTERM or Ctrl-C. `Router::serve_until` does the same in one call, but its
+//! handlers have no access to the server.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read};
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use samovar_http::http::Status;
 use samovar_http::{
-    End, Exchange, Incident, Listener, Observer, Request, Response, Router, Server,
+    End, Exchange, Incident, Listener, Observer, Request, Response, Router, Server, stop_signal,
 };
 
 /// The server, whose load the handlers read. A static, because handlers are created before the
@@ -99,12 +99,16 @@ fn main() -> io::Result<()> {
             metrics(request, &counters)
         })
         .observe(counting);
+    let stop = stop_signal()?;
     let server = Server::builder(router)
         .listen(Listener::tcp(addr, 1024)?)
         .start()?;
     let server = SERVER.get_or_init(|| server);
-    io::stdin().read_to_end(&mut Vec::new())?;
+    stop();
     // Accept no more connections, and give responses in progress ten seconds.
     server.drain(Duration::from_secs(10));
+    for request in server.unfinished() {
+        eprintln!("left behind: {request}");
+    }
     Ok(())
 }

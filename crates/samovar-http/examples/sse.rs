@@ -6,11 +6,14 @@
 //! curl -N http://127.0.0.1:8080/events
 //! curl -d 'Tea is ready' http://127.0.0.1:8080/say
 //! ```
+//!
+//! The server stops on SIGTERM or Ctrl-C.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use samovar_http::http::Status;
-use samovar_http::{Body, Request, Response, Router, Sender, with};
+use samovar_http::{Body, Request, Response, Router, Sender, stop_signal, with};
 
 #[derive(Default)]
 struct Room {
@@ -45,13 +48,24 @@ impl Room {
             .retain(|listener| listener.try_send(event.as_str()).is_ok());
         Status::NO_CONTENT
     }
+
+    /// Ends all event streams. A drain would wait for them.
+    fn close(&self) {
+        self.listeners().drain(..).for_each(Sender::finish);
+    }
 }
 
 fn main() -> std::io::Result<()> {
     let addr = std::env::args().nth(1).unwrap_or("127.0.0.1:8080".into());
     let room = Arc::new(Room::default());
-    Router::new()
+    let router = Router::new()
         .get("/events", with(&room, Room::listen))
-        .post("/say", with(&room, Room::say))
-        .serve(addr)
+        .post("/say", with(&room, Room::say));
+    let stop = stop_signal()?;
+    let stop = || {
+        stop();
+        room.close();
+    };
+    router.serve_until(addr, stop, Duration::from_secs(5))?;
+    Ok(())
 }

@@ -68,7 +68,8 @@
 //! both directions can have any size within configured limits, with back-pressure. For logs and
 //! metrics, the server reports events to an [`Observer`].
 //!
-//! The Cargo feature `compression` is on by default; it adds dependencies.
+//! The Cargo features `compression` and `signals` ([`stop_signal`]) are on by default; they add
+//! dependencies.
 //! The crate has no client, HTTP/3, templates, JSON, sessions or database access.
 
 #![forbid(unsafe_code)]
@@ -102,6 +103,8 @@ mod response;
 mod route;
 mod server;
 mod service;
+#[cfg(feature = "signals")]
+mod signals;
 mod sync;
 mod sys;
 mod threads;
@@ -133,6 +136,8 @@ pub use samovar_http_proto::h1::head::HeadLimits;
 pub use samovar_http_proto::h2::Abuse;
 pub use server::{Builder, Load, Server};
 pub use service::{Intake, Service};
+#[cfg(feature = "signals")]
+pub use signals::stop_signal;
 pub use upload::BodyError;
 
 /// Compiles the examples of the README together with those of the documentation.

@@ -182,6 +182,7 @@ impl<S: Service> Builder<S> {
             drain_deadline: Mutex::default(),
             io_threads: Arc::default(),
             workers: Arc::default(),
+            has_ended: false,
         };
         let weak = Arc::downgrade(&shared);
         let workers = Arc::clone(&server.workers);
@@ -200,6 +201,28 @@ impl<S: Service> Builder<S> {
             server.io_threads.spawn(name, move || thread.run())?;
         }
         Ok(server)
+    }
+
+    /// Serves until `signal` returns, then [drains](Server::drain) the server for up to `drain`.
+    /// Returns the requests that are left behind: those whose handlers or response bodies still
+    /// run. It returns at most 0.1 s after `drain`, whatever they do, so the process can end. If
+    /// they end before, so does the drain. The last quarter of a second of `drain` is for handlers
+    /// that wait for the rest of a request body, which then fail.
+    ///
+    /// `signal` is called once the server runs. It may be any function that waits, and
+    /// [`stop_signal`](crate::stop_signal) returns one that waits for SIGTERM or SIGINT.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub fn serve_until(
+        self,
+        signal: impl FnOnce(),
+        drain: Duration,
+    ) -> io::Result<Vec<Unfinished>> {
+        let server = self.start()?;
+        signal();
+        Ok(server.end(drain))
     }
 }
 
@@ -266,6 +289,8 @@ pub struct Server<S: Service> {
     drain_deadline: Mutex<Option<Instant>>,
     io_threads: Arc<Threads>,
     workers: Arc<Threads>,
+    /// Whether the drop must not wait for any thread.
+    has_ended: bool,
 }
 
 impl<S: Service> Server<S> {
@@ -366,7 +391,11 @@ impl<S: Service> Server<S> {
     /// until its [`Sender`](crate::Sender) finishes. A program with server-sent events should
     /// finish these first, or the drain takes the whole `timeout`.
     pub fn drain(&self, timeout: Duration) {
-        let deadline = deadline(timeout);
+        self.drain_until(deadline(timeout), NOTICE_TIME);
+    }
+
+    /// As [`drain`](Self::drain). `notice`: time that I/O threads get after the deadline.
+    fn drain_until(&self, deadline: Instant, notice: Duration) {
         self.listening.locked().clear();
         self.shared.is_draining.store(true, Ordering::Relaxed);
         for inbox in &self.shared.inboxes {
@@ -377,18 +406,29 @@ impl<S: Service> Server<S> {
             let mut earliest = self.drain_deadline.locked();
             *earliest = Some(earliest.map_or(deadline, |earliest| earliest.min(deadline)));
         }
-        self.wait_for_io_threads();
+        self.wait_for_io_threads(notice);
         self.shared.is_cut_off.store(true, Ordering::Release);
+    }
+
+    /// Ends the server within `time`, as [`Builder::serve_until`] documents.
+    fn end(mut self, time: Duration) -> Vec<Unfinished> {
+        let notice = NOTICE_TIME.min(time / 4);
+        let end = deadline(time);
+        self.drain_until(deadline(time - notice), notice);
+        self.shared.queue.close();
+        self.workers.wait_until(end);
+        self.has_ended = true;
+        self.unfinished()
     }
 
     /// Waits until all I/O threads have ended, or the drain is over although a thread is stuck in a
     /// handler of an [inline body](crate::Intake::Inline).
-    fn wait_for_io_threads(&self) {
+    fn wait_for_io_threads(&self, notice: Duration) {
         /// Interval at which another call may have set an earlier deadline.
         const CHECK_TIME: Duration = Duration::from_millis(100);
         loop {
             let now = Instant::now();
-            let end = self.drain_deadline.locked().unwrap_or(now) + NOTICE_TIME;
+            let end = self.drain_deadline.locked().unwrap_or(now) + notice;
             if self.io_threads.wait_until(end.min(now + CHECK_TIME)) || now >= end {
                 return;
             }
@@ -403,6 +443,9 @@ impl<S: Service> Server<S> {
 
 impl<S: Service> Drop for Server<S> {
     fn drop(&mut self) {
+        if self.has_ended {
+            return;
+        }
         let time = match self.is_draining() {
             true => NOTICE_TIME,
             false => DROP_TIME,

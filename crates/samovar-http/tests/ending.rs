@@ -1,19 +1,23 @@
 //! A server that was drained ends although handlers, readers and inline handlers still wait, and
-//! names the requests that it leaves behind.
+//! names the requests that it leaves behind. So does a process that serves until SIGTERM.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
 
-use std::io::Read;
-use std::net::{SocketAddr, TcpStream};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use samovar_http::http::Status;
-use samovar_http::{Body, Head, Intake, Request, Response, Server, Service};
+use samovar_http::{
+    Body, Head, Intake, Listener, Request, Response, Route, Router, Server, Service, stop_signal,
+};
 use support::h2_app::Gate;
 use support::{Reader, connect, eventually, serve};
 
@@ -142,4 +146,86 @@ fn a_server_that_is_dropped_without_a_drain_waits_for_its_handlers() {
     drop(server);
     assert!(has_ended.load(Ordering::Acquire));
     opening.join().unwrap();
+}
+
+/// Environment variable with the address of the upstream server. If it is set, the test program is
+/// the server of [`a_process_ends_in_time_whatever_its_handlers_do`].
+const UPSTREAM: &str = "SAMOVAR_TEST_UPSTREAM";
+const DRAIN: Duration = Duration::from_secs(1);
+
+/// Serves until SIGTERM, and prints its address and the requests that it leaves behind.
+fn serve_until_told(upstream: String) {
+    let listener = Listener::tcp("127.0.0.1:0".parse().unwrap(), 16).unwrap();
+    let address = listener.local_addr().unwrap();
+    let router = Router::new()
+        .get("/sleep", |_| std::thread::sleep(Duration::from_secs(30)))
+        .get("/proxy", move |_: &mut Request| {
+            let upstream = TcpStream::connect(&upstream).unwrap();
+            Response::new(Status::OK, Body::reader(upstream))
+        })
+        .route(
+            Route::put("/upload", |request| {
+                let read = std::io::copy(&mut request.reader(), &mut std::io::sink());
+                writeln!(std::io::stdout(), "upload: {}", read.unwrap_err()).unwrap();
+            })
+            .streaming(u64::MAX),
+        );
+    let stop = stop_signal().unwrap();
+    let wait = || {
+        writeln!(std::io::stdout(), "address: {address}").unwrap();
+        stop();
+    };
+    let builder = Server::builder(router).listen(listener);
+    for request in builder.serve_until(wait, DRAIN).unwrap() {
+        writeln!(std::io::stdout(), "left behind: {}", request.request).unwrap();
+    }
+    // Not by a return, after which the test harness would wait for nothing, either.
+    std::process::exit(0);
+}
+
+#[test]
+fn a_process_ends_in_time_whatever_its_handlers_do() {
+    if let Ok(upstream) = std::env::var(UPSTREAM) {
+        return serve_until_told(upstream);
+    }
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .arg("a_process_ends_in_time_whatever_its_handlers_do")
+        .env(UPSTREAM, silent.local_addr().unwrap().to_string())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap())
+        .lines()
+        .map(Result::unwrap);
+    let address = lines.find_map(|line| line.strip_prefix("address: ").map(str::to_owned));
+    let addr: SocketAddr = address.unwrap().parse().unwrap();
+    let ask = |request: &str| {
+        let mut client = Reader::new(connect(addr));
+        client.send(format!("{request} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        client
+    };
+    let _sleeping = ask("GET /sleep");
+    let _reading = ask("GET /proxy");
+    let mut uploading = Reader::new(connect(addr));
+    uploading.send(
+        "PUT /upload HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n",
+    );
+    // Once it is sent, the handler reads.
+    uploading.stream.read_exact(&mut [0; 25]).unwrap();
+    let _upstream = silent.accept().unwrap();
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let started = Instant::now();
+    let mut left: Vec<_> = lines.collect();
+    assert!(child.wait().unwrap().success());
+    let time = started.elapsed();
+    assert!(time >= DRAIN / 2 && time < PATIENCE / 4, "{time:?}");
+    left.retain(|line| line.starts_with("left behind: ") || line.starts_with("upload: "));
+    left.sort_unstable();
+    let expected = [
+        "left behind: GET /proxy",
+        "left behind: GET /sleep",
+        "upload: server is stopping",
+    ];
+    assert_eq!(left, expected);
 }

@@ -79,6 +79,13 @@ impl Example {
         reader.next(method == "HEAD").unwrap()
     }
 
+    /// Sends SIGTERM; the example must end soon, without an error.
+    fn stop(mut self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        assert!(self.child.wait().unwrap().success());
+    }
+
     #[track_caller]
     fn check(&self, request: &str, status: u16, body: &str) {
         let answer = self.ask(request, "", "");
@@ -234,7 +241,7 @@ fn logging() {
 
 #[test]
 fn metrics() {
-    let mut example = Example::start("metrics", &[]);
+    let example = Example::start("metrics", &[]);
     example.check("GET /", 200, "Hello\n");
     // A response is counted after it was sent, so the client may receive it before the counter
     // changes.
@@ -246,8 +253,7 @@ fn metrics() {
     };
     assert!(metrics.contains("http_failures_total 0\n"), "{metrics}");
     assert!(metrics.contains("\nhttp_workers_running "), "{metrics}");
-    drop(example.child.stdin.take());
-    assert!(example.child.wait().unwrap().success());
+    example.stop();
 }
 
 #[test]
@@ -318,6 +324,9 @@ fn sse() {
     assert_eq!(example.ask("POST /say", "", "Tea is\nready").status, 204);
     assert!(lines.any(|line| line == "data: Tea is"));
     assert!(lines.any(|line| line == "data: ready"));
+    example.stop();
+    // The stream ends, instead of being cut off.
+    assert_eq!(lines.last().unwrap(), "");
 }
 
 #[test]

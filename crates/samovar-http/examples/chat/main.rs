@@ -4,13 +4,16 @@
 //! cargo run --example chat
 //! xdg-open http://127.0.0.1:8080/
 //! ```
+//!
+//! On SIGTERM or Ctrl-C the server closes all sockets and stops.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use samovar_http::http::{Pairs, Status};
 use samovar_http::ws::{Closed, Frame, Handler, Limits, Message, Socket, Upgrade};
-use samovar_http::{Request, Response, Router};
+use samovar_http::{Request, Response, Router, stop_signal};
 
 const PAGE: &str = include_str!("page.html");
 /// Maximum length of a message, in bytes: the page allows 2000 characters.
@@ -113,5 +116,6 @@ pub(crate) fn router() -> Router {
 
 fn main() -> std::io::Result<()> {
     let addr = std::env::args().nth(1).unwrap_or("127.0.0.1:8080".into());
-    router().serve(addr)
+    router().serve_until(addr, stop_signal()?, Duration::from_secs(5))?;
+    Ok(())
 }

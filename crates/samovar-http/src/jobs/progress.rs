@@ -1,5 +1,6 @@
 //! The requests whose handlers run, for the report after a drain.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,12 @@ pub struct Unfinished {
     pub request: String,
     /// Time since the worker has started.
     pub duration: Duration,
+}
+
+impl fmt::Display for Unfinished {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({:.1} s)", self.request, self.duration.as_secs_f64())
+    }
 }
 
 /// The jobs of all workers.

@@ -40,4 +40,4 @@
 //! | HTTP/2 | yes |  | yes | yes |
 //! | metrics | [`Observer`](crate::Observer), [`Server::load`](crate::Server::load) |  | layers | middleware |
 //! | log | [`Observer`](crate::Observer) | `logHandler` | tracing | `Logger` |
-//! | stopping the server | [`Server::drain`](crate::Server::drain) | `server.close()` | `with_graceful_shutdown` | `shutdown_timeout` |
+//! | stopping the server | [`Router::serve_until`](crate::Router::serve_until), [`Server::drain`](crate::Server::drain) | `server.close()` | `with_graceful_shutdown` | `shutdown_timeout` |

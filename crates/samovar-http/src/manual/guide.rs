@@ -119,11 +119,17 @@
 //!
 //! # Graceful shutdown
 //!
-//! [`Router::serve`](crate::Router::serve) serves until the process is killed. To end on a signal,
-//! start a [`Server`](crate::Server), wait for the signal (for example with the crate
-//! `signal-hook`), and [drain](crate::Server::drain) the server: it accepts no more connections,
-//! completes the responses in progress and closes WebSockets with 1001. The example `metrics` does
-//! so, and shows how handlers access the server's [load](crate::Server::load).
+//! [`Router::serve`](crate::Router::serve) serves until the process is killed.
+//! [`Router::serve_until`](crate::Router::serve_until) serves until a function returns, for example
+//! the one of [`stop_signal`](crate::stop_signal), which waits for SIGTERM or Ctrl-C. Then it
+//! accepts no more connections, completes the responses in progress, and closes WebSockets with
+//! 1001. It returns when that is done or the given time is over, whatever handlers do, with the
+//! requests that it has left behind. The example `sse` ends its event streams first.
+//!
+//! [`Builder::serve_until`](crate::Builder::serve_until) does the same for any server. If handlers
+//! need the [load](crate::Server::load) of the server, the program
+//! [starts](crate::Builder::start) it, waits for a signal itself, and
+//! [drains](crate::Server::drain) it, as in the example `metrics`.
 //!
 //! # Inline responses
 //!

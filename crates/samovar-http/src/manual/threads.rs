@@ -59,8 +59,9 @@
 //!
 //! # What if a handler hangs while the server stops?
 //!
-//! [`Server::drain`](crate::Server::drain) returns at its timeout, and dropping the server does not
-//! wait for the handler, so the process can end. [`Server::unfinished`](crate::Server::unfinished)
+//! [`Router::serve_until`](crate::Router::serve_until) and [`Server::drain`](crate::Server::drain)
+//! return at their timeout, and dropping the server does not wait for the handler, so the process
+//! can end. [`Server::unfinished`](crate::Server::unfinished)
 //! names the requests that are left behind, for the log.
 //!
 //! # What do the cores share?

@@ -2,17 +2,19 @@
 
 use std::io::{self, Write};
 use std::net::ToSocketAddrs;
+use std::time::Duration;
 
 use super::next::Next;
 use super::router::{Miss, Router, Target};
 use crate::error::Error;
 use crate::head::Head;
 use crate::http::Status;
+use crate::jobs::Unfinished;
 use crate::net::listener::Listener;
 use crate::observer::{Incident, Observer};
 use crate::request::Request;
 use crate::response::{Body, Inline, Reply, Response, Turn, into_response};
-use crate::server::Server;
+use crate::server::{Builder, Server};
 use crate::service::{Intake, Service};
 
 impl Service for Router {
@@ -83,6 +85,44 @@ impl Router {
     ///
     /// If the server cannot listen on the address or cannot start threads.
     pub fn serve(self, addr: impl ToSocketAddrs) -> io::Result<()> {
+        let _server = self.listening(addr)?.start()?;
+        loop {
+            std::thread::park();
+        }
+    }
+
+    /// Serves on a TCP address until `signal` returns, then completes the responses in progress for
+    /// up to `drain`. Returns the requests that are left behind at most 0.1 s after that time,
+    /// whatever their handlers do; see [`Builder::serve_until`].
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use samovar_http::{Router, stop_signal};
+    ///
+    /// fn main() -> std::io::Result<()> {
+    ///     let router = Router::new().get("/", |_| "Hello\n");
+    ///     let left = router.serve_until("127.0.0.1:8080", stop_signal()?, Duration::from_secs(10))?;
+    ///     for request in left {
+    ///         eprintln!("left behind: {request}");
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the server cannot listen on the address or cannot start threads.
+    pub fn serve_until(
+        self,
+        addr: impl ToSocketAddrs,
+        signal: impl FnOnce(),
+        drain: Duration,
+    ) -> io::Result<Vec<Unfinished>> {
+        self.listening(addr)?.serve_until(signal, drain)
+    }
+
+    /// Creates the builder of a server that listens on a TCP address.
+    fn listening(self, addr: impl ToSocketAddrs) -> io::Result<Builder<Self>> {
         let mut builder = Server::builder(self);
         for addr in addr.to_socket_addrs()? {
             let listener = Listener::tcp(addr, 1024).map_err(|error| {
@@ -90,10 +130,7 @@ impl Router {
             })?;
             builder = builder.listen(listener);
         }
-        let _server = builder.start()?;
-        loop {
-            std::thread::park();
-        }
+        Ok(builder)
     }
 
     /// Finds the route of a request, and sets the request's parameters and pattern.
