@@ -40,7 +40,9 @@ pub struct Limits {
     /// each. Beyond the limit, a request with a streamed body gets 503. But if one address has more
     /// than half of the waiting handlers, or would still have more than the address of the request,
     /// the slowest upload of the former address is ended instead. The same number of jobs may wait
-    /// for the source of a body that they send, and count separately. Default: 1024.
+    /// for the source of a body that they send, and the same number of handlers that hang may have
+    /// [lent their slot by themselves](crate::Builder::workers); both count separately. Default:
+    /// 1024.
     pub waiting_handlers_max: usize,
     /// Maximum time from accepting a connection to the end of its TLS handshake; then the
     /// connection is closed. Default: 10 s.

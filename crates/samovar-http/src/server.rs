@@ -14,7 +14,7 @@ use crate::conn::{Inbox, Message};
 use crate::core::{Core, Shared};
 use crate::exec;
 use crate::io::thread::IoThread;
-use crate::jobs::{Jobs, Queue, Unfinished};
+use crate::jobs::{Jobs, Queue, Slots, Unfinished, monitor};
 use crate::limits::Limits;
 use crate::memory::{Budget, BufferPool};
 use crate::net::listener::{Listener, Socket};
@@ -25,6 +25,13 @@ use crate::threads::Threads;
 
 /// Minimum number of descriptors reserved for files: bodies, logs and databases.
 const DESCRIPTORS_RESERVED: u64 = 256;
+
+/// Number of worker slots that are there from the start, for each core.
+const WORKERS_PER_CORE: usize = 8;
+
+/// Default of the maximum number of worker slots in a lane. A thread that waits takes some tens of
+/// kilobytes.
+const WORKERS_MAX: usize = 512;
 
 /// Maximum coalescing time. A sleeping I/O thread does not respond to events, not even to a drain.
 const COALESCING_MAX: Duration = Duration::from_millis(100);
@@ -48,7 +55,9 @@ pub struct Builder<S> {
     listeners: Vec<Listener>,
     io_threads: usize,
     coalescing: Duration,
-    workers: usize,
+    cores: usize,
+    /// Maximum number of worker slots; `None` for the default.
+    workers: Option<usize>,
     name: String,
     #[cfg(feature = "compression")]
     is_compressing: bool,
@@ -91,11 +100,19 @@ impl<S: Service> Builder<S> {
         self
     }
 
-    /// Sets the number of worker slots in the prompt lane and in the slow lane, at least 1: the
-    /// number of handlers that may block at the same time in each lane. Default: eight per core.
+    /// Sets the maximum number of worker slots, at least 1, in each of the prompt, the slow and the
+    /// writing lane: the number of handlers that may block at the same time, except those that lend
+    /// their slot. For handlers that wait for something of limited capacity, such as a database
+    /// with so many connections. Slots beyond eight per core are used only while handlers block
+    /// instead of computing.
+    ///
+    /// Default: 512. Only with the default, a handler that has waited for more than a second lends
+    /// its slot by itself, if further requests need it; see [`manual::threads`].
+    ///
+    /// [`manual::threads`]: crate::manual::threads
     #[must_use]
     pub fn workers(mut self, count: usize) -> Self {
-        self.workers = count.max(1);
+        self.workers = Some(count.max(1));
         self
     }
 
@@ -151,9 +168,10 @@ impl<S: Service> Builder<S> {
         let inboxes = (0..self.io_threads)
             .map(|_| Inbox::new())
             .collect::<io::Result<_>>()?;
+        let slots = slots(self.cores, self.workers);
         let queue = Queue::new(
             self.limits.queue_len_max,
-            self.workers,
+            slots,
             self.limits.waiting_handlers_max,
         );
         let shared = Arc::new(Shared {
@@ -161,7 +179,7 @@ impl<S: Service> Builder<S> {
             core: Arc::new(Core {
                 queue,
                 jobs: Jobs::default(),
-                buffers: Arc::new(BufferPool::new(self.limits.body_memory_max, self.workers)),
+                buffers: Arc::new(BufferPool::new(self.limits.body_memory_max, slots.base)),
                 request_memory: Arc::new(Budget::new(self.limits.request_memory_max)),
                 handshakes: Arc::new(Budget::new(self.limits.handshakes_max)),
                 limits: self.limits,
@@ -195,6 +213,13 @@ impl<S: Service> Builder<S> {
         }));
         // The queue starts the other workers when jobs need them.
         shared.queue.start_worker()?;
+        if slots.may_grow() {
+            let (core, cores) = (Arc::clone(&shared.core), self.cores);
+            let look = move || monitor::run(&core.queue, &core.jobs, cores);
+            server
+                .workers
+                .spawn(format!("{}monitor", self.name), look)?;
+        }
         for (home, sockets) in sockets.into_iter().enumerate() {
             let thread = IoThread::new(Arc::clone(&shared), home, sockets, self.coalescing)?;
             let name = format!("{}io-{home}", self.name);
@@ -223,6 +248,17 @@ impl<S: Service> Builder<S> {
         let server = self.start()?;
         signal();
         Ok(server.end(drain))
+    }
+}
+
+/// Returns the number of worker slots; `workers` is the maximum that the application has set.
+fn slots(cores: usize, workers: Option<usize>) -> Slots {
+    let base = cores.saturating_mul(WORKERS_PER_CORE);
+    let max = workers.unwrap_or(base.max(WORKERS_MAX));
+    Slots {
+        base: base.min(max),
+        max,
+        lends: workers.is_none(),
     }
 }
 
@@ -255,18 +291,19 @@ pub struct Load {
     pub accepted_count: u64,
     /// Number of TLS handshakes in progress.
     pub handshake_count: usize,
-    /// Number of worker slots in the prompt lane. The [slow](crate::Reply::dispatch_slow) and the
-    /// [writing](crate::Reply::dispatch_writing) lane have as many.
+    /// Maximum number of worker slots in the prompt lane. The
+    /// [slow](crate::Reply::dispatch_slow) and the [writing](crate::Reply::dispatch_writing) lane
+    /// have as many.
     pub worker_count: usize,
-    /// Number of worker slots in all lanes, including the [costly](crate::Reply::dispatch_costly)
-    /// lane and the lane for TLS handshakes.
+    /// Maximum number of worker slots in all lanes, including the
+    /// [costly](crate::Reply::dispatch_costly) lane and the lane for TLS handshakes.
     pub worker_count_max: usize,
     /// Number of jobs in the queue: new requests and responses to be continued.
     pub queued_count: usize,
     /// Number of occupied worker slots.
     pub running_count: usize,
-    /// Number of handlers that have lent their slot while they wait, for their client or with
-    /// [`lend_slot`](crate::lend_slot).
+    /// Number of handlers that have lent their slot while they wait: for their client, with
+    /// [`lend_slot`](crate::lend_slot), or because they have waited for long.
     pub waiting_count: usize,
     /// Memory in use for response bodies in progress, in bytes.
     pub body_memory_len: usize,
@@ -303,7 +340,8 @@ impl<S: Service> Server<S> {
             listeners: Vec::new(),
             io_threads: cores,
             coalescing: Duration::ZERO,
-            workers: 8 * cores,
+            cores,
+            workers: None,
             name: String::new(),
             #[cfg(feature = "compression")]
             is_compressing: false,
@@ -339,7 +377,7 @@ impl<S: Service> Server<S> {
             connection_count_max: self.shared.limits.connections_max,
             accepted_count: self.shared.accepted_count.load(Ordering::Relaxed),
             handshake_count: self.shared.handshakes.used(),
-            worker_count: self.shared.queue.slots_max,
+            worker_count: self.shared.queue.slots.max,
             worker_count_max: self.shared.queue.threads_max,
             queued_count: workers.queued_count,
             running_count: workers.running_count,
@@ -459,6 +497,19 @@ impl<S: Service> Drop for Server<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_default_number_of_workers_lends_slots() {
+        let slots = |cores, workers| {
+            let Slots { base, max, lends } = slots(cores, workers);
+            (base, max, lends)
+        };
+        assert_eq!(slots(2, None), (16, 512, true));
+        assert_eq!(slots(100, None), (800, 800, true));
+        assert_eq!(slots(2, Some(16)), (16, 16, false));
+        assert_eq!(slots(2, Some(5)), (5, 5, false));
+        assert_eq!(slots(2, Some(100)), (16, 100, false));
+    }
 
     #[test]
     fn connections_leave_descriptors_for_files() {

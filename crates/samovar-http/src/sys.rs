@@ -1,6 +1,7 @@
 //! System calls. Functions return `None` if the call would block.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -10,6 +11,7 @@ pub(crate) use rustix::event::epoll::Event;
 use rustix::event::{EventfdFlags, PollFd, Timespec, epoll, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags, sockopt};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::client::{Peer, UnixPeer};
 
@@ -258,6 +260,29 @@ pub(crate) fn is_exhaustion(error: &io::Error) -> bool {
             Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM
         )
     })
+}
+
+/// Returns the kernel's number of the calling thread.
+pub(crate) fn thread_id() -> u32 {
+    rustix::thread::gettid().as_raw_pid().unsigned_abs()
+}
+
+/// Returns whether a thread of this process runs or waits for a processor; `None` if the thread has
+/// ended, or if the system does not tell.
+pub(crate) fn is_runnable(thread: u32) -> Option<bool> {
+    let mut text = [0; 128];
+    let mut file = File::open(format!("/proc/self/task/{thread}/stat")).ok()?;
+    let len = file.read(&mut text).ok()?;
+    // The state follows the name, which is in brackets and may contain any character.
+    let name_end = memchr::memrchr(b')', &text[..len])?;
+    let state = text.get(name_end + 2)?;
+    Some(*state == b'R')
+}
+
+/// Returns the processor time that this process has used.
+pub(crate) fn process_cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 /// Returns the process's limit of open descriptors; `None` if it has no limit.

@@ -1,8 +1,9 @@
 #![expect(clippy::unwrap_used, reason = "a test's helper fails by panicking")]
 //! Threads are not woken without need. An I/O thread is not woken when a worker returns a
 //! connection that has nothing left to read or whose response is deferred; no worker is woken for a
-//! deferred response in memory; and with wake-up coalescing, many requests share a wake-up. The
-//! tests have their own file, because they find threads by name.
+//! deferred response in memory; the monitor is not woken while slots are free; and with wake-up
+//! coalescing, many requests share a wake-up. The tests have their own file, because they find
+//! threads by name.
 
 mod support;
 
@@ -55,8 +56,11 @@ fn the_return_of_an_answered_connection_wakes_no_thread() {
     };
     ask();
     let (before, started) = (sleep_count("io-0"), Instant::now());
+    let monitor_before = sleep_count("monitor");
     (0..COUNT).for_each(|_| ask());
     let count = sleep_count("io-0") - before;
+    // No request has waited for a worker.
+    assert_eq!(sleep_count("monitor"), monitor_before);
     // One wake-up per request, plus those for checks of the time limits.
     let most = COUNT * 3 / 2 + check_count(started);
     limit::count_at_most("wake-ups of the I/O thread", count, most);

@@ -15,7 +15,7 @@ use crate::compress;
 use crate::conn::Preferences;
 use crate::core::{Core, Shared};
 use crate::http::{Status, Version};
-use crate::jobs::Job;
+use crate::jobs::{Job, reclaim_from_monitor};
 use crate::lane::Lane;
 use crate::observer::Incident;
 use crate::proto::encode::{self, Delimiter};
@@ -68,6 +68,7 @@ pub(crate) fn handle<S: Service, C: Carrier>(
     let lent = carrier.lend(shared, &mut request, |request| {
         catch_unwind(AssertUnwindSafe(|| shared.service.handle(request)))
     });
+    reclaim_from_monitor(&shared.queue);
     let Some((mut carrier, handled)) = lent else {
         return;
     };

@@ -8,7 +8,7 @@ use super::http1::{give_back, lose, pump};
 use super::lent::Worker;
 use crate::conn::{Conn, StreamNews, StreamRef, StreamWork, Verdict};
 use crate::core::Shared;
-use crate::jobs::{Job, set_lane};
+use crate::jobs::Job;
 use crate::lane::Lane;
 use crate::net::key::Key;
 use crate::observer::Incident;
@@ -19,12 +19,10 @@ use crate::ws::Socket;
 
 /// Runs jobs until the queue is closed or this worker is not needed any more.
 pub(crate) fn run<S: Service>(shared: &Shared<S>) {
-    let _worker = Worker::new(&shared.core);
     let running = shared.jobs.join();
-    let mut finished = None;
-    while let Some(job) = shared.queue.pop(finished) {
-        finished = Some(job.lane());
-        set_lane(finished);
+    let _worker = Worker::new(&shared.core, &running);
+    while let Some(job) = shared.queue.pop(running.slot.finish()) {
+        running.slot.occupy(job.lane());
         let lost = Lost::with(&job);
         running.start(&job);
         // Panics of handlers and body sources are caught at their calls. This catches panics of the

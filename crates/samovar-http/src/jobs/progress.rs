@@ -1,13 +1,16 @@
-//! The requests whose handlers run, for the report after a drain.
+//! The requests whose handlers run, for the report after a drain and for the monitor.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use super::job::Job;
+use super::slot::Slot;
 use crate::conn::StreamWork;
+use crate::lane::Lane;
 use crate::request::Request;
 use crate::sync::Lock;
+use crate::sys;
 
 /// A request that a worker is processing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,8 +34,13 @@ impl fmt::Display for Unfinished {
 pub(crate) struct Jobs(Mutex<Vec<Weak<Running>>>);
 
 /// The job of one worker thread.
-#[derive(Debug, Default)]
-pub(crate) struct Running(Mutex<Started>);
+#[derive(Debug)]
+pub(crate) struct Running {
+    /// The thread, by the kernel's number.
+    pub(super) thread: u32,
+    pub(crate) slot: Arc<Slot>,
+    started: Mutex<Started>,
+}
 
 #[derive(Debug, Default)]
 struct Started {
@@ -43,9 +51,13 @@ struct Started {
 }
 
 impl Jobs {
-    /// Adds a worker thread, which counts until the returned value is dropped.
+    /// Adds the calling thread, which counts until the returned value is dropped.
     pub(crate) fn join(&self) -> Arc<Running> {
-        let running = Arc::default();
+        let running = Arc::new(Running {
+            thread: sys::thread_id(),
+            slot: Arc::default(),
+            started: Mutex::default(),
+        });
         let mut all = self.0.locked();
         all.retain(|other| other.strong_count() > 0);
         all.push(Arc::downgrade(&running));
@@ -54,9 +66,9 @@ impl Jobs {
 
     /// Returns the requests that workers are processing, those first that have run longest.
     pub(crate) fn unfinished(&self) -> Vec<Unfinished> {
-        let workers: Vec<_> = self.0.locked().iter().filter_map(Weak::upgrade).collect();
+        let workers = self.all();
         let report = |worker: &Arc<Running>| {
-            let started = worker.0.locked();
+            let started = worker.started.locked();
             Some(Unfinished {
                 request: started.text.escape_ascii().to_string(),
                 duration: started.since?.elapsed(),
@@ -65,6 +77,17 @@ impl Jobs {
         let mut unfinished: Vec<_> = workers.iter().filter_map(report).collect();
         unfinished.sort_by_key(|one| std::cmp::Reverse(one.duration));
         unfinished
+    }
+
+    /// Returns the threads that occupy a slot of the lane.
+    pub(super) fn in_lane(&self, lane: Lane) -> Vec<Arc<Running>> {
+        let mut workers = self.all();
+        workers.retain(|worker| worker.slot.lane() == Some(lane));
+        workers
+    }
+
+    fn all(&self) -> Vec<Arc<Running>> {
+        self.0.locked().iter().filter_map(Weak::upgrade).collect()
     }
 }
 
@@ -81,7 +104,7 @@ impl Running {
             Job::Events(_) => (None, b"WebSocket"),
             Job::Discard(_) | Job::Handshake(_) => return,
         };
-        let mut started = self.0.locked();
+        let mut started = self.started.locked();
         started.text.clear();
         match request.map(Request::head) {
             Some(head) => {
@@ -96,6 +119,11 @@ impl Running {
 
     /// Records that the job has ended.
     pub(crate) fn end(&self) {
-        self.0.locked().since = None;
+        self.started.locked().since = None;
+    }
+
+    /// Returns how long the job has run; `None` if there is none.
+    pub(super) fn duration(&self) -> Option<Duration> {
+        Some(self.started.locked().since?.elapsed())
     }
 }

@@ -4,6 +4,8 @@
 //! |---|---|---|---|---|
 //! | a handler | `fn(&mut Request) -> impl IntoResponse` | `proc(request: Request)` | `async fn(extractors…) -> impl IntoResponse` | `async fn(extractors…) -> impl Responder` |
 //! | blocking call in a handler | yes | yes | `spawn_blocking` | `web::block` |
+//! | handlers that block at the same time | 512; [`Router::workers`](crate::Router::workers) sets a maximum | `workerThreads`, 10 per core | 512 (`max_blocking_threads`) | 512 (`worker_max_blocking_threads`) |
+//! | long wait beyond that maximum | [`lend_slot`](crate::lend_slot), or [`Response::later`](crate::Response::later) | more `workerThreads` | `.await` | `.await` |
 //! | response without a thread switch | [`Route::inline`](crate::Route::inline) |  | always | always |
 //! | state | [`with(&app, App::method)`](crate::with), or captured by a closure | globals, closures | `State` | `web::Data` |
 //! | route | `.get("/u/{name}", h)` | `router.get("/u/@name", h)` | `.route("/u/{name}", get(h))` | `#[get("/u/{name}")]` |

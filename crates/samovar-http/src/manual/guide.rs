@@ -66,6 +66,15 @@
 //! middleware and error pages, as a router that [`Router::mount`](crate::Router::mount) adds below
 //! a prefix.
 //!
+//! # Handlers that block
+//!
+//! Nothing needs to be configured for handlers that wait: a server runs up to 512 of them at the
+//! same time, and starts a thread only when a request needs one. If they wait for something of
+//! limited capacity, such as a database, set the maximum by
+//! [`Router::workers`](crate::Router::workers). With such a maximum, a handler that waits for
+//! something else should do so within [`lend_slot`](crate::lend_slot), so that other requests can
+//! use its slot. [The threading model](super::threads) has the details.
+//!
 //! # JSON
 //!
 //! Use any serializer with [`Request::body`](crate::Request::body) and

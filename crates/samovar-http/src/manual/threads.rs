@@ -3,8 +3,9 @@
 //! | thread | number | runs | may block |
 //! |---|---|---|---|
 //! | I/O | one per core ([`Builder::io_threads`](crate::Builder::io_threads)) | protocols, [`Service::inline`](crate::Service::inline), [`Service::intake`](crate::Service::intake), handlers of [inline bodies](crate::Intake::Inline), inline WebSocket handlers, [`Observer`](crate::Observer) | never: all connections of the thread would wait |
-//! | workers | at most eight per core in each lane ([`Builder::workers`](crate::Builder::workers)), started when jobs need them | [`Service::handle`](crate::Service::handle), [`Source::pull`](crate::Source::pull), WebSocket handlers, compression, [`Observer`](crate::Observer) | yes |
+//! | workers | eight per core in each lane, and up to 512 while handlers block ([`Builder::workers`](crate::Builder::workers)); started when jobs need them | [`Service::handle`](crate::Service::handle), [`Source::pull`](crate::Source::pull), WebSocket handlers, compression, [`Observer`](crate::Observer) | yes |
 //! | workers for TLS handshakes | one per core | handshakes, and nothing of the application | never |
+//! | monitor | one, which sleeps unless requests wait | the choice of the number of workers | for a moment |
 //!
 //! Each I/O thread has its own listener, epoll instance and connections. A request that is answered
 //! inline uses no data of other threads. After a batch of at least 8 events, the thread yields the
@@ -22,9 +23,49 @@
 //!
 //! # What if all workers are busy?
 //!
-//! Requests wait in a queue of up to [`Limits::queue_len_max`](crate::Limits::queue_len_max);
-//! further requests get 503 with `Retry-After`. Responses in progress alternate with new requests.
-//! Inline responses and TLS handshakes are not affected.
+//! A lane starts with eight worker slots per core. If a request finds no free slot, the monitor
+//! looks at the threads that occupy slots, first after a millisecond. Threads that compute or wait
+//! for a processor are *computing*, the others *block*. While fewer than eight threads per core
+//! compute, the number of slots at most doubles with each look, up to 512, so that a hundred
+//! requests run after a few milliseconds. If the handlers compute, there are no more slots, because
+//! more threads would only take turns. Slots that were not used for a second are given up; threads
+//! beyond the initial slots end after ten seconds without work. So handlers may sleep, or wait for
+//! a database or another server, without any setting.
+//!
+//! Further requests wait in a queue of up to [`Limits::queue_len_max`](crate::Limits::queue_len_max)
+//! for each lane; beyond that, requests get 503 with `Retry-After`. Responses in progress alternate
+//! with new requests. Inline responses and TLS handshakes are not affected.
+//!
+//! If all 512 slots are in use and requests wait, a handler that has run for more than a second and
+//! sleeps *lends its slot* to another request. When it has returned, its response occupies a slot
+//! again. So a server responds although hundreds of handlers hang. The number of handlers that have
+//! lent their slot is limited by
+//! [`Limits::waiting_handlers_max`](crate::Limits::waiting_handlers_max). If more hang, requests wait
+//! until one of them returns.
+//!
+//! # What if the handlers wait for something of limited capacity?
+//!
+//! Set the number of workers to the concurrency that a database supports, for example to the number
+//! of its connections ([`Router::workers`](crate::Router::workers) or
+//! [`Builder::workers`](crate::Builder::workers)): further handlers would only queue there instead
+//! of here. Such a maximum holds, and handlers that hang keep their slots. A handler that waits for
+//! something else, such as a lock, an event or another server, then lends its slot by
+//! [`lend_slot`](crate::lend_slot) during the wait:
+//!
+//! ```
+//! use std::sync::mpsc::Receiver;
+//! use samovar_http::lend_slot;
+//!
+//! /// Waits for the result of another thread. Other requests may use the slot meanwhile.
+//! fn wait_for(result: &Receiver<String>) -> Option<String> {
+//!     lend_slot(|| result.recv()).ok()
+//! }
+//! ```
+//!
+//! Without a maximum of the application, `lend_slot` is rarely needed: it saves the second after
+//! which a handler lends its slot by itself when all 512 are in use.
+//!
+//! # What if handlers wait for their clients?
 //!
 //! A handler that waits *for its own client*, in the middle of a request's body, releases its
 //! worker slot while it waits. Another thread takes the slot; the number of waiting handlers is
@@ -38,17 +79,13 @@
 //! for example, should have a body that [keeps the slot](crate::Body::keeping_slot): otherwise as
 //! many threads as handlers may wait compute at the same time.
 //!
-//! Other code that waits for long, such as for a lock, lends its slot with
-//! [`lend_slot`](crate::lend_slot). A handler that waits for anything else, such as a database,
-//! keeps its slot, because more handlers would only queue at the database: set the number of
-//! workers to the concurrency that the database supports. The engine does not know of a wait in
-//! [`Sender::send`](crate::Sender::send), so a handler would keep its slot there: call it only from
-//! threads of your own.
+//! [`Sender::send`](crate::Sender::send) waits for a client, too, but keeps its slot: call it only
+//! from threads of your own.
 //!
 //! # What if a disk hangs?
 //!
 //! All workers that read from the disk hang. So there are three lanes for blocking work, each with
-//! as many slots as there are workers. A request that is dispatched with
+//! its own slots. A request that is dispatched with
 //! [`Reply::dispatch_slow`](crate::Reply::dispatch_slow) runs in the slow lane, including its
 //! response body. If all requests that read from a disk use the slow lane, all other requests are
 //! served while the disk hangs. Requests that write to a disk use a third lane:
@@ -82,8 +119,8 @@
 //! # What about long computations?
 //!
 //! Another lane is for work that takes the processor for milliseconds, such as hashing a password
-//! ([`Reply::dispatch_costly`](crate::Reply::dispatch_costly)). It has one slot per sixteen
-//! workers. There the networks of clients take turns, so that one client's computations do not hold
+//! ([`Reply::dispatch_costly`](crate::Reply::dispatch_costly)). It has one slot per two
+//! cores. There the networks of clients take turns, so that one client's computations do not hold
 //! up another's; [`Reply::dispatch_costly_for`](crate::Reply::dispatch_costly_for) names the client
 //! behind a proxy, and whether it comes before others. After the computation,
 //! [`Response::requeue`](crate::Response::requeue) moves the request to the prompt lane, and

@@ -200,9 +200,9 @@ impl Reply<'_> {
     }
 
     /// Dispatches the request to a worker in the costly lane, for handlers with long computations
-    /// such as hashing a password. Few of them run at the same time: one per sixteen
-    /// [workers](crate::Builder::workers), which is half the number of cores by default. After the
-    /// computation, a handler can move the request to another lane with [`Response::requeue`].
+    /// such as hashing a password. Few of them run at the same time: half as many as there are
+    /// cores, or fewer if there are few [workers](crate::Builder::workers). After the computation,
+    /// a handler can move the request to another lane with [`Response::requeue`].
     pub fn dispatch_costly(self) -> Inline {
         Inline(Outcome::Dispatch(Lane::Costly.into()))
     }

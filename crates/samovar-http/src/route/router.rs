@@ -87,6 +87,8 @@ pub struct Router {
     /// The indexes in `mounts`, by the paths below the prefixes.
     pub(super) mounts_by_path: Trie<usize>,
     pub(super) observer: Option<Box<dyn Observer>>,
+    /// Maximum number of workers; `None` for the default.
+    pub(super) workers: Option<usize>,
     /// Whether any route has an inline handler.
     pub(super) has_inline: bool,
     /// Whether the router responds to OPTIONS on paths that have routes.
@@ -174,6 +176,7 @@ impl Router {
             mounts: Vec::new(),
             mounts_by_path: Trie::default(),
             observer: None,
+            workers: None,
             has_inline: false,
             answers_options: false,
         }
@@ -387,6 +390,17 @@ impl Router {
     #[must_use]
     pub fn observe(mut self, observer: impl Observer + 'static) -> Self {
         self.observer = Some(Box::new(observer));
+        self
+    }
+
+    /// Sets the maximum number of handlers that may block at the same time, for
+    /// [`serve`](Self::serve) and [`serve_until`](Self::serve_until). Default: 512. For handlers
+    /// that wait for something of limited capacity, such as a database; see [`Builder::workers`].
+    ///
+    /// [`Builder::workers`]: crate::Builder::workers
+    #[must_use]
+    pub fn workers(mut self, count: usize) -> Self {
+        self.workers = Some(count);
         self
     }
 

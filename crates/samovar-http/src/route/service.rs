@@ -101,8 +101,8 @@ impl Router {
     ///
     /// fn main() -> std::io::Result<()> {
     ///     let router = Router::new().get("/", |_| "Hello\n");
-    ///     let left = router.serve_until("127.0.0.1:8080", stop_signal()?, Duration::from_secs(10))?;
-    ///     for request in left {
+    ///     let (stop, drain) = (stop_signal()?, Duration::from_secs(10));
+    ///     for request in router.serve_until("127.0.0.1:8080", stop, drain)? {
     ///         eprintln!("left behind: {request}");
     ///     }
     ///     Ok(())
@@ -123,7 +123,11 @@ impl Router {
 
     /// Creates the builder of a server that listens on a TCP address.
     fn listening(self, addr: impl ToSocketAddrs) -> io::Result<Builder<Self>> {
+        let workers = self.workers;
         let mut builder = Server::builder(self);
+        if let Some(count) = workers {
+            builder = builder.workers(count);
+        }
         for addr in addr.to_socket_addrs()? {
             let listener = Listener::tcp(addr, 1024).map_err(|error| {
                 io::Error::new(error.kind(), format!("cannot listen on {addr}: {error}"))
