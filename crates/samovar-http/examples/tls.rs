@@ -29,7 +29,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     let tls = TlsConfig::files(argument("cert.pem"), argument("key.pem"))?;
     let server = Server::builder(Router::new().get("/", index))
         .listen(Listener::tcp(addr, 1024)?.tls(tls.clone()))
-        .compression()
         .start()?;
     for line in std::io::stdin().lines() {
         line?;

@@ -5,6 +5,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
+#[cfg(feature = "compression")]
+use crate::compress::Compression;
 use crate::conn::{Inbox, Message, StreamNews, StreamRef};
 use crate::jobs::{Job, Jobs, Queue};
 use crate::limits::Limits;
@@ -66,7 +68,7 @@ pub(crate) struct Core {
     /// Budget of TLS handshakes in progress.
     pub(crate) handshakes: Arc<Budget>,
     #[cfg(feature = "compression")]
-    pub(crate) compressed_streams: Option<Arc<Budget>>,
+    pub(crate) compression: Option<Compression>,
 }
 
 impl Core {

@@ -367,8 +367,9 @@ impl Response {
         self.header(name, value)
     }
 
-    /// Excludes the body from [compression](crate::Builder::compression). For bodies that contain
-    /// both a secret and text chosen by an attacker: their compressed length would leak the secret.
+    /// Excludes the body from [compression](crate::compress). For bodies that contain both a secret
+    /// and text chosen by an attacker: their compressed length would leak the secret. For a
+    /// [deferred](Self::later) response, it may be set on either of the two.
     #[must_use]
     pub fn uncompressed(mut self) -> Self {
         self.is_uncompressed = true;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 #[cfg(feature = "compression")]
-use crate::compress;
+use crate::compress::Compression;
 use crate::conn::{Inbox, Message};
 use crate::core::{Core, Shared};
 use crate::exec;
@@ -124,8 +124,9 @@ impl<S: Service> Builder<S> {
         self
     }
 
-    /// Enables response compression for clients that accept it. Default: off, because only the
-    /// application knows which responses contain secrets; see [`compress`](crate::compress).
+    /// Compresses responses, including event streams, for clients that accept it. Default: as the
+    /// service [chooses](Service::compresses), without event streams; a
+    /// [`Router`](crate::Router::compression) compresses. See [`compress`](crate::compress).
     #[cfg(feature = "compression")]
     #[must_use]
     pub fn compression(mut self) -> Self {
@@ -174,6 +175,9 @@ impl<S: Service> Builder<S> {
             slots,
             self.limits.waiting_handlers_max,
         );
+        #[cfg(feature = "compression")]
+        let compression = (self.is_compressing || self.service.compresses())
+            .then(|| Compression::new(self.is_compressing));
         let shared = Arc::new(Shared {
             service: self.service,
             core: Arc::new(Core {
@@ -190,7 +194,7 @@ impl<S: Service> Builder<S> {
                 is_draining: AtomicBool::new(false),
                 is_cut_off: AtomicBool::new(false),
                 #[cfg(feature = "compression")]
-                compressed_streams: self.is_compressing.then(compress::streams),
+                compression,
             }),
         });
         let server = Server {

@@ -62,6 +62,14 @@ pub trait Service: Send + Sync + 'static {
         None
     }
 
+    /// Returns whether responses are compressed for clients that accept it. Called once, when the
+    /// server starts. [`Builder::compression`](crate::Builder::compression) has the same effect for
+    /// a service that does not choose; only the application knows which of its responses contain
+    /// secrets, see [`compress`](crate::compress). A [`Router`](crate::Router) compresses.
+    fn compresses(&self) -> bool {
+        false
+    }
+
     /// Returns the observer that receives reports. Called for every report.
     fn observer(&self) -> &dyn Observer {
         &()

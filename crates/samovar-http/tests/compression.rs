@@ -12,12 +12,14 @@ mod support;
 use std::io::{Cursor, Read, Write};
 use std::net::SocketAddr;
 use std::process::Command;
-use std::sync::Mutex;
+use std::sync::{Mutex, mpsc};
 
 use samovar_http::http::Status;
-use samovar_http::{Batch, Body, Progress, Request, Response, Sender, Server, Service, Source};
+use samovar_http::{
+    Batch, Body, Progress, Request, Response, Route, Router, Sender, Server, Service, Source,
+};
 
-use support::{Answer, Reader, connect, serve};
+use support::{Answer, Reader, connect, eventually, serve};
 
 /// Serves text in every kind of body.
 struct Texts {
@@ -160,6 +162,178 @@ fn a_server_without_compression_never_compresses() {
     let answer = ask(addr, "GET", "/short", "gzip");
     assert_eq!(answer.header("Content-Encoding"), None);
     assert_eq!(answer.header("Vary"), None);
+}
+
+/// Returns the `Content-Encoding` of a response for a client that accepts all codings.
+fn coding_of(addr: SocketAddr, path: &str) -> Option<String> {
+    let answer = ask(addr, "GET", path, "gzip, br, zstd");
+    answer.header("Content-Encoding").map(str::to_owned)
+}
+
+#[test]
+fn a_router_compresses_texts_unless_it_is_told_not_to() {
+    let page = |_: &mut Request| Response::html(Status::OK, "samovar ".repeat(200));
+    let deferred = move |request: &mut Request| {
+        let (responder, response) = Response::later();
+        responder.respond(page(request));
+        response
+    };
+    let router = || {
+        Router::new()
+            .get("/", page)
+            .get("/short", |_| Response::html(Status::OK, "x".repeat(859)))
+            .get("/deferred", deferred)
+            .get("/secret", move |request: &mut Request| {
+                page(request).uncompressed()
+            })
+            .route(Route::get("/route", page).uncompressed())
+            .route(Route::get("/route/deferred", deferred).uncompressed())
+            .route(
+                Route::get("/wrapped", page)
+                    .uncompressed()
+                    .wrap(move |request, _| page(request)),
+            )
+            .mount("/private", Router::new().get("/", page).compression(false))
+            .mount("/public", Router::new().get("/", page))
+            .get("/events", |_| {
+                let (sender, body) = Body::channel();
+                sender.send(": welcome\n\n").unwrap();
+                sender.finish();
+                Response::new(Status::OK, body).header("Content-Type", "text/event-stream")
+            })
+    };
+    let (_server, addr) = serve(router(), |builder| builder);
+    for path in ["/", "/deferred", "/public"] {
+        assert_eq!(coding_of(addr, path).as_deref(), Some("zstd"), "{path}");
+    }
+    for path in [
+        "/short",
+        "/secret",
+        "/route",
+        "/route/deferred",
+        "/wrapped",
+        "/private",
+        "/events",
+    ] {
+        let answer = ask(addr, "GET", path, "gzip, br, zstd");
+        assert_eq!(answer.header("Content-Encoding"), None, "{path}");
+        assert_eq!(answer.header("Vary"), None, "{path}");
+    }
+    // As Mummy's clients get it.
+    let answer = ask(addr, "GET", "/", "gzip");
+    assert_eq!(answer.header("Content-Encoding"), Some("gzip"));
+    assert_eq!(
+        decode("gzip", &answer.body),
+        "samovar ".repeat(200).as_bytes()
+    );
+    // The page for an error of an excluded route may quote the same texts.
+    let broken = |_: &mut Request| -> Response { panic!("as asked") };
+    let router_of_errors = Router::new()
+        .route(Route::get("/excluded", broken).uncompressed())
+        .get("/other", broken)
+        .on_error(|_, error| Response::html(error.status(), "samovar ".repeat(200)));
+    let (_server, errors) = serve(router_of_errors, |builder| builder);
+    for (path, coding) in [("/excluded", None), ("/other", Some("zstd"))] {
+        let mut reader = Reader::new(connect(errors));
+        reader.send(format!(
+            "GET {path} HTTP/1.1\r\nHost: a\r\nAccept-Encoding: zstd\r\n\r\n"
+        ));
+        let answer = reader.next(false).unwrap();
+        assert_eq!(answer.header("Content-Encoding"), coding, "{path}");
+    }
+    let (_server, addr) = serve(router().compression(false), |builder| builder);
+    assert_eq!(coding_of(addr, "/"), None);
+    let (_server, addr) = serve(router(), |builder| builder.compression());
+    assert_eq!(coding_of(addr, "/events").as_deref(), Some("zstd"));
+}
+
+/// An I/O thread serves many connections, so it spends no time on compression.
+#[test]
+fn a_handler_on_the_io_thread_responds_plainly_and_without_a_worker() {
+    let long = || Response::html(Status::OK, "samovar ".repeat(200));
+    let (hold, held) = mpsc::channel::<()>();
+    let held = Mutex::new(held);
+    let router = Router::new()
+        .route(Route::post("/long", move |_| long()).inline_body(100))
+        .route(
+            Route::post("/short", |_| {
+                let (responder, response) = Response::later();
+                responder.respond(Response::html(Status::OK, "short"));
+                response
+            })
+            .inline_body(100),
+        )
+        .route(
+            Route::post("/deferred", move |_| {
+                let (responder, response) = Response::later();
+                responder.respond(long());
+                response
+            })
+            .inline_body(100),
+        )
+        .get("/hold", move |_| {
+            assert!(held.lock().unwrap().recv().is_err());
+            "released"
+        });
+    let (server, addr) = serve(router, |builder| builder.io_threads(1).workers(1));
+    let post = |path| {
+        let mut reader = Reader::new(connect(addr));
+        reader.send(format!(
+            "POST {path} HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx"
+        ));
+        reader.next(false).unwrap()
+    };
+    assert_eq!(post("/deferred").header("Content-Encoding"), Some("gzip"));
+    let mut holding = Reader::new(connect(addr));
+    holding.send("GET /hold HTTP/1.1\r\nHost: a\r\n\r\n");
+    eventually("the only worker is busy", || {
+        server.load().running_count == 1
+    });
+    assert_eq!(post("/long").header("Content-Encoding"), None);
+    assert_eq!(post("/short").text(), "short");
+    drop(hold);
+    assert_eq!(holding.next(false).unwrap().text(), "released");
+}
+
+/// RFC 9110, 13.1.5: a weak tag never matches `If-Range`, so a client that has a compressed body
+/// cannot complete it with plain bytes.
+#[test]
+fn ranges_are_of_plain_bytes_and_tags_of_compressed_bodies_are_weak() {
+    let router = Router::new().get("/", |request: &mut Request| {
+        let whole = Response::html(Status::OK, "samovar ".repeat(200))
+            .header("ETag", "\"v1\"")
+            .header("Accept-Ranges", "bytes");
+        let tag = request.head().header_text("If-None-Match");
+        match request.head().header("Range") {
+            _ if tag.is_some_and(|tag| tag.trim_start_matches("W/") == "\"v1\"") => {
+                Response::new(Status::NOT_MODIFIED, Body::Empty).header("ETag", "\"v1\"")
+            }
+            None => whole,
+            Some(_) => Response::html(Status::PARTIAL_CONTENT, "amovar s".repeat(199))
+                .header("ETag", "\"v1\"")
+                .header("Content-Range", "bytes 1-1592/1600"),
+        }
+    });
+    let (_server, addr) = serve(router, |builder| builder);
+    let get = |fields: &str| {
+        let mut reader = Reader::new(connect(addr));
+        reader.send(format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n"));
+        reader.next(false).unwrap()
+    };
+    let plain = get("");
+    assert_eq!(plain.header("ETag"), Some("\"v1\""));
+    assert_eq!(plain.header("Accept-Ranges"), Some("bytes"));
+    let coded = get("Accept-Encoding: gzip\r\n");
+    assert_eq!(coded.header("ETag"), Some("W/\"v1\""));
+    assert_eq!(coded.header("Accept-Ranges"), None);
+    let part = get("Accept-Encoding: gzip\r\nRange: bytes=1-1592\r\n");
+    assert_eq!((part.status, part.header("Content-Encoding")), (206, None));
+    assert_eq!(part.header("ETag"), Some("\"v1\""));
+    let fresh = get("Accept-Encoding: gzip\r\nIf-None-Match: W/\"v1\"\r\n");
+    assert_eq!(
+        (fresh.status, fresh.header("ETag")),
+        (304, Some("W/\"v1\""))
+    );
 }
 
 /// RFC 9110, 9.3.2: the response to HEAD has the same fields as that to GET.

@@ -22,9 +22,28 @@ const LEN_MIN: u64 = 860;
 /// Maximum number of bodies that are compressed while they are sent.
 const STREAMS_MAX: usize = 64;
 
-/// Creates the budget of bodies that are compressed while they are sent, for one server.
-pub(crate) fn streams() -> Arc<Budget> {
-    Arc::new(Budget::new(STREAMS_MAX))
+/// Media type of server-sent events.
+const EVENTS: &[u8] = b"text/event-stream";
+
+/// The compression of one server.
+#[derive(Debug)]
+pub(crate) struct Compression {
+    /// Budget of bodies that are compressed while they are sent.
+    streams: Arc<Budget>,
+    /// Whether event streams are compressed, too.
+    includes_events: bool,
+}
+
+/// Returns whether a response may be compressed, or may need `Vary`, judging by what is cheap to
+/// find out. `is_inline`: its handler runs on the I/O thread, which must not spend the time. For a
+/// deferred response, it is the handler's response in place of it.
+pub(crate) fn concerns(response: &Response, is_inline: bool) -> bool {
+    if response.is_uncompressed {
+        return false;
+    }
+    let is_long = response.body_len.is_none_or(|len| len >= LEN_MIN);
+    let is_now = is_long || response.status == Status::NOT_MODIFIED;
+    response.later.is_some() || (is_now && !is_inline)
 }
 
 /// Returns the coding for the response to a request; `None` for a plain response.
@@ -36,48 +55,67 @@ pub(crate) fn coding(request: Head<'_>) -> Option<Coding> {
     accept_encoding::choose(values)
 }
 
-/// Compresses a response if it meets the conditions listed in [`compress`](super). `coding` is the
-/// result of [`coding`] for the request.
-pub(crate) fn negotiate(
-    streams: &Arc<Budget>,
-    coding: Option<Coding>,
-    version: Version,
-    mut response: Response,
-) -> Response {
-    if response.is_uncompressed {
-        return response;
-    }
-    if response.status == Status::NOT_MODIFIED {
-        // A 304 has the same fields as the 200 response would have (RFC 9110, 15.4.5).
-        if has(&response.fields, "ETag") {
-            vary(&mut response.fields);
-            if coding.is_some() {
-                response.fields = weakened(&response.fields);
-            }
+impl Compression {
+    /// `includes_events`: whether event streams are compressed, too.
+    pub(crate) fn new(includes_events: bool) -> Self {
+        Self {
+            streams: Arc::new(Budget::new(STREAMS_MAX)),
+            includes_events,
         }
-        return response;
     }
-    if !is_worth_it(&response) {
-        return response;
+
+    /// Compresses a response if it meets the conditions listed in [`compress`](super). `coding` is
+    /// the result of [`coding`] for the request.
+    pub(crate) fn negotiate(
+        &self,
+        coding: Option<Coding>,
+        version: Version,
+        mut response: Response,
+    ) -> Response {
+        if response.is_uncompressed {
+            return response;
+        }
+        if response.status == Status::NOT_MODIFIED {
+            // A 304 has the same fields as the 200 response would have (RFC 9110, 15.4.5).
+            if has(&response.fields, "ETag") {
+                vary(&mut response.fields);
+                if coding.is_some() {
+                    response.fields = weakened(&response.fields);
+                }
+            }
+            return response;
+        }
+        if !is_worth_it(&response) || !self.includes_events && is_event_stream(&response) {
+            return response;
+        }
+        vary(&mut response.fields);
+        let Some(coding) = coding else {
+            return response;
+        };
+        let compressed = match response.body.in_memory() {
+            Some(bytes) if bytes.len() <= WHOLE_LEN_MAX => whole(coding, bytes),
+            // In HTTP/1.0, a body of unknown length ends with the connection, so the client could
+            // not detect truncation.
+            _ if version == Version::Http10 => None,
+            _ => streamed(&self.streams, coding, &mut response.body),
+        };
+        if let Some(body) = compressed {
+            response.fields = weakened(&response.fields);
+            let token = coding.token().as_bytes();
+            encode::field(&mut response.fields, "Content-Encoding", token);
+            (response.body_len, response.body) = (body.len(), body);
+        }
+        response
     }
-    vary(&mut response.fields);
-    let Some(coding) = coding else {
-        return response;
+}
+
+/// Returns whether the body is a stream of server-sent events.
+fn is_event_stream(response: &Response) -> bool {
+    let essence = |value: &'_ [u8]| {
+        let essence = value.split(|&byte| byte == b';').next().unwrap_or_default();
+        essence.trim_ascii().eq_ignore_ascii_case(EVENTS)
     };
-    let compressed = match response.body.in_memory() {
-        Some(bytes) if bytes.len() <= WHOLE_LEN_MAX => whole(coding, bytes),
-        // In HTTP/1.0, a body of unknown length ends with the connection, so the client could not
-        // detect truncation.
-        _ if version == Version::Http10 => None,
-        _ => streamed(streams, coding, &mut response.body),
-    };
-    if let Some(body) = compressed {
-        response.fields = weakened(&response.fields);
-        let token = coding.token().as_bytes();
-        encode::field(&mut response.fields, "Content-Encoding", token);
-        (response.body_len, response.body) = (body.len(), body);
-    }
-    response
+    values(&response.fields, "Content-Type").any(essence)
 }
 
 /// Returns whether the response is suitable for compression, regardless of this client.

@@ -93,7 +93,7 @@ pub(crate) fn handle<S: Service, C: Carrier>(
     let preferences = Preferences::of(
         request.head(),
         #[cfg(feature = "compression")]
-        shared.compressed_streams.is_some(),
+        (shared.compression.is_some() && compress::concerns(&response, request.is_inline)),
     );
     let observes = shared.service.observer().observes();
     carrier.begin(preferences, observes.then_some(request));
@@ -143,9 +143,10 @@ fn answer<S: Service, C: Carrier>(shared: &Shared<S>, carrier: C, response: Resp
 /// Compresses the response if the server and the client support it.
 fn negotiated(core: &Core, preferences: Preferences, response: Response) -> Response {
     #[cfg(feature = "compression")]
-    if let Some(streams) = &core.compressed_streams {
-        let (coding, version) = (preferences.coding, preferences.version);
-        return compress::negotiate(streams, coding, version, response);
+    if preferences.may_compress
+        && let Some(compression) = &core.compression
+    {
+        return compression.negotiate(preferences.coding, preferences.version, response);
     }
     let _unused = (core, preferences);
     response

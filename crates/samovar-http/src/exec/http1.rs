@@ -16,6 +16,8 @@ use super::exchange::{
 use super::lent::lend_slot_to_read;
 use super::upload::Upload;
 use crate::body::{Framing, Outcome, Transfer};
+#[cfg(feature = "compression")]
+use crate::compress;
 use crate::conn::{Conn, Message, Preferences, Verdict};
 use crate::core::{Core, Shared};
 use crate::http::Version;
@@ -100,16 +102,20 @@ impl Carrier for Box<Conn> {
 }
 
 /// Renders a deferred response that is short and in memory, so that the I/O thread can send it
-/// without a worker. Returns `false` if the response is longer, is not in memory, or is not
-/// complete yet.
+/// without a worker. Returns `false` if the response is longer, is not in memory, may have to be
+/// compressed, or is not complete yet.
 pub(crate) fn render_deferred(core: &Core, conn: &mut Conn, now: Instant) -> bool {
     #[cfg(feature = "compression")]
-    if core.compressed_streams.is_some() {
-        return false;
-    }
+    let may_be_compressed = |response: &Response| {
+        conn.answer.preferences.may_compress && compress::concerns(response, false)
+    };
+    #[cfg(not(feature = "compression"))]
+    let may_be_compressed = |_: &Response| false;
     let fits = |response: &Response| {
         let is_small = |len| len <= INLINE_BODY_LEN as u64;
-        response.is_in_memory() && response.body_len.is_some_and(is_small)
+        response.is_in_memory()
+            && response.body_len.is_some_and(is_small)
+            && !may_be_compressed(response)
     };
     let Some(response) = conn.later.as_ref().and_then(|later| later.take_if(fits)) else {
         return false;

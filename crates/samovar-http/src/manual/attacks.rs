@@ -77,9 +77,12 @@
 //!
 //! # Compression and secrets
 //!
-//! *BREACH* (2013) derives secrets from the length of compressed responses. So compression is off
-//! by default, and [`uncompressed`](crate::Response::uncompressed) turns it off for a single
-//! response.
+//! *BREACH* (2013) derives secrets from the length of compressed responses that also contain text
+//! chosen by the attacker. A router compresses texts, as most servers do, so an application
+//! excludes its responses with secrets: [`Route::uncompressed`](crate::Route::uncompressed) for a
+//! route, [`Response::uncompressed`](crate::Response::uncompressed) for a response,
+//! [`Router::compression`](crate::Router::compression) for all. Header fields, such as cookies, are
+//! never compressed together with a body. WebSocket messages are not compressed.
 //! *CRIME* (2012) does the same with TLS compression, which this server does not have.
 //!
 //! # WebSockets

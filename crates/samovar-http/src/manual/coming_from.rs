@@ -37,7 +37,7 @@
 //! | WebSocket send | [`ws::Socket`](crate::ws::Socket), any thread, never blocks | `ws.send`, any thread | the task's half | a session |
 //! | WebSocket ping, pong | [`Socket::ping`](crate::ws::Socket::ping), [`Handler::pong`](crate::ws::Handler::pong); answered, and silent peers are pinged, by the engine | `ws.send("", Ping)`, `Ping` and `Pong` in `message.kind`; answered by the server | `Message::Ping`, `Message::Pong` | `session.ping`, `Message::Pong` |
 //! | broadcast | [`ws::Frame`](crate::ws::Frame), encoded once | copies | copies or `Bytes` | copies or `Bytes` |
-//! | compression | [`Builder::compression`](crate::Builder::compression) | always on | tower-http | `Compress` |
+//! | compression | on for texts from 860 bytes; off by [`Router::compression`](crate::Router::compression), [`Route::uncompressed`](crate::Route::uncompressed) | always on, from 860 bytes | tower-http | `Compress` |
 //! | TLS | [`Listener::tls`](crate::Listener::tls) | a proxy | axum-server | `bind_rustls` |
 //! | HTTP/2 | yes |  | yes | yes |
 //! | metrics | [`Observer`](crate::Observer), [`Server::load`](crate::Server::load) |  | layers | middleware |

@@ -126,6 +126,11 @@
 //! open a socket. The handler returns the response of a [`ws::Upgrade`](crate::ws::Upgrade), see
 //! the [`ws`](crate::ws) module.
 //!
+//! # Compression
+//!
+//! Texts of 860 bytes or more are compressed for clients that accept it. Exclude pages that contain
+//! both a secret and text from the request: see [`compress`](crate::compress).
+//!
 //! # Graceful shutdown
 //!
 //! [`Router::serve`](crate::Router::serve) serves until the process is killed.
@@ -159,10 +164,9 @@
 //!
 //! [`Server::builder`](crate::Server::builder) takes a router, or any other
 //! [`Service`](crate::Service), and configures [listeners](crate::Listener) on TCP, unix sockets
-//! and inherited descriptors, with or without [TLS](crate::tls); [limits](crate::Limits);
-//! [compression](crate::compress); threads. A [`Server`](crate::Server) can
-//! [hand its sockets over](crate::handover) to a new process. [`Server::load`](crate::Server::load)
-//! returns the current load.
+//! and inherited descriptors, with or without [TLS](crate::tls); [limits](crate::Limits); threads.
+//! A [`Server`](crate::Server) can [hand its sockets over](crate::handover) to a new process.
+//! [`Server::load`](crate::Server::load) returns the current load.
 //!
 //! Behind a proxy, [`Head::peer`](crate::Head::peer) is the proxy's address. The engine does not
 //! interpret `X-Forwarded-For`; handlers can read it like any other header.

@@ -78,6 +78,8 @@ pub struct Route {
     pub(crate) inline: Option<InlineHandler>,
     pub(crate) intake: Intake,
     pub(crate) wraps: Vec<Middleware>,
+    /// Whether no response is compressed.
+    pub(crate) is_uncompressed: bool,
 }
 
 macro_rules! methods {
@@ -152,6 +154,7 @@ impl Route {
             inline: None,
             intake: Intake::Buffered(BODY_LEN_MAX),
             wraps: Vec::new(),
+            is_uncompressed: false,
         }
     }
 
@@ -199,6 +202,25 @@ impl Route {
         handler: impl for<'a> Fn(Head<'a>, Params<'a>, Reply<'a>) -> Inline + Send + Sync + 'static,
     ) -> Self {
         self.inline = Some(Box::new(handler));
+        self
+    }
+
+    /// Excludes all responses to requests of this route, including deferred ones, from
+    /// [compression](crate::compress). For pages that contain both a secret, such as a token in a
+    /// form, and text from the request or from other users.
+    ///
+    /// ```
+    /// use samovar_http::{Request, Route, Router};
+    ///
+    /// fn transfer(request: &mut Request) -> String {
+    ///     let to = request.query().get("to").unwrap_or_default().to_owned();
+    ///     format!("to: {to}, token: {}", "secret of the session")
+    /// }
+    /// let router = Router::new().route(Route::get("/transfer", transfer).uncompressed());
+    /// ```
+    #[must_use]
+    pub fn uncompressed(mut self) -> Self {
+        self.is_uncompressed = true;
         self
     }
 

@@ -93,6 +93,7 @@ pub struct Router {
     pub(super) has_inline: bool,
     /// Whether the router responds to OPTIONS on paths that have routes.
     pub(super) answers_options: bool,
+    pub(super) is_compressing: bool,
 }
 
 /// A registered route.
@@ -112,6 +113,7 @@ pub(super) struct Mount {
     pub(super) wraps: Vec<Middleware>,
     pub(super) on_error: Option<ErrorHandler>,
     pub(super) answers_options: bool,
+    pub(super) is_uncompressed: bool,
 }
 
 /// The route of a request, or the reason why it has none.
@@ -179,6 +181,7 @@ impl Router {
             workers: None,
             has_inline: false,
             answers_options: false,
+            is_compressing: true,
         }
     }
 
@@ -247,6 +250,7 @@ impl Router {
             mount.wraps.splice(0..0, wraps.iter().cloned());
             mount.on_error = mount.on_error.or_else(|| on_error.clone());
             mount.answers_options |= router.answers_options;
+            mount.is_uncompressed |= !router.is_compressing;
             self.add_mount(mount);
         }
         for Entry {
@@ -257,6 +261,7 @@ impl Router {
         {
             route.pattern = join(prefix, &route.pattern);
             route.wraps.splice(0..0, wraps.iter().cloned());
+            route.is_uncompressed |= !router.is_compressing;
             self.add(route, nearest.or_else(|| on_error.clone()));
         }
         self
@@ -382,6 +387,21 @@ impl Router {
     #[must_use]
     pub fn answer_options(mut self) -> Self {
         self.answers_options = true;
+        self
+    }
+
+    /// Sets whether responses are compressed for clients that accept it. Default: `true`; the
+    /// module [`compress`](crate::compress) lists the conditions. Turn it off for a route with
+    /// [`Route::uncompressed`], and for one response with [`Response::uncompressed`], if a response
+    /// contains both a secret and text chosen by somebody else. For a mounted router, `false`
+    /// turns it off below its prefix, and `true` has no effect if the outer router says `false`.
+    ///
+    /// ```
+    /// let router = samovar_http::Router::new().get("/", |_| "Hello\n").compression(false);
+    /// ```
+    #[must_use]
+    pub fn compression(mut self, is_on: bool) -> Self {
+        self.is_compressing = is_on;
         self
     }
 

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::net::ToSocketAddrs;
 use std::time::Duration;
 
-use super::next::Next;
+use super::next::{Middleware, Next};
 use super::router::{Miss, Router, Target};
 use crate::error::Error;
 use crate::head::Head;
@@ -46,21 +46,28 @@ impl Service for Router {
 
     fn handle(&self, request: &mut Request) -> Response {
         let target = self.assign(request);
+        let (route_wraps, is_uncompressed) = settings(&target);
         let next = Next {
             router: self,
             router_wraps: &self.wraps,
-            route_wraps: match &target {
-                Ok(entry) => &entry.route.wraps,
-                Err(missed) => missed.mount.map_or(&[], |mount| &mount.wraps),
-            },
+            route_wraps,
             target,
         };
-        next.run(request)
+        let mut response = next.run(request);
+        response.is_uncompressed |= is_uncompressed;
+        response
+    }
+
+    fn compresses(&self) -> bool {
+        self.is_compressing
     }
 
     fn refuse(&self, mut request: Option<&mut Request>, error: &Error) -> Option<Response> {
         let target = request.as_deref_mut().map(|request| self.assign(request));
-        Some(self.error_response(error, target.as_ref(), request.as_deref()))
+        let is_uncompressed = target.as_ref().is_some_and(|target| settings(target).1);
+        let mut response = self.error_response(error, target.as_ref(), request.as_deref());
+        response.is_uncompressed |= is_uncompressed;
+        Some(response)
     }
 
     fn pattern(&self, head: Head<'_>) -> Option<&str> {
@@ -73,6 +80,17 @@ impl Service for Router {
             Some(observer) => &**observer,
             None => &ErrorsToStderr,
         }
+    }
+}
+
+/// Returns the middleware of the route, or of the mounted router, and whether its responses are not
+/// compressed.
+fn settings<'a>(target: &Target<'a>) -> (&'a [Middleware], bool) {
+    match target {
+        Ok(entry) => (&entry.route.wraps, entry.route.is_uncompressed),
+        Err(missed) => missed
+            .mount
+            .map_or((&[], false), |mount| (&mount.wraps, mount.is_uncompressed)),
     }
 }
 

@@ -6,17 +6,16 @@ fn text(len: usize) -> Response {
 }
 
 fn negotiated(coding: Option<Coding>, response: Response) -> Response {
-    let streams = streams();
-    ask(&streams, coding, Version::Http11, response)
+    ask(&Compression::new(true), coding, Version::Http11, response)
 }
 
 fn ask(
-    streams: &Arc<Budget>,
+    compression: &Compression,
     coding: Option<Coding>,
     version: Version,
     response: Response,
 ) -> Response {
-    let response = negotiate(streams, coding, version, response);
+    let response = compression.negotiate(coding, version, response);
     assert_eq!(response.body.len(), response.body_len);
     response
 }
@@ -141,10 +140,13 @@ fn a_304_has_the_fields_of_the_200() {
 
 #[test]
 fn concurrent_streams_are_limited() {
-    let streams = Arc::new(Budget::new(1));
+    let compression = Compression {
+        streams: Arc::new(Budget::new(1)),
+        includes_events: false,
+    };
     let again = || {
         let coding = Some(Coding::Gzip);
-        ask(&streams, coding, Version::Http11, text(100_000))
+        ask(&compression, coding, Version::Http11, text(100_000))
     };
     let first = again();
     assert!(is_compressed(&first));
@@ -158,10 +160,36 @@ fn concurrent_streams_are_limited() {
 
 #[test]
 fn a_stream_to_http_1_0_stays_plain() {
-    let streams = streams();
+    let compression = Compression::new(true);
     let coding = Some(Coding::Gzip);
-    let long = ask(&streams, coding, Version::Http10, text(100_000));
+    let long = ask(&compression, coding, Version::Http10, text(100_000));
     assert_eq!(long.body.len(), Some(100_000));
-    let short = ask(&streams, coding, Version::Http10, text(1000));
+    let short = ask(&compression, coding, Version::Http10, text(1000));
     assert!(is_compressed(&short));
+}
+
+#[test]
+fn event_streams_are_compressed_only_on_request() {
+    let events = || {
+        let (_sender, body) = Body::channel();
+        Response::new(Status::OK, body).header("Content-Type", "Text/Event-Stream; charset=utf-8")
+    };
+    let coding = Some(Coding::Zstd);
+    for includes_events in [false, true] {
+        let compression = Compression::new(includes_events);
+        let response = ask(&compression, coding, Version::Http11, events());
+        assert_eq!(is_compressed(&response), includes_events);
+        assert_eq!(has(&response.fields, "Vary"), includes_events);
+    }
+}
+
+#[test]
+fn the_cheap_check_excludes_no_response_that_would_change() {
+    let bare = Response::new(Status::NOT_MODIFIED, Body::Empty);
+    assert!(concerns(&bare, false));
+    assert!(concerns(&text(860), false) && !concerns(&text(859), false));
+    // An I/O thread compresses nothing; a response that it defers is compressed on a worker.
+    assert!(!concerns(&text(860), true));
+    assert!(concerns(&Response::later().1, true));
+    assert!(!concerns(&Response::later().1.uncompressed(), true));
 }
