@@ -31,6 +31,8 @@ impl Room {
         let (sender, body) = Body::channel();
         // A comment, so that the client receives the response head at once.
         if sender.try_send(": welcome\n\n").is_ok() {
+            // Proxies close connections that are silent for long.
+            sender.beat(": \n\n", Duration::from_secs(15));
             self.listeners().push(sender);
         }
         Response::new(Status::OK, body)

@@ -257,6 +257,9 @@ fn unread_requests_delay_the_detection_by_one_stall_time_at_most() {
     }
 }
 
+/// Number of clients that vanish: as many as the server may have.
+const VANISHED: usize = 320;
+
 /// Makes the client's kernel drop all packets, as if its machine had lost its power.
 fn vanish(client: &TcpStream) {
     /// The instruction that returns the number of bytes to keep of a packet.
@@ -271,15 +274,16 @@ fn vanished_clients_are_detected_while_their_responses_wait() {
     let fixture = with_limits(Limits {
         silence_time: Duration::from_secs(2),
         stall_time: Duration::from_secs(2),
+        connections_max: VANISHED,
         ..Limits::default()
     });
     // HTTP/2 and WebSockets use the same sockets. For a part of the connections, the server has
     // sent data that the client never acknowledges.
-    let clients: Vec<_> = (0..96)
+    let clients: Vec<_> = (0..VANISHED)
         .map(|index| {
             let (client, waiting) = fixture.ask(WAITING[index % WAITING.len()]);
             vanish(&client.stream);
-            if let (Waiting::Channel(sender), 0..48) = (&waiting, index) {
+            if let (Waiting::Channel(sender), 0..160) = (&waiting, index) {
                 sender.send("more").unwrap();
             }
             (client, waiting)
@@ -292,6 +296,10 @@ fn vanished_clients_are_detected_while_their_responses_wait() {
     for _ in &clients {
         assert_eq!(fixture.ends.recv().unwrap(), End::Left);
     }
+    // All connections that the server may have were occupied.
+    let (mut client, waiting) = fixture.ask("/later");
+    waiting.answer();
+    assert_eq!(client.next(false).unwrap().body, b"done");
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod transfer;
 
 use std::fmt;
 use std::io;
+use std::time::Instant;
 
 pub use batch::Batch;
 pub(crate) use outflow::{Outflow, Piece};
@@ -56,6 +57,14 @@ pub trait Source: Send {
     #[doc(hidden)]
     fn may_wait(&self) -> bool {
         false
+    }
+
+    /// Returns the time at which the source must be pulled again after [`Progress::Wait`], although
+    /// no [`Waker`](crate::Waker) was called; `None` if there is none. Precise to a quarter of a
+    /// second.
+    #[doc(hidden)]
+    fn next_pull(&self) -> Option<Instant> {
+        None
     }
 
     /// Reports that the body has failed because a file range of a batch could not be read, or the

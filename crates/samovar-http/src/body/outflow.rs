@@ -1,6 +1,7 @@
 //! Response bodies that are pulled into memory blocks, for HTTP/2.
 
 use std::io;
+use std::time::Instant;
 
 use super::transfer::account;
 use super::{Batch, Progress, Source};
@@ -26,6 +27,8 @@ pub(crate) struct Outflow {
     /// length.
     left: Option<u64>,
     progress: Progress,
+    /// Time at which the source must be pulled again while it waits; `None` if there is none.
+    next_pull: Option<Instant>,
 }
 
 impl Outflow {
@@ -36,7 +39,13 @@ impl Outflow {
             batch: None,
             left: len,
             progress: Progress::More,
+            next_pull: None,
         }
+    }
+
+    /// Returns whether the source waits and must now be pulled again.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.next_pull.is_some_and(|at| now >= at)
     }
 
     /// Returns whether [`pull`](Self::pull) may wait for any time.
@@ -70,6 +79,10 @@ impl Outflow {
             let mut batch = Batch::new(waker.clone());
             batch.reserve(batch.room_len().saturating_sub(block.room().len()));
             self.progress = self.source.pull(&mut batch)?;
+            self.next_pull = match self.progress {
+                Progress::Wait => self.source.next_pull(),
+                Progress::More | Progress::End => None,
+            };
             account(&mut self.left, self.progress, batch.added_len())?;
             self.batch = Some(batch);
         }

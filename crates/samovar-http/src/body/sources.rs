@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::{Batch, Progress, Source};
 
@@ -142,6 +143,10 @@ impl Source for KeepingSlot {
 
     fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
         self.0.pull(batch)
+    }
+
+    fn next_pull(&self) -> Option<Instant> {
+        self.0.next_pull()
     }
 
     fn file_failed(&mut self, error: &io::Error) {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
 
 use super::{Batch, Progress, Source, batch};
 use crate::net::transport::Transport;
@@ -63,6 +64,8 @@ pub(crate) struct Transfer {
     tail: Vec<u8>,
     is_ended: bool,
     is_waiting: bool,
+    /// Time at which the source must be pulled again while it waits; `None` if there is none.
+    next_pull: Option<Instant>,
     /// Number of bytes that the kernel has accepted, including the head and framing.
     sent_len: u64,
     /// Number of bytes in `sent_len` that do not come from the source.
@@ -95,6 +98,7 @@ impl Transfer {
             tail: Vec::new(),
             is_ended: false,
             is_waiting: false,
+            next_pull: None,
             sent_len: 0,
             framing_len: 0,
             before_len: before_len as u64,
@@ -112,6 +116,11 @@ impl Transfer {
     /// Returns the number of bytes that the kernel has accepted, including the head and framing.
     pub(crate) fn sent_len(&self) -> u64 {
         self.sent_len
+    }
+
+    /// Returns whether the source waits and must now be pulled again.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.next_pull.is_some_and(|at| now >= at)
     }
 
     /// Returns whether a worker may wait until the socket is writable. Returns `false` if nothing
@@ -276,6 +285,10 @@ impl Transfer {
     fn account(&mut self, progress: Progress, len: u64) -> io::Result<()> {
         account(&mut self.left, progress, len)?;
         self.is_waiting = progress == Progress::Wait;
+        self.next_pull = match self.is_waiting {
+            true => self.source.next_pull(),
+            false => None,
+        };
         self.is_ended = progress == Progress::End;
         Ok(())
     }

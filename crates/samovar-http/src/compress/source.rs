@@ -1,6 +1,7 @@
 //! A body that is compressed while it is sent.
 
 use std::io;
+use std::time::Instant;
 
 use super::encoder::Encoder;
 use crate::body::{Batch, Progress, Source};
@@ -93,6 +94,10 @@ impl Source for Compressed {
 
     fn may_wait(&self) -> bool {
         self.inner.may_wait()
+    }
+
+    fn next_pull(&self) -> Option<Instant> {
+        self.inner.next_pull()
     }
 
     fn pull(&mut self, out: &mut Batch) -> io::Result<Progress> {

@@ -10,6 +10,7 @@ use crate::observer::{End, Incident};
 use crate::proto::Refusal;
 use crate::proto::conn::Phase;
 use crate::service::Service;
+use crate::sys::Edges;
 
 /// Time limit for the rest of a request head once a server drains.
 const DRAIN_HEAD_TIME: Duration = Duration::from_secs(1);
@@ -32,6 +33,14 @@ enum Overdue {
 
 /// Checks the time limits of a connection.
 pub(super) fn check<S: Service>(cx: &mut Context<S>, conn: &mut Conn) -> Next {
+    if conn.stage() == Stage::Waiting && conn.transfer.as_ref().is_some_and(|it| it.is_due(cx.now))
+    {
+        let edges = Edges {
+            woken: true,
+            ..Edges::default()
+        };
+        return http1::step(cx, conn, edges);
+    }
     let Some(overdue) = expired(conn, &cx.shared.limits, cx.drain, cx.now) else {
         return Next::Wait;
     };

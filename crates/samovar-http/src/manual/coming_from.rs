@@ -31,7 +31,7 @@
 //! | middleware | [`Router::wrap`](crate::Router::wrap): a function around functions | wrap the handler | tower layers | `wrap`, `wrap_fn` |
 //! | large file | [`Body::file`](crate::Body::file), by `sendfile` | in memory | `ServeFile` | `NamedFile` |
 //! | streamed response | [`Body::pieces`](crate::Body::pieces), [`Body::reader`](crate::Body::reader) |  | `Body::from_stream` | `.streaming` |
-//! | server-sent events | [`Body::channel`](crate::Body::channel) |  | `Sse` | by hand |
+//! | server-sent events, and their heartbeat | [`Body::channel`](crate::Body::channel), [`Sender::beat`](crate::Sender::beat) |  | `Sse`, `KeepAlive` | by hand |
 //! | WebSocket | [`ws::Upgrade`](crate::ws::Upgrade) | `request.upgradeToWebSocket()` | `WebSocketUpgrade` | `actix_ws::handle` |
 //! | WebSocket events | a [`ws::Handler`](crate::ws::Handler), in order, one at a time | one handler, in order, one at a time | a task of your own | a task of your own |
 //! | WebSocket send | [`ws::Socket`](crate::ws::Socket), any thread, never blocks | `ws.send`, any thread | the task's half | a session |

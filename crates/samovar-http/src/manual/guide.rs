@@ -118,7 +118,8 @@
 //! response later with [`Responder::respond`](crate::Responder::respond). With
 //! [`Body::channel`](crate::Body::channel), any thread can send the pieces of a body, for example
 //! server-sent events. The example `sse` sends events from another thread, and removes clients that
-//! have disconnected or do not read.
+//! have disconnected or do not read. [`Sender::beat`](crate::Sender::beat) keeps a silent stream
+//! alive behind a proxy.
 //!
 //! # WebSockets
 //!

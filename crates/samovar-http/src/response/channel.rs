@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::body::{Batch, Progress, Source};
 use crate::net::wake::Waker;
@@ -37,6 +38,15 @@ struct State {
     /// The end of the body; `None` until the sender has finished or was dropped.
     end: Option<End>,
     is_reader_gone: bool,
+    beat: Option<Box<Beat>>,
+}
+
+/// The heartbeat of a channel.
+struct Beat {
+    bytes: Vec<u8>,
+    interval: Duration,
+    /// Time at which bytes were last taken from the channel.
+    since: Instant,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,6 +125,29 @@ impl Sender {
         self.0.state.locked().is_reader_gone
     }
 
+    /// Sends `bytes` whenever nothing else was sent for `interval`, until the body ends. For event
+    /// streams behind proxies, which close connections that are silent for long, often after a
+    /// minute: a comment such as `": \n\n"` every 15 seconds. A heartbeat also detects clients
+    /// that have vanished.
+    ///
+    /// The I/O threads keep the time, so a heartbeat needs no thread. It is at most a quarter of a
+    /// second late, and is not sent while the client reads too slowly. A later call replaces the
+    /// heartbeat; without bytes, there is none any more.
+    pub fn beat(&self, bytes: impl Into<Vec<u8>>, interval: Duration) {
+        let bytes = bytes.into();
+        let beat = Beat {
+            bytes,
+            interval,
+            since: Instant::now(),
+        };
+        let mut state = self.0.state.locked();
+        state.beat = (!beat.bytes.is_empty()).then(|| Box::new(beat));
+        // If the source waits, the engine must learn until when.
+        let waker = state.waker.take();
+        drop(state);
+        wake(waker);
+    }
+
     /// Completes the body.
     pub fn finish(self) {
         self.end(End::Finished);
@@ -172,13 +205,39 @@ impl fmt::Debug for Sender {
 /// The receiving end of a channel, as the source of a body.
 pub(crate) struct Receiver(Arc<Pipe>);
 
+impl State {
+    /// Records that bytes are sent. If there are none and the heartbeat is due, adds it.
+    fn add_beat(&mut self) {
+        let Some(beat) = &mut self.beat else {
+            return;
+        };
+        let now = Instant::now();
+        if self.pieces.is_empty() {
+            if self.end.is_some() || now.saturating_duration_since(beat.since) < beat.interval {
+                return;
+            }
+            self.queued_len += beat.bytes.len();
+            self.pieces.push_back(beat.bytes.clone());
+        }
+        beat.since = now;
+    }
+}
+
 impl Source for Receiver {
     fn len(&self) -> Option<u64> {
         None
     }
 
+    fn next_pull(&self) -> Option<Instant> {
+        let state = self.0.state.locked();
+        let beat = state.beat.as_ref()?;
+        // `None` if the time cannot be expressed: nobody waits until then.
+        beat.since.checked_add(beat.interval)
+    }
+
     fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
         let mut state = self.0.state.locked();
+        state.add_beat();
         while let Some(piece) = state.pieces.front() {
             let rest = &piece[state.taken_len..];
             let len = batch.put(rest);

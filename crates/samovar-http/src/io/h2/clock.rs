@@ -46,6 +46,9 @@ pub(in crate::io) fn check<S: Service>(cx: &mut Context<S>, conn: &mut H2Conn) -
         Some(Overdue::GoAway) => conn.session.abort(ErrorCode::NO_ERROR),
         None => {
             let has_streams = !conn.is_lingering && conn.session.stream_count() > 0;
+            if has_streams {
+                wake_due(cx, conn);
+            }
             let has_dropped =
                 has_streams && (drop_stalled(cx, conn) | drop_silent_readers(cx, conn));
             if !has_dropped {
@@ -54,6 +57,19 @@ pub(in crate::io) fn check<S: Service>(cx: &mut Context<S>, conn: &mut H2Conn) -
         }
     }
     step(cx, conn, Edges::default())
+}
+
+/// Continues the responses whose source waits but must be pulled again.
+fn wake_due<S: Service>(cx: &mut Context<S>, conn: &mut H2Conn) {
+    let now = cx.now;
+    let due = conn.session.streams().filter_map(|(id, entry)| {
+        let outflow = entry.outflow.as_ref()?;
+        (entry.state == StreamState::Waiting && outflow.is_due(now)).then_some(id)
+    });
+    let due: Vec<u32> = due.collect();
+    for id in due {
+        answers::wake_stream(cx, conn, id);
+    }
 }
 
 /// Ends the streams that the client sends or reads too slowly; returns `true` if there were
