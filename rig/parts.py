@@ -21,6 +21,25 @@ USERS_OF_A_PROCESS = 10_000
 # Descriptors of the kettles server that are not connections.
 FILES = 256
 RULES = ["recording.yml", "alerts.yml", "use.yml", "kettles.yml"]
+# A balancer of requests, not of connections: a kettle's requests may go to any server.
+HAPROXY = """\
+defaults
+  mode http
+  timeout connect 5s
+  timeout client 120s
+  timeout server 60s
+  timeout tunnel 1h
+frontend kettles
+  bind 127.0.0.1:{port}
+  default_backend servers
+backend servers
+  balance roundrobin
+  option httpchk GET /metrics
+{servers}
+frontend metrics
+  bind 127.0.0.1:{metrics}
+  http-request use-service prometheus-exporter if {{ path /metrics }}
+"""
 # Collectors of node_exporter: those of the 2017 study, and pressure.
 COLLECTORS = [
     "conntrack", "cpu", "diskstats", "entropy", "filefd", "filesystem", "loadavg", "meminfo", "netdev",
@@ -44,10 +63,13 @@ def program(package):
 
 
 def start_kettles(rig, arguments, mode="serve"):
-    """Starts the kettles server, today's or that of 2017."""
+    """Starts the kettles server, today's or that of 2017, or several of them behind a balancer."""
     at = port(arguments, "server")
     binary = arguments.binary or program("kettles")
     database = arguments.database or rig.data / "kettles.sqlite"
+    if arguments.servers > 1:
+        return start_balanced(rig, arguments, at, [binary, mode, "--database", database])
+    rig.absent.add("haproxy_")
     command = [binary, mode, "--port", at, "--database", database]
     places = arguments.server_processes * (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES)
     if arguments.locust != "none" and arguments.users > places:
@@ -66,6 +88,24 @@ def start_kettles(rig, arguments, mode="serve"):
     if mode == "serve":
         rig.add("live", "the live page", f"{url}/live")
     return url
+
+
+def start_balanced(rig, arguments, at, command):
+    """Starts servers with one database, and haproxy, which distributes the requests to them."""
+    balancer = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin")
+    if not balancer:
+        raise SystemExit("rig: --servers needs haproxy, which is not installed")
+    ports = [free_port() for _ in range(arguments.servers)]
+    for number, own in enumerate(ports, 1):
+        # One after the other: the first creates the tables.
+        rig.serve(f"server-{number}", "kettles", own, [*command, "--port", own])
+    rig.jobs["kettles"] = [f"127.0.0.1:{own}" for own in ports]
+    servers = "\n".join(f"  server s{number} 127.0.0.1:{own} check" for number, own in enumerate(ports, 1))
+    metrics = port(arguments, "haproxy")
+    path = rig.data / "haproxy.cfg"
+    path.write_text(HAPROXY.format(port=at, servers=servers, metrics=metrics))
+    rig.serve("balancer", "haproxy", metrics, [balancer, "-db", "-f", path])
+    return f"http://127.0.0.1:{at}"
 
 
 def start_replay(rig, arguments):

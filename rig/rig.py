@@ -3,6 +3,7 @@
 
     rig.py up kettles --users 20000        kettles server, Prometheus, exporters, Locust
     rig.py up kettles --postgresql         the same with a PostgreSQL of its own
+    rig.py up kettles --postgresql --servers 2   two servers behind haproxy
     rig.py up replay-2017 --locust as-2017 the server and the load of 2017
     rig.py up cache --store /              the binary cache of a store, with the same monitoring
     rig.py check kettles                   starts everything briefly; checks that every panel has data
@@ -34,7 +35,7 @@ from started import SIGNALS, Rig, owner_of, say, write_owner
 
 DATA = parts.ROOT / ".samovar/rig"
 SAMPLE = parts.ROOT / ".samovar/sample"
-PORTS = ["server", "admin", "prometheus", "grafana", "locust", "node", "process", "postgres"]
+PORTS = ["server", "admin", "prometheus", "grafana", "locust", "node", "process", "postgres", "haproxy"]
 STARTS = {
     "kettles": parts.start_kettles,
     "replay-2017": parts.start_replay,
@@ -65,6 +66,8 @@ def up(rig, arguments):
         arguments.database = postgresql.start(rig)
     target = STARTS[arguments.target](rig, arguments)
     rig.add("server", arguments.target, target)
+    if arguments.bottleneck == "database":
+        postgresql.slow_down(rig)
     parts.start_exporters(rig, arguments)
     if arguments.locust != "none":
         parts.start_locust(rig, arguments, target)
@@ -163,6 +166,10 @@ def parse():
     parser.add_argument("--database", help="store of kettles [SQLite in the data folder]")
     parser.add_argument("--server-processes", type=count, default=1,
                         help="processes of the kettles server; needs PostgreSQL [1]")
+    parser.add_argument("--servers", type=count, default=1,
+                        help="kettles servers, behind haproxy if there are several; needs PostgreSQL [1]")
+    parser.add_argument("--bottleneck", choices=["database"],
+                        help="database: a trigger makes the PostgreSQL of the rig the bottleneck")
     parser.add_argument("--store", type=pathlib.Path, default=SAMPLE, help="Nix store of the cache [the sample store]")
     parser.add_argument("--users", type=count, default=1000, help="simulated users of Locust [1000]")
     parser.add_argument("--spawn-rate", type=count, default=200, help="users started per second [200]")
@@ -189,7 +196,14 @@ def parse():
     if arguments.action != "board":
         arguments.scrape = arguments.scrape or (2 if arguments.action == "check" else SCRAPE_S)
     arguments.store = arguments.store.resolve()
+    if arguments.servers > 1 and arguments.server_processes > 1:
+        parser.error("--servers excludes --server-processes")
     arguments.postgresql |= arguments.target == "replay-2017" and not arguments.database
+    has_postgresql = arguments.postgresql or str(arguments.database).startswith("postgres")
+    if arguments.servers > 1 and (arguments.target == "cache" or not has_postgresql):
+        parser.error("--servers needs kettles with --postgresql: SQLite has only one writer")
+    if arguments.bottleneck and (arguments.target != "kettles" or not arguments.postgresql):
+        parser.error("--bottleneck database needs kettles with --postgresql")
     return arguments
 
 

@@ -68,6 +68,8 @@ const TESTING: &[Need] = &[
     ("promtool", "prometheus"),
     // PostgreSQL: store of the kettles example; tests start servers of their own.
     ("pg_ctlcluster", "postgresql"),
+    // haproxy: distributes requests to several servers of the rig.
+    ("haproxy", "haproxy"),
     // Python: runs the rig and the checks of its dashboards.
     ("python3", "python3"),
     // C++ compiler: builds libFuzzer.

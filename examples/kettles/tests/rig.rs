@@ -305,6 +305,64 @@ fn the_board_shows_the_panels_of_a_running_rig() {
     running.gone();
 }
 
+/// Two servers behind haproxy share the load and one database, in which the rig has added a trigger
+/// that makes it the bottleneck.
+#[test]
+fn two_servers_behind_a_balancer_share_a_database() {
+    let options = ["--postgresql", "--servers", "2", "--bottleneck", "database"];
+    let mut running = Rig::up(&options);
+    let rows = running.table();
+    let url = |name| rows.iter().find(|row| row.0 == name).unwrap().1.clone();
+    let server = url("server").trim_start_matches("http://").parse().unwrap();
+    for second in 0..20 {
+        let time = format!("2026-11-29T18:30:{second:02}Z");
+        let body = support::measurement(&time, 50, 95.5, 700);
+        let device = "0f8fad5b-d9cb-469f-a165-70867728950e";
+        let mut client = support::Client::connect(server);
+        assert_eq!(client.post("/measurement", Some(device), &body).status, 200);
+    }
+    // Each request may go to another server, and both know all measurements.
+    let config = fs::read(running.folder.path().join("data/prometheus.yml")).unwrap();
+    let config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+    let jobs = config["scrape_configs"].as_array().unwrap();
+    let targets = |name: &str| {
+        let job = jobs.iter().find(|job| job["job_name"] == name).unwrap();
+        let targets = job["static_configs"][0]["targets"].as_array().unwrap();
+        let addrs = targets
+            .iter()
+            .map(|it| it.as_str().unwrap().parse().unwrap());
+        addrs.collect::<Vec<SocketAddr>>()
+    };
+    let metrics = |addr| support::Client::connect(addr).get("/metrics", None).text();
+    let servers = targets("kettles");
+    assert_eq!(servers.len(), 2);
+    for addr in servers {
+        let (text, zero) = (metrics(addr), "app_measurements_total 0\n");
+        assert!(!text.contains(zero), "{text}");
+        let answer = support::Client::connect(addr).get("/statistics", None);
+        let statistics: serde_json::Value = serde_json::from_str(&answer.text()).unwrap();
+        assert_eq!(statistics["statsMeasurementCount"], 20);
+    }
+    let text = metrics(targets("haproxy")[0]);
+    assert!(
+        text.contains(r#"haproxy_server_http_responses_total{proxy="servers""#),
+        "{text}"
+    );
+    // The command that the rig prints for the database.
+    let mut psql = Command::new("sh");
+    let query = "SELECT count(*) FROM pg_trigger WHERE tgname = 'check_measurement'";
+    psql.args(["-c", &format!("{} -Atc \"{query}\"", url("postgresql"))]);
+    let output = psql.output().unwrap();
+    let triggers: u32 = String::from_utf8(output.stdout)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
+    assert!(triggers >= 1);
+    running.signal("TERM");
+    running.gone();
+}
+
 /// `check` leaves out the panels of parts that do not run, and finds all others to have data.
 #[test]
 fn check_leaves_out_the_panels_of_missing_parts() {

@@ -38,6 +38,7 @@ const DOCUMENTS: &[&str] = &[
     "crates/samovar-http/README.md",
     "examples/kettles/README.md",
     "rig/README.md",
+    "rig/EXERCISE.md",
 ];
 
 /// Whether this file is a dashboard, whose texts users read.
