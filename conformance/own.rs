@@ -7,6 +7,7 @@
 //! | `/streamed` | the length of the body, which is counted while it is received |
 //! | `/chunked` | a body of unknown length, sent in chunks |
 //! | `/empty`, `/reset`, `/fresh` | 204, 205, 304 |
+//! | `/early` | 103, then 200 |
 //! | `/routed` | 200 from a router, for GET only |
 //! | `/letters` | 2000 letters, compressed if the client accepts it |
 //! | `/file` | [`FILE`], or the requested range of it |
@@ -93,6 +94,13 @@ impl Service for Echo {
             b"/reset" => Response::text(Status::RESET_CONTENT, "never sent\n"),
             b"/fresh" => {
                 Response::new(Status::NOT_MODIFIED, Body::Empty).header("ETag", "\"letters\"")
+            }
+            b"/early" => {
+                let link = ("Link", "</style.css>; rel=preload");
+                match request.inform(Status::EARLY_HINTS, &[link]) {
+                    Ok(()) => Response::text(Status::OK, "late\n"),
+                    Err(_) => Response::text(Status::INTERNAL_SERVER_ERROR, "not informed\n"),
+                }
             }
             b"/file" => file(request.head()),
             b"/ws" => {

@@ -32,7 +32,7 @@ fn no_length_where_there_is_no_content() {
     if !is_own() {
         return;
     }
-    for target in ["/empty", "/fresh"] {
+    for target in ["/empty", "/fresh", "/early"] {
         for answer in ask(request("GET", target, "")).answers {
             if answer.status != 200 {
                 assert_eq!(

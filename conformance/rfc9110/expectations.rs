@@ -69,7 +69,7 @@ fn an_old_peer_is_told_nothing() {
     // MUST ignore that expectation."
     // RFC 9110, 15.2: "Since HTTP/1.0 did not define any 1xx status codes, a server MUST NOT send a
     // 1xx response to an HTTP/1.0 client."
-    let own = is_own().then_some("/streamed");
+    let own = ["/streamed", "/early"].into_iter().filter(|_| is_own());
     for target in ["/"].into_iter().chain(own) {
         let old = expecting(target).replace("HTTP/1.1", "HTTP/1.0") + "hello";
         let statuses = ask(old).statuses();
@@ -77,5 +77,9 @@ fn an_old_peer_is_told_nothing() {
             matches!(statuses[..], [200..=999]),
             "{target}: {statuses:?}"
         );
+    }
+    if is_own() {
+        let now = "GET /early HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        assert_eq!(ask(now).statuses(), [103, 200]);
     }
 }

@@ -17,7 +17,7 @@ fn answer(session: &mut Session<u8>, stream: u32, how: u8) {
     match how & 7 {
         0 => session.respond(stream, head, true),
         1 => drop(session.reset(stream, ErrorCode::CANCEL)),
-        2 => session.send_continue(stream),
+        2 => session.inform(stream, Status::EARLY_HINTS, b"Link: x\r\n"),
         3 => session.go_away(),
         _ => {
             session.respond(stream, head, false);

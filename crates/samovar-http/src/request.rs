@@ -11,16 +11,23 @@ use std::time::Duration;
 use crate::client::{Claimant, Peer};
 use crate::extensions::Extensions;
 use crate::head::Head;
+use crate::http::{Status, Version};
 use crate::lane::Lane;
 use crate::memory::{Budget, Held};
 use crate::observer::Tag;
+use crate::proto::encode;
 use crate::proto::head::HeadIndex;
-use crate::response::Place;
+use crate::response::{Place, is_settable};
 use crate::tls::Session;
 use crate::upload::{BodyError, RequestLink};
 
 pub use self::params::Params;
 pub(crate) use self::params::{Matched, Span, Template};
+
+/// Maximum length of the interim responses to one request, in bytes.
+const INFORMED_LEN_MAX: usize = 64 * 1024;
+/// Length of the status line and the empty line of an interim response, about, in bytes.
+const STATUS_LINE_LEN: usize = 32;
 
 /// A request: its head, its body, and values attached by middleware.
 pub struct Request {
@@ -33,6 +40,8 @@ pub struct Request {
     /// The part of the request body budget that `body` uses; `None` before the first byte was
     /// added.
     held: Option<Held>,
+    /// Length of the interim responses sent so far, in bytes.
+    informed_len: usize,
     /// Number of bytes of `body` that a reader has consumed.
     pub(crate) read_len: usize,
     /// Access to the connection or stream of the request, while a handler on a worker has the
@@ -64,6 +73,7 @@ impl Request {
             session: head.session.cloned(),
             body: Vec::new(),
             held: None,
+            informed_len: 0,
             read_len: 0,
             link: None,
             extensions: Extensions::default(),
@@ -114,6 +124,51 @@ impl Request {
     /// [expects]: https://www.rfc-editor.org/rfc/rfc9110#section-10.1.1
     pub fn reader(&mut self) -> BodyReader<'_> {
         BodyReader { request: self }
+    }
+
+    /// Sends an interim response, which precedes the final one: 103 with `Link` fields, so that a
+    /// browser fetches what the page needs while the handler still computes it, or 102, so that a
+    /// proxy goes on waiting. Does nothing for HTTP/1.0 clients, which do not know interim
+    /// responses.
+    ///
+    /// ```
+    /// use samovar_http::http::Status;
+    /// use samovar_http::{Error, Request};
+    ///
+    /// fn page(request: &mut Request) -> Result<String, Error> {
+    ///     let style = ("Link", "</style.css>; rel=preload; as=style");
+    ///     request.inform(Status::EARLY_HINTS, &[style])?;
+    ///     // A database may take a second for the rest.
+    ///     Ok("<link rel=stylesheet href=/style.css>Hello\n".to_owned())
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the connection has failed. [`InvalidInput`](io::ErrorKind::InvalidInput) for a status
+    /// that is not 102 to 199, because only the engine itself sends 100 and 101; for a field that
+    /// [`Response::header`](crate::Response::header) would refuse; and beyond 64 KiB of interim
+    /// responses to one request, because a client need not read them.
+    pub fn inform(&mut self, status: Status, fields: &[(&str, &str)]) -> io::Result<()> {
+        let refused = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        if Status::interim(status.code()).is_none() {
+            return refused("not an interim status that a handler may send");
+        }
+        let mut lines = Vec::new();
+        for (name, value) in fields {
+            if !is_settable(name) || !encode::is_field_value(value.as_bytes()) {
+                return refused("not a header field that a handler may set");
+            }
+            encode::field(&mut lines, name, value.as_bytes());
+        }
+        self.informed_len += STATUS_LINE_LEN + lines.len();
+        if self.informed_len > INFORMED_LEN_MAX {
+            return refused("too many interim responses");
+        }
+        match &mut self.link {
+            Some(link) if self.index.version != Version::Http10 => link.inform(status, &lines),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the values that middleware has attached to the request.

@@ -19,6 +19,7 @@ use crate::lane::Lane;
 use crate::ws::Accepted;
 
 pub use self::channel::{SendError, Sender};
+pub(crate) use self::fields::is_settable;
 pub use self::into_response::IntoResponse;
 pub(crate) use self::later::Later;
 pub use self::later::Responder;

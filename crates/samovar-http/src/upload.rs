@@ -14,6 +14,9 @@ pub(crate) trait RequestLink: fmt::Debug + Send {
     /// Reads bytes of a streamed body; waits for the client.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
 
+    /// Sends an interim response with these field lines.
+    fn inform(&mut self, status: Status, fields: &[u8]) -> io::Result<()>;
+
     /// Waits for something other than the client: see
     /// [`BodyReader::wait`](crate::BodyReader::wait).
     fn wait(&self, is_ready: &mut dyn FnMut(Duration) -> bool) -> io::Result<()>;

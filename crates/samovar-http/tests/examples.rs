@@ -141,6 +141,18 @@ fn router() {
 }
 
 #[test]
+fn early_hints() {
+    let example = Example::start("early_hints", &[]);
+    let mut reader = Reader::new(connect(example.addr));
+    reader.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    let early = reader.next(false).unwrap();
+    let link = Some("</style.css>; rel=preload; as=style");
+    assert_eq!((early.status, early.header("link")), (103, link));
+    assert!(text(&reader.next(false).unwrap()).contains("Assam"));
+    example.check("GET /style.css", 200, "p { font-size: 200% }\n");
+}
+
+#[test]
 fn cors() {
     let example = Example::start("cors", &[]);
     let preflight = "Access-Control-Request-Method: PUT\r\n";

@@ -67,10 +67,11 @@ impl<T: Default> Session<T> {
         }
     }
 
-    /// Sends `100 Continue`, which asks the client for the request body (RFC 9110, 10.1.1).
-    pub fn send_continue(&mut self, stream: u32) {
+    /// Sends an interim response before the final one. `fields`: field lines as rendered for
+    /// HTTP/1.1. `100 Continue` asks the client for the request body (RFC 9110, 10.1.1).
+    pub fn inform(&mut self, stream: u32, status: Status, fields: &[u8]) {
         if let Some(entry) = self.streams.find(stream) {
-            let head = head::response(Status::CONTINUE.code(), b"");
+            let head = head::response(status.code(), fields);
             if entry.respond.send_informational(head).is_err() {
                 self.changes.reset = true;
             }

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   bytes ─ receive ─▶ │ frames counted │ pipe │ h2 │ ─ poll ─▶ events
-//!   bytes ◀─ output ── │ frames counted │ pipe │ h2 │ ◀─ respond, send, reset
+//!   bytes ◀─ output ── │ frames counted │ pipe │ h2 │ ◀─ inform, respond, send, reset
 //! ```
 //!
 //! * Pass received bytes to [`Session::receive`], call [`Session::poll`] until it returns `None`,

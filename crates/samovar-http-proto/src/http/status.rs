@@ -13,6 +13,11 @@ impl Status {
         (200..=999).contains(&code).then_some(Self(code))
     }
 
+    /// Creates an interim status that applications may send; `None` outside 102 to 199.
+    pub fn interim(code: u16) -> Option<Self> {
+        (102..=199).contains(&code).then_some(Self(code))
+    }
+
     /// Returns the code.
     pub fn code(self) -> u16 {
         self.0
@@ -50,6 +55,10 @@ statuses! {
     100 CONTINUE "Continue",
     /// Sent only by the engine's WebSocket handshake.
     101 SWITCHING_PROTOCOLS "Switching Protocols",
+    /// Interim status: not for a final response.
+    102 PROCESSING "Processing",
+    /// Interim status: not for a final response.
+    103 EARLY_HINTS "Early Hints",
     200 OK "OK",
     201 CREATED "Created",
     202 ACCEPTED "Accepted",

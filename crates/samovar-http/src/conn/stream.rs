@@ -62,8 +62,9 @@ pub(crate) enum StreamWork {
 /// The result of a worker's job for a stream, sent to the I/O thread.
 #[derive(Debug)]
 pub(crate) enum StreamNews {
-    /// The handler waits for the request body: send `100 Continue`.
-    Continue,
+    /// Send an interim response with these field lines: the handler has sent one, or waits for the
+    /// request body (`100 Continue`).
+    Inform(Status, Vec<u8>),
     /// The handler has read this number of bytes of the request body.
     Release(usize),
     /// The handler has sent the request back.

@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use super::patience::{self, Patience, STOP_CHECK_TIME};
 use crate::conn::Conn;
 use crate::core::Core;
+use crate::http::Status;
 use crate::proto::Refusal;
 use crate::proto::conn::{Conn as Proto, Step};
+use crate::proto::encode;
 use crate::proto::head::HeadIndex;
 use crate::sys::{self, PollFlags};
 use crate::upload::{BodyError, RequestLink};
@@ -201,6 +203,15 @@ impl RequestLink for Upload {
                 Step::Http2 => return Ok(0),
             }
         }
+    }
+
+    fn inform(&mut self, status: Status, fields: &[u8]) -> io::Result<()> {
+        let output = &mut self.conn.output;
+        encode::status_line(output, status);
+        output.extend_from_slice(fields);
+        output.extend_from_slice(b"\r\n");
+        // Bytes that the socket does not accept now are sent before the response.
+        self.conn.flush().map(drop)
     }
 
     fn wait(&self, is_ready: &mut dyn FnMut(Duration) -> bool) -> io::Result<()> {

@@ -14,6 +14,7 @@
 //! | streamed body of a route | none: an argument of [`Route::streaming`](crate::Route::streaming) | the read fails; with `?`, the response is 413 | |
 //! | [`form`](crate::Request::form) | 1000 fields; 1 MiB if streamed | 413 | a field takes more memory than its bytes |
 //! | a [`Sender`](crate::Sender)'s queue | 256 KiB | `send` waits, `try_send` fails | |
+//! | [interim responses](crate::Request::inform) to one request | 64 KiB | `inform` fails | a client need not read them while the handler runs |
 //! | chunk size line | 256 B | 400 | clients do not use chunk extensions |
 //! | trailers of a request | 8 KiB | 400 | the same as for a head |
 //! | unread rest of a body | 64 KiB | the connection is closed | reading more costs more than a new connection |

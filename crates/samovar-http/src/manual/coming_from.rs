@@ -25,6 +25,7 @@
 //! | data attached to a request | [`request.extensions()`](crate::Request::extensions) |  | `Extension` | `extensions` |
 //! | response | return it | `request.respond(200, headers, body)` | return it | return it |
 //! | deferred response | [`Response::later`](crate::Response::later) | from another place in the handler | `.await` | `.await` |
+//! | early hints (103) | [`request.inform(Status::EARLY_HINTS, …)`](crate::Request::inform) | `respond(103, …)` |  |  |
 //! | error | `Result` with [`Error`](crate::Error), and `?` | exception: 500 | `Result` | `ResponseError` |
 //! | 404, 405, 413, malformed requests, errors | [`on_error`](crate::Router::on_error) | three handlers | `fallback`, … | `default_service` |
 //! | OPTIONS | 405 with `Allow`, or [`Router::answer_options`](crate::Router::answer_options); `*`: 204 | 405 | 405, or `CorsLayer` | 404, or `Cors` |

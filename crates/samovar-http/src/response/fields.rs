@@ -5,6 +5,12 @@ use crate::proto::encode;
 /// The fields that the engine writes itself.
 const ENGINE_FIELDS: [&str; 4] = ["content-length", "transfer-encoding", "connection", "date"];
 
+/// Returns whether a handler may set a field with this name.
+pub(crate) fn is_settable(name: &str) -> bool {
+    let is_own = |field: &&str| name.eq_ignore_ascii_case(field);
+    encode::is_field_name(name) && !ENGINE_FIELDS.iter().any(|field| is_own(field))
+}
+
 /// Appends a header field set by the application.
 ///
 /// # Panics
@@ -14,10 +20,7 @@ const ENGINE_FIELDS: [&str; 4] = ["content-length", "transfer-encoding", "connec
 #[track_caller]
 pub(crate) fn add(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     assert!(
-        encode::is_field_name(name)
-            && !ENGINE_FIELDS
-                .iter()
-                .any(|field| name.eq_ignore_ascii_case(field)),
+        is_settable(name),
         "{name:?} is not a header field a handler may set"
     );
     assert!(

@@ -117,7 +117,7 @@ pub(in crate::io) fn on_news<S: Service>(
     news: StreamNews,
 ) {
     match news {
-        StreamNews::Continue => conn.session.send_continue(stream),
+        StreamNews::Inform(status, fields) => conn.session.inform(stream, status, &fields),
         StreamNews::Release(len) => conn.session.release(stream, len),
         StreamNews::SentBack(request) => {
             conn.handler_count = conn.handler_count.saturating_sub(1);

@@ -127,7 +127,7 @@ fn receive_body<S: Service>(
                 entry.request = Some(request);
             }
             if expects_continue {
-                conn.session.send_continue(stream);
+                conn.session.inform(stream, Status::CONTINUE, b"");
             }
         }
         Intake::Streamed(_) => {

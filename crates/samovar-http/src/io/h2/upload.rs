@@ -10,6 +10,7 @@ use crate::client::Peer;
 use crate::conn::{StreamNews, StreamRef};
 use crate::core::Core;
 use crate::exec::patience::{self, Patience, STOP_CHECK_TIME};
+use crate::http::Status;
 use crate::upload::RequestLink;
 
 /// Number of bytes that a handler reads before the client's window is opened by that number. An
@@ -74,7 +75,8 @@ impl StreamLink {
         // RFC 9110, 10.1.1: no byte of the body has arrived, so the client waits for `100
         // Continue`.
         if std::mem::take(&mut self.expects_continue) {
-            self.core.send_news(self.stream, StreamNews::Continue);
+            let news = StreamNews::Inform(Status::CONTINUE, Vec::new());
+            self.core.send_news(self.stream, news);
         }
         let core = Arc::clone(&self.core);
         let mut waiting = self.patience.wait(&core, self.peer, self.stream.lane);
@@ -117,6 +119,12 @@ impl RequestLink for StreamLink {
                 None => state = self.wait(&inflow, state)?,
             }
         }
+    }
+
+    fn inform(&mut self, status: Status, fields: &[u8]) -> io::Result<()> {
+        let news = StreamNews::Inform(status, fields.to_vec());
+        self.core.send_news(self.stream, news);
+        Ok(())
     }
 
     fn wait(&self, is_ready: &mut dyn FnMut(Duration) -> bool) -> io::Result<()> {
