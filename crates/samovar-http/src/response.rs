@@ -362,10 +362,24 @@ impl Response {
     #[must_use]
     #[track_caller]
     pub fn set_header(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
+        self = self.remove_header(name);
+        self.header(name, value)
+    }
+
+    /// Removes all header fields of this name, compared case-insensitively.
+    #[must_use]
+    pub fn remove_header(mut self, name: &str) -> Self {
         let lines = self.fields.split_inclusive(|byte| *byte == b'\n');
         let others = lines.filter(|line| !is_field_of(line, name));
         self.fields = others.flatten().copied().collect();
-        self.header(name, value)
+        self
+    }
+
+    /// Replaces the status.
+    #[must_use]
+    pub fn with_status(mut self, status: Status) -> Self {
+        self.status = status;
+        self
     }
 
     /// Excludes the body from [compression](crate::compress). For bodies that contain both a secret
@@ -436,6 +450,18 @@ mod tests {
             response.fields.escape_ascii().to_string(),
             expected.escape_ascii().to_string()
         );
+    }
+
+    #[test]
+    fn middleware_can_remove_fields_and_replace_the_status() {
+        let response = Response::text(Status::OK, "gone")
+            .header("X-A", "1")
+            .header("x-a", "2")
+            .remove_header("X-a")
+            .with_status(Status::GONE);
+        assert_eq!(response.status(), Status::GONE);
+        assert!(!response.has_header("x-a"));
+        assert!(response.has_header("content-type"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -180,6 +180,22 @@ fn any_thread_can_send_and_close() {
     socket.send("x");
     socket.close(CloseCode::NORMAL, "x");
     assert_eq!(socket.try_send("x"), Err(SendError::Closed));
+}
+
+#[test]
+fn an_aborted_socket_is_reset_without_a_close_frame() {
+    for path in ["/worker", "/inline"] {
+        let fixture = record(Duration::ZERO, plain);
+        let mut client = Client::open(fixture.addr, path);
+        let socket = fixture.socket();
+        fixture.expect("open");
+        socket.abort();
+        assert_eq!(socket.try_send("x"), Err(SendError::Closed));
+        fixture.expect("close 1006 false");
+        let end = client.connection.stream.read(&mut [0; 9]);
+        assert_eq!(end.unwrap_err().kind(), ErrorKind::ConnectionReset);
+        socket.abort();
+    }
 }
 
 #[test]

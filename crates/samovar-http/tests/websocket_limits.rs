@@ -104,9 +104,12 @@ fn a_full_queue_refuses_messages_and_then_closes_the_socket() {
     }
     assert_eq!(socket.try_send(&message), Err(SendError::Full));
     assert!(socket.is_open());
+    let queued_len = socket.queued_len();
+    assert!((LEN_MAX - message.len()..=LEN_MAX).contains(&queued_len));
     for _ in 0..sent {
         client.expect_text(&message);
     }
+    assert_eq!(socket.queued_len(), 0);
     // The client has read everything, so the queue has capacity again. Now test the method that
     // closes the socket.
     while socket.try_send(&message).is_ok() {}

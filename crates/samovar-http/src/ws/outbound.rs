@@ -90,6 +90,8 @@ pub(crate) struct Outbound {
     pub(crate) is_corked: bool,
     /// Number of bytes written so far.
     pub(crate) moved_len: u64,
+    /// Whether the application has aborted the socket, so that the I/O thread ends the connection.
+    is_aborted: bool,
     /// Time at which the server's close frame was queued; `None` before that.
     pub(crate) closing_since: Option<Instant>,
 }
@@ -97,6 +99,18 @@ pub(crate) struct Outbound {
 impl Outbound {
     pub(super) fn is_open(&self) -> bool {
         self.phase == Phase::Open
+    }
+
+    pub(super) fn queued_len(&self) -> usize {
+        self.queued_len
+    }
+
+    /// Lets the I/O thread reset the connection when it next writes the queue.
+    pub(super) fn abort(&mut self) {
+        if self.phase != Phase::Ended {
+            self.phase = Phase::Closing;
+            self.is_aborted = true;
+        }
     }
 
     /// Checks that the queue accepts `len` more bytes.
@@ -219,6 +233,10 @@ impl Outbound {
     fn write_queue(&mut self, scratch: &mut Vec<u8>) -> io::Result<Flushed> {
         self.is_corked = false;
         self.is_blocked = false;
+        if self.is_aborted {
+            let text = "the application has aborted the socket";
+            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, text));
+        }
         let Some(transport) = &mut self.transport else {
             return Ok(Flushed::Blocked);
         };

@@ -152,6 +152,23 @@ impl Socket {
         self.outbound().close(Some((code, reason)));
     }
 
+    /// Ends the socket at once, without a close frame: drops queued messages and resets the
+    /// connection. For a peer whose messages are not trusted any more. The handler gets a close
+    /// event that is not [clean](super::Closed::is_clean).
+    pub fn abort(&self) {
+        self.outbound().abort();
+        if let Some(waker) = self.0.waker.get() {
+            waker.wake();
+        }
+    }
+
+    /// Returns the number of bytes that are queued for the peer; see
+    /// [`Limits::outbound_len_max`](super::Limits::outbound_len_max). A sender that can leave
+    /// messages out does so while the peer is behind.
+    pub fn queued_len(&self) -> usize {
+        self.outbound().queued_len()
+    }
+
     // Methods for the engine.
 
     pub(crate) fn outbound(&self) -> MutexGuard<'_, Outbound> {
