@@ -88,7 +88,10 @@ pub fn parse(payload: &[u8]) -> Result<Option<(CloseCode, Cow<'_, str>)>, Failur
 
 /// Returns the payload of a close frame. A long reason is truncated at a character boundary.
 pub fn payload(code: CloseCode, reason: &str) -> Vec<u8> {
-    let end = reason.floor_char_boundary(REASON_LEN_MAX);
+    let mut end = REASON_LEN_MAX.min(reason.len());
+    while !reason.is_char_boundary(end) {
+        end = end.saturating_sub(1);
+    }
     let reason = reason.as_bytes().get(..end).unwrap_or_default();
     [&code.number().to_be_bytes()[..], reason].concat()
 }

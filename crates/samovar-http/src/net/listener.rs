@@ -1,7 +1,7 @@
 //! Listening sockets.
 
 use std::ffi::OsStr;
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
 use std::net::SocketAddr;
@@ -12,6 +12,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
@@ -298,9 +299,9 @@ fn lock_directory(path: &Path) -> Option<File> {
     let directory = File::open(parent.unwrap_or(Path::new("."))).ok()?;
     let start = Instant::now();
     loop {
-        match directory.try_lock() {
+        match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Some(directory),
-            Err(TryLockError::WouldBlock) if start.elapsed() < LOCK_TIME => {
+            Err(Errno::WOULDBLOCK) if start.elapsed() < LOCK_TIME => {
                 std::thread::sleep(Duration::from_millis(1));
             }
             Err(_) => return None,
