@@ -14,7 +14,7 @@ PORT ?= 5000
 XTASK = cargo run --quiet --package xtask --
 SUDO = $(if $(filter-out 0,$(shell id -u)),sudo)
 
-.PHONY: serve demo-workspaces test quick check setup setup-test sample bootstrap fmt clippy test-rust doc deny advisories tidy suites autobahn instructions chaos fuzz bench rig-check
+.PHONY: serve demo-workspaces test quick check setup setup-test sample bootstrap fmt clippy test-rust doc deny advisories tidy crates suites autobahn instructions chaos fuzz bench rig-check
 .NOTPARALLEL:
 
 ## Builds the server and serves this machine's store, or a sample store where it has none.
@@ -34,7 +34,7 @@ quick: bootstrap
 	@$(XTASK) quick
 
 ## Every check, on a machine where nothing is missing.
-check: fmt clippy doc deny tidy test-rust chaos instructions suites autobahn fuzz
+check: fmt clippy crates doc deny tidy test-rust chaos instructions suites autobahn fuzz
 
 setup: bootstrap
 	@$(XTASK) setup
@@ -73,6 +73,10 @@ advisories: setup-test
 
 tidy:
 	@$(XTASK) tidy
+
+## The engine with each set of its features, and as a registry would get it.
+crates:
+	@$(XTASK) crates
 
 ## Conformance suites of other projects, as far as they are here.
 suites:

@@ -15,11 +15,13 @@ mod bench;
 mod book;
 mod chaos;
 mod command;
+mod crates;
 mod deb;
 mod demo_workspaces;
 mod fuzz;
 mod instructions;
 mod newer_nix;
+
 mod quick;
 mod sample;
 mod serve;
@@ -64,6 +66,8 @@ usage: xtask TASK [ARGUMENT...]
   quick [BASE]                     check what has changed since a Git revision, by default the
                                    upstream branch: formatting, rules, clippy, unit tests of the
                                    changed packages and of those above them, changed test programs
+  crates                           compile the engine with each set of its features, and package it
+                                   as for a registry
   tidy                             check the rules that no other tool checks
   rooms                            count the modules at the top level of each crate, and the imports
                                    between them
@@ -129,6 +133,7 @@ fn run_task(words: &[&str]) -> Result<()> {
         ["test", names @ ..] => test_run::run(names),
         ["quick"] => quick::run(None),
         ["quick", base] if !base.starts_with('-') => quick::run(Some(base)),
+        ["crates"] => crates::check(),
         ["tidy"] => tidy::check(&repository()),
         ["rooms"] => tidy::print_rooms(&repository()),
         [] => bail!("no task given\n\n{USAGE}"),

@@ -1,6 +1,6 @@
 //! `quick`: the checks of a change, in a few minutes: formatting, the rules of `tidy`, clippy, the
 //! unit tests of the changed packages and of those that depend on them, and the changed test
-//! programs.
+//! programs; after a change of the engine, its features and packages, too.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use anyhow::Result;
 use cargo_metadata::{Metadata, MetadataCommand};
 
 use crate::command::{output, progress, repository, run as run_command};
-use crate::{test_run, tidy};
+use crate::{crates, test_run, tidy};
 
 /// Runs the checks of what has changed since the Git revision `base`. `None`: the upstream branch,
 /// or the last commit if the branch has no upstream.
@@ -36,6 +36,12 @@ pub(crate) fn run(base: Option<&str>) -> Result<()> {
         "-D",
         "warnings",
     ])?;
+    if packages
+        .iter()
+        .any(|one| one.ends_with("crates/samovar-http"))
+    {
+        crates::check()?;
+    }
     test_run::run_chosen(&packages, &tests)
 }
 

@@ -5,7 +5,8 @@
 //! through every part, split the input at any byte, and fuzz it.
 //!
 //! * [`h1`]: HTTP/1.1 and 1.0. [`h1::conn::Conn`] holds the state of a connection.
-//! * [`h2`]: HTTP/2. `h2::Session` holds the streams of a connection.
+//! * `h2`: HTTP/2, with the feature `http2`, on by default. `h2::Session` holds the streams of a
+//!   connection.
 //! * [`ws`]: WebSocket handshakes, frames and messages.
 //! * [`http`]: methods, status codes and header values, shared by the protocols and by handlers.
 //!
@@ -31,6 +32,12 @@
 #![forbid(unsafe_code)]
 
 pub mod h1;
+#[cfg(feature = "http2")]
 pub mod h2;
 pub mod http;
 pub mod ws;
+
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -68,11 +68,19 @@
 //! both directions can have any size within configured limits, with back-pressure. For logs and
 //! metrics, the server reports events to an [`Observer`].
 //!
-//! The Cargo features `compression` and `signals` ([`stop_signal`]) are on by default; they add
-//! dependencies.
+//! The Cargo features `compression`, `http2`, `signals` (`stop_signal`) and `tls` are on by
+//! default. They add dependencies: without them, a program has a third of the crates and needs no C
+//! compiler.
 //! The crate has no client, HTTP/3, templates, JSON, sessions or database access.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(feature = "http2"),
+    expect(
+        dead_code,
+        reason = "what only streams of HTTP/2 need is left in place"
+    )
+)]
 
 pub mod http;
 pub mod manual;
@@ -88,6 +96,9 @@ mod error;
 mod escaped;
 mod exec;
 mod extensions;
+#[cfg(not(feature = "http2"))]
+#[path = "no_h2.rs"]
+mod h2;
 pub mod handover;
 mod head;
 mod io;
@@ -108,11 +119,16 @@ mod signals;
 mod sync;
 mod sys;
 mod threads;
+#[cfg(feature = "tls")]
 pub mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "no_tls.rs"]
+mod tls;
 mod upgrade;
 mod upload;
 pub mod ws;
 
+#[cfg(feature = "http2")]
 use samovar_http_proto::h2;
 
 pub use body::{Batch, Progress, Source};
@@ -120,6 +136,7 @@ pub use client::{Claimant, Peer, PeerName, UnixPeer};
 pub use error::Error;
 pub use exec::lend_slot;
 pub use extensions::Extensions;
+pub use h2::Abuse;
 pub use head::Head;
 pub use jobs::Unfinished;
 pub use limits::Limits;
@@ -133,7 +150,6 @@ pub use response::{
 pub use route::{Next, Route, Router, with};
 pub use samovar_http_proto::h1::Refusal;
 pub use samovar_http_proto::h1::head::HeadLimits;
-pub use samovar_http_proto::h2::Abuse;
 pub use server::{Builder, Load, Server};
 pub use service::{Intake, Service};
 #[cfg(feature = "signals")]

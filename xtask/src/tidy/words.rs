@@ -35,6 +35,7 @@ const DOCUMENTS: &[&str] = &[
     "SECURITY.md",
     "ARCHITECTURE.md",
     "docs/book/",
+    "crates/samovar-http-proto/README.md",
     "crates/samovar-http/README.md",
     "examples/kettles/README.md",
     "rig/README.md",

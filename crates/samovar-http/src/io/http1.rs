@@ -224,7 +224,7 @@ fn serve<S: Service>(cx: &mut Context<S>, conn: &mut Conn, input: &[u8]) -> Opti
                 break None;
             }
             Step::Http2 => {
-                if conn.answered_count == 0 {
+                if cfg!(feature = "http2") && conn.answered_count == 0 {
                     conn.input.extend_from_slice(rest);
                     return Some(Next::Http2);
                 }

@@ -6,6 +6,10 @@ mod clock;
 mod context;
 mod eviction;
 mod gather;
+#[cfg(feature = "http2")]
+mod h2;
+#[cfg(not(feature = "http2"))]
+#[path = "no_h2.rs"]
 mod h2;
 mod handshake;
 mod http1;

@@ -395,10 +395,10 @@ impl<S: Service> IoThread<S> {
                 None => self.forget(key),
             },
             Next::Close => self.close(conn),
-            Next::Http2 => {
-                let (conn, next) = h2::start(&mut self.cx, *conn);
-                self.settle_h2(conn, next);
-            }
+            Next::Http2 => match h2::start(&mut self.cx, conn) {
+                Ok((conn, next)) => self.settle_h2(conn, next),
+                Err(conn) => self.close(conn),
+            },
             Next::Handle(request) => {
                 conn.left_at = self.cx.now;
                 if request.is_inline {

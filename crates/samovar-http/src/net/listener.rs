@@ -182,6 +182,7 @@ impl Listener {
     }
 
     /// Enables TLS.
+    #[cfg(feature = "tls")]
     #[must_use]
     pub fn tls(mut self, config: TlsConfig) -> Self {
         self.tls = Some(config);

@@ -224,7 +224,10 @@ impl TlsBuilder {
         server.session_storage = ServerSessionMemoryCache::new(SESSION_COUNT_MAX);
         server.ticketer = ring::Ticketer::new().map_err(refused)?;
         server.max_early_data_size = 0;
-        server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        server.alpn_protocols = vec![b"http/1.1".to_vec()];
+        if cfg!(feature = "http2") {
+            server.alpn_protocols.insert(0, b"h2".to_vec());
+        }
         Ok(Loaded {
             server: Arc::new(server),
             certificates,

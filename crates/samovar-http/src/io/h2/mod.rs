@@ -40,13 +40,17 @@ const READ_COUNT: usize = 4;
 const TURN_LEN: u64 = 4 << 20;
 
 /// Converts a connection that uses HTTP/2 to an [`H2Conn`], together with its input so far.
-pub(super) fn start<S: Service>(cx: &mut Context<S>, mut conn: Conn) -> (Box<H2Conn>, Stay) {
+/// Never fails; without HTTP/2, this function returns the connection unchanged.
+pub(super) fn start<S: Service>(
+    cx: &mut Context<S>,
+    mut conn: Box<Conn>,
+) -> Result<(Box<H2Conn>, Stay), Box<Conn>> {
     let limits = &cx.shared.limits;
     let mut session = Session::new(limits.streams_max, &limits.head, cx.now);
     session.receive(&std::mem::take(&mut conn.input), cx.now);
-    let mut conn = Box::new(H2Conn::new(conn, session, cx.now));
+    let mut conn = Box::new(H2Conn::new(*conn, session, cx.now));
     let next = step(cx, &mut conn, Edges::default());
-    (conn, next)
+    Ok((conn, next))
 }
 
 /// Aborts a connection and all its streams.

@@ -1,0 +1,64 @@
+//! `crates`: the checks of the crates that are meant for other programs, too: each set of their
+//! features compiles without warnings, and `cargo package` accepts them.
+
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::command::{progress, repository, run as run_command};
+
+/// The crates, each before those that depend on it.
+const CRATES: [&str; 2] = ["samovar-http-proto", "samovar-http"];
+
+/// Features of `samovar-http` that replace a module by another one, each with and without the
+/// other.
+const SETS: [&str; 4] = ["", "tls", "http2", "tls,http2"];
+
+/// Features of `samovar-http` that only add modules.
+const ADDED: &str = "compression,signals";
+
+pub(crate) fn check() -> Result<()> {
+    for set in SETS {
+        for features in [set.to_owned(), format!("{set},{ADDED}")] {
+            progress(&format!("samovar-http with the features [{features}]"));
+            check_with("samovar-http", &features)?;
+        }
+    }
+    check_with("samovar-http-proto", "")?;
+    package()
+}
+
+/// Compiles a library with these features only. Clippy, because its warnings can be errors without
+/// another build of all dependencies.
+fn check_with(package: &str, features: &str) -> Result<()> {
+    cargo(&[
+        "clippy",
+        "--quiet",
+        "--package",
+        package,
+        "--lib",
+        "--no-default-features",
+        "--features",
+        features,
+        "--",
+        "--deny",
+        "warnings",
+    ])
+}
+
+/// Makes the files that a registry would get, without building what is in them.
+fn package() -> Result<()> {
+    let mut words = vec![
+        "package",
+        "--quiet",
+        "--no-verify",
+        "--allow-dirty",
+        "--offline",
+    ];
+    words.extend(CRATES.iter().flat_map(|name| ["--package", name]));
+    cargo(&words)
+}
+
+fn cargo(words: &[&str]) -> Result<()> {
+    run_command(Command::new("cargo").args(words).current_dir(repository()))
+}
