@@ -1,5 +1,6 @@
 //! Errors of handlers.
 
+use std::any::Any;
 use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt;
@@ -12,9 +13,11 @@ use crate::upload::BodyError;
 ///
 /// `?` converts any [`std::error::Error`] to a 500 that does not reveal the cause: the client gets
 /// "Internal Server Error", and the cause goes to [`Router::on_error`] and to the
-/// [`Observer`](crate::Observer). Errors caused by the client keep their status, even if another
-/// error wraps them as its [source](StdError::source): a request body that is too large (413), too
-/// slow (408) or incomplete (400), or a malformed form.
+/// [`Observer`](crate::Observer). It also converts `Box<dyn std::error::Error + Send + Sync>`,
+/// `anyhow::Error`, and texts. Errors caused by the client keep their status, even if another error
+/// wraps them as its [source](StdError::source): a request body that is too large (413), too slow
+/// (408) or incomplete (400), or a malformed form. Inside of an `anyhow::Error` without context,
+/// they keep it only with the Cargo feature `anyhow`.
 ///
 /// To report a client error, a handler returns [`Error::new`], or just a [`Status`].
 ///
@@ -76,19 +79,27 @@ impl Error {
     }
 }
 
-impl<E: StdError + Send + Sync + 'static> From<E> for Error {
+impl<E: Into<Box<dyn StdError + Send + Sync>> + 'static> From<E> for Error {
     /// Converts a cause to a 500. Two kinds of causes have a status of their own: a [`Status`],
     /// whose reason phrase becomes the message, and an error that the client has caused.
     fn from(cause: E) -> Self {
-        let error: &(dyn StdError + 'static) = &cause;
-        if let Some(status) = error.downcast_ref::<Status>() {
+        let any: &dyn Any = &cause;
+        if let Some(status) = any.downcast_ref::<Status>() {
             return Self::new(*status, status.reason());
         }
-        let mut own = match client_fault(&cause) {
+        // The box made of an `anyhow::Error` hides the type of the outermost error.
+        #[cfg(feature = "anyhow")]
+        let fault = any
+            .downcast_ref::<anyhow::Error>()
+            .and_then(|error| client_fault(error.as_ref()));
+        #[cfg(not(feature = "anyhow"))]
+        let fault = None;
+        let cause = cause.into();
+        let mut own = match fault.or_else(|| client_fault(&*cause)) {
             Some((status, text)) => Self::new(status, text),
             None => Self::from(Status::INTERNAL_SERVER_ERROR),
         };
-        own.0.cause = Some(Box::new(cause));
+        own.0.cause = Some(cause);
         own
     }
 }
@@ -100,6 +111,9 @@ fn client_fault(error: &(dyn StdError + 'static)) -> Option<(Status, String)> {
     while let Some(error) = next {
         if let Some(error) = error.downcast_ref::<BodyError>() {
             return Some((error.status(), error.to_string()));
+        }
+        if let Some(status) = error.downcast_ref::<Status>() {
+            return Some((*status, status.reason().to_owned()));
         }
         // For an I/O error, `source` skips the error wrapped directly inside, so unwrap that error
         // first.
@@ -173,5 +187,40 @@ mod tests {
         );
         let incomplete = io::Error::from(BodyError::Incomplete);
         assert_eq!(Error::from(incomplete).status(), Status::BAD_REQUEST);
+    }
+
+    #[test]
+    fn boxed_errors_and_texts_are_causes() {
+        fn fails(what: &str) -> Result<(), Error> {
+            match what {
+                "box" => Err(Box::<dyn StdError + Send + Sync>::from("boxed"))?,
+                "status" => Err(Box::<dyn StdError + Send + Sync>::from(Status::NOT_FOUND))?,
+                "text" => Err("a text")?,
+                _ => Err(format!("not {what}"))?,
+            }
+            Ok(())
+        }
+        let fails = |what| fails(what).unwrap_err().to_string();
+        assert_eq!(fails("box"), "500 Internal Server Error: boxed");
+        assert_eq!(fails("status"), "404 Not Found: 404");
+        assert_eq!(fails("text"), "500 Internal Server Error: a text");
+        assert_eq!(fails("so"), "500 Internal Server Error: not so");
+    }
+
+    #[cfg(feature = "anyhow")]
+    #[test]
+    fn a_client_error_keeps_its_status_inside_of_anyhow() {
+        let too_large = || io::Error::from(BodyError::Refused(Refusal::BodyTooLarge));
+        let plain = anyhow::Error::from(too_large());
+        assert_eq!(Error::from(plain).status(), Status::CONTENT_TOO_LARGE);
+        let within = anyhow::Error::from(too_large()).context("while receiving");
+        assert_eq!(Error::from(within).status(), Status::CONTENT_TOO_LARGE);
+        let status = anyhow::Error::from(Status::CONFLICT);
+        assert_eq!(Error::from(status).status(), Status::CONFLICT);
+        let own = anyhow::anyhow!("no tea").context("while serving");
+        assert_eq!(
+            Error::from(own).to_string(),
+            "500 Internal Server Error: while serving: no tea"
+        );
     }
 }

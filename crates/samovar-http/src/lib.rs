@@ -143,7 +143,7 @@ pub use limits::Limits;
 pub use net::listener::Listener;
 pub use net::wake::Waker;
 pub use observer::{End, Exchange, Incident, Observer, Tag};
-pub use request::{BodyReader, Params, Request};
+pub use request::{BodyReader, Params, Request, RequestBuilder};
 pub use response::{
     Body, Inline, IntoResponse, Prepared, Reply, Responder, Response, SendError, Sender, Turn,
 };

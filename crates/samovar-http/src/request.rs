@@ -1,5 +1,6 @@
 //! Owned requests, which handlers receive.
 
+mod builder;
 mod form;
 mod params;
 
@@ -21,6 +22,7 @@ use crate::response::{Place, is_settable};
 use crate::tls::Session;
 use crate::upload::{BodyError, RequestLink};
 
+pub use self::builder::RequestBuilder;
 pub use self::params::Params;
 pub(crate) use self::params::{Matched, Span, Template};
 
@@ -63,6 +65,22 @@ pub struct Request {
 }
 
 impl Request {
+    /// Builds a request without a connection, for a call of a handler or of
+    /// [`Router::answer`](crate::Router::answer) in a test.
+    ///
+    /// ```
+    /// use samovar_http::Request;
+    ///
+    /// fn greet(request: &mut Request) -> String {
+    ///     format!("Hello, {}\n", request.query().get("name").unwrap_or("you"))
+    /// }
+    /// let mut request = Request::builder("GET", "/hello?name=Ada").build();
+    /// assert_eq!(greet(&mut request), "Hello, Ada\n");
+    /// ```
+    pub fn builder(method: &str, target: &str) -> RequestBuilder {
+        RequestBuilder::new(method, target)
+    }
+
     /// Creates an owned copy of a request head, to be handled in this place.
     pub(crate) fn of(head: Head<'_>, place: impl Into<Place>, tag: Tag) -> Self {
         let Place { lane, claimant } = place.into();

@@ -1,5 +1,6 @@
 //! Responses and their bodies.
 
+pub(crate) mod alone;
 mod channel;
 mod fields;
 pub(crate) mod into_response;
@@ -410,6 +411,37 @@ impl Response {
     /// Returns the body.
     pub fn body(&self) -> &Body {
         &self.body
+    }
+
+    /// Iterates over the header fields set so far, in order: names as set, and values. The engine
+    /// adds its own fields later.
+    pub fn headers(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        let lines = self.fields.split(|byte| *byte == b'\n');
+        lines.filter_map(|line| {
+            let colon = line.iter().position(|byte| *byte == b':')?;
+            let (name, value) = line.split_at(colon);
+            let name = std::str::from_utf8(name).ok()?;
+            Some((name, value[1..].trim_ascii()))
+        })
+    }
+
+    /// Returns the value of the first header field with this name, compared case-insensitively, as
+    /// text; `None` if there is no such field, or if its value is not UTF-8.
+    pub fn header_text(&self, name: &str) -> Option<&str> {
+        let (_, value) = self
+            .headers()
+            .find(|(field, _)| field.eq_ignore_ascii_case(name))?;
+        std::str::from_utf8(value).ok()
+    }
+
+    /// Reads the body into memory, for tests. Blocks until the body is complete; a
+    /// [`channel`](Body::channel) is complete when its sender finishes.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the source of the body.
+    pub fn into_bytes(self) -> io::Result<Vec<u8>> {
+        alone::read(self.body)
     }
 }
 

@@ -7,7 +7,7 @@
 //! | handlers that block at the same time | 512; [`Router::workers`](crate::Router::workers) sets a maximum | `workerThreads`, 10 per core | 512 (`max_blocking_threads`) | 512 (`worker_max_blocking_threads`) |
 //! | long wait beyond that maximum | [`lend_slot`](crate::lend_slot), or [`Response::later`](crate::Response::later) | more `workerThreads` | `.await` | `.await` |
 //! | response without a thread switch | [`Route::inline`](crate::Route::inline) |  | always | always |
-//! | state | [`with(&app, App::method)`](crate::with), or captured by a closure | globals, closures | `State` | `web::Data` |
+//! | state | [`with(&app, App::method)`](crate::with), [`wrap_with`](crate::Router::wrap_with), or captured by a closure | globals, closures | `State` | `web::Data` |
 //! | route | `.get("/u/{name}", h)` | `router.get("/u/@name", h)` | `.route("/u/{name}", get(h))` | `#[get("/u/{name}")]` |
 //! | a method of any name | [`Route::new("PURGE", "/u/{name}", h)`](crate::Route::new) | `router.addRoute("PURGE", …)` | `on(MethodFilter…)`, standard ones only | `web::method` |
 //! | which route wins | the most specific | the first | the most specific | the first |
@@ -43,4 +43,5 @@
 //! | HTTP/2 | yes |  | yes | yes |
 //! | metrics | [`Observer`](crate::Observer), [`Server::load`](crate::Server::load) |  | layers | middleware |
 //! | log | [`Observer`](crate::Observer) | `logHandler` | tracing | `Logger` |
+//! | test without a socket | [`Router::answer`](crate::Router::answer), [`Request::builder`](crate::Request::builder) |  | `oneshot` | `test::call_service` |
 //! | stopping the server | [`Router::serve_until`](crate::Router::serve_until), [`Server::drain`](crate::Server::drain) | `server.close()` | `with_graceful_shutdown` | `shutdown_timeout` |

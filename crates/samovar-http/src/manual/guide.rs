@@ -5,9 +5,11 @@
 //! A handler is a function from `&mut Request` to any type that implements
 //! [`IntoResponse`](crate::IntoResponse). It runs on a worker thread, so it may wait for a
 //! database, a file or a lock. [`with`](crate::with) passes shared state to it; closures can
-//! capture state, too.
+//! capture state, too. Middleware gets shared state by
+//! [`Router::wrap_with`](crate::Router::wrap_with).
 //!
-//! `?` converts any other error to an [`Error`](crate::Error): the client gets 500 without the
+//! `?` converts any other error, also an `anyhow::Error` or a boxed error, to an
+//! [`Error`](crate::Error): the client gets 500 without the
 //! cause, which only the error handler and the log get. If the client caused the error, the handler
 //! must set the status, such as 400 for a malformed number in this example:
 //!
@@ -131,6 +133,23 @@
 //!
 //! Texts of 860 bytes or more are compressed for clients that accept it. Exclude pages that contain
 //! both a secret and text from the request: see [`compress`](crate::compress).
+//!
+//! # Tests
+//!
+//! A handler is a function, so a test can call it with a request made by
+//! [`Request::builder`](crate::Request::builder). [`Router::answer`](crate::Router::answer) calls a
+//! whole router without a socket: middleware, the handler, and the error handler.
+//! [`Response::into_bytes`](crate::Response::into_bytes) reads the body of any kind.
+//!
+//! ```
+//! use samovar_http::{Request, Router};
+//!
+//! let router = Router::new().get("/hello/{name}", |request: &mut Request| {
+//!     format!("Hello, {}\n", request.param("name").unwrap_or_default())
+//! });
+//! let response = router.answer(Request::builder("GET", "/hello/Ada").build());
+//! assert_eq!(response.into_bytes().unwrap(), b"Hello, Ada\n");
+//! ```
 //!
 //! # Graceful shutdown
 //!

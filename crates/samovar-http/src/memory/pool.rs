@@ -30,6 +30,13 @@ pub(crate) struct Buffer {
     pool: Arc<BufferPool>,
 }
 
+impl Default for BufferPool {
+    /// Creates a pool without a budget, which allocates small buffers and keeps none.
+    fn default() -> Self {
+        Self::new(0, 0)
+    }
+}
+
 impl BufferPool {
     pub(crate) fn new(budget_len: usize, free_max: usize) -> Self {
         Self {

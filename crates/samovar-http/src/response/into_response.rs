@@ -17,6 +17,25 @@ use crate::http::Status;
 /// | `(Status, value)` | the response of `value` with that status |
 /// | `Option` | the response of the value; [`Error`] 404 for `None` |
 /// | `Result<_, Error>` | the same; for an `Err`, see [`Router::on_error`](crate::Router::on_error) |
+///
+/// A function that returns another type is no handler, and the compiler names the types above. Three
+/// cases are frequent:
+///
+/// * An `async fn` returns a future. Remove `async`: a handler may block.
+/// * `Result<_, std::io::Error>`, or another error type. Return `Result<_, Error>`: `?` converts
+///   other errors.
+/// * A value for JSON. Return `samovar_web::Json(value)`, or the result of
+///   [`Response::json`].
+#[diagnostic::on_unimplemented(
+    message = "a handler cannot return `{Self}`",
+    label = "this handler returns `{Self}`",
+    note = "a handler returns a `Response`, `&'static str`, `String`, `Vec<u8>`, `()`, `Status`, \
+            `(Status, _)`, `Option<_>` or `Result<_, samovar_http::Error>`",
+    note = "if it is an `async fn`, remove `async`: a handler is a plain function and may block",
+    note = "if its error type is another one, return `Result<_, samovar_http::Error>`: `?` \
+            converts errors",
+    note = "if it is a value for JSON, return `samovar_web::Json(value)` or `Response::json(…)`"
+)]
 pub trait IntoResponse {
     /// Converts the value.
     ///

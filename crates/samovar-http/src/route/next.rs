@@ -1,5 +1,6 @@
 //! Middleware, and handlers with shared state.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -36,7 +37,7 @@ impl Next<'_> {
             self.route_wraps = rest;
             return first(request, self);
         }
-        self.router.answer(&self.target, request)
+        self.router.reach(&self.target, request)
     }
 }
 
@@ -67,15 +68,54 @@ impl fmt::Debug for Next<'_> {
 /// let counter = Arc::new(Counter::default());
 /// let router = Router::new().post("/count", with(&counter, Counter::add));
 /// ```
-pub fn with<T, F, R>(
-    state: &Arc<T>,
+///
+/// The method may also take `&Arc<Self>`, for values that outlive the request, such as the handler
+/// of a WebSocket:
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use samovar_http::{Request, Router, with};
+/// struct Chat;
+///
+/// impl Chat {
+///     fn enter(self: &Arc<Self>, _: &mut Request) -> &'static str {
+///         let for_the_socket = Arc::clone(self);
+///         # drop(for_the_socket);
+///         "entered\n"
+///     }
+/// }
+/// let router = Router::new().get("/chat", with(&Arc::new(Chat), Chat::enter));
+/// ```
+///
+/// A closure names the type of its first argument: `|chat: &Chat, request: &mut Request| …`.
+/// [`Router::wrap_with`] is the same for middleware.
+pub fn with<S, T, F, R>(
+    state: &Arc<S>,
     handler: F,
-) -> impl Fn(&mut Request) -> R + Send + Sync + 'static + use<T, F, R>
+) -> impl Fn(&mut Request) -> R + Send + Sync + 'static + use<S, T, F, R>
 where
-    T: Send + Sync + 'static,
+    S: Send + Sync + 'static,
+    Arc<S>: Borrow<T>,
     F: Fn(&T, &mut Request) -> R + Send + Sync + 'static,
+    T: 'static,
     R: 'static,
 {
     let state = Arc::clone(state);
-    move |request: &mut Request| handler(&state, request)
+    move |request: &mut Request| handler(state.borrow(), request)
+}
+
+/// Creates a middleware from a method and a shared value.
+pub(super) fn middleware_with<S, T>(
+    state: &Arc<S>,
+    middleware: impl Fn(&T, &mut Request, Next<'_>) -> Response + Send + Sync + 'static,
+) -> Middleware
+where
+    S: Send + Sync + 'static,
+    Arc<S>: Borrow<T>,
+    T: 'static,
+{
+    let state = Arc::clone(state);
+    Arc::new(move |request: &mut Request, next: Next<'_>| {
+        middleware(state.borrow(), request, next)
+    })
 }

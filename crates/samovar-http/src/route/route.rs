@@ -1,9 +1,10 @@
 //! A route and its settings.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
-use super::next::{Middleware, Next};
+use super::next::{Middleware, Next, middleware_with};
 use crate::error::Error;
 use crate::head::Head;
 use crate::http::Method;
@@ -233,6 +234,23 @@ impl Route {
         middleware: impl Fn(&mut Request, Next<'_>) -> Response + Send + Sync + 'static,
     ) -> Self {
         self.wraps.push(Arc::new(middleware));
+        self
+    }
+
+    /// Adds middleware that is a method of a shared value, as
+    /// [`Router::wrap_with`](crate::Router::wrap_with) does.
+    #[must_use]
+    pub fn wrap_with<S, T>(
+        mut self,
+        state: &Arc<S>,
+        middleware: impl Fn(&T, &mut Request, Next<'_>) -> Response + Send + Sync + 'static,
+    ) -> Self
+    where
+        S: Send + Sync + 'static,
+        Arc<S>: Borrow<T>,
+        T: 'static,
+    {
+        self.wraps.push(middleware_with(state, middleware));
         self
     }
 }

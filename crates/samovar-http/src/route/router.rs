@@ -1,9 +1,10 @@
 //! The router: its routes, middleware and error handlers.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
-use super::next::{Middleware, Next};
+use super::next::{Middleware, Next, middleware_with};
 use super::pattern::Pattern;
 use super::route::{Route, RouteMethod};
 use super::trie::Trie;
@@ -328,6 +329,50 @@ impl Router {
         middleware: impl Fn(&mut Request, Next<'_>) -> Response + Send + Sync + 'static,
     ) -> Self {
         self.wraps.push(Arc::new(middleware));
+        self.check_inline();
+        self
+    }
+
+    /// Adds middleware that is a method of a shared value. The method takes `&self` or
+    /// `self: &Arc<Self>`, as in [`with`](crate::with).
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicU64, Ordering};
+    /// use samovar_http::{Next, Request, Response, Router};
+    ///
+    /// #[derive(Default)]
+    /// struct App {
+    ///     count: AtomicU64,
+    /// }
+    ///
+    /// impl App {
+    ///     fn count(&self, request: &mut Request, next: Next<'_>) -> Response {
+    ///         self.count.fetch_add(1, Ordering::Relaxed);
+    ///         next.run(request)
+    ///     }
+    /// }
+    ///
+    /// let app = Arc::new(App::default());
+    /// let router = Router::new().get("/", |_| "Hello\n").wrap_with(&app, App::count);
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// As [`wrap`](Self::wrap).
+    #[must_use]
+    #[track_caller]
+    pub fn wrap_with<S, T>(
+        mut self,
+        state: &Arc<S>,
+        middleware: impl Fn(&T, &mut Request, Next<'_>) -> Response + Send + Sync + 'static,
+    ) -> Self
+    where
+        S: Send + Sync + 'static,
+        Arc<S>: Borrow<T>,
+        T: 'static,
+    {
+        self.wraps.push(middleware_with(state, middleware));
         self.check_inline();
         self
     }

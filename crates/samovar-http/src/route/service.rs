@@ -6,14 +6,16 @@ use std::time::Duration;
 
 use super::next::{Middleware, Next};
 use super::router::{Miss, Router, Target};
+use crate::answer::refusal;
 use crate::error::Error;
 use crate::head::Head;
 use crate::http::Status;
 use crate::jobs::Unfinished;
 use crate::net::listener::Listener;
 use crate::observer::{Incident, Observer};
+use crate::proto::Refusal;
 use crate::request::Request;
-use crate::response::{Body, Inline, Reply, Response, Turn, into_response};
+use crate::response::{Body, Inline, Instead, Reply, Response, Turn, alone, into_response};
 use crate::server::{Builder, Server};
 use crate::service::{Intake, Service};
 
@@ -166,8 +168,42 @@ impl Router {
         target
     }
 
+    /// Responds to a request without a socket, for tests: middleware, handlers and error handlers
+    /// run in the calling thread. Waits for a [deferred](Response::later) response. A panic of a
+    /// handler is passed on. [Inline](crate::Route::inline) handlers are not called, and a
+    /// [streamed](crate::Route::streaming) body may have any length.
+    ///
+    /// ```
+    /// use samovar_http::{Request, Router, http::Status};
+    ///
+    /// let router = Router::new().post("/echo", |request: &mut Request| request.body().to_vec());
+    ///
+    /// let response = router.answer(Request::builder("POST", "/echo").body("tea").build());
+    /// assert_eq!(response.header_text("content-type"), Some("application/octet-stream"));
+    /// assert_eq!(response.into_bytes().unwrap(), b"tea");
+    /// let response = router.answer(Request::builder("GET", "/tea").build());
+    /// assert_eq!(response.status(), Status::NOT_FOUND);
+    /// ```
+    pub fn answer(&self, mut request: Request) -> Response {
+        let intake = self.intake(request.head());
+        if request.body().len() as u64 > intake.len_max() && !matches!(intake, Intake::Streamed(_))
+        {
+            let refused = Refusal::BodyTooLarge;
+            let (status, text) = (refused.status(), refused.to_string());
+            return refusal(self, Some(&mut request), status, text.into());
+        }
+        loop {
+            let response = self.handle(&mut request);
+            match response.instead {
+                Some(Instead::Handle(lane)) => request.lane = lane,
+                Some(Instead::Decide) if !request.was_sent_back => request.was_sent_back = true,
+                _ => return alone::completed(response),
+            }
+        }
+    }
+
     /// Creates the response to a request that has passed all middleware.
-    pub(super) fn answer(&self, target: &Target<'_>, request: &mut Request) -> Response {
+    pub(super) fn reach(&self, target: &Target<'_>, request: &mut Request) -> Response {
         let answer = match target {
             Ok(entry) => (entry.route.handler)(request),
             Err(missed) => match &missed.reason {
