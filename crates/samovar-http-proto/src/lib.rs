@@ -8,6 +8,7 @@
 //! * `h2`: HTTP/2, with the feature `http2`, on by default. `h2::Session` holds the streams of a
 //!   connection.
 //! * [`ws`]: WebSocket handshakes, frames and messages.
+//! * [`multipart`]: forms with files.
 //! * [`http`]: methods, status codes and header values, shared by the protocols and by handlers.
 //!
 //! # Examples
@@ -35,6 +36,7 @@ pub mod h1;
 #[cfg(feature = "http2")]
 pub mod h2;
 pub mod http;
+pub mod multipart;
 pub mod ws;
 
 /// Compiles the example of the README.

@@ -7,6 +7,7 @@ use std::fmt;
 use std::io;
 
 use crate::http::Status;
+use crate::proto::MultipartError;
 use crate::upload::BodyError;
 
 /// An error of a handler: a status and a message for the client, and a cause that is only logged.
@@ -112,6 +113,9 @@ fn client_fault(error: &(dyn StdError + 'static)) -> Option<(Status, String)> {
         if let Some(error) = error.downcast_ref::<BodyError>() {
             return Some((error.status(), error.to_string()));
         }
+        if let Some(error) = error.downcast_ref::<MultipartError>() {
+            return Some((error.status(), error.to_string()));
+        }
         if let Some(status) = error.downcast_ref::<Status>() {
             return Some((*status, status.reason().to_owned()));
         }
@@ -187,6 +191,10 @@ mod tests {
         );
         let incomplete = io::Error::from(BodyError::Incomplete);
         assert_eq!(Error::from(incomplete).status(), Status::BAD_REQUEST);
+        let form = io::Error::other(MultipartError::Truncated);
+        assert_eq!(Error::from(form).status(), Status::BAD_REQUEST);
+        let form = Error::from(MultipartError::PartTooLong);
+        assert_eq!(form.status(), Status::CONTENT_TOO_LARGE);
     }
 
     #[test]

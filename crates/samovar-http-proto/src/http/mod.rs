@@ -3,12 +3,14 @@
 //! `samovar_http` exports this module as `samovar_http::http`.
 
 pub mod accept_encoding;
+pub mod media_type;
 mod method;
 mod pairs;
 pub mod percent;
 pub mod range;
 mod status;
 
+pub use media_type::MediaType;
 pub use method::{Method, Version};
 pub use pairs::Pairs;
 pub use status::Status;
