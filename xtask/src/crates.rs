@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::command::{progress, repository, run as run_command};
 
 /// The crates, each before those that depend on it.
-const CRATES: [&str; 2] = ["samovar-http-proto", "samovar-http"];
+const CRATES: [&str; 3] = ["samovar-http-proto", "samovar-http", "samovar-web"];
 
 /// Features of `samovar-http` that replace a module by another one, each with and without the
 /// other.

@@ -71,7 +71,8 @@
 //! The Cargo features `compression`, `http2`, `signals` (`stop_signal`) and `tls` are on by
 //! default. They add dependencies: without them, a program has a third of the crates and needs no C
 //! compiler.
-//! The crate has no client, HTTP/3, templates, JSON, sessions or database access.
+//! The crate has no client, HTTP/3, templates, JSON, sessions or database access. The crate
+//! `samovar-web` adds files of a directory, JSON, cookies and multipart forms.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -23,6 +23,7 @@ use crate::tls::Session;
 use crate::upload::{BodyError, RequestLink};
 
 pub use self::builder::RequestBuilder;
+pub(crate) use self::builder::stream_body;
 pub use self::params::Params;
 pub(crate) use self::params::{Matched, Span, Template};
 

@@ -79,6 +79,16 @@ fn the_limit_of_a_body_is_that_of_the_route() {
     let post = |body: &str| read(router.answer(Request::builder("POST", "/").body(body).build()));
     assert_eq!(post("123"), (200, "123".into()));
     assert_eq!(post("1234"), (413, "request body too large\n".into()));
+
+    fn read_all(request: &mut Request) -> Result<String, Error> {
+        let in_memory_len = request.body().len();
+        let text = std::io::read_to_string(request.reader())?;
+        Ok(format!("{in_memory_len} {text}"))
+    }
+    let router = Router::new().route(Route::post("/", read_all).streaming(3));
+    let post = |body: &str| read(router.answer(Request::builder("POST", "/").body(body).build()));
+    assert_eq!(post("123"), (200, "0 123".into()));
+    assert_eq!(post("1234"), (413, "request body too large\n".into()));
 }
 
 #[test]

@@ -16,10 +16,10 @@
 //! | sub-router | [`Router::mount`](crate::Router::mount) |  | `.nest` | `web::scope` |
 //! | query | [`request.query()`](crate::Request::query) | `request.queryParams` | `Query<T>` | `web::Query<T>` |
 //! | form | [`request.form()`](crate::Request::form) | by hand | `Form<T>` | `web::Form<T>` |
-//! | multipart | not included; use a library that reads from [`request.reader()`](crate::Request::reader) | in memory | as a stream | as a stream |
+//! | multipart | `request.multipart()` of `samovar-web` | in memory | as a stream | as a stream |
 //! | body | [`request.body()`](crate::Request::body), 1 MiB | `request.body`, 1 MiB | `Bytes`, 2 MB | `web::Bytes`, 256 KiB |
 //! | large upload | [`Route::streaming`](crate::Route::streaming), [`request.reader()`](crate::Request::reader) |  | `Body` stream | `web::Payload` |
-//! | JSON | any serializer with [`request.body()`](crate::Request::body) and [`Response::json`](crate::Response::json), see the [guide](super::guide#json) | by hand | `Json<T>` | `web::Json<T>` |
+//! | JSON | `request.json()`, `Json` of `samovar-web`; or any serializer, see the [guide](super::guide#json) | by hand | `Json<T>` | `web::Json<T>` |
 //! | header of a request | [`request.head().header_text("x")`](crate::Head::header_text), [`header`](crate::Head::header) for bytes | `request.headers["X"]` | `HeaderMap` | `request.headers()` |
 //! | client address | [`request.head().peer()`](crate::Head::peer) | `request.remoteAddress` | `ConnectInfo` | `peer_addr` |
 //! | data attached to a request | [`request.extensions()`](crate::Request::extensions) |  | `Extension` | `extensions` |
@@ -30,9 +30,12 @@
 //! | 404, 405, 413, malformed requests, errors | [`on_error`](crate::Router::on_error) | three handlers | `fallback`, … | `default_service` |
 //! | OPTIONS | 405 with `Allow`, or [`Router::answer_options`](crate::Router::answer_options); `*`: 204 | 405 | 405, or `CorsLayer` | 404, or `Cors` |
 //! | middleware | [`Router::wrap`](crate::Router::wrap): a function around functions | wrap the handler | tower layers | `wrap`, `wrap_fn` |
+//! | files of a directory | `Files` of `samovar-web` |  | `ServeDir` | `Files` |
+//! | cookies | `request.cookie()`, `Cookie` of `samovar-web` | by hand | `CookieJar` | `request.cookie()` |
+//! | CORS | `Cors` of `samovar-web` |  | tower-http | actix-cors |
 //! | large file | [`Body::file`](crate::Body::file), by `sendfile` | in memory | `ServeFile` | `NamedFile` |
 //! | streamed response | [`Body::pieces`](crate::Body::pieces), [`Body::reader`](crate::Body::reader) |  | `Body::from_stream` | `.streaming` |
-//! | server-sent events, and their heartbeat | [`Body::channel`](crate::Body::channel), [`Sender::beat`](crate::Sender::beat) |  | `Sse`, `KeepAlive` | by hand |
+//! | server-sent events, and their heartbeat | [`Body::channel`](crate::Body::channel) or `events` of `samovar-web`, [`Sender::beat`](crate::Sender::beat) |  | `Sse`, `KeepAlive` | by hand |
 //! | WebSocket | [`ws::Upgrade`](crate::ws::Upgrade) | `request.upgradeToWebSocket()` | `WebSocketUpgrade` | `actix_ws::handle` |
 //! | WebSocket events | a [`ws::Handler`](crate::ws::Handler), in order, one at a time | one handler, in order, one at a time | a task of your own | a task of your own |
 //! | WebSocket send | [`ws::Socket`](crate::ws::Socket), any thread, never blocks | `ws.send`, any thread | the task's half | a session |

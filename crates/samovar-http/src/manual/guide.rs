@@ -79,7 +79,8 @@
 //!
 //! # JSON
 //!
-//! Use any serializer with [`Request::body`](crate::Request::body) and
+//! The crate `samovar-web` has JSON, typed parameters, files, cookies and multipart forms. Without
+//! it, use any serializer with [`Request::body`](crate::Request::body) and
 //! [`Response::json`](crate::Response::json). Respond to malformed JSON with 400; with a bare `?`
 //! the client would get 500, and the error would be logged:
 //!

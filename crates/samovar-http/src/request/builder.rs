@@ -1,15 +1,21 @@
 //! Requests without a connection, for tests of handlers.
 
+use std::any::Any;
 use std::fmt;
+use std::io::{self, Cursor, Read};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use super::Request;
 use crate::client::Peer;
 use crate::head::Head;
+use crate::http::Status;
 use crate::lane::Lane;
 use crate::observer::Tag;
+use crate::proto::Refusal;
 use crate::proto::encode;
 use crate::proto::head::{HeadIndex, HeadLimits, parse};
+use crate::upload::{BodyError, RequestLink};
 
 /// Builds a [`Request`] without a connection; created by [`Request::builder`].
 pub struct RequestBuilder {
@@ -100,5 +106,50 @@ impl fmt::Debug for RequestBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let line = self.head.split(|byte| *byte == b'\r').next();
         write!(f, "{}", line.unwrap_or_default().escape_ascii())
+    }
+}
+
+/// Makes the body of a request one that its handler reads as a stream, of up to `len_max` bytes.
+pub(crate) fn stream_body(request: &mut Request, len_max: u64) {
+    request.link = Some(Box::new(StreamedBody {
+        bytes: Cursor::new(std::mem::take(&mut request.body)),
+        left: len_max,
+    }));
+}
+
+/// The body of a request without a connection, read as a stream.
+#[derive(Debug)]
+struct StreamedBody {
+    bytes: Cursor<Vec<u8>>,
+    /// Number of bytes that may still be read.
+    left: u64,
+}
+
+impl RequestLink for StreamedBody {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let len = self.bytes.read(buffer)?;
+        self.left = self
+            .left
+            .checked_sub(len as u64)
+            .ok_or(BodyError::Refused(Refusal::BodyTooLarge))?;
+        Ok(len)
+    }
+
+    /// Drops the response: no client waits for it.
+    fn inform(&mut self, _: Status, _: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn wait(&self, is_ready: &mut dyn FnMut(Duration) -> bool) -> io::Result<()> {
+        while !is_ready(Duration::from_millis(100)) {}
+        Ok(())
+    }
+
+    fn is_streamed(&self) -> bool {
+        true
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
     }
 }

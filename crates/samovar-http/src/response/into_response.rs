@@ -18,8 +18,8 @@ use crate::http::Status;
 /// | `Option` | the response of the value; [`Error`] 404 for `None` |
 /// | `Result<_, Error>` | the same; for an `Err`, see [`Router::on_error`](crate::Router::on_error) |
 ///
-/// A function that returns another type is no handler, and the compiler names the types above. Three
-/// cases are frequent:
+/// A function that returns another type is no handler, and the compiler names the types above.
+/// Three cases are frequent:
 ///
 /// * An `async fn` returns a future. Remove `async`: a handler may block.
 /// * `Result<_, std::io::Error>`, or another error type. Return `Result<_, Error>`: `?` converts

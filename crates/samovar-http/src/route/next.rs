@@ -115,7 +115,5 @@ where
     T: 'static,
 {
     let state = Arc::clone(state);
-    Arc::new(move |request: &mut Request, next: Next<'_>| {
-        middleware(state.borrow(), request, next)
-    })
+    Arc::new(move |request: &mut Request, next: Next<'_>| middleware(state.borrow(), request, next))
 }

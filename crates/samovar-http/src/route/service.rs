@@ -14,7 +14,7 @@ use crate::jobs::Unfinished;
 use crate::net::listener::Listener;
 use crate::observer::{Incident, Observer};
 use crate::proto::Refusal;
-use crate::request::Request;
+use crate::request::{Request, stream_body};
 use crate::response::{Body, Inline, Instead, Reply, Response, Turn, alone, into_response};
 use crate::server::{Builder, Server};
 use crate::service::{Intake, Service};
@@ -170,8 +170,7 @@ impl Router {
 
     /// Responds to a request without a socket, for tests: middleware, handlers and error handlers
     /// run in the calling thread. Waits for a [deferred](Response::later) response. A panic of a
-    /// handler is passed on. [Inline](crate::Route::inline) handlers are not called, and a
-    /// [streamed](crate::Route::streaming) body may have any length.
+    /// handler is passed on. [Inline](crate::Route::inline) handlers are not called.
     ///
     /// ```
     /// use samovar_http::{Request, Router, http::Status};
@@ -185,12 +184,15 @@ impl Router {
     /// assert_eq!(response.status(), Status::NOT_FOUND);
     /// ```
     pub fn answer(&self, mut request: Request) -> Response {
-        let intake = self.intake(request.head());
-        if request.body().len() as u64 > intake.len_max() && !matches!(intake, Intake::Streamed(_))
-        {
-            let refused = Refusal::BodyTooLarge;
-            let (status, text) = (refused.status(), refused.to_string());
-            return refusal(self, Some(&mut request), status, text.into());
+        match self.intake(request.head()) {
+            Intake::Streamed(len_max) => stream_body(&mut request, len_max),
+            Intake::Buffered(len_max) | Intake::Inline(len_max) => {
+                if request.body().len() as u64 > len_max {
+                    let refused = Refusal::BodyTooLarge;
+                    let (status, text) = (refused.status(), refused.to_string());
+                    return refusal(self, Some(&mut request), status, text.into());
+                }
+            }
         }
         loop {
             let response = self.handle(&mut request);
