@@ -68,6 +68,15 @@ pub struct Limits {
     /// even if a response waits for the application. Precise to a second; for data that the client
     /// has not acknowledged, at least `stall_time`. Default: 60 s; zero turns the probes off.
     pub silence_time: Duration,
+    /// Whether a client that has shut down its sending side can still wait for a response that the
+    /// application [defers](crate::Response::later), writes to a [channel](crate::Body::channel) or
+    /// reads from a [reader](crate::Body::reader). Other responses are sent completely in either
+    /// case. Default: false, so such a response ends as [`Left`](crate::End::Left). The reason: a
+    /// client that has closed its connection looks the same until the server sends something, or
+    /// until the client's kernel has forgotten the connection (Linux: after a minute) and replies
+    /// to a probe of [`silence_time`](Self::silence_time) with a reset. Until then it would occupy
+    /// one of `connections_max`.
+    pub half_close: bool,
     /// Maximum time for which a closing connection is still read, so that the client can receive
     /// the last response. What the client sends is discarded, however much it is: many clients read
     /// no response before they have written their whole request. Default: 2 s.
@@ -106,6 +115,7 @@ impl Default for Limits {
             stall_time: Duration::from_secs(30),
             stall_len_min: 4096,
             silence_time: Duration::from_secs(60),
+            half_close: false,
             linger_time: Duration::from_secs(2),
             body_memory_max: 64 << 20,
             request_memory_max: 64 << 20,

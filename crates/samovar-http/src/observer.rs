@@ -204,7 +204,7 @@ pub enum End {
     /// delay this by one [`stall_time`](crate::Limits::stall_time) at most. The same holds if a
     /// reader or an iterator yields nothing for
     /// [`linger_time`](crate::Limits::linger_time). Other responses are sent completely to such a
-    /// client.
+    /// client, and with [`Limits::half_close`](crate::Limits::half_close) these, too.
     Left,
     /// Aborted by the server: the body failed, the client was too slow, a drain timed out, or the
     /// connection was evicted.

@@ -100,14 +100,15 @@ fn expired(conn: &Conn, limits: &Limits, drain: Option<Drain>, now: Instant) -> 
         }
         Stage::Waiting => {
             // The application may take any time, as long as the client is connected. A client that
-            // has shut down its sending side counts as disconnected: at once if the server has read
-            // all its bytes, otherwise after one `stall_time`. Without this limit, connections
-            // without clients could accumulate.
+            // has shut down its sending side counts as disconnected, unless `half_close` is set: at
+            // once if the server has read all its bytes, otherwise after one `stall_time`. Without
+            // this limit, connections without clients could accumulate.
             let time = match conn.is_filling {
                 true => limits.linger_time.min(limits.stall_time),
                 false => limits.stall_time,
             };
-            return (conn.peer_ended && waited >= time).then_some(Overdue::Left);
+            let has_left = conn.peer_ended && !limits.half_close;
+            return (has_left && waited >= time).then_some(Overdue::Left);
         }
         Stage::Receiving | Stage::Answering => {}
     }
@@ -201,8 +202,21 @@ mod tests {
     fn a_response_that_waits_has_no_limit_while_its_client_is_connected() {
         let start = Instant::now();
         let later = start + Duration::from_secs(1_000_000);
+        let mut limits = Limits::default();
         let present = conn(start, wait);
-        assert_eq!(expired(&present, &Limits::default(), None, later), None);
+        assert_eq!(expired(&present, &limits, None, later), None);
+        let reading = conn(start, |conn| {
+            wait(conn);
+            conn.peer_ended = true;
+        });
+        let filling = conn(start, |conn| {
+            wait(conn);
+            (conn.peer_ended, conn.is_filling) = (true, true);
+        });
+        limits.half_close = true;
+        for conn in [reading, filling] {
+            assert_eq!(expired(&conn, &limits, None, later), None);
+        }
     }
 
     #[test]

@@ -71,7 +71,8 @@ fn wait_on<S: Service>(cx: &mut Context<S>, conn: &mut Conn, edges: Edges) -> Ne
     // started.
     // A client that only ends its side still gets what a reader yields soon; see
     // `Overdue::Left`.
-    if edges.hung_up || !conn.is_filling && conn.is_at_end() {
+    let may_half_close = cx.shared.limits.half_close || conn.is_filling;
+    if edges.hung_up || !may_half_close && conn.is_at_end() {
         return fail(cx, conn, End::Left);
     }
     if edges.ended {

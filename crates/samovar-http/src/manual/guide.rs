@@ -124,6 +124,10 @@
 //! have disconnected or do not read. [`Sender::beat`](crate::Sender::beat) keeps a silent stream
 //! alive behind a proxy.
 //!
+//! A client that closes its sending side counts as disconnected while its response waits. A client
+//! that goes on reading, as some proxies and `nc -N` do, needs
+//! [`Limits::half_close`](crate::Limits::half_close).
+//!
 //! # WebSockets
 //!
 //! A handshake is an ordinary request on an ordinary route, so ordinary code can decide who may

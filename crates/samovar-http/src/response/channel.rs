@@ -119,8 +119,9 @@ impl Sender {
     }
 
     /// Returns whether the client has disconnected: it closed the connection, or it shut down its
-    /// sending side while all queued bytes were sent (see [`End::Left`](crate::End::Left)). If the
-    /// client's machine or network fails, only sending detects that.
+    /// sending side while all queued bytes were sent (see
+    /// [`Limits::half_close`](crate::Limits::half_close)). If the client's machine or network
+    /// fails, only sending detects that.
     pub fn is_gone(&self) -> bool {
         self.0.state.locked().is_reader_gone
     }

@@ -76,8 +76,9 @@ impl Responder {
     }
 
     /// Returns whether the client has disconnected, so that no response is needed: it closed the
-    /// connection or shut down its sending side (see [`End::Left`](crate::End::Left)). The failure
-    /// of a client's machine or network is not detected.
+    /// connection or shut down its sending side (see
+    /// [`Limits::half_close`](crate::Limits::half_close)). The failure of a client's machine or
+    /// network is not detected.
     pub fn is_abandoned(&self) -> bool {
         self.later
             .as_ref()

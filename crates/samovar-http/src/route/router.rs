@@ -218,8 +218,8 @@ impl Router {
     /// The middleware of the other router runs around its routes only, inside of this router's, and
     /// around its answers to requests below the prefix that match no route. Its
     /// [error handler](Self::on_error) answers both, and what the engine refuses below the prefix,
-    /// or this router's if it has none. Its [`observe`](Self::observe) has no effect: a server has
-    /// one observer.
+    /// or this router's if it has none. Its [`observe`](Self::observe) and
+    /// [`workers`](Self::workers) have no effect: a server has one observer and one set of workers.
     ///
     /// ```
     /// use samovar_http::{Next, Request, Response, Router, http::Status};

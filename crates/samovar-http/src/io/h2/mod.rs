@@ -147,12 +147,15 @@ fn end_input<S: Service>(cx: &mut Context<S>, conn: &mut H2Conn) {
 }
 
 /// Aborts blocked responses of a client that has shut down its sending side; returns `true` if
-/// there are any. These are responses that wait for the application, and responses blocked by
-/// flow-control windows, because the client can no longer open the windows. Called after all
-/// bytes that the windows allow were sent.
+/// there are any. These are responses that wait for the application, unless `half_close` is set,
+/// and responses blocked by flow-control windows, because the client can no longer open the
+/// windows. Called after all bytes that the windows allow were sent.
 fn drop_blocked<S: Service>(cx: &mut Context<S>, conn: &mut H2Conn) -> bool {
-    drop_streams(cx, conn, |stream| {
-        matches!(stream.state, StreamState::Sending | StreamState::Waiting)
+    let may_wait = cx.shared.limits.half_close;
+    drop_streams(cx, conn, |stream| match stream.state {
+        StreamState::Sending => true,
+        StreamState::Waiting => !may_wait,
+        StreamState::Receiving | StreamState::Away => false,
     })
 }
 
@@ -160,7 +163,7 @@ fn drop_blocked<S: Service>(cx: &mut Context<S>, conn: &mut H2Conn) -> bool {
 /// bodies yield nothing for `linger_time`; returns `true` if there are any. See
 /// `Overdue::Left` of HTTP/1.
 fn drop_silent_readers<S: Service>(cx: &mut Context<S>, conn: &mut H2Conn) -> bool {
-    if !conn.has_ended {
+    if !conn.has_ended || cx.shared.limits.half_close {
         return false;
     }
     let (now, time) = (cx.now, cx.shared.limits.linger_time);
