@@ -64,6 +64,20 @@
 //! * **`Content-Length`** is missing if the body is longer than 64 KiB or not in memory.
 //! * **Server-sent events**, if they are compressed, reach the client without delay: see below.
 //!
+//! # Cost
+//!
+//! CPU time of a router's server per request, for 2 KiB of JSON from a worker, by 16 connections of
+//! `wrk`; medians of five runs on one of two busy cores of a Xeon:
+//!
+//! | compression | client accepts | µs per request | body, bytes |
+//! |---|---|---:|---:|
+//! | off | | 7.6 | 2050 |
+//! | on | nothing (`Vary` is added) | 8.6 | 2050 |
+//! | on | gzip | 26.2 | 510 |
+//! | on | br | 27.5 | 475 |
+//! | on | zstd | 26.1 | 498 |
+//! | on | any, for a body of 6 bytes | 7.2 | 6 |
+//!
 //! # Implementation
 //!
 //! Bodies in memory of up to 64 KiB are compressed at once and have a `Content-Length`. Other
