@@ -1,20 +1,30 @@
-//! An access log with an identifier for each request, and an error log for incidents.
+//! An access log and a log of messages in files, with an identifier for each request.
 //!
 //! ```text
-//! cargo run --example logging
+//! cargo run --example logging 127.0.0.1:8080 /tmp
 //! curl -i http://127.0.0.1:8080/
-//! curl http://127.0.0.1:8080/broken
+//! curl -i http://127.0.0.1:8080/broken
+//! cat /tmp/access.log /tmp/server.log
 //! ```
+//!
+//! `mv /tmp/access.log /tmp/access.log.1 && pkill -HUP logging` rotates the access log.
 
-use std::io::{self, Write};
+use std::io;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
 
+use samovar_http::log::{AccessLog, Logger};
 use samovar_http::{
-    Error, Exchange, Extensions, Incident, Next, Observer, Request, Response, Router,
+    Error, Exchange, Extensions, Incident, Next, Observer, Request, Response, Router, stop_signal,
 };
+use signal_hook::consts::signal::SIGHUP;
+use signal_hook::iterator::Signals;
 
-/// The identifier of a request: `number` relates the lines of the log to each other, and to the
+/// Time after which a request is logged as slow.
+const SLOW: Duration = Duration::from_secs(1);
+
+/// The identifier of a request. It relates the messages about the request to each other, and to the
 /// response that a client has got.
 struct Id(u64);
 
@@ -31,57 +41,36 @@ fn id_of(extensions: &Extensions) -> u64 {
     extensions.get::<Id>().map_or(0, |id| id.0)
 }
 
-/// Passes log lines to a thread. Observers must not block, so further lines are dropped while 1000
-/// are queued.
-struct Log(SyncSender<String>);
-
-impl Log {
-    fn start() -> Self {
-        let (sender, lines) = sync_channel::<String>(1000);
-        std::thread::spawn(move || {
-            for line in lines {
-                if writeln!(io::stdout(), "{line}").is_err() {
-                    return;
-                }
-            }
-        });
-        Self(sender)
-    }
-
-    fn line(&self, line: String) {
-        drop(self.0.try_send(line));
-    }
+/// Writes responses to the access log, and the rest, with identifiers, to the other log. Without
+/// identifiers, `observe(access)` would be enough.
+struct Logs {
+    access: AccessLog,
+    log: Logger,
 }
 
-impl Observer for Log {
+impl Observer for Logs {
     fn observes(&self) -> bool {
         true
     }
 
     fn exchanged(&self, exchange: &Exchange<'_>) {
-        let Exchange {
-            head,
-            pattern,
-            extensions,
-            status,
-            body_len,
-            duration,
-            ..
-        } = exchange;
-        let (id, peer, micros) = (id_of(extensions), head.peer(), duration.as_micros());
-        let route = pattern.unwrap_or("-");
-        self.line(format!(
-            "[{id}] {peer} {head:?} {route} {status} {body_len} bytes {micros} us"
-        ));
+        self.access.exchanged(exchange);
+        if exchange.duration >= SLOW {
+            let (id, head, took) = (id_of(exchange.extensions), exchange.head, exchange.duration);
+            self.log
+                .warning(format_args!("[{id}] {head:?} took {took:?}"));
+        }
     }
 
     fn incident(&self, incident: &Incident<'_>) {
-        let id = match incident {
+        match incident {
             Incident::HandlerFailed { extensions, .. }
-            | Incident::HandlerPanicked { extensions, .. } => id_of(extensions),
-            _ => 0,
-        };
-        self.line(format!("[{id}] {incident}"));
+            | Incident::HandlerPanicked { extensions, .. } => {
+                let id = id_of(extensions);
+                self.log.error(format_args!("[{id}] {incident}"));
+            }
+            _ => self.log.incident(incident),
+        }
     }
 }
 
@@ -90,11 +79,36 @@ fn broken(_: &mut Request) -> Result<String, Error> {
 }
 
 fn main() -> io::Result<()> {
-    let addr = std::env::args().nth(1).unwrap_or("127.0.0.1:8080".into());
-    Router::new()
+    let mut arguments = std::env::args().skip(1);
+    let addr = arguments.next().unwrap_or("127.0.0.1:8080".into());
+    let folder = PathBuf::from(arguments.next().unwrap_or(".".into()));
+    let log = Logger::file(folder.join("server.log"))?;
+    let access = AccessLog::file(folder.join("access.log"), &log)?;
+    let mut rotations = Signals::new([SIGHUP])?;
+    let (old_log, old_access) = (log.clone(), access.clone());
+    std::thread::spawn(move || {
+        for _ in rotations.forever() {
+            old_log.reopen();
+            old_access.reopen();
+        }
+    });
+    let logs = Logs {
+        access: access.clone(),
+        log: log.clone(),
+    };
+    log.info("started");
+    let left = Router::new()
         .get("/", |_| "Hello\n")
         .get("/broken", broken)
         .wrap(identify)
-        .observe(Log::start())
-        .serve(addr)
+        .observe(logs)
+        .serve_until(addr, stop_signal()?, Duration::from_secs(10))?;
+    for request in left {
+        log.warning(format_args!("left behind: {request}"));
+    }
+    log.info("stopped");
+    // Lines are written by threads, which end with the process.
+    access.flush(Duration::from_secs(1));
+    log.flush(Duration::from_secs(1));
+    Ok(())
 }

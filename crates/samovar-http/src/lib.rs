@@ -106,6 +106,7 @@ mod io;
 mod jobs;
 mod lane;
 mod limits;
+pub mod log;
 mod memory;
 mod net;
 mod observer;

@@ -230,25 +230,29 @@ fn custom_404() {
 
 #[test]
 fn logging() {
-    let mut example = Example::start("logging", &[]);
-    let mut lines = BufReader::new(example.child.stdout.take().unwrap()).lines();
+    let folder = tempfile::tempdir().unwrap();
+    let read = |name| std::fs::read_to_string(folder.path().join(name)).unwrap_or_default();
+    let example = Example::start("logging", &[folder.path().to_str().unwrap()]);
     example.check("GET /", 200, "Hello\n");
-    let line = lines.next().unwrap().unwrap();
-    assert!(
-        line.starts_with("[1] 127.0.0.1 GET / / 200 6 bytes "),
-        "{line}"
-    );
-    example.check("GET /broken", 500, "Internal Server Error\n");
-    let line = lines.next().unwrap().unwrap();
-    assert!(
-        line.starts_with("[2] GET /broken failed: 500 Internal Server Error: No such"),
-        "{line}"
-    );
-    let line = lines.next().unwrap().unwrap();
-    assert!(
-        line.starts_with("[2] 127.0.0.1 GET /broken /broken 500 "),
-        "{line}"
-    );
+    eventually("the first line is written", || {
+        read("access.log").ends_with("\"GET / HTTP/1.1\" 200 6\n")
+    });
+    let renamed = folder.path().join("access.log.1");
+    std::fs::rename(folder.path().join("access.log"), renamed).unwrap();
+    let pid = rustix::process::Pid::from_child(&example.child);
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+    eventually("the log is reopened", || {
+        folder.path().join("access.log").exists()
+    });
+    let broken = example.ask("GET /broken", "", "");
+    assert_eq!(broken.header("X-Request-Id"), Some("2"));
+    example.stop();
+    assert!(read("access.log").starts_with("127.0.0.1 - - ["));
+    assert!(read("access.log").ends_with("\"GET /broken HTTP/1.1\" 500 22\n"));
+    let messages = read("server.log");
+    let expected = "Z error: [2] GET /broken failed: 500 Internal Server Error: No such";
+    assert!(messages.contains(expected), "{messages}");
+    assert!(messages.ends_with("Z info: stopped\n"), "{messages}");
 }
 
 #[test]

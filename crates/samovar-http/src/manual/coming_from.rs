@@ -45,6 +45,6 @@
 //! | TLS | [`Listener::tls`](crate::Listener::tls) | a proxy | axum-server | `bind_rustls` |
 //! | HTTP/2 | yes |  | yes | yes |
 //! | metrics | [`Observer`](crate::Observer), [`Server::load`](crate::Server::load) |  | layers | middleware |
-//! | log | [`Observer`](crate::Observer) | `logHandler` | tracing | `Logger` |
+//! | log | [`log::AccessLog`](crate::log::AccessLog), [`log::Logger`](crate::log::Logger), or any [`Observer`](crate::Observer) | `FileLogger`, `logHandler` | tracing | `Logger` |
 //! | test without a socket | [`Router::answer`](crate::Router::answer), [`Request::builder`](crate::Request::builder) |  | `oneshot` | `test::call_service` |
 //! | stopping the server | [`Router::serve_until`](crate::Router::serve_until), [`Server::drain`](crate::Server::drain) | `server.close()` | `with_graceful_shutdown` | `shutdown_timeout` |

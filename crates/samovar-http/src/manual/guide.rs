@@ -182,8 +182,9 @@
 //! An [`Observer`](crate::Observer) receives a report of each exchange and of each incident, with
 //! the [pattern](crate::Exchange::pattern) of the route, which is the label for metrics, and with
 //! what middleware has [attached](crate::Exchange::extensions) to the request, such as an
-//! identifier for the log. The examples `logging` and `metrics` show both. Without an observer, a
-//! router writes the application's errors and panics to standard error, and nothing else.
+//! identifier for the log. The module [`log`](crate::log) has observers that write log files. The
+//! examples `logging` and `metrics` show both. Without an observer, a router writes the
+//! application's errors and panics to standard error, and nothing else.
 //!
 //! # Configuration
 //!

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Times are in UTC, unlike Plack's, which are local. Bytes from clients are escaped, so that they
-//! cannot forge a field or a line: see `escape.rs`.
+//! cannot forge a field or a line: see [`escape`].
 //!
 //! # Source
 //!
@@ -21,12 +21,12 @@ use std::io::{self, Write as _};
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
+use samovar_http::log::{LineWriter, Sink, escape};
 use samovar_metrics::Routed;
 
-use super::error::{ErrorLog, trouble_text};
-use super::escape::{escape, masked};
+use super::error::ErrorLog;
 use super::json;
-use super::line_writer::{LineWriter, Sink};
+use super::masked::masked;
 use super::utc::utc;
 use crate::config::{LogForm, LogTarget};
 
@@ -90,11 +90,11 @@ impl AccessLog {
     /// Opens the log. Errors that occur later are reported to `errors`.
     pub(crate) fn open(target: &LogTarget, form: LogForm, errors: ErrorLog) -> io::Result<Self> {
         let sink = match target {
-            LogTarget::StandardOutput => Sink::StandardOutput,
-            LogTarget::File(path) => Sink::open(path)?,
+            LogTarget::StandardOutput => Sink::stdout(),
+            LogTarget::File(path) => Sink::file(path)?,
         };
         let writer = LineWriter::spawn("access log", sink, LINGER, move |trouble| {
-            errors.warning(trouble_text("access log", &trouble));
+            errors.warning(format_args!("access log: {trouble}"));
             Vec::new()
         })?;
         Ok(Self { writer, form })

@@ -11,11 +11,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use samovar_http::log::{LineWriter, Sink, Trouble, escape};
 use samovar_metrics::RecentError;
 use samovar_text::without_logins;
 
-use super::escape::escape;
-use super::line_writer::{LineWriter, Sink, Trouble};
 use super::utc::rfc_3339;
 
 /// Severity of an event.
@@ -61,13 +60,13 @@ impl ErrorLog {
         file: Option<&Path>,
         verbosity: Level,
     ) -> io::Result<Self> {
-        let sink = file.map_or(Ok(Sink::StandardError), Sink::open)?;
+        let sink = file.map_or(Ok(Sink::stderr()), Sink::file)?;
         let form = Form {
             program,
             with_time: file.is_some(),
         };
         let report = move |trouble: Trouble<'_>| {
-            line(form, Level::Warning, &trouble_text("error log", &trouble))
+            line(form, Level::Warning, &format!("error log: {trouble}"))
         };
         let writer = LineWriter::spawn("error log", sink, Duration::ZERO, report)?;
         Ok(Self {
@@ -176,22 +175,6 @@ fn append_message(message: &str, line: &mut Vec<u8>) {
     }
     if end < message.len() {
         line.extend_from_slice("…".as_bytes());
-    }
-}
-
-/// Describes an error of the log called `name`.
-pub(super) fn trouble_text(name: &str, trouble: &Trouble<'_>) -> String {
-    match trouble {
-        Trouble::Lost(count) => {
-            format!(
-                "{name}: {count} lines were lost, because they could not be written, or not fast \
-                 enough"
-            )
-        }
-        Trouble::Write(error) => format!("{name}: cannot write: {error}"),
-        Trouble::Reopen(error) => {
-            format!("{name}: cannot reopen the file, so the old file stays in use: {error}")
-        }
     }
 }
 

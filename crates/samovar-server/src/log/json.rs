@@ -25,7 +25,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 
 use super::access::Entry;
-use super::escape::masked;
+use super::masked::masked;
 use super::utc::rfc_3339;
 
 #[derive(Serialize)]

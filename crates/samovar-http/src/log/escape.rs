@@ -1,22 +1,13 @@
 //! Escapes untrusted bytes for log lines.
 
-use std::borrow::Cow;
-
-use samovar_text::without_logins;
-
-/// Returns the bytes of a client without the logins of URLs in them, for the access log. Copies
-/// only bytes that contain an `@`.
-pub(super) fn masked(bytes: &[u8]) -> Cow<'_, [u8]> {
-    match bytes.contains(&b'@') {
-        true => without_logins(&String::from_utf8_lossy(bytes))
-            .into_bytes()
-            .into(),
-        false => bytes.into(),
-    }
-}
-
 /// Appends `bytes` escaped, so that they can end neither a quoted field nor a line, and contain no
 /// terminal control sequence.
+///
+/// ```
+/// let mut line = b"GET ".to_vec();
+/// samovar_http::log::escape(b"/\"\n", &mut line);
+/// assert_eq!(line, br#"GET /\"\x0a"#);
+/// ```
 ///
 /// `"` and `\` get a backslash; each byte that is not printable ASCII becomes `\xhh`, in lower
 /// case.
@@ -26,7 +17,7 @@ pub(super) fn masked(bytes: &[u8]) -> Cow<'_, [u8]> {
 /// Apache httpd 2.4, `ap_escape_logitem`, which writes `\n` and `\t` for two bytes. They become
 /// `\x0a` and `\x09` here, as in Plack (`Apache::LogFormat::Compiler`, `_safe`). Plack does not
 /// escape `"` and `\`, so its clients can forge fields.
-pub(super) fn escape(bytes: &[u8], out: &mut Vec<u8>) {
+pub fn escape(bytes: &[u8], out: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     for &byte in bytes {
         match byte {

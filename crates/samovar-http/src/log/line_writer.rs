@@ -7,6 +7,7 @@
 //! the thread waits for the linger time, so that a busy server pays for one wake-up per twenty
 //! milliseconds, not per line.
 
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -14,16 +15,19 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::sync::Lock;
+
 /// Maximum length of the pending lines, bytes: 50 ms of a busy server, which logs about 20 MB/s,
 /// and more than the longest line.
-pub(crate) const BUFFER_LEN_MAX: usize = 1 << 20;
+const BUFFER_LEN_MAX: usize = 1 << 20;
 
-/// Destination of the lines.
+/// Destination of log lines.
 #[derive(Debug)]
-pub(crate) enum Sink {
-    /// Standard output.
+pub struct Sink(Target);
+
+#[derive(Debug)]
+enum Target {
     StandardOutput,
-    /// Standard error.
     StandardError,
     /// A file, to which lines are appended, and which can be reopened.
     File {
@@ -35,28 +39,43 @@ pub(crate) enum Sink {
 }
 
 impl Sink {
-    /// Opens `path` for appending; creates the file if necessary.
-    pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self::File {
+    /// Standard output.
+    pub fn stdout() -> Self {
+        Self(Target::StandardOutput)
+    }
+
+    /// Standard error.
+    pub fn stderr() -> Self {
+        Self(Target::StandardError)
+    }
+
+    /// Opens a file for appending; creates it if necessary.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be opened.
+    pub fn file(path: impl AsRef<Path>) -> io::Result<Self> {
+        let path = path.as_ref();
+        Ok(Self(Target::File {
             path: path.to_owned(),
             file: open(path)?,
-        })
+        }))
     }
 
     fn reopen(&mut self) -> io::Result<()> {
-        if let Self::File { path, file } = self {
+        if let Target::File { path, file } = &mut self.0 {
             *file = open(path)?;
         }
         Ok(())
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
+        match &mut self.0 {
             // `stdout` buffers bytes after the last newline; a batch ends with a newline, so none
             // remain.
-            Self::StandardOutput => io::stdout().lock().write(bytes),
-            Self::StandardError => io::stderr().lock().write(bytes),
-            Self::File { file, .. } => file.write(bytes),
+            Target::StandardOutput => io::stdout().lock().write(bytes),
+            Target::StandardError => io::stderr().lock().write(bytes),
+            Target::File { file, .. } => file.write(bytes),
         }
     }
 
@@ -73,7 +92,7 @@ impl Sink {
                 Err(error) => return Err((written, error)),
             }
         }
-        if let Self::StandardOutput = self {
+        if let Target::StandardOutput = self.0 {
             io::stdout().flush().map_err(|error| (written, error))?;
         }
         Ok(())
@@ -88,7 +107,8 @@ fn open(path: &Path) -> io::Result<File> {
 
 /// An error of the writing thread, which `report` of [`LineWriter::spawn`] turns into a log line.
 #[derive(Debug)]
-pub(crate) enum Trouble<'a> {
+#[non_exhaustive]
+pub enum Trouble<'a> {
     /// Lines were dropped because the buffer was full or could not be written. Reported once the
     /// buffer has space again.
     Lost(u64),
@@ -98,10 +118,43 @@ pub(crate) enum Trouble<'a> {
     Reopen(&'a io::Error),
 }
 
-/// A queue of lines for one sink. Dropping it writes the pending lines and ends the thread, without
-/// waiting for either.
+impl fmt::Display for Trouble<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lost(count) => write!(
+                f,
+                "{count} lines were lost, because they could not be written, or not fast enough"
+            ),
+            Self::Write(error) => write!(f, "cannot write: {error}"),
+            Self::Reopen(error) => write!(
+                f,
+                "cannot reopen the file, so the old file stays in use: {error}"
+            ),
+        }
+    }
+}
+
+/// A queue of lines for one [`Sink`], and the thread that writes them. No caller waits for the
+/// disk.
+///
+/// Dropping it writes the pending lines and ends the thread, without waiting for either.
+///
+/// ```
+/// use std::time::Duration;
+/// use samovar_http::log::{LineWriter, Sink};
+///
+/// # fn main() -> std::io::Result<()> {
+/// let linger = Duration::from_millis(20);
+/// let writer = LineWriter::spawn("my log", Sink::stderr(), linger, |trouble| {
+///     format!("my log: {trouble}\n").into_bytes()
+/// })?;
+/// writer.push(b"one line\n");
+/// writer.flush(Duration::from_secs(1));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
-pub(crate) struct LineWriter {
+pub struct LineWriter {
     shared: Arc<Shared>,
 }
 
@@ -139,9 +192,14 @@ impl State {
 impl LineWriter {
     /// Starts the writing thread.
     ///
-    /// `linger` is the maximum delay of a line, which allows batches. `report` is called on the
-    /// thread for each error; the thread writes the line that it returns, which may be empty.
-    pub(crate) fn spawn(
+    /// `name` is the name of the thread. `linger` is the maximum delay of a line, which allows
+    /// batches. `report` is called on the thread for each error; the thread writes the line that it
+    /// returns, which may be empty.
+    ///
+    /// # Errors
+    ///
+    /// If the thread cannot be started.
+    pub fn spawn(
         name: &str,
         sink: Sink,
         linger: Duration,
@@ -165,7 +223,7 @@ impl LineWriter {
     /// line is then dropped.
     ///
     /// Never waits for the sink.
-    pub(crate) fn push(&self, line: &[u8]) -> bool {
+    pub fn push(&self, line: &[u8]) -> bool {
         debug_assert!(line.ends_with(b"\n"), "lines are whole");
         let mut state = self.shared.lock();
         if line.len() > BUFFER_LEN_MAX - state.pending.len() {
@@ -181,13 +239,13 @@ impl LineWriter {
 
     /// Reopens the file, for log rotation. Lines pushed before may go to the old file or the new
     /// one.
-    pub(crate) fn reopen(&self) {
+    pub fn reopen(&self) {
         self.shared.lock().reopen = true;
         self.shared.work.notify_one();
     }
 
     /// Waits until all lines are written, at most for `patience`. Returns whether they are.
-    pub(crate) fn flush(&self, patience: Duration) -> bool {
+    pub fn flush(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         let mut state = self.shared.lock();
         while !state.is_idle() {
@@ -214,7 +272,7 @@ impl Drop for LineWriter {
 impl Shared {
     /// Locks the state, even if poisoned: a panic elsewhere leaves at worst half a line.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.locked()
     }
 }
 

@@ -14,7 +14,7 @@ fn silent(_: Trouble<'_>) -> Vec<u8> {
 }
 
 fn writer_to(path: &Path, linger: Duration) -> LineWriter {
-    LineWriter::spawn("test", Sink::open(path).expect("opens"), linger, silent).expect("spawns")
+    LineWriter::spawn("test", Sink::file(path).expect("opens"), linger, silent).expect("spawns")
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn a_file_that_cannot_be_reopened_stays_in_use() {
         sender.send(format!("{trouble:?}")).expect("is received");
         Vec::new()
     };
-    let sink = Sink::open(&inner.join("log")).expect("opens");
+    let sink = Sink::file(&inner.join("log")).expect("opens");
     let writer = LineWriter::spawn("test", sink, Duration::ZERO, report).expect("spawns");
     let moved = directory.path().join("e");
     fs::rename(&inner, &moved).expect("renames");
@@ -89,10 +89,10 @@ fn a_file_that_cannot_be_reopened_stays_in_use() {
 fn lost_lines_are_counted_and_reported_when_there_is_room() {
     let (mut reader, pipe) = io::pipe().expect("a pipe");
     let file = File::from(std::os::fd::OwnedFd::from(pipe));
-    let sink = Sink::File {
+    let sink = Sink(Target::File {
         path: PathBuf::from("/nonexistent/x"),
         file,
-    };
+    });
     let report = |trouble: Trouble<'_>| match trouble {
         Trouble::Lost(count) => format!("lost {count}\n").into_bytes(),
         _ => Vec::new(),
@@ -130,7 +130,7 @@ fn a_full_disk_is_reported_once() {
         sender.send(format!("{trouble:?}")).expect("is received");
         Vec::new()
     };
-    let sink = Sink::open(Path::new("/dev/full")).expect("opens");
+    let sink = Sink::file(Path::new("/dev/full")).expect("opens");
     let writer = LineWriter::spawn("test", sink, Duration::ZERO, report).expect("spawns");
     for _ in 0..3 {
         assert!(writer.push(b"x\n") && writer.flush(PATIENCE));
