@@ -16,6 +16,7 @@
 //! | [`content`] | generated contents of files |
 //! | [`small_files`](mod@small_files) | a generated tree of forty thousand small files |
 //! | [`nix`] | Nix's programs without the configuration of this machine, and the sample store |
+//! | `postgres` | a PostgreSQL server for one test, with the feature of that name |
 //! | [`sqlite`] | SQL in another process, which waits for locks, or keeps them to test locking |
 //!
 //! A function named `try_…` returns errors; its counterpart without the prefix panics, which fails
@@ -39,6 +40,8 @@ pub mod http2;
 pub mod limit;
 pub mod nar;
 pub mod nix;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 pub mod process;
 pub mod procfs;
 pub mod random;

@@ -6,12 +6,15 @@
 mod support;
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use support::{Answer, Reader, connect, eventually};
+use support::{Answer, Reader, connect, eventually, ws};
+use testkit::postgres::Postgres;
 
 /// A running example on a port that the kernel has chosen.
 struct Example {
@@ -253,6 +256,162 @@ fn logging() {
     let expected = "Z error: [2] GET /broken failed: 500 Internal Server Error: No such";
     assert!(messages.contains(expected), "{messages}");
     assert!(messages.ends_with("Z info: stopped\n"), "{messages}");
+}
+
+#[test]
+fn client_headers() {
+    let example = Example::start("client_headers", &[]);
+    let answer = example.ask("GET /", "X-Tea: black\r\nx-tea: gr\u{fc}n\r\n", "");
+    let fields = text(&answer);
+    assert!(
+        fields.contains("X-Tea: black\nx-tea: gr\\xc3\\xbcn\n"),
+        "{fields}"
+    );
+    let german = example.ask("GET /greeting", "ACCEPT-LANGUAGE: de\r\n", "");
+    assert_eq!(text(&german), "Guten Tag\n");
+    assert_eq!(german.header("content-language"), Some("de"));
+    example.check("GET /greeting", 200, "Good day\n");
+    example.check("GET /account", 401, "Who are you?\n");
+    let account = example.ask("GET /account", "X-Api-Key: secret\r\n", "");
+    assert_eq!(text(&account), "Hello, Ada\n");
+    let cookies: Vec<_> = account.headers("set-cookie").collect();
+    assert!(
+        cookies.len() == 2 && cookies[1].starts_with("theme=dark;"),
+        "{cookies:?}"
+    );
+    let report = example.ask("GET /report?name=tea.csv", "", "");
+    let disposition = report.header("content-disposition");
+    assert_eq!(disposition, Some("attachment; filename=\"tea.csv\""));
+    assert_eq!(
+        report.header("content-type"),
+        Some("text/csv; charset=utf-8")
+    );
+    example.check(
+        "GET /report?name=a%0d%0aX:b",
+        400,
+        "the name is not plain\n",
+    );
+}
+
+/// A client of `advanced_websockets`. A thread reads from its socket and answers pings.
+struct Subscriber {
+    stream: TcpStream,
+    /// Texts; for any other frame, its bytes.
+    frames: Receiver<String>,
+}
+
+impl Subscriber {
+    fn open(server: &Example) -> Self {
+        let mut client = ws::Client::open(server.addr, "/socket");
+        let stream = client.connection.stream.try_clone().unwrap();
+        let (sender, frames) = channel();
+        std::thread::spawn(move || {
+            while let Some((first, payload)) = client.next_frame() {
+                match first {
+                    ws::PING => client.send(ws::frame(ws::PONG, payload)),
+                    ws::TEXT => drop(sender.send(String::from_utf8(payload).unwrap())),
+                    _ => drop(sender.send(format!("{first:#x} {}", payload.escape_ascii()))),
+                }
+            }
+        });
+        Self { stream, frames }
+    }
+
+    fn tell(&mut self, command: &str) {
+        self.stream
+            .write_all(&ws::frame(ws::TEXT, command))
+            .unwrap();
+    }
+
+    #[track_caller]
+    fn next(&mut self) -> String {
+        self.frames.recv_timeout(testkit::PATIENCE).unwrap()
+    }
+
+    #[track_caller]
+    fn ask(&mut self, command: &str, reply: &str) {
+        self.tell(command);
+        assert_eq!(self.next(), reply);
+    }
+}
+
+impl Drop for Subscriber {
+    /// Ends the thread.
+    fn drop(&mut self) {
+        drop(self.stream.shutdown(std::net::Shutdown::Both));
+    }
+}
+
+#[test]
+fn advanced_websockets() {
+    let mut postgres = Postgres::start();
+    let url = postgres.url();
+    let [one, two] = [(), ()].map(|()| Example::start("advanced_websockets", &[&url, "100"]));
+    let mut ada = Subscriber::open(&one);
+    let mut bob = Subscriber::open(&one);
+    let mut eve = Subscriber::open(&two);
+    ada.ask("subscribe tea", "subscribed tea");
+    bob.ask("subscribe coffee", "subscribed coffee");
+    eve.ask("subscribe tea", "subscribed tea");
+    // Messages reach the subscribers of both servers, in the same order.
+    ada.tell("publish tea Water boils");
+    eve.tell("publish tea 'quoted' \u{1fad6}");
+    let [by_ada, by_eve] = [&mut ada, &mut eve].map(|client| [client.next(), client.next()]);
+    assert_eq!(by_ada, by_eve);
+    assert!(
+        by_ada.contains(&"message tea Water boils".to_owned()),
+        "{by_ada:?}"
+    );
+    assert!(
+        by_ada.contains(&"message tea 'quoted' \u{1fad6}".to_owned()),
+        "{by_ada:?}"
+    );
+    // Bob has not got them.
+    bob.ask("publish coffee Beans", "message coffee Beans");
+    ada.ask("unsubscribe tea", "unsubscribed tea");
+    ada.tell("publish tea again");
+    assert_eq!(eve.next(), "message tea again");
+    ada.ask("brew tea", "error unknown command");
+    ada.ask("subscribe a b", "subscribed a");
+    ada.ask(
+        "subscribe ../etc",
+        "error a channel has 1 to 50 letters, digits or hyphens",
+    );
+    // Clients that answer pings stay; one that does not is closed.
+    let mut silent = ws::Client::open(one.addr, "/socket");
+    let close = loop {
+        match silent.next_frame().unwrap() {
+            (ws::PING, _) => {}
+            frame => break frame,
+        }
+    };
+    assert_eq!(close, (ws::CLOSE, b"\x03\xf0no heartbeat".to_vec()));
+    bob.ask("publish coffee Cups", "message coffee Cups");
+    // Both servers connect again after the database was down.
+    postgres.stop_at_once();
+    let refusal = "error the message was not sent, try again later";
+    bob.ask("publish coffee lost", refusal);
+    postgres.resume();
+    // The servers connect again at different times, so a single message could get lost.
+    let mut sender = Subscriber::open(&one);
+    let mut receivers = [&one, &two].map(Subscriber::open);
+    for receiver in &mut receivers {
+        receiver.ask("subscribe coffee", "subscribed coffee");
+    }
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Acquire) {
+                sender.tell("publish coffee Sugar");
+                sender.tell("unsubscribe coffee");
+                while sender.next() != "unsubscribed coffee" {}
+            }
+        });
+        for receiver in &mut receivers {
+            assert_eq!(receiver.next(), "message coffee Sugar");
+        }
+        is_over.store(true, Ordering::Release);
+    });
 }
 
 #[test]

@@ -15,7 +15,7 @@ use std::process::Command;
 
 use support::Kettles;
 use support::fleet::{Fleet, device};
-use support::postgres::Postgres;
+use testkit::postgres::Postgres;
 
 /// Number of kills; `KETTLES_KILLS` overrides it.
 const KILL_COUNT: u32 = 10;

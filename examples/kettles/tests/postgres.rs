@@ -10,8 +10,8 @@ mod support;
 
 use std::process::Command;
 
-use support::postgres::Postgres;
 use support::{Kettles, measurement, wait_until};
+use testkit::postgres::Postgres;
 
 const EVENING: &str = "2017-12-24T18:30:00Z";
 const NIGHT: &str = "2017-12-24T23:59:59.999999Z";

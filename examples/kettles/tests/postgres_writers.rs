@@ -13,7 +13,7 @@ use std::collections::HashSet;
 use kettles::device::{DeviceId, Measurement};
 use kettles::store::{Batch, Committed, PostgresStore, Store as _};
 use kettles::time::Time;
-use support::postgres::Postgres;
+use testkit::postgres::Postgres;
 
 const START: i64 = 1_514_140_200;
 

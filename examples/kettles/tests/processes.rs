@@ -13,8 +13,8 @@ use std::path::Path;
 use std::process::Command;
 
 use support::fleet::Fleet;
-use support::postgres::Postgres;
 use support::{Client, Kettles, measurement, wait_until};
+use testkit::postgres::Postgres;
 
 const KETTLE: &str = "0f8fad5b-d9cb-469f-a165-70867728950e";
 const COMMAND: &str = r#"{"charge":true}"#;

@@ -5,8 +5,8 @@ mod support;
 
 use std::process::Command;
 
-use support::postgres::Postgres;
 use support::{Kettles, measurement};
+use testkit::postgres::Postgres;
 
 #[test]
 fn the_replayed_server_behaves_as_in_2017() {

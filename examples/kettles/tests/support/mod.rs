@@ -9,7 +9,6 @@
 )]
 
 pub(crate) mod fleet;
-pub(crate) mod postgres;
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -1,11 +1,5 @@
-//! Starts a PostgreSQL server for one test. Its data and its socket are in a temporary directory,
-//! which is removed after the test.
-
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "clippy allows these only inside functions marked as tests"
-)]
+//! A PostgreSQL server for one test. Its data and its socket are in a temporary directory, which is
+//! removed after the test.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, chown, symlink};
@@ -16,10 +10,11 @@ use std::process::{Child, Command, Stdio};
 use postgres::{Client, NoTls};
 use tempfile::TempDir;
 
-use super::wait_until;
+use crate::eventually;
 
 /// A PostgreSQL server, which may be stopped temporarily.
-pub(crate) struct Postgres {
+#[derive(Debug)]
+pub struct Postgres {
     folder: TempDir,
     programs: PathBuf,
     /// Additional settings, as `name=value`.
@@ -30,7 +25,8 @@ pub(crate) struct Postgres {
 }
 
 impl Postgres {
-    pub(crate) fn start() -> Self {
+    /// Creates a database and starts its server.
+    pub fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let is_root = folder.path().metadata().unwrap().uid() == 0;
         let user = is_root.then(|| (id("-u"), id("-g")));
@@ -53,13 +49,14 @@ impl Postgres {
         postgres
     }
 
-    /// Returns the URL for `--database`.
-    pub(crate) fn url(&self) -> String {
+    /// Returns the URL of the database.
+    pub fn url(&self) -> String {
         let folder = self.folder.path().display();
         format!("postgresql:///postgres?host={folder}&user=postgres")
     }
 
-    pub(crate) fn client(&self) -> Client {
+    /// Opens a connection.
+    pub fn client(&self) -> Client {
         Client::connect(&self.url(), NoTls).unwrap()
     }
 
@@ -67,7 +64,7 @@ impl Postgres {
     ///
     /// PostgreSQL searches for extensions relative to its executable, so the copy contains links to
     /// all other files.
-    pub(crate) fn offer(&mut self, extension: &str) {
+    pub fn offer(&mut self, extension: &str) {
         self.stop_at_once();
         let root = self.folder.path().join("copy");
         let programs = root.join(self.programs.strip_prefix("/").unwrap());
@@ -89,7 +86,7 @@ impl Postgres {
     }
 
     /// Stops the server as a power failure does: without shutdown and checkpoint.
-    pub(crate) fn stop_at_once(&mut self) {
+    pub fn stop_at_once(&mut self) {
         if let Some(mut child) = self.child.take() {
             let pid = child.id().to_string();
             let kill = Command::new("kill").args(["-s", "QUIT", &pid]).status();
@@ -98,7 +95,8 @@ impl Postgres {
         }
     }
 
-    pub(crate) fn resume(&mut self) {
+    /// Starts the server after [`stop_at_once`](Self::stop_at_once).
+    pub fn resume(&mut self) {
         let folder = self.folder.path().display().to_string();
         let mut command = self.command("postgres");
         command.arg("-D").arg(self.data());
@@ -115,7 +113,7 @@ impl Postgres {
         }
         command.stdout(Stdio::null()).stderr(Stdio::null());
         self.child = Some(command.spawn().unwrap());
-        wait_until("PostgreSQL answers", || {
+        eventually("PostgreSQL answers", || {
             Client::connect(&self.url(), NoTls).is_ok()
         });
     }
