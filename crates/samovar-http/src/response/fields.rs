@@ -8,7 +8,7 @@ const ENGINE_FIELDS: [&str; 4] = ["content-length", "transfer-encoding", "connec
 /// Returns whether a handler may set a field with this name.
 pub(crate) fn is_settable(name: &str) -> bool {
     let is_own = |field: &&str| name.eq_ignore_ascii_case(field);
-    encode::is_field_name(name) && !ENGINE_FIELDS.iter().any(|field| is_own(field))
+    encode::is_field_name(name) && !ENGINE_FIELDS.iter().any(is_own)
 }
 
 /// Appends a header field set by the application.
