@@ -1,4 +1,5 @@
-//! Bodies larger than memory: files with ranges, and a generator.
+//! Bodies larger than memory: files with ranges, and a generator. `samovar_web::Files` serves a
+//! directory with media types and validators.
 //!
 //! ```text
 //! cargo run --example streaming_download -- 127.0.0.1:8080 /usr/share/doc
@@ -19,7 +20,8 @@ use samovar_http::{Body, Error, Request, Response, Router};
 fn file(request: &mut Request, folder: &Path) -> Result<Response, Error> {
     let path = request.param_path("path").ok_or(Status::NOT_FOUND)?;
     let file = File::open(folder.join(path)).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => Status::NOT_FOUND.into(),
+        // A path below a file is as absent as any other.
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Status::NOT_FOUND.into(),
         _ => Error::from(error),
     })?;
     let metadata = file.metadata()?;

@@ -473,6 +473,7 @@ fn streaming_download() {
     let example = Example::start("streaming_download", &[folder.path().to_str().unwrap()]);
     example.check("GET /files/big", 200, &content);
     example.check("GET /files/none", 404, "Not Found\n");
+    example.check("GET /files/big/x", 404, "Not Found\n");
     example.check("GET /files/../big", 404, "Not Found\n");
     let answer = example.ask("GET /files/big", "Range: bytes=5-8\r\n", "");
     assert_eq!((answer.status, text(&answer)), (206, "5678".into()));
