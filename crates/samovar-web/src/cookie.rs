@@ -1,7 +1,7 @@
 //! Cookies.
 //!
 //! Name and value may be any text: bytes that a cookie cannot contain are percent-encoded in
-//! `Set-Cookie` and decoded in `Cookie`.
+//! `Set-Cookie`. In `Cookie`, values are decoded, and names are compared in their encoded form.
 //!
 //! # Source
 //!
@@ -158,12 +158,20 @@ pub(crate) fn of_request(request: &Request, name: &str) -> Option<String> {
         .filter_map(|(_, value)| std::str::from_utf8(value).ok())
         .flat_map(|value| value.split(';'))
         .filter_map(|pair| pair.split_once('='));
-    let (_, value) = pairs.find(|(key, _)| decoded(key.trim()) == name)?;
-    let value = value.trim();
+    // Names are compared as sent. If `__%48ost-a` counted as `__Host-a`, a page of a subdomain
+    // could set a cookie that browsers let only this host set. The same holds for white space
+    // that browsers do not remove.
+    let name = encoded(name, b"");
+    let (_, value) = pairs.find(|(key, _)| trimmed(key) == name)?;
+    let value = trimmed(value);
     let unquoted = value
         .strip_prefix('"')
         .and_then(|value| value.strip_suffix('"'));
     Some(decoded(unquoted.unwrap_or(value)))
+}
+
+fn trimmed(text: &str) -> &str {
+    text.trim_matches([' ', '\t'])
 }
 
 /// Decodes escapes. A text with a malformed escape is not from [`Cookie`], and stays as it is.
@@ -225,6 +233,8 @@ mod tests {
         check(&["a=%C3%B1%3B"], "a", Some("ñ;"));
         check(&["a=100%; b=%zz"], "a", Some("100%"));
         check(&["A=1; aa=2; =3; 4"], "a", None);
+        check(&["__%48ost-a=1; \u{a0}__Host-a=2"], "__Host-a", None);
+        check(&["__%48ost-a=1; __Host-a=2"], "__Host-a", Some("2"));
     }
 
     #[test]
