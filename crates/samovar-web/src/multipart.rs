@@ -232,7 +232,7 @@ impl<R: Read> Part<'_, R> {
     /// As [`content`](Self::content), and [`NotText`](MultipartError::NotText).
     pub fn text(&mut self, len_max: u64) -> io::Result<String> {
         let content = self.content(len_max)?;
-        String::from_utf8(content).map_err(|_| self.body.fail(MultipartError::NotText))
+        String::from_utf8(content).map_err(|_not_utf8| self.body.fail(MultipartError::NotText))
     }
 }
 

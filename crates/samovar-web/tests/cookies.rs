@@ -1,7 +1,5 @@
 //! A cookie that a response has set comes back with the next request.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod support;
 
 use samovar_http::http::Status;

@@ -1,8 +1,6 @@
 //! A client receives server-sent events as they are sent, and the sender learns that a client has
 //! left.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod support;
 
 use std::sync::Mutex;

@@ -124,6 +124,7 @@ fn the_pastebin_keeps_pastes_of_its_users() {
     let cached = pastebin.get(url, &[&format!("If-None-Match: {etag}")]);
     assert_eq!((cached.status, cached.body.len()), (304, 0));
     let raw = pastebin.get("/raw/1", &[]);
+    assert_eq!(raw.header("x-content-type-options"), Some("nosniff"));
     assert_eq!(
         (raw.text(), raw.header("etag")),
         ("Earl Grey".into(), Some(etag))

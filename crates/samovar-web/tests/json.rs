@@ -1,8 +1,6 @@
 //! JSON and parameters become typed values; a client that sends other ones gets an error that says
 //! what is wrong.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod support;
 
 use std::collections::HashMap;

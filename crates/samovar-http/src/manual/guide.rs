@@ -101,7 +101,7 @@
 //! Add the fields in middleware. Before some requests, a browser asks with OPTIONS whether it may
 //! send them; [`Router::answer_options`](crate::Router::answer_options) responds to such requests
 //! on every path with a route, and the middleware adds its fields to these responses, too. The
-//! example `cors` does so.
+//! example `cors` does so; `Cors` of `samovar-web` is such a middleware for a list of origins.
 //!
 //! # Large bodies
 //!

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use samovar_http::http::Status;
-use samovar_http::{Body, Error, Next, Request, Response, Route, Router, stop_signal, with};
+use samovar_http::{Body, Error, Request, Response, Route, Router, stop_signal, with};
 use samovar_web::{
     Cookie, Files, Json, Precondition, RequestExt, RequestIds, ResponseExt, Validators, json,
 };
@@ -39,25 +39,25 @@ struct App {
     store: Store,
 }
 
-/// The name of the user whose session the request belongs to, in the extensions of the request.
-struct User(String);
-
 #[derive(Deserialize)]
 struct Login {
     name: String,
 }
 
 impl App {
-    /// Middleware: finds out who the user is.
-    fn identify(&self, request: &mut Request, next: Next<'_>) -> Response {
-        if let Some(token) = request.cookie(COOKIE) {
-            match self.store.user_of(&token) {
-                Ok(Some(name)) => drop(request.extensions_mut().insert(User(name))),
-                Ok(None) => {}
-                Err(error) => return failure(&Error::from(error)),
-            }
-        }
-        next.run(request)
+    /// Returns the name of the user whose session the request belongs to.
+    fn user(&self, request: &Request) -> Result<Option<String>, Error> {
+        let token = request.cookie(COOKIE).unwrap_or_default();
+        Ok(self.store.user_of(&token)?)
+    }
+
+    fn known_user(&self, request: &Request) -> Result<String, Error> {
+        let user = self.user(request)?;
+        user.ok_or_else(|| Error::new(Status::UNAUTHORIZED, "log in first"))
+    }
+
+    fn show_user(&self, request: &mut Request) -> Result<Json<serde_json::Value>, Error> {
+        Ok(Json(serde_json::json!({ "name": self.user(request)? })))
     }
 
     fn log_in(&self, request: &mut Request) -> Result<Response, Error> {
@@ -83,12 +83,13 @@ impl App {
         Ok(Json(self.store.list(author.as_deref(), page)?))
     }
 
-    fn add(&self, request: &mut Request) -> Result<(Status, Response), Error> {
-        let author = user(request)?.to_owned();
+    fn add(&self, request: &mut Request) -> Result<Response, Error> {
+        let author = self.known_user(request)?;
         let draft = request.json::<Draft>()?;
         let paste = self.store.add(&author, &draft)?;
-        let response = json(&paste)?.header("Location", format!("/api/pastes/{}", paste.id));
-        Ok((Status::CREATED, response))
+        let location = format!("/api/pastes/{}", paste.id);
+        let response = json(&paste)?.header("Location", location);
+        Ok(response.with_status(Status::CREATED))
     }
 
     fn show(&self, request: &mut Request) -> Result<Response, Error> {
@@ -126,7 +127,7 @@ impl App {
     }
 
     fn own_paste(&self, request: &Request) -> Result<Paste, Error> {
-        let name = user(request)?;
+        let name = self.known_user(request)?;
         let paste = self.paste(request)?;
         if paste.author != name {
             return Err(Error::new(
@@ -136,16 +137,6 @@ impl App {
         }
         Ok(paste)
     }
-}
-
-fn user(request: &Request) -> Result<&str, Error> {
-    let user = request.extensions().get::<User>();
-    user.map(|user| &*user.0)
-        .ok_or_else(|| Error::new(Status::UNAUTHORIZED, "log in first"))
-}
-
-fn who(request: &mut Request) -> Json<serde_json::Value> {
-    Json(serde_json::json!({ "name": user(request).ok() }))
 }
 
 fn version(paste: &Paste) -> Validators {
@@ -160,7 +151,7 @@ fn failure(error: &Error) -> Response {
 
 fn router(app: &Arc<App>, files: &Files) -> Router {
     Router::new()
-        .get("/api/session", who)
+        .get("/api/session", with(app, App::show_user))
         .post("/api/session", with(app, App::log_in))
         .delete("/api/session", with(app, App::log_out))
         .get("/api/pastes", with(app, App::list))
@@ -172,7 +163,10 @@ fn router(app: &Arc<App>, files: &Files) -> Router {
         .get("/", files.handler())
         .get("/static/{*path}", files.handler())
         .wrap(RequestIds::new().handler())
-        .wrap_with(app, App::identify)
+        .wrap(|request, next| {
+            next.run(request)
+                .set_header("X-Content-Type-Options", "nosniff")
+        })
         .on_error(|_, error| failure(error))
         .observe(Log)
 }
