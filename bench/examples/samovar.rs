@@ -1,40 +1,35 @@
 //! samovar-http as a contender of the engine benchmark, with the endpoints of `bench/rivals`.
 //!
-//! Usage: `samovar PORT IO_THREADS WORKERS FILE [--inline]`. It exits at the end of its
-//! standard input.
+//! Usage: `samovar PORT IO_THREADS DIR [--inline] [--shared]`. It exits at the end of its standard
+//! input.
 //!
 //! With `--inline`, the I/O threads run the handlers of responses that are in memory; without it,
-//! workers run all handlers, as they must if handlers may block.
+//! workers run all handlers, as they must if handlers may block. With `--shared`, it listens on all
+//! addresses, and shares the port with other processes.
 
-use std::collections::HashMap;
-use std::fs::File;
+mod endpoints;
+
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use samovar_http::http::Status;
-use samovar_http::ws::{Closed, Frame, Handler, Message, Socket, Upgrade};
+use samovar_http::ws::Upgrade;
 use samovar_http::{
     Body, Head, Inline, Intake, Listener, Prepared, Reply, Request, Response, Server, Service, Turn,
 };
 
-const TEXT: &str = "Hello, World!";
-static TEXT_500: [u8; 500] = [b'x'; 500];
-
-/// Maximum length of an upload, in bytes.
-const UPLOAD_LEN_MAX: u64 = 1 << 30;
-
-/// Bytes of an upload to read at once.
-const UPLOAD_PIECE_LEN: usize = 64 << 10;
+use self::endpoints::items::Items;
+use self::endpoints::{Hearer, TEXT, TEXT_500, UPLOAD_LEN_MAX};
 
 struct Bench {
     is_inline: bool,
-    file: PathBuf,
+    dir: PathBuf,
     text: Prepared,
     text_500: Prepared,
-    hearers: Arc<Mutex<HashMap<u64, Socket>>>,
+    items: Items,
+    hearer: Hearer,
 }
 
 impl Service for Bench {
@@ -51,7 +46,8 @@ impl Service for Bench {
             b"/text500" => reply.prepared(&self.text_500),
             b"/json" => {
                 let fields = [("Content-Type", "application/json")];
-                reply.prepared(&Prepared::new(Status::OK, &fields, &json()))
+                let json = endpoints::json();
+                reply.prepared(&Prepared::new(Status::OK, &fields, json.as_bytes()))
             }
             _ => reply.dispatch(),
         }
@@ -59,23 +55,18 @@ impl Service for Bench {
 
     fn handle(&self, request: &mut Request) -> Response {
         match request.head().path() {
-            b"/text" => Response::text(Status::OK, TEXT),
+            b"/text" | b"/pooled" => Response::text(Status::OK, TEXT),
             b"/text500" => Response::new(Status::OK, Body::Bytes(TEXT_500[..].into()))
                 .header("Content-Type", "text/plain"),
-            b"/json" => Response::new(Status::OK, Body::Bytes(json().into()))
-                .header("Content-Type", "application/json"),
-            b"/file" => file(&self.file),
-            b"/upload" => upload(request),
-            b"/ws" => self.upgrade(
-                Upgrade::new(|socket: &Socket, message: Message<'_>| {
-                    socket.send(message);
-                }),
-                request,
-            ),
-            b"/broadcast" => {
-                let hearer = Hearer(Arc::clone(&self.hearers));
-                self.upgrade(Upgrade::new(hearer), request)
-            }
+            b"/json" => Response::json(Status::OK, endpoints::json()),
+            b"/sleep10" => endpoints::sleep(10),
+            b"/sleep1000" => endpoints::sleep(1000),
+            b"/item" => endpoints::item(request, &self.items),
+            b"/file" => endpoints::file(&self.dir.join("file")),
+            b"/big" => endpoints::file(&self.dir.join("big")),
+            b"/upload" => endpoints::upload(request),
+            b"/ws" => self.upgrade(Upgrade::new(endpoints::echo), request),
+            b"/broadcast" => self.upgrade(Upgrade::new(self.hearer.clone()), request),
             _ => Response::text(Status::NOT_FOUND, ""),
         }
     }
@@ -96,82 +87,33 @@ impl Bench {
     }
 }
 
-/// WebSocket of `/broadcast`, with the shared map of all open ones.
-struct Hearer(Arc<Mutex<HashMap<u64, Socket>>>);
-
-impl Hearer {
-    fn all(&self) -> MutexGuard<'_, HashMap<u64, Socket>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Handler for Hearer {
-    fn open(&mut self, socket: &Socket) {
-        self.all().insert(socket.id(), socket.clone());
-    }
-
-    fn message(&mut self, _: &Socket, message: Message<'_>) {
-        let frame = Frame::new(message);
-        for socket in self.all().values() {
-            socket.send_frame(&frame);
-        }
-    }
-
-    fn close(&mut self, socket: &Socket, _: &Closed) {
-        self.all().remove(&socket.id());
-    }
-}
-
-fn json() -> Vec<u8> {
-    let message = serde_json::json!({ "message": TEXT });
-    message.to_string().into_bytes()
-}
-
-fn file(path: &PathBuf) -> Response {
-    match File::open(path).and_then(Body::file) {
-        Ok(body) => {
-            Response::new(Status::OK, body).header("Content-Type", "application/octet-stream")
-        }
-        Err(_) => Response::text(Status::NOT_FOUND, ""),
-    }
-}
-
-/// Reads the request's body and discards it.
-fn upload(request: &mut Request) -> Response {
-    let mut piece = vec![0; UPLOAD_PIECE_LEN];
-    let mut reader = request.reader();
-    let mut len = 0;
-    loop {
-        match reader.read(&mut piece) {
-            Ok(0) => return Response::text(Status::OK, format!("{len}\n")),
-            Ok(read_len) => len += read_len,
-            Err(_) => return Response::text(Status::BAD_REQUEST, ""),
-        }
-    }
-}
-
 fn main() -> io::Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let [port, io_threads, workers, file, rest @ ..] = &words[..] else {
-        return Err(io::Error::other("PORT IO_THREADS WORKERS FILE [--inline]"));
+    let [port, io_threads, dir, rest @ ..] = &words[..] else {
+        let usage = "PORT IO_THREADS DIR [--inline] [--shared]";
+        return Err(io::Error::other(usage));
     };
-    let number = |word: &String| word.parse::<usize>().map_err(io::Error::other);
-    let port = port.parse().map_err(io::Error::other)?;
+    let has = |option: &str| rest.iter().any(|word| word == option);
+    let port: u16 = port.parse().map_err(io::Error::other)?;
+    let io_threads = io_threads.parse().map_err(io::Error::other)?;
     let fields = [("Content-Type", "text/plain")];
+    let dir = PathBuf::from(dir);
     let bench = Bench {
-        is_inline: rest.iter().any(|word| word == "--inline"),
-        file: file.into(),
+        is_inline: has("--inline"),
         text: Prepared::new(Status::OK, &fields, TEXT.as_bytes()),
         text_500: Prepared::new(Status::OK, &fields, &TEXT_500),
-        hearers: Arc::default(),
+        items: Items::new(dir.join("items.sqlite")),
+        hearer: Hearer::default(),
+        dir,
+    };
+    let listener = if has("--shared") {
+        Listener::tcp_shared(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), 1024)?
+    } else {
+        Listener::tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, port)), 1024)?
     };
     let server = Server::builder(bench)
-        .listen(Listener::tcp(
-            SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
-            1024,
-        )?)
-        .io_threads(number(io_threads)?)
-        .workers(number(workers)?)
+        .listen(listener)
+        .io_threads(io_threads)
         .start()?;
     io::stdin().read_to_end(&mut Vec::new())?;
     server.drain(Duration::from_secs(5));

@@ -47,6 +47,10 @@ pub(crate) enum Quantity {
     ServerCpuPerDelivery,
     /// Anonymous memory per idle connection, in KiB.
     KibPerConnection,
+    /// Number of requests that got another response than 200, or whose connection was closed.
+    Refused,
+    /// Number of requests that got no response in time.
+    Unanswered,
 }
 
 impl Quantity {
@@ -79,6 +83,8 @@ impl Quantity {
             Self::ServerCpuPerMessage => ["Server CPU per message, µs", "server CPU", " µs"],
             Self::ServerCpuPerDelivery => ["Server CPU per delivery, µs", "server CPU", " µs"],
             Self::KibPerConnection => ["Memory per connection, KiB", "memory", " KiB"],
+            Self::Refused => ["Requests without 200", "refusals", ""],
+            Self::Unanswered => ["Requests without a response after 30 s", "silence", ""],
         }
     }
 
@@ -200,6 +206,9 @@ pub(crate) static SECTIONS: [About; 10] = [
             Quantity::ServerCpuPerMessage,
             Quantity::ServerCpuPerDelivery,
             Quantity::KibPerConnection,
+            Quantity::PeakMib,
+            Quantity::Refused,
+            Quantity::Unanswered,
             Quantity::Rate,
             Quantity::P50Us,
             Quantity::P99Us,

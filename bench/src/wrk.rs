@@ -44,6 +44,8 @@ pub(crate) struct Load<'run> {
     pub(crate) is_found: bool,
     /// Whether the client accepts zstd.
     pub(crate) takes_zstd: bool,
+    /// Maximum number of threads of wrk.
+    pub(crate) threads: u32,
 }
 
 impl Load<'_> {
@@ -60,7 +62,7 @@ impl Load<'_> {
         fs::write(&targets, self.targets.join("\n") + "\n")?;
         // wrk accepts whole seconds only.
         let seconds = seconds.max(1.0).round();
-        let threads = connections.min(2);
+        let threads = connections.min(self.threads);
         let mut command = Command::new("wrk");
         if self.takes_zstd {
             command.args(["-H", "Accept-Encoding: zstd"]);

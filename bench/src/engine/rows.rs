@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
-use super::contender::{Ability, FILE_LEN, Files, Kind, check};
+use super::contender::{Ability, Entrant};
+use super::files::{BIG_LEN, FILE_LEN, Files, ITEM_COUNT};
 use super::{attempt, row};
 use crate::arguments::Arguments;
 use crate::figures::{Quantity, Row, Values, to_f64};
@@ -35,10 +36,12 @@ struct Plan {
 enum What {
     /// wrk requests this target on this number of connections. The server needs this ability.
     Small(&'static str, Ability, u32),
-    /// Bodies of 10 MB are downloaded on this number of connections.
-    Download(usize),
-    /// Bodies of 10 MB are uploaded on this number of connections.
-    Upload(usize),
+    /// Random rows of the database are requested, as with [`Small`](Self::Small).
+    Items(u32),
+    /// Bodies of this length are downloaded from this target on this number of connections.
+    Download(&'static str, u64, usize),
+    /// Bodies of this length are uploaded on this number of connections.
+    Upload(u64, usize),
     /// WebSocket messages are echoed on this number of sockets.
     Echo(usize),
     /// WebSocket messages are broadcast to [`BROADCAST_SOCKETS`] sockets.
@@ -49,8 +52,11 @@ impl What {
     fn ability(self) -> Ability {
         match self {
             Self::Small(_, ability, _) => ability,
-            Self::Download(_) | Self::Upload(_) => Ability::Bodies,
-            Self::Echo(_) | Self::Broadcast => Ability::WebSocket,
+            Self::Items(_) => Ability::Database,
+            Self::Download(..) => Ability::Files,
+            Self::Upload(..) => Ability::Uploads,
+            Self::Echo(_) => Ability::WebSocket,
+            Self::Broadcast => Ability::Broadcast,
         }
     }
 }
@@ -64,10 +70,21 @@ fn plans() -> Vec<Plan> {
             ("text c256", What::Small("/text", Ability::Text, 256)),
             ("text500 c64", What::Small("/text500", Ability::Text, 64)),
             ("JSON c64", What::Small("/json", Ability::Json, 64)),
-            ("file of 10 MB c1", What::Download(1)),
-            ("upload of 10 MB c1", What::Upload(1)),
-            ("file of 10 MB c16", What::Download(16)),
-            ("upload of 10 MB c16", What::Upload(16)),
+            (
+                "pooled text c64",
+                What::Small("/pooled", Ability::Blocking, 64),
+            ),
+            ("SQLite c64", What::Items(64)),
+            (
+                "handler of 10 ms c100",
+                What::Small("/sleep10", Ability::Blocking, 100),
+            ),
+            ("file of 10 MB c1", What::Download("/file", FILE_LEN, 1)),
+            ("upload of 10 MB c1", What::Upload(FILE_LEN, 1)),
+            ("file of 10 MB c16", What::Download("/file", FILE_LEN, 16)),
+            ("upload of 10 MB c16", What::Upload(FILE_LEN, 16)),
+            ("file of 100 MB c1", What::Download("/big", BIG_LEN, 1)),
+            ("upload of 100 MB c1", What::Upload(BIG_LEN, 1)),
             ("WebSocket echo c1", What::Echo(1)),
             ("WebSocket echo c64", What::Echo(64)),
             ("WebSocket echo c256", What::Echo(256)),
@@ -82,31 +99,41 @@ fn plans() -> Vec<Plan> {
     plans
 }
 
-/// A server in the comparison, with its two running instances.
-struct Contender {
-    kind: Kind,
+/// A server in the comparison, with its two running instances; `None` if it cannot run here.
+struct Contender<'run> {
+    entrant: &'run Entrant,
     /// The instance with one thread, for rows on one core.
-    single: Server,
+    single: Option<Server>,
     /// The instance with one thread per core, for the other rows.
-    full: Server,
+    full: Option<Server>,
 }
 
 /// Measures all rows.
-pub(crate) fn measure(options: &Arguments, files: &Files, scratch: &Path) -> Result<Vec<Row>> {
+pub(crate) fn measure(
+    options: &Arguments,
+    entrants: &[Entrant],
+    files: &Files,
+    scratch: &Path,
+) -> Result<Vec<Row>> {
     let mut plans = plans();
     plans.retain(|plan| plan.name.contains(&options.rows));
     if plans.is_empty() {
         return Ok(Vec::new());
     }
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut contenders = Vec::new();
-    for kind in Kind::ALL {
-        crate::progress(&format!("starting {}", kind.name()));
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let single = kind.start(files, 1)?;
-        let full = kind.start(files, cores)?;
-        check(kind, &single)?;
-        check(kind, &full)?;
-        contenders.push(Contender { kind, single, full });
+    for entrant in entrants {
+        let start = |threads| {
+            let is_present = entrant.is_present();
+            is_present
+                .then(|| entrant.kind.start(files, threads))
+                .transpose()
+        };
+        contenders.push(Contender {
+            entrant,
+            single: start(1)?,
+            full: start(cores)?,
+        });
     }
     let names = plans.iter().map(|plan| &*plan.name);
     let mut rows: Vec<Row> = names.map(|name| row(name, contenders.len())).collect();
@@ -115,7 +142,7 @@ pub(crate) fn measure(options: &Arguments, files: &Files, scratch: &Path) -> Res
             crate::progress(&format!("round {round}: {}", plan.name));
             for (contender, cell) in contenders.iter().zip(&mut row.cells) {
                 let measure = || plan.measure(contender, options.seconds, scratch);
-                cell.add(attempt(contender.kind, plan.what.ability(), measure));
+                cell.add(attempt(contender.entrant, plan.what.ability(), measure));
             }
         }
     }
@@ -123,12 +150,18 @@ pub(crate) fn measure(options: &Arguments, files: &Files, scratch: &Path) -> Res
 }
 
 impl Plan {
-    fn measure(&self, contender: &Contender, seconds: f64, scratch: &Path) -> Result<Values> {
-        if self.is_pinned {
-            let server = &contender.single;
-            on_one_core(server, || self.what.measure(server, seconds, scratch))
+    fn measure(&self, contender: &Contender<'_>, seconds: f64, scratch: &Path) -> Result<Values> {
+        let server = if self.is_pinned {
+            &contender.single
         } else {
-            self.what.measure(&contender.full, seconds, scratch)
+            &contender.full
+        };
+        let server = server.as_ref().context("not started")?;
+        let measure = || self.what.measure(server, seconds, scratch);
+        if self.is_pinned {
+            on_one_core(server, measure)
+        } else {
+            measure()
         }
     }
 }
@@ -139,29 +172,28 @@ impl What {
         let address = server.address;
         let (cost, scale, seen) = match self {
             Self::Small(target, _, count) => {
-                let load = Load {
-                    scratch,
-                    targets: &[target.into()],
-                    is_found: true,
-                    takes_zstd: false,
-                };
-                return load.measure(server, count, seconds);
+                return small(server, &[target.into()], count, seconds, scratch);
             }
-            Self::Download(count) => {
+            Self::Items(count) => {
+                let items = (1..=ITEM_COUNT).map(|id| format!("/item?id={id}"));
+                let items: Vec<String> = items.collect();
+                return small(server, &items, count, seconds, scratch);
+            }
+            Self::Download(target, body_len, count) => {
                 let seen = bodies(count, seconds, || {
                     let mut client = Client::new(address);
                     Ok(move || {
-                        let len = client.get("/file", |_| ())?.body_len;
-                        ensure!(len == FILE_LEN, "a file of {len} bytes");
+                        let len = client.get(target, |_| ())?.body_len;
+                        ensure!(len == body_len, "a file of {len} bytes");
                         Ok(())
                     })
                 })?;
-                (Quantity::ServerCpuPerGb, 1e9 / to_f64(FILE_LEN), seen)
+                (Quantity::ServerCpuPerGb, 1e9 / to_f64(body_len), seen)
             }
-            Self::Upload(count) => {
-                let body_len = usize::try_from(FILE_LEN)?;
-                let seen = bodies(count, seconds, || upload::start(address, body_len))?;
-                (Quantity::ServerCpuPerGb, 1e9 / to_f64(FILE_LEN), seen)
+            Self::Upload(body_len, count) => {
+                let len = usize::try_from(body_len)?;
+                let seen = bodies(count, seconds, || upload::start(address, len))?;
+                (Quantity::ServerCpuPerGb, 1e9 / to_f64(body_len), seen)
             }
             Self::Echo(count) => {
                 let seen = echo::echo(address, count, MESSAGE_LEN, seconds)?;
@@ -181,6 +213,25 @@ impl What {
         let cpu = server.cpu().saturating_sub(before);
         Ok(values(cost, scale, &seen, cpu))
     }
+}
+
+/// Requests random ones of these targets by wrk, on `count` connections.
+fn small(
+    server: &Server,
+    targets: &[String],
+    count: u32,
+    seconds: f64,
+    scratch: &Path,
+) -> Result<Values> {
+    let load = Load {
+        scratch,
+        targets,
+        is_found: true,
+        takes_zstd: false,
+        // As in Mummy's benchmark, on which the row with this number of connections is modelled.
+        threads: if count == 100 { 10 } else { 2 },
+    };
+    load.measure(server, count, seconds)
 }
 
 /// Returns rate, latencies and cost. `cost` is the quantity of the cost: the CPU time per item in

@@ -5,7 +5,8 @@ use std::net::{SocketAddr, TcpStream};
 
 use anyhow::Result;
 
-use super::contender::{Ability, Files, Kind};
+use super::contender::{Ability, Entrant, Kind};
+use super::files::Files;
 use super::{attempt, row};
 use crate::arguments::Arguments;
 use crate::figures::{Quantity, Row, Values, to_f64};
@@ -31,17 +32,18 @@ const ROWS: [(&str, Ability, Open); 2] = [
 ];
 
 /// Measures all rows.
-pub(crate) fn measure(options: &Arguments, files: &Files) -> Vec<Row> {
+pub(crate) fn measure(options: &Arguments, entrants: &[Entrant], files: &Files) -> Vec<Row> {
     let mut rows = Vec::new();
     for (name, ability, open) in ROWS {
         if !name.contains(&options.rows) {
             continue;
         }
-        let mut row = row(name, Kind::ALL.len());
-        for (kind, cell) in Kind::ALL.into_iter().zip(&mut row.cells) {
+        let mut row = row(name, entrants.len());
+        for (entrant, cell) in entrants.iter().zip(&mut row.cells) {
             for _ in 0..options.rounds {
-                crate::progress(&format!("{name}: {}", kind.name()));
-                cell.add(attempt(kind, ability, || memory(kind, files, open)));
+                crate::progress(&format!("{name}: {}", entrant.kind.name()));
+                let measure = || memory(entrant.kind, files, open);
+                cell.add(attempt(entrant, ability, measure));
             }
         }
         rows.push(row);

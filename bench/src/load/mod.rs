@@ -6,6 +6,7 @@ pub(crate) mod idle;
 pub(crate) mod line;
 pub(crate) mod poll;
 pub(crate) mod put;
+pub(crate) mod sleepers;
 pub(crate) mod upload;
 
 use std::thread::ScopedJoinHandle;

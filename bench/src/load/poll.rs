@@ -18,21 +18,32 @@ pub(crate) struct Fleet {
 impl Fleet {
     /// Registers `streams` and makes them non-blocking.
     pub(crate) fn new(streams: Vec<TcpStream>) -> io::Result<Self> {
-        let poll = epoll::create(CreateFlags::CLOEXEC)?;
-        for (key, stream) in streams.iter().enumerate() {
-            stream.set_nonblocking(true)?;
-            epoll::add(
-                &poll,
-                stream,
-                EventData::new_u64(key as u64),
-                EventFlags::IN,
-            )?;
-        }
-        Ok(Self {
-            streams,
-            poll,
+        let mut fleet = Self {
+            streams: Vec::with_capacity(streams.len()),
+            poll: epoll::create(CreateFlags::CLOEXEC)?,
             events: Vec::with_capacity(512),
-        })
+        };
+        for stream in streams {
+            fleet.add(stream)?;
+        }
+        Ok(fleet)
+    }
+
+    /// Registers a stream and makes it non-blocking.
+    pub(crate) fn add(&mut self, stream: TcpStream) -> io::Result<()> {
+        stream.set_nonblocking(true)?;
+        let key = EventData::new_u64(self.streams.len() as u64);
+        epoll::add(&self.poll, &stream, key, EventFlags::IN)?;
+        self.streams.push(stream);
+        Ok(())
+    }
+
+    /// Stops watching a socket.
+    pub(crate) fn forget(&self, key: usize) -> io::Result<()> {
+        if let Some(stream) = self.streams.get(key) {
+            epoll::delete(&self.poll, stream)?;
+        }
+        Ok(())
     }
 
     /// Waits at most `timeout`; returns the keys of readable sockets.

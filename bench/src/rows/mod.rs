@@ -315,6 +315,7 @@ impl Bench<'_> {
             targets: &targets,
             is_found,
             takes_zstd,
+            threads: 2,
         };
         let measure = || load.measure(server, count, self.seconds);
         // On two cores, every request of a single client waits twice for an idle core to wake,

@@ -1,11 +1,12 @@
 //! Contender: actix-web 4.
 
 use actix_files::NamedFile;
+use actix_web::error::ErrorInternalServerError;
 use actix_web::web::{self, Data, Payload};
 use actix_web::{App, Error, HttpRequest, HttpResponse, HttpServer};
 use actix_ws::Message as Frame;
 use futures_util::StreamExt;
-use samovar_rivals::{BROADCAST_BACKLOG, Message, Options, TEXT, TEXT_500};
+use samovar_rivals::{BROADCAST_BACKLOG, Item, Items, Message, Options, TEXT, TEXT_500, id, sleep};
 use tokio::sync::broadcast;
 
 type Sender = broadcast::Sender<bytestring::ByteString>;
@@ -16,14 +17,13 @@ fn main() -> std::io::Result<()> {
 
 async fn serve(options: Options) -> std::io::Result<()> {
     let (sender, _): (Sender, _) = broadcast::channel(BROADCAST_BACKLOG);
-    let threads = options.threads;
-    // actix-web counts blocking threads per worker.
-    let blocking_threads = options.blocking_threads.div_ceil(threads);
-    let port = options.port;
+    let (threads, port) = (options.threads, options.port);
+    let items = Data::new(options.items());
     HttpServer::new(move || {
         App::new()
             .app_data(Data::new(options.clone()))
             .app_data(Data::new(sender.clone()))
+            .app_data(items.clone())
             .route("/", web::to(async |body: web::Bytes| body))
             .route("/text", web::get().to(async || TEXT))
             .route("/text500", web::get().to(async || &TEXT_500[..]))
@@ -31,21 +31,36 @@ async fn serve(options: Options) -> std::io::Result<()> {
                 "/json",
                 web::get().to(async || web::Json(Message { message: TEXT })),
             )
+            .route("/pooled", web::get().to(async || web::block(|| TEXT).await))
             .route(
-                "/file",
-                web::get()
-                    .to(async |options: Data<Options>| NamedFile::open_async(&options.file).await),
+                "/sleep10",
+                web::get().to(async || web::block(|| sleep(10)).await),
             )
+            .route(
+                "/sleep1000",
+                web::get().to(async || web::block(|| sleep(1000)).await),
+            )
+            .route("/item", web::get().to(item))
+            .route("/{name:file|big}", web::get().to(file))
             .route("/upload", web::post().to(upload))
             .route("/ws", web::get().to(echo))
             .route("/broadcast", web::get().to(all_hear))
     })
     .workers(threads)
-    .worker_max_blocking_threads(blocking_threads)
     .backlog(1024)
     .bind(("127.0.0.1", port))?
     .run()
     .await
+}
+
+async fn item(request: HttpRequest, items: Data<Items>) -> Result<web::Json<Item>, Error> {
+    let id = id(Some(request.query_string()));
+    let item = web::block(move || items.find(id)).await?;
+    Ok(web::Json(item.map_err(ErrorInternalServerError)?))
+}
+
+async fn file(name: web::Path<String>, options: Data<Options>) -> std::io::Result<NamedFile> {
+    NamedFile::open_async(options.dir.join(&*name)).await
 }
 
 async fn upload(mut payload: Payload) -> Result<String, Error> {

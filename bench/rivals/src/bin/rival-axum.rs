@@ -1,13 +1,18 @@
 //! Contender: axum 0.8.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::Router;
 use axum::body::Body;
+use axum::extract::RawQuery;
 use axum::extract::ws::{Message as Frame, Utf8Bytes, WebSocket, WebSocketUpgrade};
 use axum::routing::{any, get, post};
 use axum::serve::ListenerExt;
 use futures_util::{SinkExt, StreamExt};
-use samovar_rivals::{BROADCAST_BACKLOG, Message, Options, TEXT, TEXT_500};
+use samovar_rivals::{
+    BROADCAST_BACKLOG, Item, Items, Message, Options, TEXT, TEXT_500, blocking, id, sleep,
+};
 use tokio::sync::broadcast;
 use tower_http::services::ServeFile;
 
@@ -18,12 +23,21 @@ fn main() {
 
 async fn serve(options: Options) {
     let (sender, _) = broadcast::channel::<Utf8Bytes>(BROADCAST_BACKLOG);
+    let items = Arc::new(options.items());
     let router = Router::new()
         .route("/", any(async |body: axum::body::Bytes| body))
         .route("/text", get(async || TEXT))
         .route("/text500", get(async || &TEXT_500[..]))
         .route("/json", get(async || Json(Message { message: TEXT })))
-        .route_service("/file", ServeFile::new(&options.file))
+        .route("/pooled", get(async || blocking(|| TEXT).await))
+        .route("/sleep10", get(async || blocking(|| sleep(10)).await))
+        .route("/sleep1000", get(async || blocking(|| sleep(1000)).await))
+        .route(
+            "/item",
+            get(move |RawQuery(query): RawQuery| item(query, Arc::clone(&items))),
+        )
+        .route_service("/file", ServeFile::new(options.dir.join("file")))
+        .route_service("/big", ServeFile::new(options.dir.join("big")))
         .route("/upload", post(upload))
         .route(
             "/ws",
@@ -43,6 +57,11 @@ async fn serve(options: Options) {
         stream.set_nodelay(true).ok();
     });
     axum::serve(listener, router).await.expect("a server");
+}
+
+async fn item(query: Option<String>, items: Arc<Items>) -> Json<Item> {
+    let id = id(query.as_deref());
+    Json(blocking(move || items.find(id)).await.expect("a row"))
 }
 
 async fn upload(body: Body) -> String {

@@ -15,7 +15,9 @@ use hyper::service::service_fn;
 use hyper::upgrade::Upgraded;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use samovar_rivals::{BROADCAST_BACKLOG, Message, Options, TEXT, TEXT_500};
+use samovar_rivals::{
+    BROADCAST_BACKLOG, Items, Message, Options, TEXT, TEXT_500, blocking, id, sleep,
+};
 use tokio::sync::broadcast;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message as WsMessage;
@@ -32,6 +34,7 @@ type Socket = WebSocketStream<TokioIo<Upgraded>>;
 
 struct State {
     options: Options,
+    items: Arc<Items>,
     sender: broadcast::Sender<Utf8Bytes>,
 }
 
@@ -45,7 +48,12 @@ async fn serve(options: Options) {
         .await
         .expect("a port");
     let (sender, _) = broadcast::channel(BROADCAST_BACKLOG);
-    let state = Arc::new(State { options, sender });
+    let items = Arc::new(options.items());
+    let state = Arc::new(State {
+        options,
+        items,
+        sender,
+    });
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             continue;
@@ -80,7 +88,16 @@ async fn answer(request: Request<Incoming>, state: &State) -> Response<Body> {
             let json = serde_json::to_vec(&Message { message: TEXT }).expect("JSON");
             full("application/json", json.into())
         }
-        "/file" => file(&state.options.file).await,
+        "/pooled" => full("text/plain", blocking(|| TEXT).await.into()),
+        "/sleep10" => full("text/plain", blocking(|| sleep(10)).await.into()),
+        "/sleep1000" => full("text/plain", blocking(|| sleep(1000)).await.into()),
+        "/item" => {
+            let (items, id) = (Arc::clone(&state.items), id(request.uri().query()));
+            let item = blocking(move || items.find(id)).await.expect("a row");
+            let json = serde_json::to_vec(&item).expect("JSON");
+            full("application/json", json.into())
+        }
+        path @ ("/file" | "/big") => file(&state.options.dir.join(&path[1..])).await,
         "/upload" => upload(request.into_body()).await,
         "/ws" => upgrade(request, echo),
         "/broadcast" => {
