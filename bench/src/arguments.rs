@@ -1,5 +1,6 @@
 //! Parses the command line of `samovar-bench`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
@@ -8,14 +9,18 @@ use crate::nginx::Variant;
 
 pub(crate) const USAGE: &str = "\
 usage: samovar-bench --store DIR --server NAME=COMMAND... [OPTION...]
-       samovar-bench engine [--rounds N] [--seconds S] [--rows TEXT]
+       samovar-bench engine [--server NAME=COMMAND...] [--rounds N] [--seconds S] [--rows TEXT]
+       samovar-bench sockets [--sockets N] [--seconds S]
        samovar-bench uploads --store DIR [--server NAME=COMMAND...] [OPTION...]
        samovar-bench upstreams --store DIR [OPTION...]
        samovar-bench workspaces [--tree DIR] [OPTION...]
 
-`engine` compares HTTP engines instead of binary caches. `uploads` measures uploads, to the program
-samovar in the directory of this program, to nginx, and to a directory. It creates the store with
-the paths if DIR is empty. A COMMAND of `uploads` starts a server that takes PUT below /upload.
+`engine` compares HTTP engines instead of binary caches. A COMMAND of `engine` starts a server with
+the endpoints that bench/rivals/src/lib.rs lists, and has {port}, {threads} and {dir} filled in. It
+is measured in the rows whose endpoints it answers. `sockets` holds N WebSockets open for S seconds,
+on several processes, and reports the memory that they take. `uploads` measures uploads, to the
+program samovar in the directory of this program, to nginx, and to a directory. It creates the store
+with the paths if DIR is empty. A COMMAND of `uploads` starts a server that takes PUT below /upload.
 `upstreams` compares a server with upstream caches, and its goals. Its store is one like that of
 --big-store. `workspaces` compares workspaces of 42,000 small files with their goals.
 
@@ -30,6 +35,7 @@ the paths if DIR is empty. A COMMAND of `uploads` starts a server that takes PUT
                          an Angular project if DIR is empty. Without it, the files are generated
   --dir DIR              with `uploads` and `workspaces`: directory for the files of servers and
                          clients (that for temporary files)
+  --sockets N            with `sockets`: number of WebSockets (100000)
   --json                 with `workspaces`: print a JSON document
   --out DIR              also write table.md, and chart.svg or figures.json, to DIR
   --rounds N             measure each figure N times and report the median (3)
@@ -45,6 +51,8 @@ pub(crate) enum Mode {
     Caches,
     /// HTTP engines.
     Engine,
+    /// Many WebSockets.
+    Sockets,
     /// Uploads to binary caches.
     Uploads,
     /// Upstream caches.
@@ -68,6 +76,10 @@ pub(crate) struct Arguments {
     /// Directory for the files of servers that receive uploads, and of their clients.
     pub(crate) dir: PathBuf,
     pub(crate) is_json: bool,
+    /// Number of WebSockets.
+    pub(crate) sockets: usize,
+    /// Address of the server, in a process that is a client of `sockets`.
+    pub(crate) client: Option<SocketAddr>,
     pub(crate) out: Option<PathBuf>,
     pub(crate) rounds: u32,
     pub(crate) seconds: f64,
@@ -90,6 +102,8 @@ impl Arguments {
             tree: PathBuf::new(),
             dir: std::env::temp_dir(),
             is_json: false,
+            sockets: 100_000,
+            client: None,
             out: None,
             rounds: 3,
             seconds: 3.0,
@@ -99,10 +113,21 @@ impl Arguments {
         }
     }
 
+    /// Makes everything as short as possible.
+    fn shorten(&mut self) {
+        self.is_check = true;
+        self.connections = &[1];
+        self.seconds = 0.05;
+        self.sockets = 200;
+        self.rounds = 1;
+        self.nginx = &[Variant::Sendfile];
+    }
+
     /// Parses the arguments after the program's name.
     pub(crate) fn parse(words: &[String]) -> Result<Self> {
         let mode = match words.first().map(String::as_str) {
             Some("engine") => Mode::Engine,
+            Some("sockets") => Mode::Sockets,
             Some("uploads") => Mode::Uploads,
             Some("upstreams") => Mode::Upstreams,
             Some("workspaces") => Mode::Workspaces,
@@ -121,6 +146,14 @@ impl Arguments {
                 "--big-store" => arguments.big_store = Some(value()?.into()),
                 "--tree" => arguments.tree = value()?.into(),
                 "--dir" => arguments.dir = value()?.into(),
+                "--sockets" => {
+                    let count = value()?.parse();
+                    arguments.sockets = count.context("--sockets must be a number")?;
+                }
+                "--client" => {
+                    let address = value()?.parse();
+                    arguments.client = Some(address.context("--client must be an address")?);
+                }
                 "--json" => arguments.is_json = true,
                 "--out" => arguments.out = Some(value()?.into()),
                 "--server" => {
@@ -137,13 +170,7 @@ impl Arguments {
                     arguments.seconds = value()?.parse().context("--seconds must be a number")?
                 }
                 "--rows" => arguments.rows.clone_from(value()?),
-                "--check" => {
-                    arguments.is_check = true;
-                    arguments.connections = &[1];
-                    arguments.seconds = 0.05;
-                    arguments.rounds = 1;
-                    arguments.nginx = &[Variant::Sendfile];
-                }
+                "--check" => arguments.shorten(),
                 _ => bail!("unknown option {option:?}\n\n{USAGE}"),
             }
         }
@@ -153,6 +180,9 @@ impl Arguments {
         }
         if mode == Mode::Caches && arguments.servers.is_empty() {
             bail!("--server is required\n\n{USAGE}");
+        }
+        if arguments.sockets == 0 {
+            bail!("--sockets must be above 0");
         }
         if arguments.rounds == 0 || arguments.seconds <= 0.0 {
             bail!("--rounds and --seconds must be above 0");
@@ -180,6 +210,10 @@ mod tests {
         assert_eq!(parse("engine --rows x").unwrap().mode, Mode::Engine);
         assert_eq!(parse("--store /s --server a=b --check").unwrap().rounds, 1);
         assert_eq!(parse("upstreams --store /s").unwrap().mode, Mode::Upstreams);
+        let sockets = parse("sockets --sockets 7 --client 127.0.0.2:80").unwrap();
+        assert_eq!(sockets.mode, Mode::Sockets);
+        assert_eq!(sockets.sockets, 7);
+        assert_eq!(sockets.client, Some(([127, 0, 0, 2], 80).into()));
         let uploads = parse("uploads --store /s --dir /d").unwrap();
         assert_eq!(uploads.mode, Mode::Uploads);
         assert_eq!(uploads.dir, PathBuf::from("/d"));
@@ -198,6 +232,8 @@ mod tests {
             "--store /s --server a=b --rounds 0",
             "--store /s --server a=b --what",
             "engine --rounds 0",
+            "engine --server nix-serve",
+            "sockets --sockets 0",
             "uploads --dir /d",
             "upstreams --dir /d",
         ] {

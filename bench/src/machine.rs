@@ -96,14 +96,19 @@ pub(crate) fn describe(programs: &[&str], how: &str, load_before: &str) -> Strin
         .trim_end_matches(" kB")
         .parse()
         .unwrap_or_default();
-    let versions: Vec<String> = programs.iter().map(|name| version(name)).collect();
+    let versions = programs.iter().map(|name| version(name));
+    let versions: Vec<String> = versions.collect();
+    let versions = match &versions[..] {
+        [] => String::new(),
+        versions => versions.join(", ") + "; ",
+    };
     format!(
         "{cores} cores of {model}, {} GiB, Linux {}, loopback with {}, client on the same cores; \
-         {}; {how}; load {load_before} before and {} after.\n",
+         {}{how}; load {load_before} before and {} after.\n",
         memory_kib >> 20,
         read("/proc/sys/kernel/osrelease"),
         read(CONGESTION_CONTROL),
-        versions.join(", "),
+        versions,
         load()
     )
 }

@@ -10,7 +10,8 @@
 //!
 //! `samovar-bench engine` compares HTTP engines instead: see [`engine`]. `samovar-bench uploads`
 //! measures uploads, `samovar-bench upstreams` upstream caches, and `samovar-bench workspaces`
-//! workspaces: see [`uploads`], [`upstreams`] and [`workspaces`].
+//! workspaces: see [`uploads`], [`upstreams`] and [`workspaces`]. `samovar-bench sockets` holds
+//! many WebSockets: see [`sockets`].
 //!
 //! Rules for measuring, which keep the figures comparable:
 //!
@@ -50,6 +51,7 @@ mod nginx;
 mod process;
 mod report;
 mod rows;
+mod sockets;
 mod store;
 mod summary;
 mod table;
@@ -76,6 +78,7 @@ fn main() -> ExitCode {
     let done = Arguments::parse(&words).map(|arguments| match arguments.mode {
         Mode::Caches => run(&arguments),
         Mode::Engine => engine::run(&arguments),
+        Mode::Sockets => sockets::run(&arguments),
         Mode::Uploads => uploads::run(&arguments),
         Mode::Upstreams => upstreams::run(&arguments),
         Mode::Workspaces => workspaces::run(&arguments),

@@ -158,3 +158,29 @@ fn upstreams_are_measured() {
         assert!(count > 0, "{group}: {report}");
     }
 }
+
+/// Every socket is open, and answers.
+#[test]
+fn many_sockets_are_held_by_several_processes() {
+    let bench = Path::new(env!("CARGO_BIN_EXE_samovar-bench"));
+    if !bench.with_file_name("examples").join("samovar").exists() {
+        println!("skipped: the example samovar was not built");
+        return;
+    }
+    let done = Command::new(bench).args(["sockets", "--check"]).output();
+    let done = done.unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{said}");
+    let table = String::from_utf8_lossy(&done.stdout);
+    for row in [
+        "sockets, all open",
+        "echo on each socket: time until all are answered, s",
+        "ping on each socket: time until all are answered, s",
+        "memory of a socket in the server, KiB",
+    ] {
+        let start = format!("| {row} | ");
+        let value = table.lines().find_map(|line| line.strip_prefix(&start));
+        let value = value.unwrap_or_else(|| panic!("no {row}: {table}"));
+        assert!(is_figure(value.trim_end_matches(" |")), "{value}");
+    }
+}
