@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use postgres::fallible_iterator::FallibleIterator;
 use postgres::{Client, Error, NoTls};
+use samovar_http::log::Logger;
 
 use super::hub::Hub;
 
@@ -45,14 +46,14 @@ impl Bus {
 }
 
 /// Subscribes to the messages of all servers, and starts a thread that delivers them.
-pub(crate) fn listen(url: &str, hub: Arc<Hub>) -> Result<(), Error> {
+pub(crate) fn listen(url: &str, hub: Arc<Hub>, log: Logger) -> Result<(), Error> {
     let mut client = subscribe(url)?;
     let url = url.to_owned();
     std::thread::spawn(move || {
         loop {
             // A connection that ends without an error also ends the iterator.
             if let Err(error) = deliver(&mut client, &hub) {
-                eprintln!("lost the database: {error}");
+                log.error(format_args!("lost the database: {error}"));
             }
             client = loop {
                 std::thread::sleep(PAUSE);

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use samovar_http::http::Status;
+use samovar_http::log::Logger;
 use samovar_http::ws::{Closed, Handler, Limits, Message, Socket, Upgrade};
 use samovar_http::{Request, Response, Router};
 
@@ -39,6 +40,7 @@ const NAME_LEN_MAX: usize = 50;
 struct Client {
     hub: Arc<Hub>,
     bus: Arc<Bus>,
+    log: Logger,
     channels: BTreeSet<String>,
 }
 
@@ -69,7 +71,7 @@ impl Client {
                 // Subscribers of this server get the message by way of the database, too, so all
                 // subscribers get all messages in the same order.
                 self.bus.publish(channel, text).map_err(|error| {
-                    eprintln!("cannot publish: {error}");
+                    self.log.error(format_args!("cannot publish: {error}"));
                     "the message was not sent, try again later"
                 })?;
                 Ok(None)
@@ -114,10 +116,11 @@ impl Handler for Client {
 }
 
 /// Opens a socket. This is an ordinary handler: a real server would authenticate the user here.
-fn open(hub: &Arc<Hub>, bus: &Arc<Bus>, request: &mut Request) -> Response {
+fn open(hub: &Arc<Hub>, bus: &Arc<Bus>, log: &Logger, request: &mut Request) -> Response {
     let client = Client {
         hub: Arc::clone(hub),
         bus: Arc::clone(bus),
+        log: log.clone(),
         channels: BTreeSet::new(),
     };
     let limits = Limits {
@@ -135,9 +138,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let addr = argument("127.0.0.1:8080");
     let database = argument("postgresql:///postgres");
     let interval = Duration::from_millis(argument("15000").parse()?);
+    let log = Logger::stderr()?;
     let hub = Arc::new(Hub::default());
     // Listen to the database first: a client that has subscribed must not miss a message.
-    bus::listen(&database, Arc::clone(&hub))?;
+    bus::listen(&database, Arc::clone(&hub), log.clone())?;
     let bus = Arc::new(Bus::new(database));
     let heart = Arc::clone(&hub);
     std::thread::spawn(move || {
@@ -149,7 +153,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Router::new()
         .get("/", |_| Response::html(Status::OK, PAGE))
         .get("/socket", move |request: &mut Request| {
-            open(&hub, &bus, request)
+            open(&hub, &bus, &log, request)
         })
         .serve(addr)?;
     Ok(())

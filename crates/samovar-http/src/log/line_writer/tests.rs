@@ -68,7 +68,7 @@ fn a_file_that_cannot_be_reopened_stays_in_use() {
         sender.send(format!("{trouble:?}")).expect("is received");
         Vec::new()
     };
-    let sink = Sink::file(&inner.join("log")).expect("opens");
+    let sink = Sink::file(inner.join("log")).expect("opens");
     let writer = LineWriter::spawn("test", sink, Duration::ZERO, report).expect("spawns");
     let moved = directory.path().join("e");
     fs::rename(&inner, &moved).expect("renames");
