@@ -30,11 +30,10 @@ impl Service for Hello {
 
 fn main() -> std::io::Result<()> {
     let addr = std::env::args().nth(1).unwrap_or("127.0.0.1:8080".into());
-    let addr = addr.parse().map_err(std::io::Error::other)?;
     let fields = [("Content-Type", "text/plain")];
     let hello = Hello(Prepared::new(Status::OK, &fields, b"Hello, world\n"));
     let server = Server::builder(hello)
-        .listen(Listener::tcp(addr, 1024)?)
+        .listen(Listener::bind(addr)?)
         .start()?;
     std::io::stdin().read_to_end(&mut Vec::new())?;
     server.drain(std::time::Duration::from_secs(5));

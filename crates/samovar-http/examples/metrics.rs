@@ -90,7 +90,6 @@ fn metrics(_: &mut Request, counters: &Counters) -> Option<Response> {
 
 fn main() -> io::Result<()> {
     let addr = std::env::args().nth(1).unwrap_or("127.0.0.1:8080".into());
-    let addr = addr.parse().map_err(io::Error::other)?;
     let counters = Arc::new(Counters::default());
     let counting = Counting(Arc::clone(&counters));
     let router = Router::new()
@@ -101,7 +100,7 @@ fn main() -> io::Result<()> {
         .observe(counting);
     let stop = stop_signal()?;
     let server = Server::builder(router)
-        .listen(Listener::tcp(addr, 1024)?)
+        .listen(Listener::bind(addr)?)
         .start()?;
     let server = SERVER.get_or_init(|| server);
     stop();

@@ -25,10 +25,10 @@ fn index(request: &mut Request) -> String {
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let mut argument = |default: &str| arguments.next().unwrap_or(default.to_owned());
-    let addr = argument("127.0.0.1:8443").parse()?;
+    let addr = argument("127.0.0.1:8443");
     let tls = TlsConfig::files(argument("cert.pem"), argument("key.pem"))?;
     let server = Server::builder(Router::new().get("/", index))
-        .listen(Listener::tcp(addr, 1024)?.tls(tls.clone()))
+        .listen(Listener::bind(addr)?.tls(tls.clone()))
         .start()?;
     for line in std::io::stdin().lines() {
         line?;

@@ -36,9 +36,8 @@ impl Service for Echo {
 
 fn main() -> std::io::Result<()> {
     let addr = std::env::args().nth(1).unwrap_or("127.0.0.1:8080".into());
-    let addr = addr.parse().map_err(std::io::Error::other)?;
     let server = Server::builder(Echo)
-        .listen(Listener::tcp(addr, 1024)?)
+        .listen(Listener::bind(addr)?)
         .start()?;
     std::io::stdin().read_to_end(&mut Vec::new())?;
     server.drain(std::time::Duration::from_secs(5));

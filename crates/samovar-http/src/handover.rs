@@ -18,7 +18,7 @@
 //!         let (listeners, predecessor) = handover::take(stream)?;
 //!         (listeners, Some(predecessor))
 //!     }
-//!     None => (vec![Listener::tcp("[::]:8080".parse().unwrap(), 1024)?], None),
+//!     None => (vec![Listener::bind("[::]:8080")?], None),
 //! };
 //! let mut builder = Server::builder(Router::new().get("/", |_| "Hello\n"));
 //! for listener in listeners {

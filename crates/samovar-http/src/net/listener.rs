@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
@@ -53,7 +53,29 @@ impl Address {
     }
 }
 
+/// Backlog of [`Listener::bind`].
+const BACKLOG: u32 = 1024;
+
 impl Listener {
+    /// Binds a TCP address, such as `"127.0.0.1:8080"`, and listens on it, with a backlog of 1024
+    /// connections. Of several addresses, for example those of a name, the first that can be bound
+    /// is taken; [`Router::serve`](crate::Router::serve) listens on all of them.
+    ///
+    /// # Errors
+    ///
+    /// If `addr` is malformed or has no address; as [`tcp`](Self::tcp).
+    pub fn bind(addr: impl ToSocketAddrs) -> io::Result<Self> {
+        let mut failure = None;
+        for addr in addr.to_socket_addrs()? {
+            match Self::tcp(addr, BACKLOG) {
+                Ok(listener) => return Ok(listener),
+                Err(error) => failure = Some(error),
+            }
+        }
+        let none = || io::Error::new(io::ErrorKind::InvalidInput, "no address to listen on");
+        Err(failure.unwrap_or_else(none))
+    }
+
     /// Binds a TCP address and listens on it. `backlog` is the maximum number of connections
     /// waiting to be accepted. `[::]` also accepts IPv4 connections.
     ///
@@ -62,7 +84,7 @@ impl Listener {
     /// `AddrInUse` if another socket listens on the address, even with `SO_REUSEPORT`; other system
     /// errors.
     pub fn tcp(addr: SocketAddr, backlog: u32) -> io::Result<Self> {
-        Self::bind(Address::new(addr, backlog))
+        Self::listen_on(Address::new(addr, backlog))
     }
 
     /// As [`tcp`](Self::tcp), but an IPv6 address does not accept IPv4 connections.
@@ -71,7 +93,7 @@ impl Listener {
     ///
     /// As [`tcp`](Self::tcp).
     pub fn tcp_v6_only(addr: SocketAddr, backlog: u32) -> io::Result<Self> {
-        Self::bind(Address {
+        Self::listen_on(Address {
             v6_only: true,
             ..Address::new(addr, backlog)
         })
@@ -85,13 +107,13 @@ impl Listener {
     ///
     /// `AddrInUse` if a socket that is not shared listens on the address; other system errors.
     pub fn tcp_shared(addr: SocketAddr, backlog: u32) -> io::Result<Self> {
-        Self::bind(Address {
+        Self::listen_on(Address {
             is_shared: true,
             ..Address::new(addr, backlog)
         })
     }
 
-    fn bind(address: Address) -> io::Result<Self> {
+    fn listen_on(address: Address) -> io::Result<Self> {
         // Listening without SO_REUSEPORT first excludes other servers, even one that starts at the
         // same moment. If the option were set, a second server would silently get half of the
         // connections.
@@ -417,6 +439,24 @@ mod tests {
     use std::sync::Barrier;
 
     use super::*;
+
+    #[test]
+    fn the_first_address_that_can_be_bound_is_taken() {
+        let taken = Listener::bind("127.0.0.1:0").unwrap();
+        let taken = taken.local_addr().unwrap();
+        assert_eq!(
+            Listener::bind(taken).unwrap_err().kind(),
+            io::ErrorKind::AddrInUse
+        );
+        let free = SocketAddr::from(([127, 0, 0, 1], 0));
+        let bound = Listener::bind(&[taken, free][..]).unwrap();
+        assert_ne!(bound.local_addr(), Some(taken));
+        for malformed in ["127.0.0.1", "127.0.0.1:x", ""] {
+            assert!(Listener::bind(malformed).is_err(), "{malformed}");
+        }
+        let none: &[SocketAddr] = &[];
+        assert!(Listener::bind(none).is_err());
+    }
 
     /// The winner creates further sockets while the loser is still trying.
     #[test]

@@ -12,7 +12,7 @@
 //! let tls = TlsConfig::builder()
 //!     .certificate_files("chain.pem", "key.pem")
 //!     .build()?;
-//! let listener = Listener::tcp("[::]:8443".parse()?, 1024)?.tls(tls.clone());
+//! let listener = Listener::bind("[::]:8443")?.tls(tls.clone());
 //! let server = Server::builder(Router::new().get("/", |_| "Hello\n"))
 //!     .listen(listener)
 //!     .start()?;
