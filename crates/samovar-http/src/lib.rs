@@ -18,6 +18,13 @@
 //! }
 //! ```
 //!
+//! In an `async` server, a handler that sleeps, computes or reads a file can stall all requests, as
+//! in [hyper #1320], [FastAPI #1806] and [Llama Stack #1489]. With this crate, it stalls no other.
+//!
+//! [hyper #1320]: https://github.com/hyperium/hyper/issues/1320
+//! [FastAPI #1806]: https://github.com/fastapi/fastapi/issues/1806
+//! [Llama Stack #1489]: https://github.com/ogx-ai/ogx/issues/1489
+//!
 //! The folder `examples` has a program for each topic; the [`manual`] starts with a
 //! [guide](manual::guide). Central types: [`Router`] and [`Route`], [`Request`] and its [`Head`],
 //! [`Response`] and [`Body`], [`Error`]; [`Server::builder`] for listeners, threads and [`Limits`];
@@ -53,7 +60,7 @@
 //! }
 //!
 //! # fn main() -> std::io::Result<()> {
-//! let listener = Listener::tcp("127.0.0.1:0".parse().unwrap(), 1024)?;
+//! let listener = Listener::bind("127.0.0.1:0")?;
 //! let server = Server::builder(Hello).listen(listener).start()?;
 //! assert_ne!(server.local_addrs()[0].port(), 0);
 //! server.stop();
@@ -82,6 +89,11 @@
         reason = "what only streams of HTTP/2 need is left in place"
     )
 )]
+
+#[cfg(not(any(target_os = "linux", target_os = "macos")))]
+compile_error!(
+    "samovar-http supports Linux and macOS only, because it is built on epoll and kqueue"
+);
 
 pub mod http;
 pub mod manual;
