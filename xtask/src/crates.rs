@@ -15,7 +15,7 @@ const CRATES: [&str; 3] = ["samovar-http-proto", "samovar-http", "samovar-web"];
 const SETS: [&str; 4] = ["", "tls", "http2", "tls,http2"];
 
 /// Features of `samovar-http` that only add modules.
-const ADDED: &str = "compression,signals";
+const ADDED: &str = "anyhow,compression,signals";
 
 pub(crate) fn check() -> Result<()> {
     for set in SETS {
@@ -24,6 +24,8 @@ pub(crate) fn check() -> Result<()> {
             check_with("samovar-http", &features)?;
         }
     }
+    // The engine without its default features.
+    check_with("samovar-web", "")?;
     check_with("samovar-http-proto", "")?;
     package()
 }
