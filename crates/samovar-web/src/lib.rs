@@ -43,7 +43,7 @@
 //!
 //! | for | use |
 //! |---|---|
-//! | files | [`Files`] for a directory, [`file`] for one file: media type, `ETag`, ranges, `sendfile` |
+//! | files | [`Files`] for a directory, [`file()`] for one file: media type, `ETag`, ranges, `sendfile` |
 //! | JSON | [`RequestExt::json`], [`Json`], [`json()`] |
 //! | parameters | [`RequestExt::param_as`], [`query_as`](RequestExt::query_as), [`query_opt`](RequestExt::query_opt), [`query_or`](RequestExt::query_or) |
 //! | cookies | [`RequestExt::cookie`], [`Cookie`], [`ResponseExt::cookie`] |
