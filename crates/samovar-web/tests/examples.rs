@@ -207,7 +207,9 @@ fn the_pastebin_serves_its_pages_and_ends_on_a_signal() {
     ] {
         assert_eq!(pastebin.get(target, &[]).status, 404, "{target}");
     }
-    pastebin.process.wait_for("GET /static/absent 404");
+    pastebin
+        .process
+        .wait_for("\"GET /static/absent HTTP/1.1\" 404");
     pastebin.process.signal("TERM");
     assert_eq!(pastebin.process.wait(), Some(0));
 }

@@ -13,7 +13,6 @@
 //!
 //! TERM or INT ends the program: responses in progress have ten seconds.
 
-mod log;
 mod store;
 
 use std::error::Error as StdError;
@@ -22,18 +21,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use samovar_http::http::Status;
+use samovar_http::log::{AccessLog, Logger, Sink};
 use samovar_http::{Body, Error, Request, Response, Route, Router, stop_signal, with};
 use samovar_web::{
     Cookie, Files, Json, Precondition, RequestExt, RequestIds, ResponseExt, Validators, json,
 };
 use serde::Deserialize;
 
-use log::Log;
 use store::{Draft, Paste, Store, Summary};
 
 const COOKIE: &str = "session";
 const SESSION_TIME: Duration = Duration::from_secs(30 * 24 * 3600);
 const PASTE_LEN_MAX: u64 = 256 * 1024;
+const LOG_TIME: Duration = Duration::from_secs(1);
 
 struct App {
     store: Store,
@@ -149,7 +149,7 @@ fn failure(error: &Error) -> Response {
     Response::json(error.status(), body.to_string())
 }
 
-fn router(app: &Arc<App>, files: &Files) -> Router {
+fn router(app: &Arc<App>, files: &Files, access: AccessLog) -> Router {
     Router::new()
         .get("/api/session", with(app, App::show_user))
         .post("/api/session", with(app, App::log_in))
@@ -168,7 +168,7 @@ fn router(app: &Arc<App>, files: &Files) -> Router {
                 .set_header("X-Content-Type-Options", "nosniff")
         })
         .on_error(|_, error| failure(error))
-        .observe(Log)
+        .observe(access)
 }
 
 fn main() -> Result<(), Box<dyn StdError>> {
@@ -178,9 +178,13 @@ fn main() -> Result<(), Box<dyn StdError>> {
     let web = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/pastebin/web");
     let store = Store::open(Path::new(&database))?;
     let app = Arc::new(App { store });
-    let (router, stop) = (router(&app, &Files::new(web)?), stop_signal()?);
-    for request in router.serve_until(addr, stop, Duration::from_secs(10))? {
-        log::line(format_args!("left behind: {request}"));
+    let log = Logger::stderr()?;
+    let access = AccessLog::open(Sink::stderr(), &log)?;
+    let router = router(&app, &Files::new(web)?, access.clone());
+    for request in router.serve_until(addr, stop_signal()?, Duration::from_secs(10))? {
+        log.warning(format_args!("left behind: {request}"));
     }
+    access.flush(LOG_TIME);
+    log.flush(LOG_TIME);
     Ok(())
 }
