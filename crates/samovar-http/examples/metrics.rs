@@ -9,6 +9,8 @@
 //! The server stops on SIGTERM or Ctrl-C. `Router::serve_until` does the same in one call, but its
 //! handlers have no access to the server.
 
+#![expect(clippy::print_stderr, reason = "a terminal is all that an example has")]
+
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -153,6 +153,12 @@ fn a_server_that_is_dropped_without_a_drain_waits_for_its_handlers() {
 const UPSTREAM: &str = "SAMOVAR_TEST_UPSTREAM";
 const DRAIN: Duration = Duration::from_secs(1);
 
+/// Prints a line to the test that has started this process. `println` would be captured.
+fn tell(line: &str) {
+    let line = format!("{line}\n");
+    std::io::stdout().write_all(line.as_bytes()).unwrap();
+}
+
 /// Serves until SIGTERM, and prints its address and the requests that it leaves behind.
 fn serve_until_told(upstream: String) {
     let listener = Listener::tcp("127.0.0.1:0".parse().unwrap(), 16).unwrap();
@@ -170,18 +176,18 @@ fn serve_until_told(upstream: String) {
         .route(
             Route::put("/upload", |request| {
                 let read = std::io::copy(&mut request.reader(), &mut std::io::sink());
-                writeln!(std::io::stdout(), "upload: {}", read.unwrap_err()).unwrap();
+                tell(&format!("upload: {}", read.unwrap_err()));
             })
             .streaming(u64::MAX),
         );
     let stop = stop_signal().unwrap();
     let wait = || {
-        writeln!(std::io::stdout(), "address: {address}").unwrap();
+        tell(&format!("address: {address}"));
         stop();
     };
     let builder = Server::builder(router).listen(listener);
     for request in builder.serve_until(wait, DRAIN).unwrap() {
-        writeln!(std::io::stdout(), "left behind: {}", request.request).unwrap();
+        tell(&format!("left behind: {}", request.request));
     }
     // Not by a return, after which the test harness would wait for nothing, either.
     std::process::exit(0);

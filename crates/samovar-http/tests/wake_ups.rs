@@ -56,11 +56,13 @@ fn the_return_of_an_answered_connection_wakes_no_thread() {
     };
     ask();
     let (before, started) = (sleep_count("io-0"), Instant::now());
+    eventually("the monitor sleeps", || sleep_count("monitor") > 0);
     let monitor_before = sleep_count("monitor");
     (0..COUNT).for_each(|_| ask());
     let count = sleep_count("io-0") - before;
-    // No request has waited for a worker.
-    assert_eq!(sleep_count("monitor"), monitor_before);
+    // No request has waited for a worker. The monitor may have slept once more at its start.
+    let monitor_count = sleep_count("monitor") - monitor_before;
+    limit::count_at_most("wake-ups of the monitor", monitor_count, 1);
     // One wake-up per request, plus those for checks of the time limits.
     let most = COUNT * 3 / 2 + check_count(started);
     limit::count_at_most("wake-ups of the I/O thread", count, most);
