@@ -142,12 +142,15 @@ impl App {
         }
     }
 
-    /// Returns the command to send to a kettle. Marks it as sent, unless the request is HEAD.
+    /// Returns the command to send to a kettle: that of an operator, or else the one that follows
+    /// from its history. Marks an operator's command as sent, unless the request is HEAD.
     fn command_of(&self, device: DeviceId, head: Head<'_>) -> Option<Command> {
-        match head.method() {
-            Method::Head => self.commands.due_now(device, Time::now()),
-            _ => self.commands.deliver(device, Time::now()),
-        }
+        let now = Time::now();
+        let ordered = match head.method() {
+            Method::Head => self.commands.due_now(device, now),
+            _ => self.commands.deliver(device, now),
+        };
+        ordered.or_else(|| self.ingest.habits().command(device, now))
     }
 
     /// Handles `GET /command` like `answer_command`, for HTTP/2, which runs no handlers inline.

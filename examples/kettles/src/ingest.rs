@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use crate::command::{Command, Commands};
 use crate::device::{DeviceId, Measurement};
+use crate::habit::Habits;
 use crate::json::Window;
 use crate::metrics::Metrics;
 use crate::stats::Totals;
@@ -30,6 +31,11 @@ use crate::time::Time;
 const TICK: Duration = Duration::from_secs(1);
 /// A device becomes inactive after it has sent nothing for one to two of these intervals.
 const ACTIVE_TIME: Duration = Duration::from_secs(60);
+
+/// Interval at which the store gets the new habits of kettles.
+const HABITS_TIME: Duration = Duration::from_secs(60);
+/// Maximum number of habits per transaction, so that measurements do not wait for long.
+const HABITS_LEN: usize = 2000;
 
 /// Default capacity of the queue, in rows.
 pub const QUEUE_LIMIT: usize = 65_536;
@@ -148,6 +154,7 @@ pub struct Ingest {
     arrived: Condvar,
     totals: Mutex<Arc<Totals>>,
     commands: Arc<Commands>,
+    habits: Habits,
     metrics: Arc<Metrics>,
 }
 
@@ -169,8 +176,14 @@ impl Ingest {
             arrived: Condvar::new(),
             totals: Mutex::default(),
             commands,
+            habits: Habits::default(),
             metrics,
         }
+    }
+
+    /// Returns what the stored measurements show of each kettle.
+    pub fn habits(&self) -> &Habits {
+        &self.habits
     }
 
     /// Returns the options.
@@ -247,6 +260,7 @@ impl Ingest {
         for command in loaded.commands {
             self.commands.add(command);
         }
+        self.habits.load(store.habits()?);
         self.publish(loaded.totals);
         ready();
         let mut writer = Writer {
@@ -259,8 +273,10 @@ impl Ingest {
             active_before: HashSet::new(),
             active_since: Instant::now(),
             looked: Instant::now(),
+            habits_saved: Instant::now(),
         };
         while writer.turn() {}
+        while writer.save_habits() {}
         Ok(())
     }
 
@@ -328,6 +344,8 @@ struct Writer<'a> {
     active_since: Instant,
     /// Time at which other processes' changes were last read.
     looked: Instant,
+    /// Time at which the store had all habits.
+    habits_saved: Instant,
 }
 
 impl Writer<'_> {
@@ -350,6 +368,9 @@ impl Writer<'_> {
             self.look();
         }
         self.prune();
+        if self.habits_saved.elapsed() >= HABITS_TIME {
+            self.save_habits();
+        }
         self.count_active();
         true
     }
@@ -419,6 +440,7 @@ impl Writer<'_> {
                 for (device, time) in &batch.confirmed {
                     self.ingest.commands.done(*device, *time);
                 }
+                self.ingest.habits.learn(&batch.measurements);
                 let devices = batch.measurements.iter().map(|it| it.device);
                 self.active.extend(devices);
                 for entry in entries {
@@ -457,6 +479,25 @@ impl Writer<'_> {
                 self.pruned = Some(Instant::now());
             }
         }
+    }
+
+    /// Stores some of the new habits; returns whether there may be more.
+    fn save_habits(&mut self) -> bool {
+        let habits = &self.ingest.habits;
+        let some = habits.take_unsaved(HABITS_LEN);
+        let saved = match some.is_empty() {
+            true => Ok(()),
+            false => self.store.save_habits(&some),
+        };
+        if let Err(error) = &saved {
+            crate::log::error("the habits of the kettles cannot be stored", error);
+            habits.put_back(&some);
+        }
+        let is_more = saved.is_ok() && some.len() == HABITS_LEN;
+        if !is_more {
+            self.habits_saved = Instant::now();
+        }
+        is_more
     }
 
     fn count_active(&mut self) {

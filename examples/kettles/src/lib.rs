@@ -16,6 +16,7 @@ pub mod command;
 pub mod demo;
 pub mod device;
 pub mod exact;
+pub mod habit;
 pub mod histogram;
 pub mod ingest;
 pub mod json;

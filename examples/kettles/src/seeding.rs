@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::habit::Habits;
 use crate::log;
 use crate::seed::Plan;
 use crate::store::{self, Batch, Store};
@@ -134,6 +135,7 @@ impl Seed {
 pub fn fill(store: &mut dyn Store, plan: Plan, mut progress: impl FnMut(u64)) -> Result<u64> {
     let mut measurements = plan.measurements();
     let (mut stored, mut new, mut next) = (0, 0, PROGRESS_LEN);
+    let habits = Habits::default();
     loop {
         let batch = Batch {
             measurements: measurements.by_ref().take(BATCH_LEN).collect(),
@@ -141,11 +143,16 @@ pub fn fill(store: &mut dyn Store, plan: Plan, mut progress: impl FnMut(u64)) ->
         };
         let count = batch.measurements.len();
         if count == 0 {
+            let learned = habits.take_unsaved(usize::MAX);
+            store
+                .save_habits(&learned)
+                .context("the habits of the kettles cannot be stored")?;
             return Ok(new);
         }
         let committed = store
             .commit(&batch)
             .context("the measurements cannot be stored")?;
+        habits.learn(&batch.measurements);
         stored += count as u64;
         new += (count - committed.duplicate_count) as u64;
         if stored >= next {

@@ -42,3 +42,10 @@ CREATE TABLE IF NOT EXISTS command (
 );
 
 CREATE INDEX IF NOT EXISTS command_open ON command (device_id) WHERE status IS NULL;
+
+-- Hours of the day in which a kettle has sent measurements, and in which it has boiled: a bit for each.
+CREATE TABLE IF NOT EXISTS habit (
+    device_id uuid PRIMARY KEY,
+    seen integer NOT NULL,
+    boiled integer NOT NULL
+);

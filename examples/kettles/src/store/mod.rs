@@ -7,6 +7,7 @@ use anyhow::{Context as _, bail};
 
 use crate::command::Command;
 use crate::device::{DeviceId, Measurement};
+use crate::habit::Habit;
 use crate::stats::Totals;
 use crate::time::Time;
 
@@ -158,6 +159,20 @@ pub trait Store: Send {
     fn look(&mut self) -> Result<Option<Loaded>> {
         Ok(None)
     }
+
+    /// Reads the habits of all kettles.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be read.
+    fn habits(&mut self) -> Result<Vec<(DeviceId, Habit)>>;
+
+    /// Adds habits, sorted by device, to the stored ones.
+    ///
+    /// # Errors
+    ///
+    /// If the transaction fails. Then nothing is stored, and the store can still be used.
+    fn save_habits(&mut self, habits: &[(DeviceId, Habit)]) -> Result<()>;
 
     /// Commits a batch, which is on disk when this returns.
     ///

@@ -42,6 +42,7 @@ use tables::{Division, LOCK};
 use super::{Batch, Committed, Loaded, Pruned, Result, Store, StoreError};
 use crate::command::Command;
 use crate::device::{DeviceId, Latest, Measurement};
+use crate::habit::Habit;
 use crate::stats::{History, Totals};
 use crate::time::Time;
 
@@ -179,6 +180,36 @@ impl Store for PostgresStore {
 
     fn look(&mut self) -> Result<Option<Loaded>> {
         self.load().map(Some)
+    }
+
+    fn habits(&mut self) -> Result<Vec<(DeviceId, Habit)>> {
+        self.with(|session| {
+            let rows = session
+                .client
+                .query("SELECT device_id, seen, boiled FROM habit", &[])?;
+            let bits = |row: &Row, column| row.get::<_, i32>(column).cast_unsigned();
+            let habit = |row: &Row| {
+                let (seen, boiled) = (bits(row, 1), bits(row, 2));
+                (row.get(0), Habit { seen, boiled })
+            };
+            Ok(rows.iter().map(habit).collect())
+        })
+    }
+
+    fn save_habits(&mut self, habits: &[(DeviceId, Habit)]) -> Result<()> {
+        let devices: Vec<_> = habits.iter().map(|(device, _)| *device).collect();
+        let seen = habits.iter().map(|(_, habit)| habit.seen.cast_signed());
+        let boiled = habits.iter().map(|(_, habit)| habit.boiled.cast_signed());
+        let (seen, boiled): (Vec<_>, Vec<_>) = (seen.collect(), boiled.collect());
+        self.with(|session| {
+            session.client.execute(
+                "INSERT INTO habit SELECT * FROM unnest($1::uuid[], $2::integer[], $3::integer[])
+                 ON CONFLICT (device_id) DO UPDATE SET seen = habit.seen | excluded.seen,
+                 boiled = habit.boiled | excluded.boiled",
+                &[&devices, &seen, &boiled],
+            )?;
+            Ok(())
+        })
     }
 
     fn commit(&mut self, batch: &Batch) -> Result<Committed> {

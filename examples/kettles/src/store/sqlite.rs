@@ -17,11 +17,14 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, OpenFlags, Statement, Transaction, TransactionBehavior, params};
 
-use read::{measurement, read_changes, read_commands, read_devices, read_totals, write_change};
+use read::{
+    measurement, read_changes, read_commands, read_devices, read_habits, read_totals, write_change,
+};
 
 use super::{Batch, Committed, Loaded, Pruned, Result, Store, StoreError};
 use crate::command::Command;
 use crate::device::{DeviceId, Latest, Measurement};
+use crate::habit::Habit;
 use crate::stats::{History, Totals};
 use crate::time::Time;
 
@@ -30,6 +33,7 @@ mod read;
 mod tests;
 
 const SCHEMA: &str = include_str!("../../migrations/sqlite/001-kettles.sql");
+const HABIT: &str = include_str!("../../migrations/sqlite/002-habit.sql");
 const SCHEMA_VERSION: i64 = 1;
 /// Maximum time for which changes wait for a checkpoint.
 const CHECKPOINT_TIME: Duration = Duration::from_secs(60);
@@ -125,6 +129,7 @@ impl SqliteStore {
             SCHEMA_VERSION => {}
             _ => return Err(StoreError::Malformed("its tables have another version")),
         }
+        connection.execute_batch(HABIT)?;
         Ok(Self::new(connection, Some(lock)))
     }
 
@@ -282,6 +287,22 @@ impl Store for SqliteStore {
         } else {
             Err(StoreError::Malformed("measurements of an unknown device"))
         }
+    }
+
+    fn habits(&mut self) -> Result<Vec<(DeviceId, Habit)>> {
+        read_habits(&self.connection)
+    }
+
+    fn save_habits(&mut self, habits: &[(DeviceId, Habit)]) -> Result<()> {
+        let transaction = self.connection.transaction()?;
+        for (device, habit) in habits {
+            let mut insert = transaction.prepare_cached(
+                "INSERT INTO habit VALUES (?, ?, ?) ON CONFLICT (device) DO UPDATE
+                 SET seen = seen | excluded.seen, boiled = boiled | excluded.boiled",
+            )?;
+            insert.execute(params![device.0, habit.seen, habit.boiled])?;
+        }
+        Ok(transaction.commit()?)
     }
 
     fn prune(&mut self, before: Time) -> Result<Pruned> {

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
-use rusqlite::{Row, Transaction};
+use rusqlite::{Connection, Row, Transaction};
 
 use super::CHANGE_LEN;
 use crate::command::Command;
 use crate::device::{DeviceId, Latest, Measurement};
+use crate::habit::Habit;
 use crate::stats::{History, Totals};
 use crate::store::{Result, StoreError};
 use crate::time::Time;
@@ -103,6 +104,17 @@ pub(super) fn read_commands(transaction: &Transaction<'_>) -> Result<Vec<Command
     };
     Ok(query
         .query_map([], command)?
+        .collect::<rusqlite::Result<_>>()?)
+}
+
+pub(super) fn read_habits(connection: &Connection) -> Result<Vec<(DeviceId, Habit)>> {
+    let mut query = connection.prepare("SELECT device, seen, boiled FROM habit")?;
+    let habit = |row: &Row<'_>| -> rusqlite::Result<_> {
+        let (seen, boiled) = (row.get(1)?, row.get(2)?);
+        Ok((DeviceId(row.get(0)?), Habit { seen, boiled }))
+    };
+    Ok(query
+        .query_map([], habit)?
         .collect::<rusqlite::Result<_>>()?)
 }
 
