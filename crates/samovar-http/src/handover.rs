@@ -45,13 +45,14 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, sockopt,
+    RecvAncillaryBuffer, RecvAncillaryMessage, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage,
 };
 
 use crate::net::listener::Listener;
 use crate::server::Server;
 use crate::service::Service;
+use crate::sys;
 
 /// Kernel limit of descriptors in one message (`SCM_MAX_FD`).
 const DESCRIPTORS_MAX: usize = 253;
@@ -72,7 +73,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// System errors; `InvalidInput` for more than 253 sockets; `WouldBlock` if `stream` has a read
 /// timeout and it expires before the successor is ready.
 pub fn give<S: Service>(mut stream: &UnixStream, server: &Server<S>) -> io::Result<bool> {
-    if sockopt::socket_peercred(stream)?.uid != rustix::process::getuid() {
+    if sys::unix_peer(stream)?.uid != rustix::process::getuid().as_raw() {
         return Ok(false);
     }
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -92,7 +93,7 @@ pub fn give<S: Service>(mut stream: &UnixStream, server: &Server<S>) -> io::Resu
         stream,
         &[IoSlice::new(&message)],
         &mut ancillary,
-        SendFlags::NOSIGNAL,
+        sys::SEND_MESSAGE,
     );
     // A successor may take any time to start. If it dies, the stream ends and the read returns.
     let mut answer = [0];
@@ -136,7 +137,7 @@ pub fn take(stream: UnixStream) -> io::Result<(Vec<Listener>, Predecessor)> {
     let mut message = [0; DESCRIPTORS_MAX + 1];
     let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC;
+    let flags = sys::RECEIVE_DESCRIPTORS;
     let mut pieces = [IoSliceMut::new(&mut message)];
     let received = rustix::net::recvmsg(&stream, &mut pieces, &mut ancillary, flags)?;
     let mut descriptors = Vec::new();
@@ -145,6 +146,7 @@ pub fn take(stream: UnixStream) -> io::Result<(Vec<Listener>, Predecessor)> {
             descriptors.extend(rights);
         }
     }
+    descriptors.iter().try_for_each(sys::close_on_exec)?;
     let message = message.get(..received.bytes).unwrap_or_default();
     let is_whole = !received.flags.contains(ReturnFlags::CTRUNC);
     let Some((&VERSION, counts)) = message.split_first().filter(|_| is_whole) else {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Mutex;
 use std::sync::mpsc::SyncSender;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use super::Conn;
 use crate::body::Transfer;
 use crate::net::key::Key;
 use crate::sync::Lock;
-use crate::sys;
+use crate::sys::WakeUp;
 use crate::tls::Handshake;
 
 /// Reason for which a worker returns a connection.
@@ -70,7 +70,7 @@ pub(crate) enum Message {
 pub(crate) struct Inbox {
     /// The queued messages; `None` once the thread has ended.
     mail: Mutex<Option<Mail>>,
-    wake: OwnedFd,
+    wake: WakeUp,
     laid_by: Mutex<LaidBy>,
 }
 
@@ -129,7 +129,7 @@ impl Inbox {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             mail: Mutex::new(Some(Mail::default())),
-            wake: sys::wake_descriptor()?,
+            wake: WakeUp::new()?,
             laid_by: Mutex::default(),
         })
     }
@@ -145,7 +145,9 @@ impl Inbox {
         mail.messages.push(message);
         drop(guard);
         if wakes {
-            sys::wake(&self.wake).expect("an eventfd that is open can be written");
+            self.wake
+                .wake()
+                .expect("a descriptor that is open can be written");
         }
         Ok(())
     }
@@ -180,7 +182,7 @@ impl Inbox {
 
     fn take(&self, mail: &mut Mail, messages: &mut Vec<Message>) {
         if std::mem::take(&mut mail.is_woken) {
-            sys::clear_wake(&self.wake);
+            self.wake.clear();
         }
         messages.append(&mut mail.messages);
     }
@@ -251,6 +253,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::sys;
 
     fn is_awake(inbox: &Inbox) -> bool {
         sys::wait_for(inbox, sys::PollFlags::IN, Duration::ZERO).unwrap()
@@ -277,7 +280,7 @@ mod tests {
         inbox.drain(&mut messages);
         assert_eq!(messages.len(), 1);
         // Simulates a sender that is interrupted between adding its message and waking the thread.
-        sys::wake(&inbox.wake).unwrap();
+        inbox.wake.wake().unwrap();
         assert!(is_awake(&inbox));
         inbox.drain(&mut messages);
         assert!(!is_awake(&inbox));

@@ -1,7 +1,6 @@
 //! Worker threads: run jobs and handle their panics.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
 
 use super::exchange::{fulfil, handle};
 use super::http1::{give_back, lose, pump};
@@ -14,7 +13,7 @@ use crate::net::key::Key;
 use crate::observer::Incident;
 use crate::request::Request;
 use crate::service::Service;
-use crate::sys::{self, PollFlags};
+use crate::sys;
 use crate::ws::Socket;
 
 /// Runs jobs until the queue is closed or this worker is not needed any more.
@@ -85,7 +84,7 @@ fn work<S: Service>(shared: &Shared<S>, job: Job) {
 /// meanwhile. A client that has only shut down its sending side looks the same: this client gets
 /// its response, unless other requests wait.
 fn is_abandoned<S: Service>(shared: &Shared<S>, conn: &Conn, request: &Request) -> bool {
-    let has_closed = || sys::wait_for(&conn.transport, PollFlags::RDHUP, Duration::ZERO);
+    let has_closed = || sys::has_ended(&conn.transport);
     request.lane == Lane::Costly
         && request.claimant.is_some()
         && shared.queue.has_queued(Lane::Costly)

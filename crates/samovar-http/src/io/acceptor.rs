@@ -1,10 +1,9 @@
 //! The listeners of an I/O thread.
 
 use std::io;
-use std::os::fd::OwnedFd;
 
 use crate::net::listener::Socket;
-use crate::sys::{self, Poll};
+use crate::sys::{self, Poll, WakeUp};
 
 /// Poll key of the first listener; each further listener has the next lower key. The slab never
 /// assigns keys this large.
@@ -14,7 +13,7 @@ const LISTENER_KEY: u64 = u64::MAX - 1;
 #[derive(Debug)]
 pub(super) struct Acceptor {
     listeners: Vec<Socket>,
-    reserve: Option<OwnedFd>,
+    reserve: Option<WakeUp>,
     /// Whether the last attempt to accept has failed for lack of descriptors.
     pub(super) is_short: bool,
 }
@@ -23,7 +22,7 @@ impl Acceptor {
     pub(super) fn new(sockets: Vec<Socket>) -> io::Result<Self> {
         Ok(Self {
             listeners: sockets,
-            reserve: Some(sys::wake_descriptor()?),
+            reserve: Some(WakeUp::new()?),
             is_short: false,
         })
     }
@@ -98,6 +97,6 @@ impl Acceptor {
                 drop(sys::recv(&client, buffer));
             }
         }
-        self.reserve = sys::wake_descriptor().ok();
+        self.reserve = WakeUp::new().ok();
     }
 }

@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketAddrUnix, sockopt};
 
 use crate::limits::Limits;
+use crate::sys;
 use crate::tls::TlsConfig;
 
 /// An address on which a server listens, with one or several bound sockets.
@@ -118,12 +119,16 @@ impl Listener {
         // same moment. If the option were set, a second server would silently get half of the
         // connections.
         let socket = begin_to_listen(address)?;
-        // Set `SO_REUSEPORT` now, because further sockets of this listener need it.
-        sockopt::set_socket_reuseport(&socket, true)?;
-        let addr = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
+        let mut spread = None;
+        if sys::SPREADS_PORTS {
+            // Set `SO_REUSEPORT` now, because further sockets of this listener need it.
+            sockopt::set_socket_reuseport(&socket, true)?;
+            let addr = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
+            spread = Some(Address { addr, ..address });
+        }
         Ok(Self {
             sockets: vec![socket],
-            spread: Some(Address { addr, ..address }),
+            spread,
             tls: None,
         })
     }
@@ -173,7 +178,7 @@ impl Listener {
             return invalid("no socket");
         }
         for socket in &sockets {
-            if !sockopt::socket_acceptconn(socket)? {
+            if !sys::is_listening(socket)? {
                 return invalid("a socket that does not listen");
             }
             // Set `TCP_NODELAY` as for the server's own sockets. This fails on unix sockets, which
@@ -335,8 +340,7 @@ fn lock_directory(path: &Path) -> Option<File> {
 /// Connects to a unix socket and disconnects. Does not block, because the backlog of a hanging
 /// server may be full.
 fn knock(path: &Path) -> Result<(), Errno> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let probe = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let probe = sys::stream_socket(AddressFamily::UNIX)?;
     rustix::net::connect(&probe, &SocketAddrUnix::new(path)?)
 }
 
@@ -393,8 +397,7 @@ fn tcp_socket(address: Address, reuse_port: bool) -> io::Result<OwnedFd> {
     } else {
         AddressFamily::INET6
     };
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    let socket = sys::stream_socket(family)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     sockopt::set_socket_reuseport(&socket, reuse_port)?;
     if addr.is_ipv6() {
@@ -427,11 +430,7 @@ fn detect_silence(socket: impl AsFd, limits: &Limits) -> io::Result<()> {
     sockopt::set_tcp_keepcnt(&socket, PROBE_COUNT)?;
     // Without this option, unacknowledged data are sent again for a quarter of an hour. It also
     // limits the time for which a client does not read, so it is not shorter than `stall_time`.
-    let time = silence_time.max(limits.stall_time).as_millis();
-    Ok(sockopt::set_tcp_user_timeout(
-        &socket,
-        u32::try_from(time).unwrap_or(u32::MAX),
-    )?)
+    sys::set_user_timeout(&socket, silence_time.max(limits.stall_time))
 }
 
 #[cfg(test)]
