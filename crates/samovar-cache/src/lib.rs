@@ -37,6 +37,7 @@ mod refusal;
 mod route;
 mod site;
 mod sync;
+mod sys;
 #[cfg(test)]
 mod tests;
 mod upload;

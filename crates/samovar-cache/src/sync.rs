@@ -5,6 +5,8 @@ use std::io;
 use std::sync::{LockResult, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
+use crate::sys;
+
 /// Locks a mutex as [`Mutex::lock`] does, even if it is poisoned.
 pub(crate) trait Locked<T> {
     fn locked(&self) -> MutexGuard<'_, T>;
@@ -34,8 +36,7 @@ impl LowPriority {
         work: impl FnOnce() + Send + 'static,
     ) -> io::Result<Self> {
         let thread = Builder::new().name(name.to_owned()).spawn(move || {
-            // The nice value is per thread on Linux. A failure to change it does no harm.
-            rustix::process::nice(niceness).ok();
+            sys::be_nice(niceness);
             work();
         })?;
         Ok(Self(Some(thread)))

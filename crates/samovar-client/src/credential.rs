@@ -9,8 +9,9 @@ use std::sync::OnceLock;
 
 use anyhow::{Context as _, anyhow, ensure};
 use rustix::io::{FdFlags, fcntl_setfd};
-use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use samovar_protocol::names::TOKEN_PREFIX;
+
+use crate::sys::{DESCRIPTORS, hide_memory, own_program};
 
 /// Environment variable that may contain a token.
 pub const TOKEN_VARIABLE: &str = "SAMOVAR_TOKEN";
@@ -28,7 +29,7 @@ pub fn token_variable() -> Option<String> {
     let hidden = HIDDEN.get_or_init(|| {
         let number: u32 = std::env::var(PIPE_VARIABLE).ok()?.parse().ok()?;
         let mut token = String::new();
-        let mut pipe = File::open(format!("/proc/self/fd/{number}")).ok()?;
+        let mut pipe = File::open(format!("{DESCRIPTORS}/{number}")).ok()?;
         pipe.read_to_string(&mut token).ok()?;
         Some(token)
     });
@@ -60,7 +61,7 @@ pub fn move_token() -> anyhow::Result<()> {
     let Some(token) = std::env::var_os(TOKEN_VARIABLE).filter(|token| !token.is_empty()) else {
         return Ok(());
     };
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = Command::new(own_program()?);
     command.arg0("samovar").args(std::env::args_os().skip(1));
     let _pipe = pass(&mut command, &token.to_string_lossy())?;
     let error = command.exec();
@@ -76,8 +77,7 @@ pub fn move_token() -> anyhow::Result<()> {
 /// The system refuses it.
 pub fn seal() -> anyhow::Result<()> {
     token_variable();
-    set_dumpable_behavior(DumpableBehavior::NotDumpable)
-        .context("cannot hide the memory of the process")
+    hide_memory().context("cannot hide the memory of the process")
 }
 
 /// Returns whether this process gets a token by a pipe.

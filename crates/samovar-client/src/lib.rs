@@ -48,6 +48,7 @@ pub mod refs;
 pub mod remote;
 pub mod roots;
 pub mod snapshot;
+mod sys;
 pub mod trust;
 pub mod user_dirs;
 pub mod walk;

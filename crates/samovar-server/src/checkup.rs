@@ -23,6 +23,7 @@ use samovar_store::{Settings, Store};
 use crate::config::{CacheSettings, Configuration};
 use crate::listener::Bind;
 use crate::server::{configured_unencrypted, root_faults, store_uri};
+use crate::sys;
 
 /// Minimum limit of file descriptors: each connection and each file being sent needs one
 /// descriptor.
@@ -341,8 +342,7 @@ fn split<'a>(message: &'a str, other_fix: &'a str) -> (&'a str, &'a str) {
 
 /// Creates a temporary file in the directory and removes it immediately.
 fn tempfile_in(directory: &Path) -> io::Result<()> {
-    let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::TMPFILE;
-    match rustix::fs::open(directory, flags, rustix::fs::Mode::RUSR) {
+    match sys::unnamed_file(directory) {
         // NFS and FUSE have no unnamed files.
         Err(Errno::OPNOTSUPP | Errno::ISDIR) => {
             let path = directory.join(format!(".samovar-doctor-{}", std::process::id()));

@@ -17,5 +17,6 @@ mod log;
 mod notify;
 pub mod server;
 mod signals;
+mod sys;
 
 pub use samovar_text::without_logins;

@@ -38,6 +38,7 @@ mod regular;
 mod reserve;
 mod root;
 mod storage;
+mod sys;
 pub mod token;
 mod unmounted;
 mod waiting;

@@ -32,6 +32,7 @@ mod realisation;
 mod settings;
 mod store;
 mod sync;
+mod sys;
 mod tree;
 mod uri;
 mod verify;

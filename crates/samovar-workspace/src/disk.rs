@@ -4,6 +4,8 @@
 use std::io;
 use std::path::Path;
 
+use crate::sys;
+
 /// A use of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
@@ -59,9 +61,7 @@ pub fn is_served_by_fuse(path: &Path) -> bool {
 }
 
 fn type_of(path: &Path) -> io::Result<u32> {
-    let kind = rustix::fs::statfs(path)?.f_type;
-    // The field has 32 significant bits; its width and its sign depend on the architecture.
-    u32::try_from(kind & 0xffff_ffff).map_err(io::Error::other)
+    Ok(sys::file_system(path)?)
 }
 
 fn unsuitable_type(kind: u32, wanted: Use) -> Option<&'static str> {

@@ -52,6 +52,7 @@ mod read_error;
 pub mod repository;
 pub mod root;
 pub mod scan;
+mod sys;
 pub mod unchanged;
 pub mod unpack;
 pub mod walk;

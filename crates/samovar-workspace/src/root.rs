@@ -16,16 +16,17 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, UTIME_OMIT,
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT,
 };
 use rustix::io::Errno;
 use samovar_nix::nar::NAME_LEN_MAX;
 
 use crate::entries::{MODE_MASK, Mtime};
+use crate::sys;
 
 mod remove;
 mod replace;
@@ -35,16 +36,8 @@ mod tests;
 pub(crate) use replace::{DIGITS_LEN, MARK, random};
 pub use replace::{Replacement, is_temporary};
 
-const RESOLVE: ResolveFlags = ResolveFlags::BENEATH
-    .union(ResolveFlags::NO_SYMLINKS)
-    .union(ResolveFlags::NO_MAGICLINKS)
-    .union(ResolveFlags::NO_XDEV);
-
 /// Flags of all descriptors.
 const OPEN: OFlags = OFlags::CLOEXEC.union(OFlags::NOFOLLOW);
-
-/// Flags of a descriptor that only locates a directory. Needs no permission to read it.
-const LOCATE: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
 
 /// Flags for files. Opening a FIFO or a device does not wait.
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK);
@@ -165,14 +158,14 @@ impl Root {
     /// Those of `chmod(2)` and `utimensat(2)`; [`io::ErrorKind::InvalidInput`] for other types of
     /// entries.
     pub fn set_attributes(&self, path: &[u8], attributes: Attributes) -> io::Result<()> {
-        let fd = self.open_at(path, OFlags::PATH, 0)?;
+        let fd = self.open_at(path, sys::LOCATE, 0)?;
         if !matches!(
             file_type(&rustix::fs::fstat(&fd)?),
             FileType::RegularFile | FileType::Directory
         ) {
             return Err(invalid("not a regular file or directory"));
         }
-        set_mode(&fd, attributes.mode)?;
+        sys::set_mode(&fd, permissions(attributes.mode))?;
         if let Some(mtime) = attributes.mtime {
             self.in_parent(path, |parent, name| set_mtime(parent, name, mtime))?;
         }
@@ -186,14 +179,14 @@ impl Root {
     ///
     /// Those of `syncfs(2)`: also earlier errors of writing to this file system.
     pub fn sync(&self) -> io::Result<()> {
-        Ok(rustix::fs::syncfs(&self.fd)?)
+        Ok(sys::sync(&self.fd)?)
     }
 
     /// Opens an entry. Neither it nor a directory on the way may be a symbolic link.
     fn open_at(&self, path: &[u8], flags: OFlags, mode: u16) -> io::Result<OwnedFd> {
         check_path(path)?;
         let mode = permissions(mode);
-        match rustix::fs::openat2(&self.fd, path, flags | OPEN, mode, RESOLVE) {
+        match sys::open_beneath(self.as_fd(), path, flags | OPEN, mode) {
             Err(Errno::NOSYS | Errno::PERM | Errno::NAMETOOLONG | Errno::AGAIN) => {
                 self.walk(path, flags, mode)
             }
@@ -207,7 +200,12 @@ impl Root {
         let mut directory = None;
         for parent in parents.into_iter().flat_map(names) {
             let from = directory.as_ref().map_or(self.as_fd(), AsFd::as_fd);
-            directory = Some(open_name(from, parent, LOCATE, Mode::empty())?);
+            directory = Some(open_name(
+                from,
+                parent,
+                sys::LOCATE_DIRECTORY,
+                Mode::empty(),
+            )?);
         }
         let from = directory.as_ref().map_or(self.as_fd(), AsFd::as_fd);
         Ok(open_name(from, name, flags, mode)?)
@@ -223,7 +221,7 @@ impl Root {
         match split(path) {
             (None, name) => Ok(operation(self.as_fd(), name)?),
             (Some(parents), name) => {
-                let parent = self.open_at(parents, LOCATE, 0)?;
+                let parent = self.open_at(parents, sys::LOCATE_DIRECTORY, 0)?;
                 Ok(operation(parent.as_fd(), name)?)
             }
         }
@@ -243,7 +241,7 @@ fn open_name(
     flags: OFlags,
     mode: Mode,
 ) -> Result<OwnedFd, Errno> {
-    match rustix::fs::openat2(directory, name, flags | OPEN, mode, RESOLVE) {
+    match sys::open_beneath(directory, name, flags | OPEN, mode) {
         Err(Errno::NOSYS | Errno::PERM) => rustix::fs::openat(directory, name, flags | OPEN, mode),
         opened => opened,
     }
@@ -264,14 +262,6 @@ pub(crate) fn set_open_attributes(fd: impl AsFd, attributes: Attributes) -> io::
         rustix::fs::futimens(&fd, &timestamps(mtime))?;
     }
     Ok(())
-}
-
-/// Sets the mode of a regular file or directory that a descriptor locates, also if the process may
-/// not read it.
-fn set_mode(fd: &OwnedFd, mode: u16) -> io::Result<()> {
-    let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    let set = rustix::fs::chmodat(CWD, link, permissions(mode), AtFlags::empty());
-    Ok(set?)
 }
 
 fn set_mtime(parent: BorrowedFd<'_>, name: &[u8], mtime: Mtime) -> Result<(), Errno> {

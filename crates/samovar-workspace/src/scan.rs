@@ -16,6 +16,7 @@ use crate::entries::{Builder, Entries, Kind, Mtime};
 use crate::mounts::points_below;
 use crate::read_error::ReadError;
 use crate::root::{Root, is_temporary};
+use crate::sys;
 
 /// Name of the directory with the states of workspaces. Earlier versions kept the state of a
 /// workspace in its root under this name. No snapshot contains this name, at any depth: a state in
@@ -481,11 +482,7 @@ fn walk_error(path: PathBuf, error: WalkError) -> ReadError {
 
 /// Returns the type of the file system of a directory; 0 if it is not known.
 fn file_system(root: &Path) -> u64 {
-    let found = rustix::fs::statfs(root);
-    // The field has 32 significant bits; its width and its sign depend on the architecture.
-    found.map_or(0, |found| {
-        u64::try_from(found.f_type & 0xffff_ffff).unwrap_or_default()
-    })
+    sys::file_system(root).map_or(0, u64::from)
 }
 
 /// Returns the value of [`Scanned::settled`] for a scan that begins now.
@@ -509,7 +506,7 @@ fn has_fine_times(directory: &Path) -> bool {
 /// Returns the time of the clock that stamps the files: the server's clock on a network file
 /// system, which may differ from the local clock.
 fn file_system_clock(root: &Path) -> Result<Mtime, WalkError> {
-    let clock = match unnamed_file(root) {
+    let clock = match sys::unnamed_file(root) {
         Ok(file) => file,
         Err(_) => clock_file(root, OFlags::empty())?,
     };
@@ -529,15 +526,10 @@ fn file_system_clock(root: &Path) -> Result<Mtime, WalkError> {
 ///
 /// Those of `open(2)`. Without the file, scans are right, but hash recently changed files again.
 pub fn prepare_clock(root: &Path) -> std::io::Result<()> {
-    match unnamed_file(root) {
+    match sys::unnamed_file(root) {
         Ok(_) => Ok(()),
         Err(_) => Ok(clock_file(root, OFlags::CREATE).map(drop)?),
     }
-}
-
-fn unnamed_file(root: &Path) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
-    rustix::fs::openat(CWD, root, flags, Mode::RUSR | Mode::WUSR)
 }
 
 fn clock_file(root: &Path, more: OFlags) -> Result<OwnedFd, Errno> {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read as _};
 
-use rustix::fs::Stat;
+use rustix::fs::{Dev, Stat};
 use sha2::{Digest as _, Sha256};
 
 use crate::{FileState, Kind, Mtime, Root, Scanned};
@@ -12,7 +12,7 @@ use crate::{FileState, Kind, Mtime, Root, Scanned};
 /// Files of which this command has removed or replaced a link, by device and inode. This has
 /// changed the ctime of their other links.
 #[derive(Debug, Default)]
-pub struct Links(HashSet<(u64, u64)>);
+pub struct Links(HashSet<(Dev, u64)>);
 
 impl Links {
     /// If a file has several links, notes that one of them is about to be removed.
@@ -85,16 +85,19 @@ fn has_state(root: &Root, path: &[u8], expected: &FileState) -> bool {
 
 /// Returns the state of a file, without its device.
 fn state(found: &Stat) -> FileState {
-    let time = |seconds, nanoseconds: u64| Mtime {
-        seconds,
-        nanoseconds: u32::try_from(nanoseconds).unwrap_or_default(),
-    };
     FileState {
         size: u64::try_from(found.st_size).unwrap_or_default(),
         mtime: time(found.st_mtime, found.st_mtime_nsec),
         ctime: time(found.st_ctime, found.st_ctime_nsec),
         inode: found.st_ino,
         device: 0,
+    }
+}
+
+fn time(seconds: i64, nanoseconds: impl TryInto<u32>) -> Mtime {
+    Mtime {
+        seconds,
+        nanoseconds: nanoseconds.try_into().unwrap_or_default(),
     }
 }
 

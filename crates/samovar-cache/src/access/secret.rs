@@ -2,10 +2,11 @@
 
 use std::io;
 
-use rustix::rand::{GetRandomFlags, getrandom};
 use samovar_nix::{Algorithm, Hash};
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
+
+use crate::sys;
 
 /// A SHA-256 digest.
 pub(crate) type Digest = [u8; 32];
@@ -46,12 +47,8 @@ pub(crate) fn sha256(bytes: &[u8]) -> Digest {
 /// Returns random bytes. Blocks shortly after boot until the system's generator is initialized.
 pub(crate) fn random<const LEN: usize>() -> io::Result<[u8; LEN]> {
     let mut bytes = [0; LEN];
-    // getrandom(2) never returns fewer for such a small buffer.
-    let len = getrandom(&mut bytes, GetRandomFlags::empty())?;
-    match len == LEN {
-        true => Ok(bytes),
-        false => Err(io::Error::other("too few random bytes")),
-    }
+    sys::random(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Parses a SHA-256 digest of 64 hex digits; `None` for any other text.

@@ -11,6 +11,7 @@ use samovar_storage::{Storage, StorageError, StoredCache, kept};
 use samovar_upstream::settings::UpstreamSettings;
 use samovar_upstream::via::Pseudonym;
 
+use crate::sys;
 use crate::upstream::director::Director;
 use crate::upstream::message::{Ask, Message};
 use crate::upstream::one::{OnFailed, Upstream};
@@ -47,8 +48,8 @@ impl Upstreams {
         observer: Arc<dyn Observer>,
     ) -> io::Result<Arc<Self>> {
         let (mut random, mut secret) = ([0; 8], [0; 16]);
-        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-        rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())?;
+        sys::random(&mut random)?;
+        sys::random(&mut secret)?;
         let pseudonym = Arc::new(Pseudonym::new(u64::from_le_bytes(random)));
         let (director, messages) = mpsc::channel();
         let changes = Arc::new(AtomicU64::new(0));

@@ -40,7 +40,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, ensure};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
-use rustix::fs::{AtFlags, CWD, Dir, StatxFlags, XattrFlags, getxattr, setxattr, statx};
+use rustix::fs::{Dir, XattrFlags, getxattr, setxattr};
 
 use samovar_workspace::boot_id;
 use samovar_workspace::mounts::mounts;
@@ -49,6 +49,7 @@ use super::based;
 use super::mode::field;
 use crate::failed::Failed;
 use crate::machine::host;
+use crate::sys;
 use crate::user_dirs::{self, create_private};
 
 /// Extended attribute with the ID of the workspace.
@@ -95,14 +96,11 @@ struct Identity {
 
 impl Identity {
     fn of(directory: &Path) -> io::Result<Self> {
-        let flags = StatxFlags::INO | StatxFlags::BTIME;
-        let found = statx(CWD, directory, AtFlags::SYMLINK_NOFOLLOW, flags)?;
-        let is_known = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
-        let born = (found.stx_btime.tv_sec, found.stx_btime.tv_nsec);
+        let origin = sys::origin(directory)?;
         Ok(Self {
-            inode: found.stx_ino,
-            device: rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor),
-            born: (is_known && born != (0, 0)).then_some(born),
+            inode: origin.inode,
+            device: origin.device,
+            born: origin.born,
             mark: mark(directory),
         })
     }

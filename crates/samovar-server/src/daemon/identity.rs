@@ -9,17 +9,9 @@ use std::os::unix::fs::{MetadataExt as _, chown, fchown, lchown};
 use std::path::Path;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
-use nix::unistd::{
-    Gid, Group, Uid, User, getresgid, getresuid, initgroups, setegid, seteuid, setgroups,
-    setresgid, setresuid,
-};
-use rustix::thread::{
-    CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_keep_capabilities,
-};
+use nix::unistd::{Gid, Group, Uid, User, setegid, seteuid};
 
-/// The rights over files that a command keeps when it becomes the owner of a file. It reads keys
-/// that only root may read, and directories below those of root, such as `/var/lib/private`.
-const KEPT: CapabilitySet = CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::DAC_READ_SEARCH);
+use crate::sys;
 
 /// A user and a group to switch to, looked up while the process is still privileged.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -163,15 +155,9 @@ impl Identity {
             user: Some(account),
             gid: Gid::from_raw(file.gid()),
         };
-        set_keep_capabilities(true)?;
+        sys::keep_rights()?;
         owner.assume()?;
-        let kept = capabilities(None)?.permitted & KEPT;
-        let sets = CapabilitySets {
-            effective: kept,
-            permitted: kept,
-            inheritable: CapabilitySet::empty(),
-        };
-        set_capabilities(None, sets).with_context(|| format!("cannot become {owner} (capset)"))
+        sys::reduce_rights().with_context(|| format!("cannot become {owner} (capset)"))
     }
 
     /// Switches all threads to this user and group permanently, with the user's supplementary
@@ -193,12 +179,12 @@ impl Identity {
         };
         // Switch groups first: only root may change them, and root is given up next.
         match self.user.as_ref().and_then(|user| user.name.as_ref()) {
-            Some(name) => call("initgroups", initgroups(name, self.gid))?,
-            None => call("setgroups", setgroups(&[self.gid]))?,
+            Some(name) => call("initgroups", sys::initgroups(name, self.gid))?,
+            None => call("setgroups", sys::setgroups(&[self.gid]))?,
         }
-        call("setresgid", setresgid(self.gid, self.gid, self.gid))?;
+        call("setresgid", sys::setresgid(self.gid, self.gid, self.gid))?;
         if let Some(user) = &self.user {
-            call("setresuid", setresuid(user.uid, user.uid, user.uid))?;
+            call("setresuid", sys::setresuid(user.uid, user.uid, user.uid))?;
         }
         ensure!(
             self.is_current() && !self.is_reversible(),
@@ -209,11 +195,8 @@ impl Identity {
 
     /// Returns whether the real, effective and saved IDs are all those of this identity.
     fn is_current(&self) -> bool {
-        let user_is = self.user.as_ref().is_none_or(|user| {
-            getresuid().is_ok_and(|ids| [ids.real, ids.effective, ids.saved] == [user.uid; 3])
-        });
-        user_is
-            && getresgid().is_ok_and(|ids| [ids.real, ids.effective, ids.saved] == [self.gid; 3])
+        let user = self.user.as_ref();
+        user.is_none_or(|user| sys::has_user(user.uid)) && sys::has_group(self.gid)
     }
 
     /// Returns whether the process can become root again. Tries to become root for that.

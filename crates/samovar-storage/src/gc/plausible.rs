@@ -97,12 +97,6 @@ pub(crate) fn of_verdicts(graph: &Graph, verdicts: &[Verdict]) -> Option<Doubt> 
     (dead > FEW_COUNT && dead > kept / 2).then_some(Doubt::Many(dead, kept))
 }
 
-/// Returns the number of seconds since the boot of the machine, including those in which it was
-/// suspended.
-pub(crate) fn boot_seconds() -> i64 {
-    rustix::time::clock_gettime(rustix::time::ClockId::Boottime).tv_sec
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use super::{Placed, create_directory, sync_directory};
 use crate::disk::Disk;
 use crate::error::StorageError;
 use crate::layout::{PART_PREFIX, TMP};
-use crate::reserve;
+use crate::{reserve, sys};
 
 /// Number of bytes after which the kernel is told to start writing a file to the disk.
 const WRITEBACK_LEN: u64 = 4 << 20;
@@ -26,17 +25,6 @@ const SYNCFS_COUNT_MIN: usize = 64;
 
 /// Maximum number of threads that sync the files of a group.
 const SYNC_THREAD_COUNT: usize = 16;
-
-/// Types of file systems whose `syncfs` makes all files durable: ext4, XFS, Btrfs, F2FS, ZFS and
-/// tmpfs. The numbers are from `statfs(2)`.
-const SYNCFS_TYPES: [i64; 6] = [
-    0xef53,
-    0x5846_5342,
-    0x9123_683e,
-    0xf2f5_2010,
-    0x2fc1_2fc1,
-    0x0102_1994,
-];
 
 /// An object that is being written, as a file in `.samovar/tmp/`. Dropping it before `publish` or
 /// `place` removes it.
@@ -70,10 +58,8 @@ impl NewObject {
     /// Starts to write the latest bytes to the disk, so that the sync at the end need not wait for
     /// the whole file.
     fn start_writeback(&mut self) {
-        let len = NonZeroU64::new(self.len - self.writeback_len);
-        // For dirty pages, this advice starts writeback, and drops nothing.
-        let advice = rustix::fs::Advice::DontNeed;
-        rustix::fs::fadvise(&self.file, self.writeback_len, len, advice).ok();
+        let len = self.len - self.writeback_len;
+        sys::start_writeback(&self.file, self.writeback_len, len);
         self.writeback_len = self.len;
     }
 
@@ -224,13 +210,6 @@ impl<'a> ObjectGroup<'a> {
     pub(super) fn new(root: &'a Path, opened: File, disk: &'a Disk) -> Self {
         Self { root, opened, disk }
     }
-
-    /// Whether `syncfs` makes all files durable. On other file systems, such as FUSE, it may only
-    /// pass them on.
-    fn has_syncfs(&self) -> bool {
-        let disk = rustix::fs::fstatfs(&self.opened);
-        disk.is_ok_and(|disk| SYNCFS_TYPES.contains(&disk.f_type))
-    }
 }
 
 /// Syncs files, and then their directories, by several threads: file systems sync many files in
@@ -257,11 +236,11 @@ fn sync_files(root: &Path, disk: &Disk, placed: &[&Placed]) -> Result<(), Storag
 impl ObjectGroup<'_> {
     /// Makes [placed](NewObject::place) objects durable: after that, they survive a power cut.
     pub(crate) fn sync(self, placed: &[&Placed]) -> Result<(), StorageError> {
-        if placed.len() < SYNCFS_COUNT_MIN || !self.has_syncfs() {
+        if placed.len() < SYNCFS_COUNT_MIN || !sys::has_syncfs(&self.opened) {
             return sync_files(self.root, self.disk, placed);
         }
         // Not counted: it writes all files of the file system, which may take a slow disk long.
-        rustix::fs::syncfs(&self.opened)
+        sys::syncfs(&self.opened)
             .map_err(|error| StorageError::file("cannot sync", ".", error.into()))?;
         rename_pending(self.root, placed)
     }

@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 use samovar_nix::{HashPart, StoreDir};
 
 use crate::error::StorageError;
-use crate::gc::plausible::{Jumps, boot_seconds};
+use crate::gc::plausible::Jumps;
 use crate::gc::{Retentions, Rules};
 use crate::layout::{CACHE_INFO, DATABASE, LOCK, STORE_ID};
 use crate::metadata::{
@@ -48,6 +48,7 @@ use crate::receive::CommitQueue;
 use crate::receive::joins::Joins;
 use crate::reserve;
 use crate::root;
+use crate::sys::boot_seconds;
 use crate::token;
 use crate::unmounted::record_place;
 use crate::verify::Limits;

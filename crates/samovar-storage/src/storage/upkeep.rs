@@ -10,12 +10,12 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::error::StorageError;
-use crate::gc::plausible::boot_seconds;
 use crate::gc::{Collector, Rules, Summary, log_files, sweep_pushes};
 use crate::metadata::{Uses, uses};
 use crate::reserve;
 use crate::storage::statistics::read_totals;
 use crate::storage::{Storage, backup, mirrored};
+use crate::sys::boot_seconds;
 
 /// Interval at which uses are written to the database, and at which the threads look whether there
 /// is something to do.

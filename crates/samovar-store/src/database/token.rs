@@ -50,10 +50,11 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::io::Errno;
 
 use super::connection::{beside, is_empty_or_missing};
 use super::shared_file::SharedFile;
+use crate::sys;
 
 const HEADER_LEN: usize = 48;
 const TOKEN_LEN: usize = 2 * HEADER_LEN;
@@ -114,17 +115,6 @@ enum Nonblocking {
     Unsupported,
 }
 
-/// Magic numbers of remote file systems: FUSE (and virtiofs), NFS, SMB, CIFS, SMB2, Ceph, 9p.
-const REMOTE_FILE_SYSTEMS: [u32; 7] = [
-    0x6573_5546,
-    0x6969,
-    0x517b,
-    0xff53_4d42,
-    0xfe53_4d42,
-    0x00c3_6400,
-    0x0102_1997,
-];
-
 impl TokenSource {
     /// Creates the token source of a database in WAL mode; a connection must be open and have read.
     pub(crate) fn wal_index(path: &Path) -> io::Result<Self> {
@@ -179,7 +169,7 @@ impl TokenSource {
         match self.nonblocking {
             Nonblocking::Nowait => self.read_with(|file, bytes, offset| {
                 let wanted = bytes.len();
-                let read = read_now(file, bytes, offset).ok()?;
+                let read = sys::read_now(file, bytes, offset).ok()?;
                 (read == wanted).then_some(())
             }),
             Nonblocking::Direct => self.read(),
@@ -289,26 +279,15 @@ impl TokenSource {
 }
 
 fn nonblocking(file: &File) -> Nonblocking {
-    match read_now(file, &mut [0], 0) {
+    match sys::read_now(file, &mut [0], 0) {
         Ok(_) | Err(Errno::AGAIN) => return Nonblocking::Nowait,
         Err(_) => {}
     }
-    let is_remote = rustix::fs::fstatfs(file).map_or(true, |stat| {
-        REMOTE_FILE_SYSTEMS
-            .iter()
-            .any(|kind| i64::from(*kind) == stat.f_type)
-    });
-    if is_remote {
+    if sys::is_remote(file).unwrap_or(true) {
         Nonblocking::Unsupported
     } else {
         Nonblocking::Direct
     }
-}
-
-/// Reads from the page cache only.
-fn read_now(file: &File, bytes: &mut [u8], offset: u64) -> rustix::io::Result<usize> {
-    let mut slices = [io::IoSliceMut::new(bytes)];
-    rustix::io::preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT)
 }
 
 fn is_consistent(bytes: &[u8; TOKEN_LEN]) -> bool {

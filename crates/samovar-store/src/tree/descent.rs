@@ -7,11 +7,12 @@
 use std::ffi::CStr;
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{Dev, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::path::Arg;
 
 use super::TreeError;
+use crate::sys;
 
 /// Maximum number of open directories.
 const OPEN_COUNT_MAX: usize = 16;
@@ -29,7 +30,7 @@ struct Level {
     directory: Option<OwnedFd>,
     /// Device and inode of the directory, read before its descriptor is closed; `None` before it is
     /// closed for the first time.
-    identity: Option<(u64, u64)>,
+    identity: Option<(Dev, u64)>,
 }
 
 impl Descent {
@@ -119,15 +120,14 @@ pub(super) fn open_on_same_mount(
     parent: BorrowedFd<'_>,
     name: &CStr,
 ) -> Result<Option<OwnedFd>, TreeError> {
-    let resolve = ResolveFlags::NO_XDEV;
-    match rustix::fs::openat2(parent, name, OPEN_DIRECTORY, Mode::empty(), resolve) {
+    match sys::open_on_same_mount(parent, name, OPEN_DIRECTORY) {
         Err(Errno::XDEV) => Ok(None),
         Err(Errno::NOSYS | Errno::PERM) => open_directory(parent, name).map(Some),
         opened => Ok(Some(opened?)),
     }
 }
 
-fn identity(directory: &OwnedFd) -> Result<(u64, u64), TreeError> {
+fn identity(directory: &OwnedFd) -> Result<(Dev, u64), TreeError> {
     let stat = rustix::fs::fstat(directory)?;
     Ok((stat.st_dev, stat.st_ino))
 }

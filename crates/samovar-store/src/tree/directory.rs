@@ -11,15 +11,13 @@ use std::cmp::Ordering;
 use std::ffi::CStr;
 use std::sync::atomic::AtomicUsize;
 
-use rustix::fd::{AsFd, BorrowedFd};
-use rustix::fs::{FileType, RawDir, SeekFrom, seek};
+use rustix::fd::BorrowedFd;
+use rustix::fs::{FileType, SeekFrom, seek};
 
 use super::TreeError;
 use super::reservation::Reservation;
-
-/// Length of the buffer for `getdents`, in bytes: a hundred entries at a time; store directories
-/// have seven on average.
-const DENTS_LEN: usize = 32 * 1024;
+pub(super) use crate::sys::Dents;
+use crate::sys::each_entry;
 
 /// Memory per directory that does not count towards the budget, in bytes: some two thousand
 /// entries.
@@ -59,10 +57,6 @@ struct Entry {
     len: u16,
     file_type: FileType,
 }
-
-/// Buffer for `getdents`.
-#[derive(Debug, Default)]
-pub(super) struct Dents(Vec<u8>);
 
 impl Default for Entries {
     fn default() -> Self {
@@ -134,19 +128,17 @@ impl Entries {
         self.entries.clear();
         self.bound = None;
         let mut count = 0;
-        dents.0.reserve(DENTS_LEN);
-        let mut raw = RawDir::new(directory.as_fd(), dents.0.spare_capacity_mut());
-        while let Some(entry) = raw.next() {
-            let entry = entry?;
-            let name = entry.file_name().to_bytes();
-            if matches!(name, b"." | b"..") {
-                continue;
+        each_entry(directory, dents, |name, file_type| {
+            let bytes = name.to_bytes();
+            if matches!(bytes, b"." | b"..") {
+                return Ok(());
             }
             count += 1;
-            if after.is_none_or(|after| name > after) {
-                self.add(entry.file_name(), entry.file_type())?;
+            match after {
+                Some(after) if bytes <= after => Ok(()),
+                _ => self.add(name, file_type),
             }
-        }
+        })?;
         self.sort();
         if !self.is_small() {
             self.names.shrink_to_fit();
@@ -288,6 +280,7 @@ fn prefix(name_with_nul: &[u8]) -> u64 {
 mod tests {
     use std::collections::BTreeSet;
     use std::fs::File;
+    use std::os::fd::AsFd;
     use std::path::Path;
     use std::sync::atomic::Ordering::Relaxed;
 

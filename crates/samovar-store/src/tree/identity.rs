@@ -2,6 +2,8 @@
 
 use rustix::fs::Stat;
 
+use crate::sys;
+
 /// Device, inode and change time of a file, directory or link. Differs for a replaced file, and for
 /// one whose mode, links or (for a directory) entries were changed.
 ///
@@ -17,9 +19,9 @@ pub struct Identity {
 impl Identity {
     pub(super) fn of(stat: &Stat) -> Self {
         Self {
-            device: stat.st_dev,
+            device: sys::device(stat),
             inode: stat.st_ino,
-            changed: (stat.st_ctime, stat.st_ctime_nsec),
+            changed: sys::change_time(stat),
         }
     }
 

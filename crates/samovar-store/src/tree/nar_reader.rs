@@ -10,11 +10,11 @@
 //! by file; on a warm tree it stays off and costs nothing.
 
 use std::fs::File;
-use std::io::{self, IoSliceMut};
+use std::io;
 use std::sync::Arc;
 
 use rustix::fd::AsFd;
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::io::Errno;
 use samovar_nix::nar::Encoder;
 
 use super::TreeError;
@@ -22,6 +22,7 @@ use super::readahead;
 use super::reservation::Reservation;
 use super::segments::{Segment, Segments};
 use super::steps::Steps;
+use crate::sys;
 
 /// Maximum number of files opened for read-ahead.
 const READAHEAD_FILE_COUNT: usize = 64;
@@ -349,8 +350,7 @@ impl Temperature {
         if self.cannot_ask {
             return Ok(None);
         }
-        let mut slices = [IoSliceMut::new(buffer)];
-        match rustix::io::preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT) {
+        match sys::read_now(file, buffer, offset) {
             Ok(len) => return Ok(Some(len)),
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => self.note_wait(),

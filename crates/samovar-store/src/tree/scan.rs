@@ -11,12 +11,13 @@ use std::fs::File;
 use std::path::Path;
 
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{AtFlags, CWD, FileType, Stat};
+use rustix::fs::{AtFlags, CWD, Dev, FileType, Stat};
 
 use super::TreeError;
 use super::descent::{Descent, open_directory, open_on_same_mount};
 use super::directory::{Dents, Entries};
 use super::walk::{Node, OWNER_EXECUTE, open_file};
+use crate::sys;
 
 /// A walk through the metadata of a tree.
 #[derive(Debug)]
@@ -26,7 +27,7 @@ pub struct Scan {
     levels: Vec<Level>,
     dents: Dents,
     /// The device to stay on; `None` to enter mount points.
-    device: Option<u64>,
+    device: Option<Dev>,
 }
 
 #[derive(Debug)]
@@ -156,7 +157,7 @@ impl Metadata {
     /// Returns device and inode, which all names of a file share.
     #[must_use]
     pub fn file_id(&self) -> (u64, u64) {
-        (self.0.st_dev, self.0.st_ino)
+        (sys::device(&self.0), self.0.st_ino)
     }
 }
 

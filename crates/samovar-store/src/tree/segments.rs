@@ -5,13 +5,13 @@ use std::fs::File;
 use std::sync::Arc;
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::Advice;
 use samovar_nix::nar::{EncodeError, Encoder, Sink};
 
 use super::TreeError;
 use super::scan::nanoseconds;
 use super::steps::Steps;
 use super::walk::{Contents, Step};
+use crate::sys;
 
 /// Maximum length that the kernel is asked to fetch per file, in bytes. A reader that gets this far
 /// has started the kernel's own read-ahead.
@@ -181,9 +181,7 @@ impl Segments {
             *newest = (*newest).max((stat.st_ctime, nanoseconds(stat.st_ctime_nsec)));
         }
         if advise {
-            let len = std::num::NonZeroU64::new(size.min(ADVISE_LEN_MAX));
-            // The call is only a hint, so a failure is harmless.
-            let _advised = rustix::fs::fadvise(&file, 0, len, Advice::WillNeed);
+            sys::advise(&file, size.min(ADVISE_LEN_MAX));
         }
         self.queue.push_back(Segment::Contents {
             file: OpenFile::Own(file),

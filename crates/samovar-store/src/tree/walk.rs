@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawMode, Stat};
 use rustix::path::Arg;
 
 use super::TreeError;
@@ -20,7 +20,7 @@ use super::directory::{Dents, Entries};
 const TARGET_LEN_MAX: usize = 4096;
 
 /// The mode bit that a NAR preserves.
-pub(super) const OWNER_EXECUTE: u32 = 0o100;
+pub(super) const OWNER_EXECUTE: RawMode = 0o100;
 
 /// Treatment of regular files by a walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

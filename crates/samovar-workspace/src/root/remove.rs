@@ -5,7 +5,8 @@ use std::io;
 use rustix::fs::{AtFlags, FileType, Mode};
 use rustix::io::Errno;
 
-use super::{LOCATE, Root, read_names, set_mode};
+use super::{Root, read_names};
+use crate::sys;
 
 impl Root {
     /// Removes a file or symbolic link.
@@ -14,9 +15,7 @@ impl Root {
     ///
     /// Those of `unlink(2)`.
     pub fn remove_file(&self, path: &[u8]) -> io::Result<()> {
-        self.in_parent(path, |parent, name| {
-            rustix::fs::unlinkat(parent, name, AtFlags::empty())
-        })
+        self.in_parent(path, sys::unlink)
     }
 
     /// Removes an empty directory.
@@ -81,11 +80,11 @@ impl Root {
 
     /// Permits the owner to read and change a directory.
     fn permit(&self, path: &[u8]) -> io::Result<()> {
-        let fd = self.open_at(path, LOCATE, 0)?;
+        let fd = self.open_at(path, sys::LOCATE_DIRECTORY, 0)?;
         let mode = Mode::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
         match mode.contains(Mode::RWXU) {
             true => Ok(()),
-            false => set_mode(&fd, 0o700),
+            false => Ok(sys::set_mode(&fd, Mode::RWXU)?),
         }
     }
 }

@@ -47,8 +47,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::fd::OwnedFd;
 use samovar_nix::StorePath;
 use samovar_store::Store;
 
@@ -57,6 +55,7 @@ use samovar_metrics::{Event, Observer, Unleased};
 use table::{LeaseState, Status, Table};
 
 use crate::sync::{Locked, unpoisoned};
+use crate::sys::WakeUp;
 
 /// Maximum time for which a request waits for the daemon.
 const WAIT_MAX: Duration = Duration::from_millis(200);
@@ -81,8 +80,8 @@ struct Shared {
     /// The present generation; zero while no lease can be obtained.
     published: AtomicU32,
     table: Mutex<Table>,
-    /// An eventfd that wakes the keeper thread, for example because paths are queued.
-    wake: OwnedFd,
+    /// Wakes the keeper thread, for example because paths are queued.
+    wake: WakeUp,
     observer: Arc<dyn Observer>,
 }
 
@@ -130,7 +129,7 @@ impl Leases {
         let shared = Arc::new(Shared {
             published: AtomicU32::new(0),
             table: Mutex::default(),
-            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            wake: WakeUp::new()?,
             observer,
         });
         let keeper = Keeper::new(config, Arc::clone(&shared), store);
@@ -250,9 +249,7 @@ impl Shared {
     }
 
     fn wake(&self) {
-        // Any value wakes the keeper thread. The write fails only if the counter is full, and then
-        // the thread wakes as well.
-        let _written = rustix::io::write(&self.wake, &1_u64.to_le_bytes());
+        self.wake.wake();
     }
 }
 

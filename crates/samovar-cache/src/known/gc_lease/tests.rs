@@ -13,7 +13,7 @@ fn leases() -> (Leases, Arc<Shared>, Arc<Recorder>) {
     let shared = Arc::new(Shared {
         published: AtomicU32::new(0),
         table: Mutex::default(),
-        wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap(),
+        wake: WakeUp::new().unwrap(),
         observer: Arc::<Recorder>::clone(&events),
     });
     let leases = Leases {

@@ -43,7 +43,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, openat};
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
 use rustix::io::Errno;
 use samovar_http::{Batch, Body, Progress, Source};
 use samovar_nix::NarHash;
@@ -51,6 +51,7 @@ use samovar_nix::narinfo::Compression;
 use samovar_store::Identity;
 
 use crate::known::row::Row;
+use crate::sys;
 pub(crate) use recording::{Candidate, Recording};
 pub(crate) use table::{CachedNar, CopiedFiles, Form, Key, NarCache};
 
@@ -86,10 +87,7 @@ impl NarCacheDirectory {
     ///
     /// Errors of `statfs`.
     pub fn is_memory(&self) -> io::Result<bool> {
-        /// `TMPFS_MAGIC` and `RAMFS_MAGIC` of Linux.
-        const OF_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
-        let kind = u64::try_from(rustix::fs::fstatfs(&self.directory)?.f_type);
-        Ok(kind.is_ok_and(|kind| OF_MEMORY.contains(&kind)))
+        sys::is_in_memory(&self.directory)
     }
 
     /// Whether the configured size exceeds the size of the file system, which is a configuration
@@ -106,10 +104,7 @@ impl NarCacheDirectory {
 
     /// Creates an unnamed file.
     fn file(&self) -> io::Result<File> {
-        // `EXCL` prevents the file from ever being linked to a name.
-        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::EXCL | OFlags::CLOEXEC;
-        let mode = Mode::RUSR | Mode::WUSR;
-        Ok(openat(&self.directory, ".", flags, mode)?.into())
+        sys::unnamed_file(&self.directory)
     }
 
     /// Returns the maximum size of the cache in bytes, of which `used_len` bytes are in use at

@@ -3,9 +3,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU32;
 
-use rustix::event::{EventfdFlags, eventfd};
-
 use super::*;
+use crate::sys::WakeUp;
 use crate::tests::memory_store::MemoryStore;
 use crate::tests::recorder::Recorder;
 
@@ -16,7 +15,7 @@ fn keeper() -> (Keeper, Arc<Recorder>) {
     let shared = Arc::new(Shared {
         published: AtomicU32::new(0),
         table: Mutex::default(),
-        wake: eventfd(0, EventfdFlags::CLOEXEC).unwrap(),
+        wake: WakeUp::new().unwrap(),
         observer: Arc::<Recorder>::clone(&events),
     });
     let config = LeaseConfig {

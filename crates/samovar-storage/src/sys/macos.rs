@@ -1,0 +1,26 @@
+//! System calls of macOS.
+
+use std::os::fd::AsFd;
+
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+
+/// Returns the number of seconds since the boot of the machine, including those in which it was
+/// suspended.
+pub(crate) fn boot_seconds() -> i64 {
+    // Unlike on Linux, this clock does not stop while the machine is suspended.
+    clock_gettime(ClockId::Monotonic).tv_sec
+}
+
+/// Does nothing: the kernel has no such call.
+pub(crate) fn start_writeback(_file: impl AsFd, _offset: u64, _len: u64) {}
+
+/// Returns `false`: files are made durable one by one.
+pub(crate) fn has_syncfs(_file: impl AsFd) -> bool {
+    false
+}
+
+/// Fails with `NOSYS`.
+pub(crate) fn syncfs(_file: impl AsFd) -> Result<(), Errno> {
+    Err(Errno::NOSYS)
+}
