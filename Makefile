@@ -14,7 +14,7 @@ PORT ?= 5000
 XTASK = cargo run --quiet --package xtask --
 SUDO = $(if $(filter-out 0,$(shell id -u)),sudo)
 
-.PHONY: serve demo-workspaces test quick check setup setup-test sample bootstrap fmt clippy test-rust doc deny advisories tidy crates suites autobahn instructions chaos fuzz bench rig-check
+.PHONY: serve demo-workspaces test quick check setup setup-test sample bootstrap fmt clippy test-rust doc deny advisories tidy crates suites autobahn instructions chaos fuzz bench rig-check macos
 .NOTPARALLEL:
 
 ## Builds the server and serves this machine's store, or a sample store where it has none.
@@ -34,7 +34,7 @@ quick: bootstrap
 	@$(XTASK) quick
 
 ## Every check, on a machine where nothing is missing.
-check: fmt clippy crates doc deny tidy test-rust chaos instructions suites autobahn fuzz
+check: fmt clippy crates doc deny tidy macos test-rust chaos instructions suites autobahn fuzz
 
 setup: bootstrap
 	@$(XTASK) setup
@@ -77,6 +77,10 @@ tidy:
 ## The engine with each set of its features, and as a registry would get it.
 crates:
 	@$(XTASK) crates
+
+## Whether the engine, nix-serve and the client side compile for macOS.
+macos:
+	@$(XTASK) macos
 
 ## Conformance suites of other projects, as far as they are here.
 suites:

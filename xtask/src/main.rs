@@ -20,6 +20,7 @@ mod deb;
 mod demo_workspaces;
 mod fuzz;
 mod instructions;
+mod macos;
 mod newer_nix;
 
 mod quick;
@@ -61,6 +62,7 @@ usage: xtask TASK [ARGUMENT...]
   deb DIR                          build a Debian package into DIR
   deb --try                        install a package of debug programs under a real systemd, in
                                    namespaces, and test the service
+  macos                            check that packages compile for macOS
   test [NAME...]                   run all tests, or those of the programs whose names contain a
                                    NAME; run what failed once more, alone; count them
   quick [BASE]                     check what has changed since a Git revision, by default the
@@ -127,6 +129,7 @@ fn run_task(words: &[&str]) -> Result<()> {
         ["book-links"] => book::preprocess(),
         ["deb", "--try"] => deb::try_package(),
         ["deb", out] => deb::make(directory(out)?),
+        ["macos"] => macos::check(),
         ["leaks"] => chaos::find_leaks(),
         ["instructions", rest @ ..] => instructions::run_gates(rest),
         ["suites", rest @ ..] => suites::run_suites(rest),

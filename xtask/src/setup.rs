@@ -12,7 +12,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use crate::command::{find, progress, repository, run, succeeds};
-use crate::newer_nix;
+use crate::{macos, newer_nix};
 
 /// The task for which programs are to be installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,6 +93,7 @@ pub(crate) fn install(purpose: For) -> Result<()> {
         install_seaweedfs();
         install_timescale();
         newer_nix::unpack();
+        macos::unpack();
     }
     Ok(())
 }

@@ -71,9 +71,9 @@
 //! # Scope
 //!
 //! The server side of HTTP/1.1 and 1.0 (RFC 9110, RFC 9112), HTTP/2 (RFC 9113), WebSocket (RFC
-//! 6455) and TLS, over TCP, unix sockets and inherited descriptors, on Linux. Bodies in
-//! both directions can have any size within configured limits, with back-pressure. For logs and
-//! metrics, the server reports events to an [`Observer`].
+//! 6455) and TLS, over TCP, unix sockets and inherited descriptors, on Linux. It also compiles for
+//! macOS, but was never run there. Bodies in both directions can have any size within configured
+//! limits, with back-pressure. For logs and metrics, the server reports events to an [`Observer`].
 //!
 //! The Cargo features `compression`, `http2`, `signals` (`stop_signal`) and `tls` are on by
 //! default. They add dependencies: without them, a program has a third of the crates and needs no C

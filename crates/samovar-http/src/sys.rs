@@ -3,8 +3,13 @@
 //! What is not the same on all systems is in a module of the system, with the same names in each.
 //! The rest of the engine does not ask which system it is on.
 
+#[cfg(not(any(target_os = "linux", target_os = "macos")))]
+compile_error!("samovar-http is made for Linux; it also compiles for macOS");
+
 #[cfg(target_os = "linux")]
 mod linux;
+#[cfg(target_os = "macos")]
+mod macos;
 
 use std::io;
 use std::os::fd::AsFd;
@@ -12,6 +17,8 @@ use std::time::Duration;
 
 #[cfg(target_os = "linux")]
 use linux as system;
+#[cfg(target_os = "macos")]
+use macos as system;
 pub(crate) use rustix::event::PollFlags;
 use rustix::event::{PollFd, Timespec, poll};
 use rustix::io::Errno;

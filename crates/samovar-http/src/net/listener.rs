@@ -24,7 +24,8 @@ use crate::tls::TlsConfig;
 ///
 /// For TCP, each I/O thread gets its own socket on the same port (`SO_REUSEPORT`). The kernel
 /// distributes connections among the sockets, so no thread is woken for connections of another. All
-/// I/O threads share unix sockets and inherited sockets.
+/// I/O threads share unix sockets and inherited sockets, and on macOS, whose kernel does not
+/// distribute connections, TCP sockets as well.
 #[derive(Debug)]
 pub struct Listener {
     sockets: Vec<OwnedFd>,
@@ -102,7 +103,8 @@ impl Listener {
 
     /// As [`tcp`](Self::tcp), but shares the address with other processes of the same user that
     /// also use this function. The kernel distributes connections among the processes. Use it for
-    /// more connections than one process can have descriptors.
+    /// more connections than one process can have descriptors. (On macOS, one process gets all
+    /// connections.)
     ///
     /// # Errors
     ///
