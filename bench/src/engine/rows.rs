@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::contender::{Ability, Entrant};
+use super::contender::{Ability, Entrant, Kind};
 use super::files::{BIG_LEN, FILE_LEN, Files, ITEM_COUNT};
 use super::{attempt, row};
 use crate::arguments::Arguments;
@@ -22,6 +22,9 @@ const MESSAGE_LEN: u16 = 32;
 /// messages per round.
 const BROADCAST_SOCKETS: usize = 5000;
 const BROADCAST_MESSAGES: u32 = 10;
+
+/// Duration of the requests for each target before the first round of a server in Java.
+const WARM_UP_SECONDS: f64 = 3.0;
 
 /// A row that is measured in interleaved rounds.
 #[derive(Debug)]
@@ -108,6 +111,20 @@ struct Contender<'run> {
     full: Option<Server>,
 }
 
+impl Contender<'_> {
+    /// Sends requests to servers that compile themselves while they run.
+    fn warm_up(&self, scratch: &Path) -> Result<()> {
+        if self.entrant.kind == Kind::Java {
+            for server in self.single.iter().chain(&self.full) {
+                for target in ["/text", "/json", "/sleep10"] {
+                    small(server, &[target.into()], 64, WARM_UP_SECONDS, scratch)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Measures all rows.
 pub(crate) fn measure(
     options: &Arguments,
@@ -135,6 +152,9 @@ pub(crate) fn measure(
             full: start(cores)?,
         });
     }
+    contenders
+        .iter()
+        .try_for_each(|contender| contender.warm_up(scratch))?;
     let names = plans.iter().map(|plan| &*plan.name);
     let mut rows: Vec<Row> = names.map(|name| row(name, contenders.len())).collect();
     for round in 1..=options.rounds {
