@@ -2,6 +2,10 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// Time after which a response counts as lost.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Opens `count` connections and requests `path` once on each, so that the server has allocated all
 /// that it needs for them. Fails if a response is not 200.
@@ -10,6 +14,7 @@ pub(crate) fn open(address: SocketAddr, path: &str, count: usize) -> io::Result<
     let mut buffer = [0; 4096];
     let one = |_| {
         let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(ANSWER_TIME_MAX))?;
         stream.write_all(request.as_bytes())?;
         let len = stream.read(&mut buffer)?;
         let answer = buffer.get(..len).unwrap_or_default();
