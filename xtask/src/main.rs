@@ -22,7 +22,6 @@ mod fuzz;
 mod instructions;
 mod macos;
 mod newer_nix;
-
 mod quick;
 mod sample;
 mod serve;
