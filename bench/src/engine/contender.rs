@@ -276,7 +276,7 @@ impl Kind {
                 format!("exec {ours} {port} {threads} {dir} --inline")
             }
             Self::Worker => format!("exec {} {port} {threads} {dir}", example("samovar")),
-            Self::Router => format!("exec {} {port} {dir}", example("router")),
+            Self::Router => format!("exec {} {port} {dir}", example("samovar_router")),
             Self::Hyper | Self::Axum | Self::Actix => rival(self.name()),
             Self::Khttp | Self::Feather | Self::TinyHttp => rival(self.name()),
             Self::Go => {

@@ -1,6 +1,6 @@
 //! `samovar-bench engine`: samovar-http compared with other HTTP engines on the same endpoints.
 //!
-//! The rivals are in `bench/rivals`, our servers in `bench/examples/samovar.rs` and `router.rs`,
+//! The rivals are in `bench/rivals`, our servers in `bench/examples/samovar.rs` and `samovar_router.rs`,
 //! and the floor, which parses nothing, in `bench/examples/floor.rs`. One command builds all of
 //! them, except those whose language is not installed. `--server` adds others.
 //!
