@@ -9,9 +9,12 @@ use testkit::free_port;
 use super::files::{BIG_LEN, FILE_LEN, Files};
 use crate::figures::Part;
 use crate::http::Client;
-use crate::load::echo;
+use crate::load::{echo, upload};
 use crate::nginx;
 use crate::process::Server;
+
+/// Length of the upload with which a server is checked, in bytes.
+const UPLOAD_LEN: usize = 10 << 20;
 
 /// First version of Java with virtual threads.
 const JAVA_VERSION_MIN: u32 = 21;
@@ -98,6 +101,7 @@ impl Ability {
             ensure!(is_right, "{path} is {answer:?} and not {len} bytes");
         }
         match self {
+            Self::Uploads => upload::start(server.address, UPLOAD_LEN)?()?,
             Self::WebSocket => drop(echo::open(server.address, "/ws", 1)?),
             Self::Broadcast => drop(echo::open(server.address, "/broadcast", 1)?),
             _ => {}
