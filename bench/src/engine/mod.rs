@@ -1,8 +1,9 @@
 //! `samovar-bench engine`: samovar-http compared with other HTTP engines on the same endpoints.
 //!
-//! The rivals are in `bench/rivals`, our servers in `bench/examples/samovar.rs` and `samovar_router.rs`,
-//! and the floor, which parses nothing, in `bench/examples/floor.rs`. One command builds all of
-//! them, except those whose language is not installed. `--server` adds others.
+//! The rivals are in `bench/rivals`, our servers in `bench/examples/samovar.rs` and
+//! `samovar_router.rs`, and the floor, which parses nothing, in `bench/examples/floor.rs`. One
+//! command builds all of them, except those whose language is not installed. `--server` adds
+//! others.
 //!
 //! Rounds are interleaved and figures are medians, as in the comparison of caches. In rows "on one
 //! core", a server with one thread shares a core with its client; in the others, servers have one
