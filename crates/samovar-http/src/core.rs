@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 #[cfg(feature = "compression")]
 use crate::compress::Compression;
@@ -62,6 +63,9 @@ pub(crate) struct Core {
     pub(crate) accepted_count: AtomicU64,
     /// Set when a drain begins: responses then contain `Connection: close`.
     pub(crate) is_draining: AtomicBool,
+    /// Time from which handlers no longer wait for their clients, shortly before the drain timeout
+    /// expires; `None` before a drain.
+    pub(crate) stops_at: Mutex<Option<Instant>>,
     /// Set when the drain timeout has expired or the I/O threads have ended: responses in progress
     /// are then aborted.
     pub(crate) is_cut_off: AtomicBool,

@@ -39,10 +39,19 @@ const COALESCING_MAX: Duration = Duration::from_millis(100);
 /// Time for which a drop waits for handlers, unless the server was drained.
 const DROP_TIME: Duration = Duration::from_secs(10);
 
-/// Time that threads get after a drain to notice its end. Longer than
-/// [`STOP_CHECK_TIME`](crate::patience::STOP_CHECK_TIME), so that handlers that wait for a request
-/// body can fail in an orderly way.
-const NOTICE_TIME: Duration = Duration::from_millis(250);
+/// Time before the end of a drain from which handlers no longer wait for request bodies, so that
+/// their responses are sent before the end.
+const NOTICE_TIME: Duration = Duration::from_millis(500);
+
+/// Maximum part of a drain that is notice.
+const NOTICE_SHARE: u32 = 4;
+
+/// Time that threads get after a drain to notice its end. Longer than the `STOP_CHECK_TIME` of
+/// handlers that wait for a request body, so that they end even if the drain has given no notice.
+const END_TIME: Duration = Duration::from_millis(250);
+
+/// Part of the notice that [`Server::end`] keeps for the threads to notice the end.
+const END_SHARE: u32 = 5;
 
 /// Limit of descriptors below which half of them are reserved: a response may open several files.
 const DESCRIPTORS_FEW: u64 = 4096;
@@ -192,6 +201,7 @@ impl<S: Service> Builder<S> {
                 connection_count: AtomicUsize::new(0),
                 accepted_count: AtomicU64::new(0),
                 is_draining: AtomicBool::new(false),
+                stops_at: Mutex::default(),
                 is_cut_off: AtomicBool::new(false),
                 #[cfg(feature = "compression")]
                 compression,
@@ -235,8 +245,8 @@ impl<S: Service> Builder<S> {
     /// Serves until `signal` returns, then [drains](Server::drain) the server for up to `drain`.
     /// Returns the requests that are left behind: those whose handlers or response bodies still
     /// run. It returns at most 0.1 s after `drain`, whatever they do, so the process can end. If
-    /// they end before, so does the drain. The last quarter of a second of `drain` is for handlers
-    /// that wait for the rest of a request body, which then fail.
+    /// they end before, so does the drain. Handlers that wait for the rest of a request body are
+    /// told before the end, as [`Server::drain`] documents.
     ///
     /// `signal` is called once the server runs. It may be any function that waits, and
     /// [`stop_signal`](crate::stop_signal) returns one that waits for SIGTERM or SIGINT.
@@ -281,6 +291,17 @@ fn deadline(timeout: Duration) -> Instant {
     const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
     let now = Instant::now();
     now.checked_add(timeout.min(CENTURY)).unwrap_or(now)
+}
+
+/// Returns the time before the end of a drain from which handlers no longer wait for their clients.
+fn notice(timeout: Duration) -> Duration {
+    NOTICE_TIME.min(timeout / NOTICE_SHARE)
+}
+
+/// Sets a time, unless an earlier one is set.
+fn advance(time: &Mutex<Option<Instant>>, to: Instant) {
+    let mut time = time.locked();
+    *time = Some(time.map_or(to, |earlier| earlier.min(to)));
 }
 
 /// Gauges of a server's load at one moment, for metrics. Cheap to obtain.
@@ -425,6 +446,11 @@ impl<S: Service> Server<S> {
     /// responses are then aborted. It may be called again from another thread with a shorter
     /// timeout.
     ///
+    /// In the last half second, and at most the last quarter, of `timeout`, handlers no longer wait
+    /// for the rest of a request body: reading it fails with
+    /// [`BodyError::Stopped`](crate::BodyError::Stopped). A handler that then returns its response
+    /// in time, such as a 503, has it sent to the client.
+    ///
     /// Handlers that run longer than `timeout` are not interrupted, and neither the return of this
     /// function nor the [drop](Drop) of the server waits for them, so the process can end.
     /// [`unfinished`](Self::unfinished) names their requests.
@@ -433,30 +459,31 @@ impl<S: Service> Server<S> {
     /// until its [`Sender`](crate::Sender) finishes. A program with server-sent events should
     /// finish these first, or the drain takes the whole `timeout`.
     pub fn drain(&self, timeout: Duration) {
-        self.drain_until(deadline(timeout), NOTICE_TIME);
+        let stops_at = deadline(timeout.saturating_sub(notice(timeout)));
+        self.drain_until(stops_at, deadline(timeout), END_TIME);
     }
 
-    /// As [`drain`](Self::drain). `notice`: time that I/O threads get after the deadline.
-    fn drain_until(&self, deadline: Instant, notice: Duration) {
+    /// As [`drain`](Self::drain). `stops_at`: time from which handlers no longer wait for request
+    /// bodies. `end_time`: time that I/O threads get after the deadline.
+    fn drain_until(&self, stops_at: Instant, deadline: Instant, end_time: Duration) {
         self.listening.locked().clear();
         self.shared.is_draining.store(true, Ordering::Relaxed);
+        advance(&self.shared.stops_at, stops_at);
         for inbox in &self.shared.inboxes {
             // A thread that has ended needs no drain.
             drop(inbox.push(Message::Drain(deadline)));
         }
-        {
-            let mut earliest = self.drain_deadline.locked();
-            *earliest = Some(earliest.map_or(deadline, |earliest| earliest.min(deadline)));
-        }
-        self.wait_for_io_threads(notice);
+        advance(&self.drain_deadline, deadline);
+        self.wait_for_io_threads(end_time);
         self.shared.is_cut_off.store(true, Ordering::Release);
     }
 
     /// Ends the server within `time`, as [`Builder::serve_until`] documents.
     fn end(mut self, time: Duration) -> Vec<Unfinished> {
-        let notice = NOTICE_TIME.min(time / 4);
+        let notice = notice(time);
+        let end_time = notice / END_SHARE;
         let end = deadline(time);
-        self.drain_until(deadline(time - notice), notice);
+        self.drain_until(deadline(time - notice), deadline(time - end_time), end_time);
         self.shared.queue.close();
         self.workers.wait_until(end);
         self.has_ended = true;
@@ -465,12 +492,12 @@ impl<S: Service> Server<S> {
 
     /// Waits until all I/O threads have ended, or the drain is over although a thread is stuck in a
     /// handler of an [inline body](crate::Intake::Inline).
-    fn wait_for_io_threads(&self, notice: Duration) {
+    fn wait_for_io_threads(&self, end_time: Duration) {
         /// Interval at which another call may have set an earlier deadline.
         const CHECK_TIME: Duration = Duration::from_millis(100);
         loop {
             let now = Instant::now();
-            let end = self.drain_deadline.locked().unwrap_or(now) + notice;
+            let end = self.drain_deadline.locked().unwrap_or(now) + end_time;
             if self.io_threads.wait_until(end.min(now + CHECK_TIME)) || now >= end {
                 return;
             }
@@ -489,7 +516,7 @@ impl<S: Service> Drop for Server<S> {
             return;
         }
         let time = match self.is_draining() {
-            true => NOTICE_TIME,
+            true => END_TIME,
             false => DROP_TIME,
         };
         self.stop();

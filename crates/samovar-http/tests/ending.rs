@@ -1,5 +1,6 @@
 //! A server that was drained ends although handlers, readers and inline handlers still wait, and
-//! names the requests that it leaves behind. So does a process that serves until SIGTERM.
+//! names the requests that it leaves behind. So does a process that serves until SIGTERM. Handlers
+//! that wait for the rest of a request body are told in time to answer.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,10 +17,11 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use samovar_http::http::Status;
 use samovar_http::{
-    Body, Head, Intake, Listener, Request, Response, Route, Router, Server, Service, stop_signal,
+    Body, BodyError, Head, Intake, Listener, Request, Response, Route, Router, Server, Service,
+    stop_signal,
 };
 use support::h2_app::Gate;
-use support::{Reader, connect, eventually, serve};
+use support::{Reader, connect, eventually, h2, serve};
 
 /// Longer than any end may take, and shorter than the limit of a test.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -238,4 +240,45 @@ fn a_process_ends_in_time_whatever_its_handlers_do() {
         "upload: server is stopping",
     ];
     assert_eq!(left, expected);
+}
+
+#[test]
+fn a_handler_that_waits_for_its_client_answers_before_a_drain_ends() {
+    let route = Route::post("/", |request| {
+        let read = std::io::copy(&mut request.reader(), &mut std::io::sink());
+        let error = read.unwrap_err();
+        let status = BodyError::of(&error).map_or(Status::OK, BodyError::status);
+        Response::text(status, error.to_string())
+    });
+    let router = Router::new().route(route.streaming(u64::MAX));
+    let (server, addr) = serve(router, |builder| builder);
+    let mut clients: Vec<_> = [
+        "Content-Length: 100\r\n\r\nabc",
+        "Transfer-Encoding: chunked\r\n\r\n",
+    ]
+    .map(|rest| {
+        let mut client = Reader::new(connect(addr));
+        client.send(format!("POST / HTTP/1.1\r\nHost: a\r\n{rest}"));
+        client
+    })
+    .into();
+    let mut multiplexed = h2::Client::connect(addr);
+    let (future, _body) = multiplexed.start(h2::post("/"), false);
+    eventually("all wait", || server.load().waiting_count == 3);
+    let started = Instant::now();
+    let drain = std::thread::spawn(move || {
+        server.drain(DRAIN);
+        server.unfinished()
+    });
+    let whole = multiplexed.whole(future).unwrap();
+    assert_eq!((whole.status(), whole.text()), (503, "server is stopping"));
+    for client in &mut clients {
+        let answer = client.next(false).unwrap();
+        assert_eq!(answer.status, 503);
+        assert_eq!(answer.body, b"server is stopping");
+        client.expect_end();
+    }
+    assert!(started.elapsed() >= DRAIN / 2);
+    drop((clients, multiplexed));
+    assert_eq!(drain.join().unwrap(), []);
 }

@@ -1,19 +1,24 @@
 //! Minimum throughput of the client while a handler waits for it.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use crate::client::Peer;
 use crate::core::Core;
-use crate::jobs::{LentSlot, Listed, Queue, Wait};
+use crate::jobs::{LentSlot, Listed, Wait};
 use crate::lane::Lane;
 use crate::limits::Limits;
 use crate::proto::Refusal;
+use crate::sync::Lock;
 use crate::upload::BodyError;
 
-/// Interval at which a waiting handler checks whether the server is stopping.
-pub(crate) const STOP_CHECK_TIME: Duration = Duration::from_millis(200);
+/// Interval at which a waiting handler checks whether the server is stopping. During a drain it
+/// also checks at the time at which it must stop.
+const STOP_CHECK_TIME: Duration = Duration::from_millis(200);
+
+/// Minimum time for which a handler waits between two checks.
+const WAIT_TIME_MIN: Duration = Duration::from_millis(1);
 
 /// Measurement window of the throughput. Only time spent waiting counts, not the time that the
 /// handler needs between two reads.
@@ -53,17 +58,15 @@ impl Patience {
     }
 
     /// Lends the slot, if it is not lent yet. If too many slots are lent, the job keeps its slot
-    /// until the next call.
+    /// until the next call. Returns the time for which the handler may wait until the next call.
     ///
     /// # Errors
     ///
     /// [`BodyError::Stopped`] if the server is stopping, [`BodyError::GaveWay`] if the upload must
     /// make room for another one.
-    pub(crate) fn check(&self, waiting: &mut Waiting<'_>) -> Result<(), BodyError> {
+    pub(crate) fn check(&self, waiting: &mut Waiting<'_>) -> Result<Duration, BodyError> {
         let core = waiting.core;
-        if core.is_cut_off.load(Ordering::Acquire) {
-            return Err(BodyError::Stopped);
-        }
+        let time = time_to_wait(core)?;
         if waiting.lent.is_none() {
             waiting.lent = LentSlot::lend(&core.queue, waiting.lane, Wait::Other);
         }
@@ -73,7 +76,7 @@ impl Patience {
             }
             listed.set_waiting(waiting.lent.is_some());
         }
-        Ok(())
+        Ok(time)
     }
 
     /// Ends a wait.
@@ -102,22 +105,37 @@ impl Patience {
     }
 }
 
+/// Returns the time for which a handler may wait before it checks again whether the server is
+/// stopping; fails if it is.
+fn time_to_wait(core: &Core) -> Result<Duration, BodyError> {
+    if core.is_cut_off.load(Ordering::Acquire) {
+        return Err(BodyError::Stopped);
+    }
+    let Some(stops_at) = *core.stops_at.locked() else {
+        return Ok(STOP_CHECK_TIME);
+    };
+    match stops_at.saturating_duration_since(Instant::now()) {
+        Duration::ZERO => Err(BodyError::Stopped),
+        left => Ok(left.clamp(WAIT_TIME_MIN, STOP_CHECK_TIME)),
+    }
+}
+
 /// Calls `is_ready` until it returns `true` or the server stops. Each call may block for at most
 /// the time that it is given. Meanwhile the worker slot is lent to other jobs.
 pub(crate) fn wait(
-    queue: &Queue,
+    core: &Core,
     lane: Lane,
-    is_stopping: &AtomicBool,
     is_ready: &mut dyn FnMut(Duration) -> bool,
 ) -> io::Result<()> {
     // If too many slots are lent already, the job keeps its slot while it waits.
-    let _lent = LentSlot::lend(queue, lane, Wait::Other);
-    while !is_ready(STOP_CHECK_TIME) {
-        if is_stopping.load(Ordering::Acquire) {
-            return Err(BodyError::Stopped.into());
+    let _lent = LentSlot::lend(&core.queue, lane, Wait::Other);
+    loop {
+        let time = time_to_wait(core);
+        if is_ready(time.unwrap_or(WAIT_TIME_MIN)) {
+            return Ok(());
         }
+        time?;
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::patience::{self, Patience, STOP_CHECK_TIME};
+use super::patience::{self, Patience};
 use crate::conn::Conn;
 use crate::core::Core;
 use crate::http::Status;
@@ -126,11 +126,12 @@ impl Upload {
         let (peer, lane) = (self.conn.peer, self.conn.answer.lane);
         let mut waiting = self.patience.wait(&core, peer, lane);
         let outcome = loop {
-            if let Err(error) = self.patience.check(&mut waiting) {
-                break Err(error);
-            }
+            let time = match self.patience.check(&mut waiting) {
+                Ok(time) => time,
+                Err(error) => break Err(error),
+            };
             let started = Instant::now();
-            let is_ready = match sys::wait_for(&self.conn.transport, readiness, STOP_CHECK_TIME) {
+            let is_ready = match sys::wait_for(&self.conn.transport, readiness, time) {
                 Ok(is_ready) => is_ready,
                 Err(error) => {
                     self.patience.end(waiting);
@@ -215,13 +216,7 @@ impl RequestLink for Upload {
     }
 
     fn wait(&self, is_ready: &mut dyn FnMut(Duration) -> bool) -> io::Result<()> {
-        let core = &*self.core;
-        patience::wait(
-            &core.queue,
-            self.conn.answer.lane,
-            &core.is_cut_off,
-            is_ready,
-        )
+        patience::wait(&self.core, self.conn.answer.lane, is_ready)
     }
 
     fn is_streamed(&self) -> bool {

@@ -98,7 +98,9 @@
 //!
 //! [`Router::serve_until`](crate::Router::serve_until) and [`Server::drain`](crate::Server::drain)
 //! return at their timeout, and dropping the server does not wait for the handler, so the process
-//! can end. [`Server::unfinished`](crate::Server::unfinished)
+//! can end. A handler that waits for the rest of a request body does not hang: reading fails
+//! shortly before the timeout, and the handler's response is sent.
+//! [`Server::unfinished`](crate::Server::unfinished)
 //! names the requests that are left behind, for the log.
 //!
 //! # What do the cores share?

@@ -9,7 +9,7 @@ use super::inflow::{Inflow, State};
 use crate::client::Peer;
 use crate::conn::{StreamNews, StreamRef};
 use crate::core::Core;
-use crate::exec::patience::{self, Patience, STOP_CHECK_TIME};
+use crate::exec::patience::{self, Patience};
 use crate::http::Status;
 use crate::upload::RequestLink;
 
@@ -82,15 +82,16 @@ impl StreamLink {
         let mut waiting = self.patience.wait(&core, self.peer, self.stream.lane);
         let outcome = loop {
             // Lending a slot may start a thread, so the state is not locked meanwhile.
-            if let Err(error) = self.patience.check(&mut waiting) {
-                break Err(error);
-            }
+            let time = match self.patience.check(&mut waiting) {
+                Ok(time) => time,
+                Err(error) => break Err(error),
+            };
             let state = inflow.lock();
             if !state.is_empty() || state.end.is_some() {
                 break Ok(state);
             }
             let started = Instant::now();
-            drop(inflow.wait(state, STOP_CHECK_TIME));
+            drop(inflow.wait(state, time));
             if let Err(error) = self.patience.waited(started.elapsed(), &core.limits) {
                 break Err(error);
             }
@@ -128,8 +129,7 @@ impl RequestLink for StreamLink {
     }
 
     fn wait(&self, is_ready: &mut dyn FnMut(Duration) -> bool) -> io::Result<()> {
-        let core = &*self.core;
-        patience::wait(&core.queue, self.stream.lane, &core.is_cut_off, is_ready)
+        patience::wait(&self.core, self.stream.lane, is_ready)
     }
 
     fn is_streamed(&self) -> bool {
