@@ -53,7 +53,7 @@ def port(arguments, name):
 
 def program(package):
     """The release binary; builds it if it is missing."""
-    path = ROOT / "target/release" / package
+    path = ROOT / (os.environ.get("CARGO_TARGET_DIR") or "target") / "release" / package
     if not path.exists():
         say(f"building {package}")
         subprocess.run(

@@ -177,7 +177,8 @@ def parse():
                         help="behaviour of the users; none: no load is generated [honest]")
     parser.add_argument("--processes", type=count, help="processes of Locust [one per 10,000 users]")
     parser.add_argument("--locust-program", type=executable, help="Locust executable [installed with pip]")
-    parser.add_argument("--binary", type=executable, help="server executable [from target/release]")
+    parser.add_argument("--binary", type=executable,
+                        help="server executable [from release/ in CARGO_TARGET_DIR or target]")
     parser.add_argument("--data", type=pathlib.Path, help="folder for data and logs [a new one in .samovar/rig]")
     parser.add_argument("--port", action="append", default=[], type=port, metavar="NAME=PORT",
                         help=f"port of {', '.join(PORTS[:-1])} or {PORTS[-1]} [a free one]")
