@@ -107,6 +107,22 @@ def name_of(target, labels):
     return re.sub(r"{{\s*(\w+)\s*}}", lambda it: labels.get(it[1], ""), text).strip() or "value"
 
 
+def distinct(lines):
+    """Names and values of lines; lines of one name also get the labels in which they differ."""
+    for name, labels, line in lines:
+        same = [other for its, other, _ in lines if its == name]
+        differ = [key for key in sorted(set().union(*same)) if len({it.get(key) for it in same}) > 1]
+        yield ", ".join([name, *(labels[key] for key in differ if key in labels)]), line
+
+
+def windows(panel, interval):
+    """The windows of a panel's rates that are not the page's: of a recording rule, or fixed ones."""
+    found = set()
+    for target in panel["targets"]:
+        found |= set(re.findall(r"\[(\d+[smh])\]|:[a-z]\w*?(\d+[smh])\b", target["expr"]))
+    return sorted({a or b for a, b in found} - {interval})
+
+
 def pens(line, x, y):
     """The parts of a line between its gaps."""
     part = []
@@ -171,13 +187,15 @@ def figure(prometheus, panel, interval, times):
     for target in panel["targets"]:
         expr = check_dashboards.as_sent(target["expr"], interval)
         try:
-            lines += [(name_of(target, labels), line) for labels, line in ask(prometheus, expr, times)]
+            lines += [(name_of(target, labels), labels, line) for labels, line in ask(prometheus, expr, times)]
         except urllib.error.HTTPError as error:
             faults.append(f"Prometheus refuses {expr}: {error.reason}")
-    lines.sort(key=lambda it: -max(value for value in it[1] if value is not None))
+    lines = sorted(distinct(lines), key=lambda it: -max(value for value in it[1] if value is not None))
     rest = len(lines) - LINES_MAX
     lines = lines[:LINES_MAX]
     about = escape(panel.get("description", ""))
+    if own := windows(panel, interval):
+        about += f" Rates over {' and '.join(own)}."
     shown = [f'<figure><figcaption>{escape(panel["title"])} <span>{about}</span></figcaption>']
     if lines:
         legend = [f"{escape(name)}: {last(line, unit)}" for name, line in lines]
@@ -230,8 +248,9 @@ def page(prometheus, names, minutes, scrape, now=None):
         '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>Dashboards of the rig</title>\n<style>{STYLE}</style>\n<h1>Dashboards of the rig</h1>",
-        f"<p>{day}, {clock(times[0])} to {clock(end)} UTC, one value every {step} s, rates over {interval}. "
-        "A gap in a line means that Prometheus has no value; each legend shows the last value.</p>",
+        f"<p>{day}, {clock(times[0])} to {clock(end)} UTC, one value every {step} s, rates over {interval}, "
+        "except in panels that name another time. A gap in a line means that Prometheus has no value; "
+        "each legend shows the last value.</p>",
         f'<p class="alert">Firing alerts: {escape(", ".join(firing))}.</p>' if firing
         else "<p>No alert fires.</p>",
         *[it or f"<p>{escape(boards[name]['title'])}: no data.</p>"

@@ -54,7 +54,8 @@ fn every_alert_is_tested() {
 }
 
 /// A line of `rig.py board` has a gap where Prometheus has no value, and a lone value is a dot.
-/// Units have SI prefixes, and axes end at round numbers.
+/// Units have SI prefixes, and axes end at round numbers. Lines of one name get the labels in which
+/// they differ, and a panel names the windows of its rates that are not the page's.
 #[test]
 fn the_board_draws_gaps_and_units() {
     let check = "
@@ -73,6 +74,17 @@ for value, unit, top in [
     (601, 'short', 1000), (0.3, 's', 0.5), (300 * 2**20, 'bytes', 500 * 2**20), (0, 's', 1),
 ]:
     assert board.nice(value, unit) == top, board.nice(value, unit)
+both = {'job': 'kettles'}
+lines = [('waiting', {'instance': 'a', **both}, [1]), ('waiting', {'instance': 'b', **both}, [2])]
+named = list(board.distinct([*lines, ('oldest', both, [3])]))
+assert named == [('waiting, a', [1]), ('waiting, b', [2]), ('oldest', [3])], named
+for expr, own in [
+    ('sum(rate(x_total[$__rate_interval]))', []), ('rate(x_total[30s])', ['30s']),
+    ('max(instance:x_busy:ratio1m)', ['1m']), ('route:x_seconds:p99_5m', ['5m']),
+    ('instance:x_queue:ratio', []), ('rate(x_total[8s])', []),
+]:
+    windows = board.windows({'targets': [{'expr': expr}]}, '8s')
+    assert windows == own, (expr, windows)
 ";
     run(".", "python3", &["-B", "-c", check]);
 }
