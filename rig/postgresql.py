@@ -13,7 +13,7 @@ from started import owner_of, say, write_owner
 # Queries for wait events, which the exporter does not export by itself.
 QUERIES = pathlib.Path(__file__).parent / "prometheus/postgresql.yml"
 # A check that somebody has added to the database, in a trigger: it compares each measurement with the
-# mean of its kettle, and reads the whole table for that, because no index begins with the kettle.
+# mean of its kettle, and reads a whole index for that, because none begins with the kettle.
 CHECK = """
 CREATE FUNCTION check_measurement() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
