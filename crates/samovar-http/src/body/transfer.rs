@@ -296,7 +296,7 @@ impl Transfer {
 
 /// Checks a source against its announced length. `left`: number of announced bytes not yielded
 /// before this pull; `len`: number of bytes that this pull yielded.
-pub(super) fn account(left: &mut Option<u64>, progress: Progress, len: u64) -> io::Result<()> {
+pub(crate) fn account(left: &mut Option<u64>, progress: Progress, len: u64) -> io::Result<()> {
     let is_end = progress == Progress::End;
     if let Some(left) = left {
         *left = left

@@ -4,7 +4,7 @@ use std::io;
 use std::time::Instant;
 
 use super::encoder::Encoder;
-use crate::body::{Batch, Progress, Source};
+use crate::body::{Batch, Progress, Source, account};
 use crate::memory::Held;
 
 /// Number of bytes passed to the encoder at once.
@@ -13,6 +13,9 @@ const PIECE_LEN: usize = 16 * 1024;
 /// A source that yields the compressed bytes of another source.
 pub(super) struct Compressed {
     inner: Box<dyn Source>,
+    /// Number of bytes that `inner` has announced and not yielded yet; `None` if it has announced no
+    /// length. The compressed body has no length, so the client cannot notice that bytes are missing.
+    left: Option<u64>,
     /// A batch with bytes from `inner` that are not encoded yet; `None` if there are none.
     batch: Option<Batch>,
     /// The encoder; `None` once `ready` contains the end of the compressed body.
@@ -30,6 +33,7 @@ pub(super) struct Compressed {
 impl Compressed {
     pub(super) fn new(inner: Box<dyn Source>, encoder: Encoder, slot: Held) -> Self {
         Self {
+            left: inner.len(),
             inner,
             batch: None,
             encoder: Some(encoder),
@@ -79,9 +83,7 @@ impl Compressed {
             .unwrap_or_else(|| Batch::new(out.waker().clone()));
         let before = batch.added_len();
         self.progress = self.inner.pull(&mut batch)?;
-        if self.progress == Progress::More && batch.added_len() == before {
-            return Err(io::Error::other("body source yields nothing"));
-        }
+        account(&mut self.left, self.progress, batch.added_len() - before)?;
         self.batch = Some(batch);
         Ok(())
     }
