@@ -155,8 +155,9 @@ pub(crate) fn of_request(request: &Request, name: &str) -> Option<String> {
     // HTTP/2 clients may send each cookie in a field of its own (RFC 9113, 8.2.3).
     let mut pairs = fields
         .filter(|(field, _)| field.eq_ignore_ascii_case(b"cookie"))
-        .filter_map(|(_, value)| std::str::from_utf8(value).ok())
-        .flat_map(|value| value.split(';'))
+        .flat_map(|(_, value)| value.split(|byte| *byte == b';'))
+        // Other programs of the site may set cookies in other encodings: pass over those.
+        .filter_map(|pair| std::str::from_utf8(pair).ok())
         .filter_map(|pair| pair.split_once('='));
     // Names are compared as sent. If `__%48ost-a` counted as `__Host-a`, a page of a subdomain
     // could set a cookie that browsers let only this host set. The same holds for white space
@@ -235,6 +236,12 @@ mod tests {
         check(&["A=1; aa=2; =3; 4"], "a", None);
         check(&["__%48ost-a=1; \u{a0}__Host-a=2"], "__Host-a", None);
         check(&["__%48ost-a=1; __Host-a=2"], "__Host-a", Some("2"));
+    }
+
+    #[test]
+    fn a_cookie_in_another_encoding_hides_no_others() {
+        let request = Request::builder("GET", "/").header("Cookie", b"a=\xff; b=2");
+        assert_eq!(of_request(&request.build(), "b").as_deref(), Some("2"));
     }
 
     #[test]

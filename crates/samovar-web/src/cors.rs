@@ -122,7 +122,7 @@ impl Cors {
             true => self.preflight(),
             false => next.run(request),
         };
-        let Some(allowed) = origin.as_deref().and_then(|origin| self.allowed(origin)) else {
+        let Some(allowed) = self.allowed(origin.as_deref()) else {
             return self.varying(response);
         };
         let mut response = self
@@ -140,12 +140,14 @@ impl Cors {
         response
     }
 
-    /// Returns the value of `Access-Control-Allow-Origin`; `None` if the origin is not allowed.
-    fn allowed<'a>(&self, origin: &'a str) -> Option<&'a str> {
-        if self.origins.iter().any(|allowed| allowed == origin) {
-            return Some(origin);
-        }
-        self.is_any_origin.then_some("*")
+    /// Returns the value of `Access-Control-Allow-Origin`; `None` if the origin is not allowed. If all
+    /// origins are allowed, so are requests without an origin: a shared cache may keep the response
+    /// and send it to a page.
+    fn allowed<'a>(&self, origin: Option<&'a str>) -> Option<&'a str> {
+        let is_listed = |origin: &&str| self.origins.iter().any(|allowed| allowed == origin);
+        origin
+            .filter(is_listed)
+            .or_else(|| self.is_any_origin.then_some("*"))
     }
 
     /// Creates the response to a preflight. It is the same for all paths, because it only states

@@ -69,7 +69,6 @@ pub(crate) fn read<T: DeserializeOwned>(request: &mut Request) -> Result<T, Erro
 fn is_json(content_type: &[u8]) -> bool {
     MediaType::parse(content_type).is_some_and(|media_type| {
         let essence = media_type.essence().to_ascii_lowercase();
-        essence == "application/json"
-            || essence.starts_with("application/") && essence.ends_with("+json")
+        essence == "application/json" || essence.ends_with("+json")
     })
 }

@@ -103,6 +103,9 @@ fn any_origin_gets_no_credentials() {
     let response = get(&router, "/tea", &[("Origin", "https://any.example")]);
     assert_eq!(cors_fields(&response), ["Access-Control-Allow-Origin: *"]);
     assert_eq!(response.header_text("vary"), None);
+    // A shared cache may keep this response, and send it to a page.
+    let response = get(&router, "/tea", &[]);
+    assert_eq!(cors_fields(&response), ["Access-Control-Allow-Origin: *"]);
 }
 
 #[test]

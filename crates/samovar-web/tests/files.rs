@@ -49,6 +49,7 @@ fn example() -> (TempDir, Router) {
     write(&parent.path().join("secret"), "secret");
     symlink("../secret", root.join("out.txt")).unwrap();
     symlink("..", root.join("up")).unwrap();
+    symlink("loop", root.join("loop")).unwrap();
     symlink("data", root.join("inside.html")).unwrap();
     let files = Files::new(&root).unwrap();
     let router = router(&files);
@@ -115,6 +116,9 @@ fn other_paths_are_absent() {
         "/../secret",
         "/%2e%2e/secret",
         "/docs/..%2f..%2fsecret",
+        "/docs%2findex.html",
+        "/docs%2Findex.html",
+        "/loop",
         "/docs/../index.html",
         "/%2fetc%2fpasswd",
         "/digits.txt%00",

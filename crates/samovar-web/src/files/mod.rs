@@ -6,10 +6,12 @@ mod media_type;
 use std::fs::{File, Metadata};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 use samovar_http::http::range::{RangeOutcome, resolve};
 use samovar_http::http::{Method, Status};
 use samovar_http::{Body, Error, Head, Request, Response};
@@ -57,11 +59,14 @@ pub fn file(request: &Request, path: impl AsRef<Path>) -> Result<Response, Error
 
 /// Creates the response from the file at `path`, which has the media type of `name`.
 fn respond(request: &Request, path: &Path, name: &Path) -> Result<Response, Error> {
-    // A pipe would block the worker when it is opened, so look at the type first.
+    // Opening a device may have effects, so look at the type first.
     if !std::fs::metadata(path).map_err(failed)?.is_file() {
         return Err(Status::NOT_FOUND.into());
     }
-    let file = File::open(path).map_err(failed)?;
+    // A pipe may have replaced the file since then: opening it must not block the worker.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = File::options().read(true).custom_flags(flags).open(path);
+    let file = file.map_err(failed)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
         return Err(Status::NOT_FOUND.into());
@@ -80,10 +85,13 @@ fn respond(request: &Request, path: &Path, name: &Path) -> Result<Response, Erro
     })
 }
 
-/// Converts an error of a look-up. A name that no file can have, and a file in the place of a
-/// directory, are absences.
+/// Converts an error of a look-up. A name that no file can have, a file in the place of a directory,
+/// and symbolic links in a circle are absences.
 fn failed(error: io::Error) -> Error {
     use io::ErrorKind::{InvalidFilename, InvalidInput, NotADirectory, NotFound, PermissionDenied};
+    if Errno::from_io_error(&error) == Some(Errno::LOOP) {
+        return Status::NOT_FOUND.into();
+    }
     match error.kind() {
         NotFound | NotADirectory | InvalidFilename | InvalidInput => Status::NOT_FOUND.into(),
         PermissionDenied => Status::FORBIDDEN.into(),
