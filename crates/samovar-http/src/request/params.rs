@@ -93,7 +93,9 @@ impl Request {
 
     /// Returns a path parameter as a relative file path. `None` if the route has no such parameter,
     /// or if the path is not strictly below its directory: it is empty or absolute, or contains
-    /// `..` or NUL. Symbolic links are not resolved.
+    /// `..` or NUL. Symbolic links are not resolved. Also `None` if the path of the request contains
+    /// an encoded slash (`%2F`): no file name contains a slash, and the router has chosen the route
+    /// by the slashes that are not encoded.
     ///
     /// ```
     /// # use samovar_http::{Body, Error, Request, Response, http::Status};
@@ -107,6 +109,10 @@ impl Request {
     /// ```
     pub fn param_path(&self, name: &str) -> Option<&FilePath> {
         let path = FilePath::new(self.param(name)?);
+        let is_encoded_slash = |three: &[u8]| three.eq_ignore_ascii_case(b"%2f");
+        if self.head().path().windows(3).any(is_encoded_slash) {
+            return None;
+        }
         let is_plain = |component| matches!(component, Component::Normal(_));
         let is_below = path.components().all(is_plain)
             && path.components().next().is_some()
