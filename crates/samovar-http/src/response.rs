@@ -73,8 +73,8 @@ impl Body {
         Self::Source(Box::new(sources::Reader::new(reader, None)))
     }
 
-    /// Creates a body from a reader of known length. If the reader yields more or fewer bytes, the
-    /// connection is reset.
+    /// Creates a body from the first `len` bytes of a reader. If the reader has fewer, the connection
+    /// is reset.
     pub fn reader_of_len(reader: impl Read + Send + 'static, len: u64) -> Self {
         Self::Source(Box::new(sources::Reader::new(reader.take(len), Some(len))))
     }
@@ -201,7 +201,8 @@ pub struct Response {
     pub(crate) body_len: Option<u64>,
     /// Whether the body must not be compressed.
     pub(crate) is_uncompressed: bool,
-    /// The deferred response. If it is set, all other fields are ignored.
+    /// The deferred response. If it is set, only `fields` and `is_uncompressed` have an effect
+    /// besides.
     pub(crate) later: Option<Arc<Later>>,
     /// The WebSocket that takes over the connection once the head is sent; `None` for any other
     /// response.
@@ -285,11 +286,30 @@ impl Response {
 
     /// Defers the response. The handler returns this placeholder at once, so no thread waits. Any
     /// thread can complete the response later through the [`Responder`].
+    ///
+    /// Header fields of the placeholder, such as those that middleware adds, are added to the
+    /// response if it has no fields of the same names. `Set-Cookie` and `Vary` are always added. The
+    /// status of the placeholder has no effect.
     pub fn later() -> (Responder, Self) {
         let later = Arc::new(Later::default());
         let mut response = Self::new(Status::OK, Body::Empty);
         response.later = Some(Arc::clone(&later));
         (Responder::new(later), response)
+    }
+
+    /// Adds the header fields of the placeholder of this response.
+    pub(crate) fn add_fields_of_placeholder(&mut self, fields: &[u8]) {
+        let own_len = self.fields.len();
+        for line in fields.split_inclusive(|byte| *byte == b'\n') {
+            let own = self.fields.get(..own_len).unwrap_or_default();
+            let is_list = ["set-cookie", "vary"]
+                .iter()
+                .any(|name| is_field_of(line, name));
+            let mut own = own.split_inclusive(|byte| *byte == b'\n');
+            if is_list || !own.any(|own| name_of(own).eq_ignore_ascii_case(name_of(line))) {
+                self.fields.extend_from_slice(line);
+            }
+        }
     }
 
     /// Creates a plain text response in UTF-8.
@@ -454,8 +474,12 @@ fn text_bytes(text: Cow<'static, str>) -> Cow<'static, [u8]> {
 
 /// Returns whether a header line has this name.
 fn is_field_of(line: &[u8], name: &str) -> bool {
-    let field = line.split(|byte| *byte == b':').next();
-    field.is_some_and(|field| field.eq_ignore_ascii_case(name.as_bytes()))
+    name_of(line).eq_ignore_ascii_case(name.as_bytes())
+}
+
+/// Returns the name of a header line.
+fn name_of(line: &[u8]) -> &[u8] {
+    line.split(|byte| *byte == b':').next().unwrap_or_default()
 }
 
 #[cfg(test)]

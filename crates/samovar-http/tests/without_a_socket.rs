@@ -128,6 +128,17 @@ fn bodies_of_all_kinds_are_read() {
     assert_eq!(get(&router, "/file").1, "345");
     assert_eq!(get(&router, "/channel").1, "onetwo");
     assert_eq!(get(&router, "/later").1, "late");
+    let wrapped = router.wrap(|request, next| {
+        let response = next.run(request).header("Vary", "Origin");
+        response
+            .set_header("Content-Type", "unused")
+            .header("X-Id", "7")
+    });
+    let later = wrapped.answer(Request::builder("GET", "/later").build());
+    let fields: Vec<_> = later.headers().map(|(name, _)| name).collect();
+    assert_eq!(fields, ["Content-Type", "Vary", "X-Id"]);
+    assert_eq!(later.header_text("content-type"), Some("text/plain"));
+    let router = wrapped;
     let broken = router.answer(Request::builder("GET", "/broken").build());
     assert!(broken.into_bytes().is_err());
 }

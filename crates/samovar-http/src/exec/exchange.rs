@@ -98,7 +98,10 @@ pub(crate) fn handle<S: Service, C: Carrier>(
     let observes = shared.service.observer().observes();
     carrier.begin(preferences, observes.then_some(request));
     match response.later.take() {
-        Some(later) => fulfil(shared, carrier, later),
+        Some(later) => {
+            later.set_fields(response.fields);
+            fulfil(shared, carrier, later);
+        }
         None => answer(shared, carrier, response),
     }
 }

@@ -61,11 +61,12 @@ impl Alone {
 }
 
 /// Waits for a deferred response; returns any other response at once.
-pub(crate) fn completed(response: Response) -> Response {
-    let Some(later) = &response.later else {
+pub(crate) fn completed(mut response: Response) -> Response {
+    let Some(later) = response.later.take() else {
         return response;
     };
-    let mut own = wait_for(later);
+    later.set_fields(response.fields);
+    let mut own = wait_for(&later);
     // A deferred response cannot be deferred again.
     own.later = None;
     own

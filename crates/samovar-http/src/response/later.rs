@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::{Body, Response};
+use super::Response;
 use crate::http::Status;
 use crate::net::wake::Waker;
 use crate::sync::Lock;
@@ -19,6 +19,8 @@ pub(crate) struct Later {
 #[derive(Debug, Default)]
 struct State {
     response: Option<Response>,
+    /// Header fields of the placeholder.
+    fields: Vec<u8>,
     waker: Option<Waker>,
 }
 
@@ -26,7 +28,16 @@ impl Later {
     /// Takes the response if it is complete and `fits` accepts it; otherwise returns `None`.
     pub(crate) fn take_if(&self, fits: impl FnOnce(&Response) -> bool) -> Option<Response> {
         let mut state = self.state.locked();
-        state.response.take_if(|response| fits(response))
+        let mut response = state.response.take_if(|response| fits(response))?;
+        response.add_fields_of_placeholder(&state.fields);
+        Some(response)
+    }
+
+    /// Sets the header fields of the placeholder, before the first [`take_if`](Self::take_if).
+    pub(crate) fn set_fields(&self, fields: Vec<u8>) {
+        if !fields.is_empty() {
+            self.state.locked().fields = fields;
+        }
     }
 
     /// Calls `waker` when the response is complete; at once if it already is.
@@ -57,7 +68,7 @@ impl Later {
 }
 
 /// Completes a deferred response; created by [`Response::later`](crate::Response::later). It can be
-/// moved to any thread. If it is dropped without a response, the client gets 500.
+/// moved to any thread. If it is dropped without a response, the client gets 500, which no error handler renders.
 #[derive(Debug)]
 pub struct Responder {
     later: Option<Arc<Later>>,
@@ -89,10 +100,8 @@ impl Responder {
 impl Drop for Responder {
     fn drop(&mut self) {
         if let Some(later) = self.later.take() {
-            later.put(Response::new(
-                Status::INTERNAL_SERVER_ERROR,
-                Body::Bytes(b"Internal Server Error\n".into()),
-            ));
+            let status = Status::INTERNAL_SERVER_ERROR;
+            later.put(Response::text(status, "Internal Server Error\n"));
         }
     }
 }
