@@ -71,11 +71,12 @@ pub struct Limits {
     /// Whether a client that has shut down its sending side can still wait for a response that the
     /// application [defers](crate::Response::later), writes to a [channel](crate::Body::channel) or
     /// reads from a [reader](crate::Body::reader). Other responses are sent completely in either
-    /// case. Default: false, so such a response ends as [`Left`](crate::End::Left). The reason: a
-    /// client that has closed its connection looks the same until the server sends something, or
-    /// until the client's kernel has forgotten the connection (Linux: after a minute) and replies
-    /// to a probe of [`silence_time`](Self::silence_time) with a reset. Until then it would occupy
-    /// one of `connections_max`.
+    /// case. Default: false, so such a response ends as [`Left`](crate::End::Left) as soon as the
+    /// application or the reader lets the client wait. The reason: a client that has closed its
+    /// connection looks the same until the server sends something, or until the client's kernel has
+    /// forgotten the connection (Linux: after a minute) and replies to a probe of
+    /// [`silence_time`](Self::silence_time) with a reset. Until then it would occupy one of
+    /// `connections_max`.
     pub half_close: bool,
     /// Maximum time for which a closing connection is still read, so that the client can receive
     /// the last response. What the client sends is discarded, however much it is: many clients read

@@ -48,9 +48,11 @@
 //! Set the number of workers to the concurrency that a database supports, for example to the number
 //! of its connections ([`Router::workers`](crate::Router::workers) or
 //! [`Builder::workers`](crate::Builder::workers)): further handlers would only queue there instead
-//! of here. Such a maximum holds, and handlers that hang keep their slots. A handler that waits for
-//! something else, such as a lock, an event or another server, then lends its slot by
-//! [`lend_slot`](crate::lend_slot) during the wait:
+//! of here. Then the server lends no slot of a handler that hangs. A handler that waits for
+//! something else, such as a lock, an event or another server, lends its slot by
+//! [`lend_slot`](crate::lend_slot) during the wait. After such a wait, and after a wait for bytes of
+//! a [streamed](crate::Route::streaming) body, the handler goes on at once, so more handlers than
+//! the maximum may run then. If a database supports only so many, use a pool of connections besides:
 //!
 //! ```
 //! use std::sync::mpsc::Receiver;
