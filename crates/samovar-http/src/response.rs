@@ -73,8 +73,8 @@ impl Body {
         Self::Source(Box::new(sources::Reader::new(reader, None)))
     }
 
-    /// Creates a body from the first `len` bytes of a reader. If the reader has fewer, the connection
-    /// is reset.
+    /// Creates a body from the first `len` bytes of a reader. If the reader has fewer, the
+    /// connection is reset.
     pub fn reader_of_len(reader: impl Read + Send + 'static, len: u64) -> Self {
         Self::Source(Box::new(sources::Reader::new(reader.take(len), Some(len))))
     }
@@ -288,8 +288,8 @@ impl Response {
     /// thread can complete the response later through the [`Responder`].
     ///
     /// Header fields of the placeholder, such as those that middleware adds, are added to the
-    /// response if it has no fields of the same names. `Set-Cookie` and `Vary` are always added. The
-    /// status of the placeholder has no effect.
+    /// response if it has no fields of the same names. `Set-Cookie` and `Vary` are always added.
+    /// The status of the placeholder has no effect.
     pub fn later() -> (Responder, Self) {
         let later = Arc::new(Later::default());
         let mut response = Self::new(Status::OK, Body::Empty);

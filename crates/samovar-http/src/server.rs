@@ -111,10 +111,11 @@ impl<S: Service> Builder<S> {
 
     /// Sets the maximum number of worker slots, at least 1, in each of the prompt, the slow and the
     /// writing lane: the number of handlers that may block at the same time, except those that lend
-    /// their slot, or have lent it before: a handler goes on at once after it has waited for bytes of
-    /// a [streamed](crate::Route::streaming) body, or in [`lend_slot`](crate::lend_slot). For handlers
-    /// that wait for something of limited capacity, such as a database with so many connections.
-    /// Slots beyond eight per core are used only while handlers block instead of computing.
+    /// their slot, or have lent it before: a handler goes on at once after it has waited for bytes
+    /// of a [streamed](crate::Route::streaming) body, or in [`lend_slot`](crate::lend_slot). For
+    /// handlers that wait for something of limited capacity, such as a database with so many
+    /// connections. Slots beyond eight per core are used only while handlers block instead of
+    /// computing.
     ///
     /// Default: 512. Only with the default, a handler that has waited for more than a second lends
     /// its slot by itself, if further requests need it; see [`manual::threads`].

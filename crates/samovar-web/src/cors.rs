@@ -140,9 +140,9 @@ impl Cors {
         response
     }
 
-    /// Returns the value of `Access-Control-Allow-Origin`; `None` if the origin is not allowed. If all
-    /// origins are allowed, so are requests without an origin: a shared cache may keep the response
-    /// and send it to a page.
+    /// Returns the value of `Access-Control-Allow-Origin`; `None` if the origin is not allowed. If
+    /// all origins are allowed, so are requests without an origin: a shared cache may keep the
+    /// response and send it to a page.
     fn allowed<'a>(&self, origin: Option<&'a str>) -> Option<&'a str> {
         let is_listed = |origin: &&str| self.origins.iter().any(|allowed| allowed == origin);
         origin

@@ -13,8 +13,9 @@ const PIECE_LEN: usize = 16 * 1024;
 /// A source that yields the compressed bytes of another source.
 pub(super) struct Compressed {
     inner: Box<dyn Source>,
-    /// Number of bytes that `inner` has announced and not yielded yet; `None` if it has announced no
-    /// length. The compressed body has no length, so the client cannot notice that bytes are missing.
+    /// Number of bytes that `inner` has announced and not yielded yet; `None` if it has announced
+    /// no length. The compressed body has no length, so the client cannot notice that bytes are
+    /// missing.
     left: Option<u64>,
     /// A batch with bytes from `inner` that are not encoded yet; `None` if there are none.
     batch: Option<Batch>,

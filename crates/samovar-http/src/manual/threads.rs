@@ -50,9 +50,10 @@
 //! [`Builder::workers`](crate::Builder::workers)): further handlers would only queue there instead
 //! of here. Then the server lends no slot of a handler that hangs. A handler that waits for
 //! something else, such as a lock, an event or another server, lends its slot by
-//! [`lend_slot`](crate::lend_slot) during the wait. After such a wait, and after a wait for bytes of
-//! a [streamed](crate::Route::streaming) body, the handler goes on at once, so more handlers than
-//! the maximum may run then. If a database supports only so many, use a pool of connections besides:
+//! [`lend_slot`](crate::lend_slot) during the wait. After such a wait, and after a wait for bytes
+//! of a [streamed](crate::Route::streaming) body, the handler goes on at once, so more handlers
+//! than the maximum may run then. If a database supports only so many, use a pool of connections
+//! besides:
 //!
 //! ```
 //! use std::sync::mpsc::Receiver;

@@ -93,9 +93,9 @@ impl Request {
 
     /// Returns a path parameter as a relative file path. `None` if the route has no such parameter,
     /// or if the path is not strictly below its directory: it is empty or absolute, or contains
-    /// `..` or NUL. Symbolic links are not resolved. Also `None` if the path of the request contains
-    /// an encoded slash (`%2F`): no file name contains a slash, and the router has chosen the route
-    /// by the slashes that are not encoded.
+    /// `..` or NUL. Symbolic links are not resolved. Also `None` if the path of the request
+    /// contains an encoded slash (`%2F`): no file name contains a slash, and the router has chosen
+    /// the route by the slashes that are not encoded.
     ///
     /// ```
     /// # use samovar_http::{Body, Error, Request, Response, http::Status};

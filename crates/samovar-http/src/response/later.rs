@@ -68,7 +68,8 @@ impl Later {
 }
 
 /// Completes a deferred response; created by [`Response::later`](crate::Response::later). It can be
-/// moved to any thread. If it is dropped without a response, the client gets 500, which no error handler renders.
+/// moved to any thread. If it is dropped without a response, the client gets 500, which no error
+/// handler renders.
 #[derive(Debug)]
 pub struct Responder {
     later: Option<Arc<Later>>,

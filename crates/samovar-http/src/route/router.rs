@@ -385,8 +385,8 @@ impl Router {
     /// * what the engine refuses: malformed requests, exceeded limits such as a body that is too
     ///   long for its route, overload; and 500 after a panic. These responses bypass middleware.
     ///
-    /// Responses that a handler makes itself are sent as they are, whatever their status, such as the
-    /// 403 of a refused WebSocket. So is the 500 for a dropped [`Responder`](crate::Responder).
+    /// Responses that a handler makes itself are sent as they are, whatever their status, such as
+    /// the 403 of a refused WebSocket. So is the 500 for a dropped [`Responder`](crate::Responder).
     ///
     /// The request is `None` if its head could not be parsed, or if the error concerns none, such
     /// as 503 for a new connection. [`Request::pattern`] is `None` if no route matches.

@@ -85,8 +85,8 @@ fn respond(request: &Request, path: &Path, name: &Path) -> Result<Response, Erro
     })
 }
 
-/// Converts an error of a look-up. A name that no file can have, a file in the place of a directory,
-/// and symbolic links in a circle are absences.
+/// Converts an error of a look-up. A name that no file can have, a file in the place of a
+/// directory, and symbolic links in a circle are absences.
 fn failed(error: io::Error) -> Error {
     use io::ErrorKind::{InvalidFilename, InvalidInput, NotADirectory, NotFound, PermissionDenied};
     if Errno::from_io_error(&error) == Some(Errno::LOOP) {
