@@ -29,7 +29,7 @@ pub struct Limits {
     /// Minimum time for which a connection must have been idle before it may be evicted; five times
     /// as long in the middle of a slow request or response. If an address has more than half of all
     /// connections, the idle ones that exceed that half may be evicted without waiting. Applies
-    /// only at `connections_max`.
+    /// only at `connections_max`, and to uploads at `waiting_handlers_max`.
     /// Default: 1 s; [`Duration::MAX`] turns eviction off.
     pub rest_time_min: Duration,
     /// Maximum number of requests that wait for a worker in one lane; further requests get 503.
@@ -39,7 +39,9 @@ pub struct Limits {
     /// [for something else](crate::BodyReader::wait). They occupy no worker slot, but a thread
     /// each. Beyond the limit, a request with a streamed body gets 503. But if one address has more
     /// than half of the waiting handlers, or would still have more than the address of the request,
-    /// the slowest upload of the former address is ended instead. The same number of jobs may wait
+    /// the slowest upload of the former address is ended instead. It must have waited for its
+    /// client for five times `rest_time_min`, unless its address has more than half and the request
+    /// comes from another address. The same number of jobs may wait
     /// for the source of a body that they send, and the same number of handlers that hang may have
     /// [lent their slot by themselves](crate::Builder::workers); both count separately. Default:
     /// 1024.

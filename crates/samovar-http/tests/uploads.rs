@@ -4,7 +4,7 @@
 mod support;
 
 use std::io::{Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -378,6 +378,48 @@ fn the_slowest_upload_of_a_crowd_makes_room_for_another() {
         });
     }
     eventually("one has made room", || server.load().waiting_count < 4);
+}
+
+#[test]
+fn new_uploads_of_one_address_leave_half_of_the_places_to_others() {
+    let limits = Limits {
+        waiting_handlers_max: 4,
+        // No upload of this test waits for five times as long.
+        rest_time_min: Duration::from_secs(3600),
+        ..Limits::default()
+    };
+    let (server, addr) = serve(streaming(1000), |builder| builder.limits(limits));
+    let crowd: Vec<Reader> = (0..4)
+        .map(|_| {
+            let mut client = Reader::new(connect(addr));
+            client.send(post("/", "Content-Length: 900"));
+            client
+        })
+        .collect();
+    eventually("all wait", || server.load().waiting_count == 4);
+    let upload = |mut client: Reader| {
+        client.send(post("/", "Content-Length: 4"));
+        client.send("aaaa");
+        client.next(false).unwrap().status
+    };
+    assert_eq!(upload(Reader::new(connect(addr))), 503);
+    for _ in 0..2 {
+        assert_eq!(
+            upload(Reader::over(connect_from([127, 0, 0, 2], addr))),
+            200
+        );
+    }
+    eventually("two are left", || server.load().waiting_count == 2);
+    drop(crowd);
+}
+
+/// Connects from this address of the loopback interface.
+fn connect_from(own: [u8; 4], addr: SocketAddr) -> TcpStream {
+    use socket2::{Domain, Socket, Type};
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from((own, 0)).into()).unwrap();
+    socket.connect(&addr.into()).unwrap();
+    socket.into()
 }
 
 #[test]

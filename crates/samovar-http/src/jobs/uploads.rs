@@ -8,8 +8,11 @@
 //! all places. So if no place is free for a new upload, the address with the most places loses its
 //! slowest upload, provided that this address has more than half of all places, or would then still
 //! have more places than the address of the new upload. An upload is judged by its mean speed, and
-//! only after it has waited for five times [`Limits::rest_time_min`].
+//! only after it has waited for five times [`Limits::rest_time_min`]. But an address could start
+//! all its uploads anew before that time. So if it has more than half of all places and none of its
+//! uploads has waited that long, it loses its slowest one to an upload of another address anyway.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -70,13 +73,20 @@ impl Uploads {
         }
         let own_count = counts.get(&peer.network()).copied().unwrap_or(0);
         let (crowd, count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
-        if count <= limits.waiting_handlers_max / 2 && count <= own_count + 1 {
+        let has_most = count > limits.waiting_handlers_max / 2;
+        if !has_most && count <= own_count + 1 {
             return None;
         }
         let rest_time = limits.rest_time_min.saturating_mul(SLOW_FACTOR);
+        let needs_rest =
+            !has_most || peer.network() == crowd || limits.rest_time_min == Duration::MAX;
         let slowest = waiting()
-            .filter(|upload| upload.peer.network() == crowd && upload.waited() >= rest_time)
-            .min_by_key(|upload| upload.speed())?;
+            .filter(|upload| upload.peer.network() == crowd)
+            .filter(|upload| !needs_rest || upload.waited() >= rest_time)
+            .min_by_key(|upload| {
+                let waited = upload.waited();
+                (waited < rest_time, upload.speed(), Reverse(waited))
+            })?;
         slowest.is_cut.store(true, Ordering::Release);
         Some(slowest.peer)
     }
@@ -175,9 +185,36 @@ mod tests {
     }
 
     #[test]
+    fn an_address_with_most_places_loses_new_uploads_to_other_addresses() {
+        let mut limits = Limits {
+            waiting_handlers_max: 4,
+            ..Limits::default()
+        };
+        let uploads = Arc::<Uploads>::default();
+        let crowd = [(20, 4), (4, 4), (45, 5), (3, 3)];
+        let crowd = crowd.map(|(len, seconds)| add(&uploads, "1.1.1.1", len, seconds));
+        let cut = || crowd.each_ref().map(Listed::is_cut);
+        let room_for = |address, limits: &_| uploads.make_room(peer(address), limits);
+        // One that has waited for long comes first.
+        assert_eq!(room_for("1.1.1.1", &limits), Some(peer("1.1.1.1")));
+        assert_eq!(cut(), [false, false, true, false]);
+        // No other one makes room for an upload of its own address.
+        assert_eq!(room_for("1.1.1.1", &limits), None);
+        limits.rest_time_min = Duration::MAX;
+        assert_eq!(room_for("9.9.9.9", &limits), None);
+        limits.rest_time_min = Duration::from_secs(1);
+        // Of the slowest, the one that has waited longer.
+        assert_eq!(room_for("9.9.9.9", &limits), Some(peer("1.1.1.1")));
+        assert_eq!(cut(), [false, true, true, false]);
+        // Half of the places are left, which it keeps.
+        assert_eq!(room_for("9.9.9.9", &limits), None);
+        assert_eq!(cut(), [false, true, true, false]);
+    }
+
+    #[test]
     fn an_upload_is_judged_only_after_some_time_and_while_it_waits() {
         let limits = Limits {
-            waiting_handlers_max: 2,
+            waiting_handlers_max: 6,
             ..Limits::default()
         };
         let uploads = Arc::<Uploads>::default();

@@ -73,7 +73,8 @@
 //! A handler that waits *for its own client*, in the middle of a request's body, releases its
 //! worker slot while it waits. Another thread takes the slot; the number of waiting handlers is
 //! limited by [`Limits::waiting_handlers_max`](crate::Limits::waiting_handlers_max), and at the limit
-//! the address with most of them loses its slowest upload. So slow clients cannot stall a server.
+//! the address with most of them loses its slowest upload, even a new one if the address has more
+//! than half of them. So slow clients cannot stall a server.
 //! The same holds while the reader of [`Body::reader`](crate::Body::reader) or the iterator of
 //! [`Body::pieces`](crate::Body::pieces) waits, for example for an upstream server: it occupies a
 //! thread until it returns, and no slot. If its client leaves meanwhile, the connection is closed
