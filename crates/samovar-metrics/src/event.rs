@@ -194,7 +194,7 @@ pub enum Event<'a> {
     UpstreamDown {
         /// The name of the upstream.
         upstream: &'a str,
-        /// The last fault, as a fragment.
+        /// The last fault, as a part of a sentence.
         reason: &'a str,
     },
     /// An upstream cache answers again.
@@ -210,7 +210,7 @@ pub enum Event<'a> {
         upstream: &'a str,
         /// The path, or its hash part.
         path: &'a dyn fmt::Display,
-        /// The fault, as a fragment.
+        /// The fault, as a part of a sentence.
         reason: &'a str,
     },
     /// A path of an upstream cache is passed on, but not kept.
@@ -219,7 +219,7 @@ pub enum Event<'a> {
         upstream: &'a str,
         /// The path.
         path: &'a dyn fmt::Display,
-        /// The reason, as a fragment.
+        /// The reason, as a part of a sentence.
         reason: &'a dyn fmt::Display,
     },
 }

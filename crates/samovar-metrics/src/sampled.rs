@@ -52,7 +52,8 @@ pub(crate) struct Sampled {
     list: Vec<RecordedRequest>,
 }
 
-/// The counters and histograms at one moment, from which later percentiles are computed.
+/// The counters and histograms at one moment. Their differences to those of a later moment give the
+/// percentiles of the time between.
 #[derive(Debug)]
 struct State {
     at: Instant,

@@ -30,7 +30,7 @@ pub struct UpstreamStatus {
     pub name: String,
     /// The URL, without a login.
     pub url: String,
-    /// Why the upstream is not asked at present, as a fragment; `None`: it is asked.
+    /// Why the upstream is not asked at present, as a part of a sentence; `None` if it is asked.
     pub down: Option<String>,
     /// Requests for narinfos.
     pub narinfo_count: u64,
@@ -40,7 +40,7 @@ pub struct UpstreamStatus {
     pub absent_count: u64,
     /// Requests without a usable answer.
     pub fault_count: u64,
-    /// The last of them, as a fragment; empty if there was none.
+    /// The last of them, as a part of a sentence; empty if there was none.
     pub last_fault: String,
     /// NARs that were received completely and are right.
     pub nar_count: u64,

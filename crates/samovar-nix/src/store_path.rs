@@ -12,8 +12,8 @@
 //! # Quirks
 //!
 //! The rule for dots at the start of a name depends on the version of Nix: 2.3 and 2.16.3 reject
-//! every leading dot, 2.8 none, 2.18.9 and later `.`, `..` and names that start with `.-` or
-//! `..-`. A database may hold names of any version, so all dots are accepted here.
+//! every leading dot; 2.8 rejects none; 2.18.9 and later reject `.`, `..` and names that start with
+//! `.-` or `..-`. A database may hold names of any version, so all dots are accepted here.
 //!
 //! # Source
 //!

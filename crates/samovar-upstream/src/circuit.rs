@@ -34,7 +34,7 @@ pub struct Circuit {
 pub struct Open {
     /// When the circuit opened.
     pub since: Instant,
-    /// The last fault, as a fragment for messages.
+    /// The last fault, as a part of a sentence.
     pub reason: String,
     /// When the next probe is due.
     probe_at: Instant,

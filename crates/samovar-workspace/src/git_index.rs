@@ -214,7 +214,8 @@ impl<'a> Parser<'a> {
     /// Reads the path of the entry that began at `start`, and the bytes up to the next one.
     fn read_path(&mut self, start: usize) -> Option<()> {
         if self.version == 4 {
-            // The path of the last entry without so many bytes at its end, and new bytes.
+            // An entry begins with the number of bytes to remove from the end of the previous
+            // entry's path. The bytes to append follow.
             let removed = self.varint()?;
             let kept = self.path.len().checked_sub(removed)?;
             self.path.truncate(kept);

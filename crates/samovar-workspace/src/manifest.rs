@@ -70,7 +70,7 @@ enum Reason {
     #[error("text follows the end")]
     Trailing,
     #[error(
-        "no snapshot contains the name {STATE_DIRECTORY}, which is that of a workspace's state"
+        "an entry has the name {STATE_DIRECTORY}, which is reserved for the state of a workspace"
     )]
     State,
     #[error("the stated number of entries or length of the NAR is wrong")]

@@ -32,8 +32,7 @@ impl Refusal {
     }
 }
 
-/// The fault of a token for uploads that does not admit its request. Contains a sentence for the
-/// client.
+/// Why the upload token of a request does not admit it. Contains a sentence for the client.
 #[derive(Debug)]
 pub(crate) enum TokenFault {
     /// The token is unknown, revoked, expired or for another cache.

@@ -60,7 +60,7 @@ pub(super) enum Failed {
 }
 
 impl Failed {
-    /// Returns the reason as a fragment for messages.
+    /// Returns the reason as a part of a sentence.
     pub(super) fn reason(&self) -> &str {
         match self {
             Self::Gone => "it has a narinfo, but no longer the NAR",
@@ -260,7 +260,8 @@ impl NarFile {
                 }
             }
             200 => {
-                // The file is sent from its beginning. Skip what is here, if it is the same file.
+                // The upstream sends the file from its beginning. If it is the same file, skip the
+                // bytes that were already received.
                 if self.validator.is_none()
                     || validator(&response) != self.validator
                     || content_length(&response) != self.len

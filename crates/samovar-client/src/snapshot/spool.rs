@@ -125,8 +125,9 @@ impl Read for Spooled {
         if let Some(file) = &mut self.file
             && (is_end || file.write_all(bytes).is_err())
         {
-            // At the end, the bytes would be flushed to the disk with the unpacked files. If the
-            // disk is full, those files need the space.
+            // The spooled bytes are not needed any more. At the end of the NAR, a flush of the
+            // unpacked files would write the spooled bytes, too. After a write that failed, the
+            // disk may be full, and the unpacked files need the space.
             file.set_len(0).ok();
             self.file = None;
         }

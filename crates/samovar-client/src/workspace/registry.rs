@@ -311,7 +311,7 @@ pub fn check() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the state of the workspace in the directory `root`, if it is one.
+/// Returns the state of the workspace at `root`; `None` if `root` is no workspace.
 pub fn find(root: &Path) -> Option<Registered> {
     find_in(&list(), root)
 }
@@ -380,7 +380,8 @@ pub fn create(root: &Path, mount: Option<&str>) -> anyhow::Result<Registered> {
         let lock = File::create(states.join("lock"))?;
         lock.lock()?;
         if let Some(mut found) = find(root) {
-            // A command that was killed may have created the state for another overlay.
+            // If the command that created the state was killed, the state may name the source of
+            // another overlay.
             if found.mount.as_deref() != mount {
                 found.mount = mount.map(str::to_owned);
                 found.write()?;

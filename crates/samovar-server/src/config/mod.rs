@@ -247,8 +247,8 @@ pub struct CacheSettings {
     pub prefix: String,
     /// `Priority` in `nix-cache-info`, at most [`PRIORITY_MAX`].
     pub priority: u32,
-    /// Files of the secret keys. An empty path is an error at start: an unset variable must not
-    /// turn signing off.
+    /// Files of the secret keys. An empty path is an error at start: otherwise
+    /// `--secret-key-files "$KEYS"` with `KEYS` unset would turn signing off.
     pub secret_key_files: Vec<PathBuf>,
     /// Access rules: which clients may read. By default, all clients may.
     pub access: AccessConfig,

@@ -103,7 +103,7 @@ pub fn launch(arguments: impl IntoIterator<Item = OsString>) -> anyhow::Result<u
         .next()
         .unwrap_or_else(|| executable.clone().into());
     let mut child = Command::new(executable)
-        // The child keeps the program's name: an upgrade starts the executable by this path.
+        // Pass on argv[0]: an upgrade starts the executable at that path.
         .arg0(name)
         .args(arguments)
         .env(VARIABLE, std::process::id().to_string())

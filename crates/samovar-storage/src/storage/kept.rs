@@ -46,8 +46,8 @@ pub fn retention(size: Option<u64>) -> Retention {
     }
 }
 
-/// A NAR file of an upstream that arrives and will be kept. Dropping it before
-/// [`finish`](Self::finish) removes it.
+/// A NAR file that is being received from an upstream and will be kept. Dropping it before
+/// [`finish`](Self::finish) removes the file.
 #[derive(Debug)]
 pub struct Keeping {
     stored: StoredCache,
