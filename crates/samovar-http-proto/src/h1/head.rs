@@ -365,7 +365,10 @@ fn read_fields(
                 // RFC 9112, 3.2.2 gives precedence to the host of the target. A `Host` that differs
                 // is refused, because a proxy in front of the server may have routed by it.
                 let is_other = authority.is_some_and(|host| !host.eq_ignore_ascii_case(value));
-                if is_other || !is_host(value) {
+                if is_other {
+                    return Err(Refusal::OtherHost);
+                }
+                if !is_host(value) {
                     return Err(Refusal::Host);
                 }
             }

@@ -34,6 +34,10 @@ pub enum Refusal {
     /// The request has no `Host` field, several, or a malformed one.
     #[error("missing, repeated or malformed Host")]
     Host,
+    /// The `Host` field differs from the host of the request target, or from the `:authority` of
+    /// HTTP/2. A proxy in front of the server may have routed by either.
+    #[error("Host differs from the host of the request target")]
+    OtherHost,
     /// `Content-Length` is not one plain decimal number.
     #[error("malformed Content-Length")]
     ContentLength,
@@ -72,6 +76,7 @@ impl Refusal {
             | Self::Target
             | Self::HeaderField
             | Self::Host
+            | Self::OtherHost
             | Self::ContentLength
             | Self::TransferEncoding
             | Self::Chunk => Status::BAD_REQUEST,

@@ -87,7 +87,7 @@ fn fields(
         } else if let (true, Some(authority)) = (name == header::HOST, authority) {
             // RFC 9113, 8.3.1: a Host that differs from :authority makes the request malformed.
             if !values.all(|value| value.eq_ignore_ascii_case(authority)) {
-                return Err(Refusal::Host.into());
+                return Err(Refusal::OtherHost.into());
             }
         } else {
             for value in values {
@@ -205,8 +205,9 @@ mod tests {
         let same = get("/").header("host", "A.example").body(()).unwrap();
         assert_eq!(read(&same, true).unwrap().0.matches("host").count(), 1);
         let other = get("/").header("host", "b.example").body(()).unwrap();
-        let refused = Err(HeadError::Refused(Refusal::Host));
+        let refused = Err(HeadError::Refused(Refusal::OtherHost));
         assert_eq!(read(&other, true).map(drop), refused);
+        let refused = Err(HeadError::Refused(Refusal::Host));
         let none = Request::builder().uri("/").body(()).unwrap();
         assert_eq!(read(&none, true).map(drop), refused);
         let field = Request::builder()

@@ -184,7 +184,7 @@ fn two_hosts_that_differ() {
     for host in ["b", "", "a:80"] {
         refused(
             format!("GET http://a/ HTTP/1.1\r\nHost: {host}\r\n\r\n"),
-            Refusal::Host,
+            Refusal::OtherHost,
         );
     }
 }
