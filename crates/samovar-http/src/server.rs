@@ -448,6 +448,11 @@ impl<S: Service> Server<S> {
     /// responses are then aborted. It may be called again from another thread with a shorter
     /// timeout.
     ///
+    /// Idle connections are closed at once, except those that have not sent a request yet: their
+    /// clients are about to, so they get [`linger_time`](Limits::linger_time) from the start of the
+    /// connection. A client that does not close a connection after its last response delays the end
+    /// by the same time.
+    ///
     /// In the last half second, and at most the last quarter, of `timeout`, handlers no longer wait
     /// for the rest of a request body: reading it fails with
     /// [`BodyError::Stopped`](crate::BodyError::Stopped). A handler that then returns its response
