@@ -454,7 +454,9 @@ impl Router {
     }
 
     /// Sets the observer. The default observer writes the application's errors and panics to
-    /// standard error, with the method and target of the request.
+    /// standard error: those of handlers with the method and target of the request, those of
+    /// response bodies and WebSockets without. The request of a body that failed is reported by
+    /// [`Observer::exchanged`], with [`End::Cut`](crate::End::Cut).
     #[must_use]
     pub fn observe(mut self, observer: impl Observer + 'static) -> Self {
         self.observer = Some(Box::new(observer));
