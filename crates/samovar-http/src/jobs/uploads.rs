@@ -36,8 +36,8 @@ pub(crate) struct Upload {
     is_cut: AtomicBool,
     /// Number of bytes received.
     moved_len: AtomicU64,
-    /// Time spent waiting, in milliseconds.
-    waited_ms: AtomicU64,
+    /// Time spent waiting, in microseconds: many waits are shorter than a millisecond.
+    waited_us: AtomicU64,
 }
 
 /// An upload in the list of all, removed when dropped.
@@ -55,7 +55,7 @@ impl Uploads {
             is_waiting: AtomicBool::new(false),
             is_cut: AtomicBool::new(false),
             moved_len: AtomicU64::new(0),
-            waited_ms: AtomicU64::new(0),
+            waited_us: AtomicU64::new(0),
         });
         self.0.locked().push(Arc::clone(&upload));
         let all = Arc::clone(self);
@@ -98,13 +98,13 @@ impl Upload {
     }
 
     fn waited(&self) -> Duration {
-        Duration::from_millis(self.waited_ms.load(Ordering::Relaxed))
+        Duration::from_micros(self.waited_us.load(Ordering::Relaxed))
     }
 
     /// Returns the mean speed, in bytes per second of waiting.
     fn speed(&self) -> u64 {
         let moved_len = self.moved_len.load(Ordering::Relaxed);
-        moved_len.saturating_mul(1000) / self.waited_ms.load(Ordering::Relaxed).max(1)
+        moved_len.saturating_mul(1_000_000) / self.waited_us.load(Ordering::Relaxed).max(1)
     }
 }
 
@@ -116,8 +116,8 @@ impl Listed {
     }
 
     pub(crate) fn waited(&self, time: Duration) {
-        let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        self.upload.waited_ms.fetch_add(ms, Ordering::Relaxed);
+        let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.upload.waited_us.fetch_add(us, Ordering::Relaxed);
     }
 
     pub(crate) fn set_waiting(&self, is_waiting: bool) {
@@ -209,6 +209,16 @@ mod tests {
         // Half of the places are left, which it keeps.
         assert_eq!(room_for("9.9.9.9", &limits), None);
         assert_eq!(cut(), [false, true, true, false]);
+    }
+
+    #[test]
+    fn short_waits_add_up() {
+        let uploads = Arc::<Uploads>::default();
+        let listed = add(&uploads, "1.1.1.1", 0, 0);
+        for _ in 0..2000 {
+            listed.waited(Duration::from_micros(500));
+        }
+        assert_eq!(listed.upload.waited(), Duration::from_secs(1));
     }
 
     #[test]
