@@ -37,6 +37,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/book/",
     "crates/samovar-http-proto/README.md",
     "crates/samovar-http/README.md",
+    "crates/samovar-web/README.md",
     "examples/kettles/README.md",
     "rig/README.md",
     "rig/EXERCISE.md",
