@@ -1,6 +1,11 @@
 //! Handlers read bodies of any size as they arrive, in constant memory. Slow clients occupy no
 //! worker, and if a client fails, the handler gets an error.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "clippy allows it only inside functions marked as tests"
+)]
+
 mod support;
 
 use std::io::{Read, Write};
