@@ -15,7 +15,9 @@ use std::time::Instant;
 
 pub use batch::Batch;
 pub(crate) use outflow::{Outflow, Piece};
-pub(crate) use transfer::{Framing, Outcome, Transfer, account};
+#[cfg(feature = "compression")]
+pub(crate) use transfer::account;
+pub(crate) use transfer::{Framing, Outcome, Transfer};
 
 /// Result of [`Source::pull`], which states whether the source can yield more bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
