@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 
 use samovar_http::http::Status;
 use samovar_http::{Error, Next, Request, Response, Route, Router, Server};
-use support::{Answer, Reader, connect, serve};
+use support::{Answer, Reader, connect, refused, serve};
 
 fn start(router: Router) -> (Server<Router>, SocketAddr) {
     serve(router, |builder| builder.io_threads(1).workers(2))
@@ -161,13 +161,6 @@ fn the_nearest_error_handler_answers_errors_and_misses() {
     assert_eq!(client.next(false).unwrap().body, b"own 413");
     // The path cannot be decoded, so it is below no prefix.
     check(addr, "GET /loud/%zz", 400, "outer 400");
-}
-
-#[track_caller]
-fn refused(expected: &str, build: impl FnOnce() -> Router + std::panic::UnwindSafe) {
-    let panic = std::panic::catch_unwind(build).unwrap_err();
-    let text = panic.downcast_ref::<String>().unwrap();
-    assert!(text.contains(expected), "{text}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use samovar_http::http::Status;
 use samovar_http::{Body, Error, Next, Prepared, Request, Response, Route, Router, Server, with};
-use support::{Answer, Reader, connect, h2, serve};
+use support::{Answer, Reader, connect, h2, refused, serve};
 
 fn start(router: Router) -> (Server<Router>, SocketAddr) {
     serve(router, |builder| builder.io_threads(1).workers(2))
@@ -443,13 +443,6 @@ fn the_pattern_is_known_to_middleware() {
         Some("/users/{id}")
     );
     assert_eq!(ask(addr, "GET", "/").header("x-pattern"), Some("none"));
-}
-
-#[track_caller]
-fn refused(expected: &str, build: impl FnOnce() -> Router + std::panic::UnwindSafe) {
-    let panic = std::panic::catch_unwind(build).unwrap_err();
-    let text = panic.downcast_ref::<String>().unwrap();
-    assert!(text.contains(expected), "{text}");
 }
 
 #[test]

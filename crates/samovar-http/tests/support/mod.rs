@@ -14,7 +14,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc;
 
 use samovar_http::{
-    Builder, Head, Intake, Listener, Observer, Request, Responder, Response, Server, Service,
+    Builder, Head, Intake, Listener, Observer, Request, Responder, Response, Router, Server,
+    Service,
 };
 pub(crate) use testkit::eventually;
 pub(crate) use testkit::http1::{Connection as Reader, Response as Answer};
@@ -83,4 +84,12 @@ pub(crate) fn resident_len() -> usize {
 /// Connects with timeouts, so that a hang fails the test.
 pub(crate) fn connect(addr: SocketAddr) -> TcpStream {
     Reader::connect(addr).stream
+}
+
+/// Checks that a router cannot be built, and that the message of the panic contains `expected`.
+#[track_caller]
+pub(crate) fn refused(expected: &str, build: impl FnOnce() -> Router + std::panic::UnwindSafe) {
+    let panic = std::panic::catch_unwind(build).unwrap_err();
+    let text = panic.downcast_ref::<String>().unwrap();
+    assert!(text.contains(expected), "{text}");
 }
