@@ -12,6 +12,7 @@
 //! | [`wait`] | [`eventually`]: polling with a deadline |
 //! | [`random`] | [`SplitMix64`](random::SplitMix64) |
 //! | [`closed_port`] | a port that refuses connections |
+//! | [`faults`] | a TCP proxy that delays, cuts and holds connections |
 //! | [`nar`] | file trees in memory, and their NARs |
 //! | [`content`] | generated contents of files |
 //! | [`small_files`](mod@small_files) | a generated tree of forty thousand small files |
@@ -33,6 +34,7 @@
 
 pub mod closed_port;
 pub mod content;
+pub mod faults;
 mod free_port;
 pub mod http1;
 #[cfg(feature = "http2")]
