@@ -15,7 +15,7 @@ use samovar_protocol::names::FileName;
 use crate::error::StorageError;
 use crate::gc::Rules;
 use crate::layout::{DATABASE, STORE_ID};
-use crate::metadata::{NewNar, NewToken, Sqlite, backup, caches, check, nars, paths, tokens};
+use crate::metadata::{Database, NewNar, NewToken, backup, caches, check, nars, paths, tokens};
 use crate::receive::PutError;
 use crate::regular::open_regular;
 use crate::root::{self, PRIVATE, REBUILDING, RootKind, create_private, is_rebuilding, make_ready};
@@ -60,7 +60,7 @@ pub fn begin_rebuild(root: &Path) -> Result<(), StorageError> {
         return Err(StorageError::InUse(root::stated_user(root)));
     }
     let has_paths = || {
-        let database = Sqlite::open(&root.join(DATABASE))?;
+        let database = Database::open(&root.join(DATABASE))?;
         Ok::<_, StorageError>(!check::paths_after(&database, 0, 1)?.is_empty())
     };
     if kind == Some(RootKind::Storage) && has_paths()? {
@@ -89,7 +89,7 @@ fn sync_private(root: &Path) -> io::Result<()> {
 
 /// Creates the database if it does not exist, with the identifier of the directory.
 fn create_database(root: &Path) -> Result<(), StorageError> {
-    let database = Sqlite::open(&root.join(DATABASE))?;
+    let database = Database::open(&root.join(DATABASE))?;
     match fs::read_to_string(root.join(STORE_ID)) {
         Ok(id) => database.set_store_id(id.trim()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

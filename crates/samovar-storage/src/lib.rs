@@ -37,6 +37,7 @@ mod receive;
 mod regular;
 mod reserve;
 mod root;
+mod sql;
 mod storage;
 mod sys;
 pub mod token;

@@ -12,7 +12,7 @@
 use std::io::Read as _;
 
 use crate::error::StorageError;
-use crate::metadata::{ListedNar, Sqlite, check};
+use crate::metadata::{Database, ListedNar, check};
 use crate::objects::{Directory, list_if_any};
 
 /// Directory of NAR files.
@@ -39,7 +39,7 @@ const ROW_COUNT: u32 = 500;
 /// # Errors
 ///
 /// [`StorageError::NoFiles`]. Other errors.
-pub(crate) fn check_files(metadata: &Sqlite, objects: &Directory) -> Result<(), StorageError> {
+pub(crate) fn check_files(metadata: &Database, objects: &Directory) -> Result<(), StorageError> {
     let known = known_place(objects);
     let is_other = known.is_some() && known != objects.identity(NARS)?;
     if !is_other && has_files(objects)? {
@@ -57,7 +57,7 @@ pub(crate) fn check_files(metadata: &Sqlite, objects: &Directory) -> Result<(), 
 }
 
 /// Records the identity of the directory of NAR files, if most of the files are there.
-pub(crate) fn record_place(metadata: &Sqlite, objects: &Directory) -> Result<(), StorageError> {
+pub(crate) fn record_place(metadata: &Database, objects: &Directory) -> Result<(), StorageError> {
     let Some(found) = objects.identity(NARS)? else {
         return Ok(());
     };
@@ -89,7 +89,7 @@ fn is_confirmed(objects: &Directory) -> Result<bool, StorageError> {
 }
 
 /// Returns the first NARs of the database, without those that are recorded as lost.
-fn listed(metadata: &Sqlite) -> Result<Vec<ListedNar>, StorageError> {
+fn listed(metadata: &Database) -> Result<Vec<ListedNar>, StorageError> {
     let mut rows = check::nars_after(metadata, 0, ROW_COUNT)?;
     rows.retain(|row| !row.is_lost);
     Ok(rows)

@@ -16,7 +16,7 @@ use samovar_nix::nar::Encoder;
 use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
 use samovar_protocol::names::FileName;
 use samovar_storage::gc::{Retention, Rules};
-use samovar_storage::metadata::{NewToken, Sqlite, caches, paths, tokens};
+use samovar_storage::metadata::{Database, NewToken, caches, paths, tokens};
 use samovar_storage::token::{Rights, Token, TokenHash};
 use samovar_storage::verify::Unlimited;
 use samovar_storage::{DATABASE, Storage, StoredCache};
@@ -262,8 +262,8 @@ impl Model {
     }
 }
 
-fn database(dir: &Path) -> Sqlite {
-    Sqlite::with_clock(&dir.join(DATABASE), clock).unwrap()
+fn database(dir: &Path) -> Database {
+    Database::with_clock(&dir.join(DATABASE), clock).unwrap()
 }
 
 /// Runs the model until a violation is found or the time is over, and enough has happened. Returns

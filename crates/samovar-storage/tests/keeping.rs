@@ -13,7 +13,7 @@ use samovar_protocol::names::FileName;
 use samovar_protocol::pins::Condition;
 use samovar_storage::gc::{Retention, Retentions, Rules};
 use samovar_storage::kept::{self, NotKept};
-use samovar_storage::metadata::{DAY, NewPin, NewToken, Sqlite, pins, tokens};
+use samovar_storage::metadata::{DAY, Database, NewPin, NewToken, pins, tokens};
 use samovar_storage::token::{Rights, TokenHash};
 use samovar_storage::verify::{Limits, Unlimited, Verified, verify_unnamed};
 use samovar_storage::{DATABASE, Storage, StoredCache, nar, narinfo, upkeep};
@@ -94,7 +94,7 @@ fn keep(stored: &StoredCache, number: u8, references: &[u8]) -> Result<(), NotKe
 
 /// Publishes an uploaded path whose references are elsewhere.
 fn push(storage: &Arc<Storage>, number: u8, references: &[u8]) {
-    let database = Sqlite::open(&storage.directory().join(DATABASE)).unwrap();
+    let database = Database::open(&storage.directory().join(DATABASE)).unwrap();
     let new = NewToken {
         name: "ci".to_owned(),
         cache: None,
@@ -125,7 +125,7 @@ fn push(storage: &Arc<Storage>, number: u8, references: &[u8]) {
 
 /// Pins an uploaded path.
 fn pin(storage: &Storage, number: u8) {
-    let database = Sqlite::open(&storage.directory().join(DATABASE)).unwrap();
+    let database = Database::open(&storage.directory().join(DATABASE)).unwrap();
     let new = NewPin {
         cache: "default".to_owned(),
         name: "main".parse().unwrap(),

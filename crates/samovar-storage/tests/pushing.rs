@@ -143,9 +143,9 @@ impl Fixture {
         }
     }
 
-    fn database(&self) -> samovar_storage::metadata::Sqlite {
+    fn database(&self) -> samovar_storage::metadata::Database {
         let path = self.dir.path().join(DATABASE);
-        samovar_storage::metadata::Sqlite::with_clock(&path, clock).unwrap()
+        samovar_storage::metadata::Database::with_clock(&path, clock).unwrap()
     }
 
     fn sweep(&self) {

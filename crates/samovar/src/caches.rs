@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail, ensure};
 use clap::{ArgMatches, Command};
 use samovar_server::config::{CacheSettings, Configuration};
 use samovar_storage::gc::{Retention, RetentionRule, retention_time};
-use samovar_storage::metadata::{CacheSummary, DAY, Freed, Sqlite, caches};
+use samovar_storage::metadata::{CacheSummary, DAY, Database, Freed, caches};
 use samovar_storage::objects::Directory;
 use samovar_storage::{kept, purge_step};
 use serde_json::{Value, json};
@@ -228,7 +228,7 @@ fn days(time: Option<i64>) -> Option<i64> {
 }
 
 fn delete(
-    metadata: &Sqlite,
+    metadata: &Database,
     objects: &Directory,
     configured: Option<&[CacheSettings]>,
     matches: &ArgMatches,

@@ -9,7 +9,7 @@ use anyhow::{Context as _, anyhow, ensure};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use samovar_nix::{HashPart, StoreDir, StorePath};
 use samovar_storage::cache_info;
-use samovar_storage::metadata::{CacheId, Sqlite, StoredPath, caches, check, paths};
+use samovar_storage::metadata::{CacheId, Database, StoredPath, caches, check, paths};
 use samovar_storage::objects::Directory;
 use tempfile::NamedTempFile;
 
@@ -77,7 +77,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     let config = serve::configuration(&serve::settings(matches)?)?;
     let root = directory(&config)?;
     // Root stays root: the target is root's, and nothing is created in the storage.
-    let metadata: &Sqlite = &open_as_caller(&root, false)?;
+    let metadata: &Database = &open_as_caller(&root, false)?;
     let first = config.caches.first().context("a server has a cache")?;
     let named: Option<&String> = matches.get_one("cache");
     let name = named.map_or(first.storage_name(), String::as_str);
@@ -154,7 +154,7 @@ struct Exported {
 
 /// An export of one cache.
 struct Export<'a> {
-    metadata: &'a Sqlite,
+    metadata: &'a Database,
     objects: &'a Directory,
     /// The storage directory, from which the paths are exported.
     root: &'a Path,

@@ -10,7 +10,7 @@ use anyhow::bail;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use samovar_server::server::{retentions, unserved};
 use samovar_storage::gc::{Collector, Retention, Retentions, Rules, Verdict, preview};
-use samovar_storage::metadata::{Sqlite, caches, collect, totals};
+use samovar_storage::metadata::{Database, caches, collect, totals};
 use samovar_storage::objects::Directory;
 use samovar_storage::upkeep::PAUSE;
 use samovar_storage::{is_in_use, unused_extras};
@@ -138,13 +138,13 @@ fn deletes(retention: &Retention) -> bool {
 }
 
 /// Returns the number of condemned paths: a later run deletes them unless a client uses them first.
-fn condemned_count(metadata: &Sqlite) -> anyhow::Result<usize> {
+fn condemned_count(metadata: &Database) -> anyhow::Result<usize> {
     Ok(collect::condemned_paths(metadata, i64::MAX)?.len())
 }
 
 /// Prints the paths that a run would delete, with the size of their files and the reason.
 fn show(
-    metadata: &Sqlite,
+    metadata: &Database,
     rules: &Rules,
     retentions: &Retentions,
     out: &mut dyn Write,

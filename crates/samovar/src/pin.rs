@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 use clap::{Arg, ArgMatches, Command, value_parser};
 use samovar_protocol::names::PinName;
 use samovar_protocol::pins::{Condition, Tags};
-use samovar_storage::metadata::{CacheRow, NewPin, Pin, Pinned, Sqlite, caches, paths, pins};
+use samovar_storage::metadata::{CacheRow, Database, NewPin, Pin, Pinned, caches, paths, pins};
 use samovar_storage::token::now;
 
 use crate::arguments::switch;
@@ -108,7 +108,7 @@ fn text<'a>(matches: &'a ArgMatches, id: &str) -> anyhow::Result<&'a String> {
         .with_context(|| format!("{id} is missing"))
 }
 
-fn add(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
+fn add(metadata: &Database, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
     let (cache, path) = (text(matches, "cache")?, text(matches, "path")?);
     let name: PinName = text(matches, "name")?.parse()?;
     name.check_new()?;
@@ -152,7 +152,7 @@ fn add(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::
 
 /// Returns the state of the pin in which the path may be pinned.
 fn condition(
-    metadata: &Sqlite,
+    metadata: &Database,
     cache: &CacheRow,
     name: &PinName,
     root: &Root,
@@ -181,7 +181,7 @@ fn condition(
     })
 }
 
-fn remove(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
+fn remove(metadata: &Database, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
     let (cache, name) = (text(matches, "cache")?, text(matches, "name")?);
     match pins::remove(metadata, cache, name)? {
         0 => bail!("the cache {cache:?} has no pin {name:?}; see samovar pin list"),
@@ -190,7 +190,7 @@ fn remove(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyho
     }
 }
 
-fn list(metadata: &Sqlite, out: &mut dyn Write) -> anyhow::Result<()> {
+fn list(metadata: &Database, out: &mut dyn Write) -> anyhow::Result<()> {
     writeln!(
         out,
         "{:12} {:20} {:>10} {:10} {:10} PATH",

@@ -12,7 +12,7 @@ use samovar_cache::access::new_token;
 use samovar_nix::Glob;
 use samovar_protocol::names::TOKEN_PREFIX;
 use samovar_server::config;
-use samovar_storage::metadata::{NewToken, Sqlite, caches, tokens};
+use samovar_storage::metadata::{Database, NewToken, caches, tokens};
 use samovar_storage::token::{Rights, Token, TokenHash, now};
 use samovar_storage::{RootKind, open_database};
 use time::OffsetDateTime;
@@ -149,13 +149,13 @@ fn check_name(matches: &ArgMatches) -> anyhow::Result<()> {
 
 /// Opens the database of a storage, as its owner if root runs the command. Creates it if
 /// `may_create` is true and the directory is new.
-pub(crate) fn open(directory: &Path, may_create: bool) -> anyhow::Result<Sqlite> {
+pub(crate) fn open(directory: &Path, may_create: bool) -> anyhow::Result<Database> {
     become_owner(directory)?;
     open_as_caller(directory, may_create)
 }
 
 /// Like [`open`], but root stays root.
-pub(crate) fn open_as_caller(directory: &Path, may_create: bool) -> anyhow::Result<Sqlite> {
+pub(crate) fn open_as_caller(directory: &Path, may_create: bool) -> anyhow::Result<Database> {
     let failed = || format!("cannot use the storage {directory:?}");
     if RootKind::of(directory).with_context(failed)? == RootKind::New {
         ensure!(
@@ -167,7 +167,7 @@ pub(crate) fn open_as_caller(directory: &Path, may_create: bool) -> anyhow::Resu
     open_database(directory).with_context(failed)
 }
 
-fn create(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
+fn create(metadata: &Database, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
     let name: &String = matches.get_one("name").context("a name is missing")?;
     ensure!(
         !name.is_empty() && !name.chars().any(|c| c.is_control() || c.is_whitespace()),
@@ -221,7 +221,7 @@ fn create(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyho
     Ok(())
 }
 
-fn revoke(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
+fn revoke(metadata: &Database, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
     let name: &String = matches.get_one("name").context("a name is missing")?;
     match tokens::revoke(metadata, name)? {
         0 => bail!("there is no valid token {name:?}; see samovar token list"),
@@ -230,7 +230,7 @@ fn revoke(metadata: &Sqlite, matches: &ArgMatches, out: &mut dyn Write) -> anyho
     }
 }
 
-fn list(metadata: &Sqlite, out: &mut dyn Write) -> anyhow::Result<()> {
+fn list(metadata: &Database, out: &mut dyn Write) -> anyhow::Result<()> {
     let row = |out: &mut dyn Write, cells: [&str; 7]| {
         let [name, rights, cache, names, created, expires, state] = cells;
         writeln!(

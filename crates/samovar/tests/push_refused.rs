@@ -7,7 +7,7 @@ mod support_uploads;
 
 use samovar_protocol::push::{BODY_LEN_MAX, PUBLISH_LEN_MAX};
 use samovar_storage::DATABASE;
-use samovar_storage::metadata::{Sqlite, pushes};
+use samovar_storage::metadata::{Database, pushes};
 use samovar_storage::token::now;
 use support_protocol::{Push, narinfo_records, open_line, pack, pack_of};
 use support_uploads::{MadePath, Site, assert_refused, hash, send};
@@ -111,7 +111,7 @@ fn an_expired_push_is_gone() {
     let (id, _) = push.open(&[&path]);
     let nar = hash(&path.nar);
     assert_eq!(push.part(&id, &nar, 1, &path.file).status, 200);
-    let database = |clock| Sqlite::with_clock(&site.storage().join(DATABASE), clock).unwrap();
+    let database = |clock| Database::with_clock(&site.storage().join(DATABASE), clock).unwrap();
     let almost = database(|| now() + 86_400 - 60);
     pushes::remove_expired(&almost).unwrap();
     assert_eq!(push.parts(&id, &nar).len(), 1);

@@ -19,7 +19,7 @@ use samovar_text::counted;
 pub use super::finding::{Finding, Kind};
 use crate::error::StorageError;
 use crate::layout::narinfo_key;
-use crate::metadata::{DAY, ListedNar, ListedPath, Sqlite, caches, check, collect, nars, paths};
+use crate::metadata::{DAY, Database, ListedNar, ListedPath, caches, check, collect, nars, paths};
 use crate::mirror::Render;
 use crate::objects::{Directory, ObjectState};
 use crate::unmounted::check_files;
@@ -69,7 +69,7 @@ pub struct Summary {
 
 /// A check of a storage.
 pub struct Fsck<'a> {
-    metadata: &'a Sqlite,
+    metadata: &'a Database,
     objects: &'a Directory,
     options: Options,
     /// Renders narinfos. `None`: wrong narinfos are reported but not rewritten.
@@ -88,7 +88,7 @@ impl<'a> Fsck<'a> {
     /// Prepares a check. `render` renders narinfos with the keys of the mirrored cache; without it,
     /// wrong narinfos cannot be rewritten. `report` receives each finding.
     pub fn new(
-        metadata: &'a Sqlite,
+        metadata: &'a Database,
         objects: &'a Directory,
         options: Options,
         render: Option<&'a Render<'a>>,

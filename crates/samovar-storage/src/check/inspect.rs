@@ -13,9 +13,10 @@ use samovar_nix::{HashPart, StorePath};
 use super::fsck::{Finding, Fsck, Options};
 use crate::error::StorageError;
 use crate::layout::{DATABASE, LOCK, PART_PREFIX, STORE_ID, TMP};
-use crate::metadata::{CacheSummary, SCHEMA, Sqlite, caches, check, tokens};
+use crate::metadata::{CacheSummary, Database, caches, check, tokens};
 use crate::objects::Directory;
 use crate::root;
+use crate::sql::SCHEMA;
 use crate::token::{Token, now};
 
 /// Maximum time for looking for files of other users.
@@ -102,7 +103,7 @@ pub fn inspect(root: &Path) -> Result<Option<Inspection>, StorageError> {
         Ok(false) => return Ok(None),
         Err(error) => return Err(StorageError::file("cannot read", DATABASE, error)),
     }
-    let (database, schema) = Sqlite::open_to_inspect(&path)?;
+    let (database, schema) = Database::open_to_inspect(&path)?;
     let mut found = Inspection {
         schema,
         is_check_complete: true,
@@ -121,7 +122,7 @@ pub fn inspect(root: &Path) -> Result<Option<Inspection>, StorageError> {
         return Ok(Some(found));
     }
     found.has_own_database = has_own_database(root, &database.store_id()?)?;
-    database.read(|connection| read_rows(connection, &mut found))?;
+    database.read_raw(|connection| read_rows(connection, &mut found))?;
     if schema >= 2 {
         let objects = Directory::existing(root);
         let mut report = |fault| found.faults.push(fault);

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use crate::error::StorageError;
 use crate::gc::{Retentions, Rules};
-use crate::metadata::{CacheId, Extra, Sqlite, extras, limits};
+use crate::metadata::{CacheId, Database, Extra, extras, limits};
 
 /// Returns the build logs and realisations without a path that the next run of the collector
 /// deletes: those whose path was deleted, those that are older than the retention time, and the
@@ -19,7 +19,7 @@ use crate::metadata::{CacheId, Extra, Sqlite, extras, limits};
 ///
 /// Any [`StorageError`].
 pub fn unused_extras(
-    metadata: &Sqlite,
+    metadata: &Database,
     rules: &Rules,
     retentions: &Retentions,
 ) -> Result<Vec<Extra>, StorageError> {

@@ -2,14 +2,14 @@
 
 use crate::error::StorageError;
 use crate::layout::{LOGS, log_prefix};
-use crate::metadata::{CacheId, LogFile, Sqlite, caches, extras};
+use crate::metadata::{CacheId, Database, LogFile, caches, extras};
 use crate::objects::{Directory, list_if_any};
 
 /// Compares the build logs in the directory with their records, and corrects the records. Keeps the
 /// records of files that were uploaded after `before`, because these files may be missing for a
 /// moment.
 pub(crate) fn compare(
-    metadata: &Sqlite,
+    metadata: &Database,
     objects: &Directory,
     before: i64,
 ) -> Result<(), StorageError> {

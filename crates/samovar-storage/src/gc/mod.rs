@@ -65,7 +65,7 @@ use samovar_nix::HashPart;
 use samovar_text::{counted, human};
 
 use crate::error::StorageError;
-use crate::metadata::{self, CacheId, Extra, Graph, Sqlite, check, collect, pins, totals};
+use crate::metadata::{self, CacheId, Database, Extra, Graph, check, collect, pins, totals};
 use crate::objects::Directory;
 use crate::unmounted::check_files;
 
@@ -147,7 +147,7 @@ impl fmt::Display for Summary {
 
 /// A run of the collector.
 pub struct Collector<'a> {
-    metadata: &'a Sqlite,
+    metadata: &'a Database,
     objects: &'a Directory,
     rules: Rules,
     retentions: &'a Retentions,
@@ -209,7 +209,7 @@ impl<'a> Collector<'a> {
     /// [`StorageError::File`] if the lock file cannot be created or locked.
     pub fn start(
         root: &Path,
-        metadata: &'a Sqlite,
+        metadata: &'a Database,
         objects: &'a Directory,
         rules: Rules,
         retentions: &'a Retentions,
@@ -480,7 +480,7 @@ fn next<T>(list: &mut Vec<T>) -> Vec<T> {
 ///
 /// Any [`StorageError`].
 pub fn preview(
-    metadata: &Sqlite,
+    metadata: &Database,
     rules: &Rules,
     retentions: &Retentions,
 ) -> Result<(Graph, Vec<Verdict>), StorageError> {

@@ -1,11 +1,12 @@
 //! Writes rows of the database as lines of JSON for the backup, and restores them.
 
-use rusqlite::{Connection, OptionalExtension as _, Transaction};
+use rusqlite::{Connection, OptionalExtension as _};
 use samovar_nix::{HashPart, StoreDir};
 
 use super::rows::damaged;
-use super::{CacheId, Sqlite, lineage, paths};
+use super::{CacheId, Database, paths};
 use crate::error::StorageError;
+use crate::sql::lineage;
 
 /// The ID of the mirrored cache, as an SQL expression; null if there is none.
 macro_rules! mirrored_id {
@@ -74,8 +75,8 @@ const RESTORE: [&str; 4] = [
 ];
 
 /// Returns today's date in the form `2026-11-23`.
-pub(crate) fn today(database: &Sqlite) -> Result<String, StorageError> {
-    database.read(|connection| {
+pub(crate) fn today(database: &Database) -> Result<String, StorageError> {
+    database.read_raw(|connection| {
         let now = database.now();
         Ok(connection.query_row("select date(?1, 'unixepoch')", [now], |row| row.get(0))?)
     })
@@ -89,10 +90,10 @@ pub(crate) fn today(database: &Sqlite) -> Result<String, StorageError> {
 ///
 /// Any other [`StorageError`], and those of `write`.
 pub(crate) fn dump(
-    database: &Sqlite,
+    database: &Database,
     write: &mut dyn FnMut(&str) -> Result<(), StorageError>,
 ) -> Result<Option<StorageError>, StorageError> {
-    database.read(|connection| {
+    database.read_raw(|connection| {
         // All queries read the same snapshot.
         let transaction = connection.unchecked_transaction()?;
         dump_rows(&transaction, write)?;
@@ -103,10 +104,10 @@ pub(crate) fn dump(
 /// Returns the narinfos in lines that [`dump`] has written, each with the name of
 /// its cache. A path comes after its references.
 pub(crate) fn narinfos(
-    database: &Sqlite,
+    database: &Database,
     lines: &[String],
 ) -> Result<Vec<(String, String)>, StorageError> {
-    database.read(|connection| {
+    database.read_raw(|connection| {
         let mut statement = connection
             .prepare("select ?1 ->> 'cache', ?1 ->> 'text' where ?1 ->> 'kind' = 'narinfo'")?;
         let mut narinfos = Vec::new();
@@ -120,8 +121,8 @@ pub(crate) fn narinfos(
 
 /// Returns whether a token, a pin or a path of a cache that is not mirrored is in lines that
 /// [`dump`] has written, but not in the database. Ignores other lines.
-pub(crate) fn lacks_any(database: &Sqlite, lines: &[String]) -> Result<bool, StorageError> {
-    database.read(|connection| {
+pub(crate) fn lacks_any(database: &Database, lines: &[String]) -> Result<bool, StorageError> {
+    database.read_raw(|connection| {
         // The lines of last uses name all paths. A pin that was removed since is known; paths whose
         // narinfos are in the directory need no backup.
         let mut statement = connection.prepare(concat!(
@@ -153,10 +154,10 @@ pub(crate) fn lacks_any(database: &Sqlite, lines: &[String]) -> Result<bool, Sto
 
 /// Returns the name of the mirrored cache in lines that [`dump`] has written.
 pub(crate) fn mirrored_cache(
-    database: &Sqlite,
+    database: &Database,
     lines: &[String],
 ) -> Result<Option<String>, StorageError> {
-    database.read(|connection| {
+    database.read_raw(|connection| {
         let mut statement =
             connection.prepare("select ?1 ->> 'name' where ?1 ->> 'kind' = 'mirrored-cache'")?;
         for line in lines {
@@ -170,8 +171,8 @@ pub(crate) fn mirrored_cache(
 
 /// Returns a text that changes when what [`dump`] writes changes, except the last
 /// uses.
-pub(crate) fn state(database: &Sqlite) -> Result<String, StorageError> {
-    database.read(|connection| {
+pub(crate) fn state(database: &Database) -> Result<String, StorageError> {
+    database.read_raw(|connection| {
         let query = concat!(
             "select concat_ws(' ', ",
             mirrored_id!(),
@@ -189,10 +190,10 @@ pub(crate) fn state(database: &Sqlite) -> Result<String, StorageError> {
 
 /// Restores lines that [`dump`] has written, in one transaction. Ignores narinfos,
 /// and pins and uses of paths that do not exist.
-pub(crate) fn restore(database: &Sqlite, lines: &[String]) -> Result<(), StorageError> {
+pub(crate) fn restore(database: &Database, lines: &[String]) -> Result<(), StorageError> {
     database.write(|transaction| {
-        restore_rows(transaction, lines)?;
-        lineage::end_all(transaction)
+        restore_rows(transaction.raw(), lines)?;
+        lineage::end_all(transaction, database.now())
     })
 }
 
@@ -210,7 +211,7 @@ fn dump_rows(
     Ok(())
 }
 
-fn restore_rows(transaction: &Transaction<'_>, lines: &[String]) -> Result<(), StorageError> {
+fn restore_rows(transaction: &Connection, lines: &[String]) -> Result<(), StorageError> {
     for statement in RESTORE {
         let mut statement = transaction.prepare(statement)?;
         for line in lines {
@@ -277,29 +278,33 @@ fn narinfo(
 
 #[cfg(test)]
 mod tests {
-    use super::super::schema;
+    use tempfile::TempDir;
+
     use super::*;
 
-    fn database() -> Connection {
-        let mut connection = Connection::open_in_memory().unwrap();
-        schema::migrate(&mut connection).unwrap();
-        connection
-            .execute_batch(
-                "insert into meta values ('mirrored-cache', '1'); \
-                 insert into cache values (1, 'default', '/nix/store', 0, 0, 0, 0); \
-                 insert into nar values \
-                     (1, x'01', 1, x'01', 100, 'none', 'nar/1.nar', null, null, 0, 1, 0); \
-                 insert into path values \
-                     (1, 1, x'01', 'app', 1, 0, null, null, '', 0, null, 0, null, 0);",
-            )
+    fn database() -> (TempDir, Database) {
+        let dir = tempfile::tempdir().unwrap();
+        let database = Database::open(&dir.path().join("db.sqlite")).unwrap();
+        let statements = "insert into meta values ('mirrored-cache', '1'); \
+             insert into cache values (1, 'default', '/nix/store', 0, 0, 0, 0); \
+             insert into nar values \
+                 (1, x'01', 1, x'01', 100, 'none', 'nar/1.nar', null, null, 0, 1, 0); \
+             insert into path values \
+                 (1, 1, x'01', 'app', 1, 0, null, null, '', 0, null, 0, null, 0);";
+        database
+            .writer()
+            .unwrap()
+            .execute_batch(statements)
             .unwrap();
-        connection
+        (dir, database)
     }
 
     #[test]
     fn restored_pins_have_their_origin_and_their_numbers() {
-        let connection = database();
+        let (_dir, connection) = database();
         connection
+            .writer()
+            .unwrap()
             .execute_batch(
                 "insert into pin values \
                      (1, 1, 'main', 4, 1, 5, 9, 'ci', 'box', 'a message', randomblob(16)), \
@@ -308,22 +313,24 @@ mod tests {
                  delete from pin where name = 'gone';",
             )
             .unwrap();
-        let dumped = |connection: &Connection| {
+        let dumped = |connection: &Database| {
             let mut lines = Vec::new();
             let mut write = |line: &str| {
                 lines.push(line.to_owned());
                 Ok(())
             };
-            dump_rows(connection, &mut write).unwrap();
+            connection
+                .read_raw(|connection| dump_rows(connection, &mut write))
+                .unwrap();
             lines
         };
         let lines = dumped(&connection);
         assert!(lines.iter().any(|line| line.contains("\"a message\"")));
         assert!(lines.iter().any(|line| line.contains("\"removed-pin\"")));
-        let mut other = database();
-        let transaction = other.transaction().unwrap();
-        restore_rows(&transaction, &lines).unwrap();
-        transaction.commit().unwrap();
+        let (_other_dir, other) = database();
+        other
+            .write_raw(|transaction| restore_rows(transaction, &lines))
+            .unwrap();
         assert_eq!(dumped(&other), lines);
     }
 }

@@ -4,11 +4,11 @@
 //! deletes their rows, a few at a time, so that uploads into other caches do not wait. NARs that no
 //! other cache uses are left to the collector.
 
-use rusqlite::{Connection, OptionalExtension as _, ToSql, Transaction, params};
+use rusqlite::{Connection, OptionalExtension as _, ToSql, params};
 use samovar_nix::{HashPart, StoreDir};
 
 use super::rows::{damaged, is_shown, unsigned};
-use super::{CacheId, Sqlite};
+use super::{CacheId, Database};
 use crate::error::StorageError;
 use crate::layout::narinfo_key;
 
@@ -71,8 +71,8 @@ pub struct Freed {
 /// # Errors
 ///
 /// Any [`StorageError`].
-pub fn all(database: &Sqlite) -> Result<Vec<CacheSummary>, StorageError> {
-    database.read(|connection| all_in(connection, database.now()))
+pub fn all(database: &Database) -> Result<Vec<CacheSummary>, StorageError> {
+    database.read_raw(|connection| all_in(connection, database.now()))
 }
 
 /// Returns the number of paths in a cache. Scans an index, which takes about 30 ms for a
@@ -81,8 +81,8 @@ pub fn all(database: &Sqlite) -> Result<Vec<CacheSummary>, StorageError> {
 /// # Errors
 ///
 /// Any [`StorageError`].
-pub fn path_count(database: &Sqlite, cache: CacheId) -> Result<u64, StorageError> {
-    database.read(|connection| {
+pub fn path_count(database: &Database, cache: CacheId) -> Result<u64, StorageError> {
+    database.read_raw(|connection| {
         let mut statement = connection.prepare_cached(concat!(
             "select count(*) from path where cache_id = ?1 and ",
             is_shown!("?1")
@@ -96,8 +96,8 @@ pub fn path_count(database: &Sqlite, cache: CacheId) -> Result<u64, StorageError
 /// # Errors
 ///
 /// Any [`StorageError`].
-pub fn own_nars(database: &Sqlite, name: &str) -> Result<Freed, StorageError> {
-    database.read(|connection| {
+pub fn own_nars(database: &Database, name: &str) -> Result<Freed, StorageError> {
+    database.read_raw(|connection| {
         let (nar_count, file_bytes) = connection.query_row(
             "select count(*), coalesce(sum(file_size), 0) from cache as its join nar on nar.id in \
                  (select nar_id from path where cache_id = its.id) \
@@ -119,8 +119,8 @@ pub fn own_nars(database: &Sqlite, name: &str) -> Result<Freed, StorageError> {
 /// # Errors
 ///
 /// Any [`StorageError`]. Nothing is changed then.
-pub fn delete(database: &Sqlite, name: &str) -> Result<Option<DeletedCache>, StorageError> {
-    database.write(|transaction| {
+pub fn delete(database: &Database, name: &str) -> Result<Option<DeletedCache>, StorageError> {
+    database.write_raw(|transaction| {
         let now = database.now();
         let is_found = transaction.execute(
             "update cache set deletion = 1 where name = ?1 and deletion <> 2",
@@ -140,8 +140,8 @@ pub fn delete(database: &Sqlite, name: &str) -> Result<Option<DeletedCache>, Sto
 }
 
 /// Returns a cache whose paths are hidden and not deleted yet, or `None` if there is none.
-pub(crate) fn to_purge(database: &Sqlite) -> Result<Option<CacheId>, StorageError> {
-    database.read(|connection| {
+pub(crate) fn to_purge(database: &Database) -> Result<Option<CacheId>, StorageError> {
+    database.read_raw(|connection| {
         let mut statement =
             connection.prepare_cached("select id from cache where deletion = 1 limit 1")?;
         let id = statement.query_row([], |row| row.get(0)).optional()?;
@@ -157,12 +157,12 @@ pub(crate) fn to_purge(database: &Sqlite) -> Result<Option<CacheId>, StorageErro
 ///
 /// Any [`StorageError`]. No row is deleted then.
 pub(crate) fn purge(
-    database: &Sqlite,
+    database: &Database,
     cache: CacheId,
     count_max: u32,
     remove_mirror: &mut dyn FnMut(&str) -> Result<(), StorageError>,
 ) -> Result<(), StorageError> {
-    database.write(|transaction| {
+    database.write_raw(|transaction| {
         // Another process may have completed the deletion, and an upload may have followed.
         let is_hidden: bool = transaction.query_row(
             "select exists (select 1 from cache where id = ?1 and deletion = 1)",
@@ -188,8 +188,8 @@ pub(crate) fn purge(
 /// # Errors
 ///
 /// Any [`StorageError`].
-pub fn mirrored(database: &Sqlite) -> Result<Option<CacheRow>, StorageError> {
-    database.read(mirrored_in)
+pub fn mirrored(database: &Database) -> Result<Option<CacheRow>, StorageError> {
+    database.read_raw(mirrored_in)
 }
 
 /// Returns the cache with this name, or `None` if it does not exist.
@@ -197,16 +197,16 @@ pub fn mirrored(database: &Sqlite) -> Result<Option<CacheRow>, StorageError> {
 /// # Errors
 ///
 /// Any [`StorageError`].
-pub fn find(database: &Sqlite, name: &str) -> Result<Option<CacheRow>, StorageError> {
-    database.read(|connection| select(connection, "?1 and deletion = 0", &[&name]))
+pub fn find(database: &Database, name: &str) -> Result<Option<CacheRow>, StorageError> {
+    database.read_raw(|connection| select(connection, "?1 and deletion = 0", &[&name]))
 }
 
 /// Returns the name of a cache that has a path with this hash part.
 pub(crate) fn of_path(
-    database: &Sqlite,
+    database: &Database,
     hash_part: HashPart,
 ) -> Result<Option<String>, StorageError> {
-    database.read(|connection| {
+    database.read_raw(|connection| {
         let mut statement = connection.prepare_cached(
             "select name from cache where deletion = 0 and exists (select 1 from path \
              where cache_id = cache.id and hash_part = ?1)",
@@ -221,8 +221,8 @@ pub(crate) fn of_path(
 /// # Errors
 ///
 /// Any [`StorageError`].
-pub fn names(database: &Sqlite) -> Result<Vec<String>, StorageError> {
-    database.read(|connection| {
+pub fn names(database: &Database) -> Result<Vec<String>, StorageError> {
+    database.read_raw(|connection| {
         let mut statement = connection.prepare("select name from cache where deletion = 0")?;
         let names = statement.query_map([], |row| row.get(0))?;
         Ok(names.collect::<Result<_, _>>()?)
@@ -234,7 +234,7 @@ pub fn names(database: &Sqlite) -> Result<Vec<String>, StorageError> {
 /// # Errors
 ///
 /// [`StorageError::StoreDir`] if the cache exists with another store directory. Other errors.
-pub fn add(database: &Sqlite, name: &str, store_dir: &str) -> Result<CacheId, StorageError> {
+pub fn add(database: &Database, name: &str, store_dir: &str) -> Result<CacheId, StorageError> {
     let connection = &*database.writer()?;
     let now = database.now();
     connection.execute(
@@ -261,7 +261,7 @@ pub fn add(database: &Sqlite, name: &str, store_dir: &str) -> Result<CacheId, St
 }
 
 /// Records that the narinfos of this cache are also written into the directory.
-pub(crate) fn set_mirrored(database: &Sqlite, cache: CacheId) -> Result<(), StorageError> {
+pub(crate) fn set_mirrored(database: &Database, cache: CacheId) -> Result<(), StorageError> {
     let connection = &*database.writer()?;
     connection.execute(
         "insert into meta values ('mirrored-cache', ?1) \
@@ -304,7 +304,7 @@ pub(crate) fn all_in(connection: &Connection, now: i64) -> Result<Vec<CacheSumma
 
 /// Deletes realisations of a hidden cache. Returns whether there were any.
 fn purge_realisations(
-    transaction: &Transaction<'_>,
+    transaction: &Connection,
     cache: CacheId,
     count_max: u32,
     remove_mirror: &mut dyn FnMut(&str) -> Result<(), StorageError>,
@@ -334,7 +334,7 @@ fn purge_realisations(
 
 /// Deletes paths of a hidden cache. Returns whether there were any.
 fn purge_paths(
-    transaction: &Transaction<'_>,
+    transaction: &Connection,
     cache: CacheId,
     count_max: u32,
     remove_mirror: &mut dyn FnMut(&str) -> Result<(), StorageError>,
@@ -370,7 +370,7 @@ fn purge_paths(
 
 /// Returns whether uploads into a cache may be published. If the deletion of the cache is complete,
 /// creates the cache again.
-pub(super) fn restore(transaction: &Transaction<'_>, cache: CacheId) -> Result<bool, StorageError> {
+pub(super) fn restore(transaction: &Connection, cache: CacheId) -> Result<bool, StorageError> {
     let deletion: i64 = transaction
         .prepare_cached("select deletion from cache where id = ?1")?
         .query_row([cache.0], |row| row.get(0))?;
@@ -416,8 +416,8 @@ mod tests {
 
     /// A database with the caches `a`, which is mirrored, and `b`. Both have the path 1, `a` also
     /// has the path 2, and `b` the path 3, which refers to path 1.
-    fn database(dir: &std::path::Path) -> (Sqlite, CacheId) {
-        let database = Sqlite::open(&dir.join("db.sqlite")).unwrap();
+    fn database(dir: &std::path::Path) -> (Database, CacheId) {
+        let database = Database::open(&dir.join("db.sqlite")).unwrap();
         let a = add(&database, "a", "/nix/store").unwrap();
         let b = add(&database, "b", "/nix/store").unwrap();
         set_mirrored(&database, a).unwrap();
@@ -426,7 +426,7 @@ mod tests {
         let path = "insert into path (cache_id, hash_part, name, nar_id, self_reference, sigs, \
                     registered_at) values (?1, ?2, 'x', ?3, 0, '', 0)";
         database
-            .write(|transaction| {
+            .write_raw(|transaction| {
                 for number in [1_u8, 2, 3] {
                     transaction.execute(nar, params![[number; 32], number])?;
                 }
@@ -441,7 +441,7 @@ mod tests {
     }
 
     /// Deletes the rows of a hidden cache one by one. Returns the removed keys, sorted.
-    fn purge_all(database: &Sqlite) -> Vec<String> {
+    fn purge_all(database: &Database) -> Vec<String> {
         let mut keys = Vec::new();
         while let Some(cache) = to_purge(database).unwrap() {
             let mut remove = |key: &str| {

@@ -8,7 +8,7 @@ use rusqlite::{Connection, ErrorCode, params};
 use samovar_nix::{HashPart, StorePath};
 
 use super::rows::{damaged, nar_columns, nar_of, path_of};
-use super::{CacheId, Sqlite, StoredNar, caches, collect};
+use super::{CacheId, Database, StoredNar, caches, collect};
 use crate::error::StorageError;
 
 /// Tables without a row for each path or NAR.
@@ -52,11 +52,11 @@ pub struct ListedPath {
 /// Returns at most `count_max` NARs whose row numbers are higher than `id`, in the order of
 /// their rows.
 pub(crate) fn nars_after(
-    database: &Sqlite,
+    database: &Database,
     id: i64,
     count_max: u32,
 ) -> Result<Vec<ListedNar>, StorageError> {
-    database.read(|connection| {
+    database.read_raw(|connection| {
         nars(
             connection,
             "id > ?1 order by id limit ?2",
@@ -72,11 +72,11 @@ pub(crate) fn nars_after(
 ///
 /// Any [`StorageError`].
 pub fn paths_after(
-    database: &Sqlite,
+    database: &Database,
     id: i64,
     count_max: u32,
 ) -> Result<Vec<ListedPath>, StorageError> {
-    database.read(|connection| {
+    database.read_raw(|connection| {
         let condition = "path.id > ?1 order by path.id limit ?2";
         paths(connection, condition, &[id, count_max.into()])
     })
@@ -84,22 +84,22 @@ pub fn paths_after(
 
 /// Returns the NARs of the newest `count_max` paths, without those that are lost. Needs schema 2.
 pub(crate) fn newest_nars(
-    database: &Sqlite,
+    database: &Database,
     count_max: u32,
 ) -> Result<Vec<ListedNar>, StorageError> {
     let condition = "state <> 3 and id in \
                      (select nar_id from path order by id desc limit ?1) order by id";
-    database.read(|connection| nars(connection, condition, &[count_max.into()]))
+    database.read_raw(|connection| nars(connection, condition, &[count_max.into()]))
 }
 
 /// Returns the newest `count_max` paths of a cache, without those whose NAR is lost. Needs
 /// schema 2.
 pub(crate) fn newest_paths(
-    database: &Sqlite,
+    database: &Database,
     cache: CacheId,
     count_max: u32,
 ) -> Result<Vec<ListedPath>, StorageError> {
-    database.read(|connection| {
+    database.read_raw(|connection| {
         let condition = "cache_id = ?1 and state <> 3 order by path.id desc limit ?2";
         paths(connection, condition, &[cache.0, count_max.into()])
     })
@@ -107,10 +107,10 @@ pub(crate) fn newest_paths(
 
 /// Returns the paths of all caches that use a NAR.
 pub(crate) fn paths_of_nar(
-    database: &Sqlite,
+    database: &Database,
     nar_id: i64,
 ) -> Result<Vec<ListedPath>, StorageError> {
-    database.read(|connection| paths_of_nar_in(connection, nar_id))
+    database.read_raw(|connection| paths_of_nar_in(connection, nar_id))
 }
 
 /// Records in one transaction that a NAR is lost (`true`) or intact (`false`). Returns whether
@@ -118,13 +118,13 @@ pub(crate) fn paths_of_nar(
 /// if `is_unchanged`, which is called in the transaction, returns `false`. For each path of the
 /// mirrored cache whose NAR is lost, calls `remove_mirror`.
 pub(crate) fn set_lost(
-    database: &Sqlite,
+    database: &Database,
     nar_id: i64,
     is_lost: bool,
     is_unchanged: &mut dyn FnMut() -> Result<bool, StorageError>,
     remove_mirror: &mut dyn FnMut(HashPart) -> Result<(), StorageError>,
 ) -> Result<bool, StorageError> {
-    database.write(|transaction| {
+    database.write_raw(|transaction| {
         if !is_unchanged()? {
             return Ok(false);
         }
@@ -149,13 +149,13 @@ pub(crate) fn set_lost(
 
 /// Returns whether no NAR uses the object with this key, and its deletion is not already in
 /// progress.
-pub(crate) fn is_orphan(database: &Sqlite, object_key: &str) -> Result<bool, StorageError> {
-    database.read(|connection| is_orphan_in(connection, object_key))
+pub(crate) fn is_orphan(database: &Database, object_key: &str) -> Result<bool, StorageError> {
+    database.read_raw(|connection| is_orphan_in(connection, object_key))
 }
 
 /// Records those of these keys that no NAR uses as garbage, in one transaction. Returns them.
-pub(crate) fn discard(database: &Sqlite, keys: &[String]) -> Result<Vec<String>, StorageError> {
-    database.write(|transaction| {
+pub(crate) fn discard(database: &Database, keys: &[String]) -> Result<Vec<String>, StorageError> {
+    database.write_raw(|transaction| {
         let now = database.now();
         let mut discarded = Vec::new();
         for key in keys {
@@ -174,8 +174,8 @@ pub(crate) fn discard(database: &Sqlite, keys: &[String]) -> Result<Vec<String>,
 /// # Errors
 ///
 /// [`StorageError::Damaged`] if one of them is damaged. Other errors.
-pub(crate) fn small_tables(database: &Sqlite) -> Result<(), StorageError> {
-    database.read(|connection| {
+pub(crate) fn small_tables(database: &Database) -> Result<(), StorageError> {
+    database.read_raw(|connection| {
         for table in SMALL_TABLES {
             let mut statement = connection.prepare(&format!("pragma integrity_check({table})"))?;
             let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
@@ -192,10 +192,13 @@ pub(crate) fn small_tables(database: &Sqlite) -> Result<(), StorageError> {
 
 /// Recomputes the total length of the files of each cache, which triggers keep current. Returns
 /// a description of each one that is wrong. `repairs`: also corrects them.
-pub(crate) fn wrong_totals(database: &Sqlite, repairs: bool) -> Result<Vec<String>, StorageError> {
+pub(crate) fn wrong_totals(
+    database: &Database,
+    repairs: bool,
+) -> Result<Vec<String>, StorageError> {
     match repairs {
-        false => database.read(wrong_in),
-        true => database.write(|transaction| {
+        false => database.read_raw(wrong_in),
+        true => database.write_raw(|transaction| {
             let wrong = wrong_in(transaction)?;
             let update =
                 format!("update cache set file_bytes = {FILE_BYTES}, extra_bytes = {EXTRA_BYTES}");
@@ -208,21 +211,21 @@ pub(crate) fn wrong_totals(database: &Sqlite, repairs: bool) -> Result<Vec<Strin
 /// Checks the database. Returns at most `count_max` faults of its structure and of the
 /// references between rows. With `deep`, also compares indexes with tables.
 pub(crate) fn faults(
-    database: &Sqlite,
+    database: &Database,
     deep: bool,
     count_max: u32,
 ) -> Result<Vec<String>, StorageError> {
-    database.read(|connection| Ok(faults_in(connection, deep, count_max)?))
+    database.read_raw(|connection| Ok(faults_in(connection, deep, count_max)?))
 }
 
 /// Like [`faults`] without `deep`, for at most this time. Also returns whether the check was
 /// complete.
 pub(crate) fn faults_within(
-    database: &Sqlite,
+    database: &Database,
     time_max: Duration,
     count_max: u32,
 ) -> Result<(Vec<String>, bool), StorageError> {
-    database.read(|connection| {
+    database.read_raw(|connection| {
         let interrupt = connection.get_interrupt_handle();
         let (done, is_done) = mpsc::channel::<()>();
         let timer = thread::spawn(move || {

@@ -4,7 +4,7 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 use samovar_nix::{HashPart, StorePath};
 
 use super::rows::{base_name, damaged, path_of, unsigned};
-use super::{CacheId, Sqlite, caches};
+use super::{CacheId, Database, caches};
 use crate::error::StorageError;
 use crate::layout::{is_of_upstream, narinfo_key};
 
@@ -80,8 +80,8 @@ impl Graph {
 /// # Errors
 ///
 /// Any [`StorageError`].
-pub fn graph(database: &Sqlite, time: &Times<'_>) -> Result<Graph, StorageError> {
-    database.read(|connection| {
+pub fn graph(database: &Database, time: &Times<'_>) -> Result<Graph, StorageError> {
+    database.read_raw(|connection| {
         let now = database.now();
         // All queries read the same snapshot.
         let transaction = connection.unchecked_transaction()?;
@@ -131,8 +131,8 @@ pub fn graph(database: &Sqlite, time: &Times<'_>) -> Result<Graph, StorageError>
 /// # Errors
 ///
 /// Any [`StorageError`].
-pub fn store_path(database: &Sqlite, id: i64) -> Result<Option<StorePath>, StorageError> {
-    database.read(|connection| {
+pub fn store_path(database: &Database, id: i64) -> Result<Option<StorePath>, StorageError> {
+    database.read_raw(|connection| {
         let mut statement =
             connection.prepare_cached("select hash_part, name from path where id = ?1")?;
         let row: Option<([u8; 20], String)> = statement
@@ -150,11 +150,11 @@ pub fn store_path(database: &Sqlite, id: i64) -> Result<Option<StorePath>, Stora
 ///
 /// Any [`StorageError`].
 pub fn condemn_paths(
-    database: &Sqlite,
+    database: &Database,
     ids: &[i64],
     is_condemned: bool,
 ) -> Result<(), StorageError> {
-    database.write(|transaction| {
+    database.write_raw(|transaction| {
         let condemned_at = is_condemned.then_some(UNCONFIRMED);
         let mut statement = transaction.prepare_cached(
             "update path set condemned_at = ?2 where id = ?1 \
@@ -175,8 +175,8 @@ pub fn condemn_paths(
 /// # Errors
 ///
 /// Any [`StorageError`].
-pub fn confirm(database: &Sqlite, count_max: u32) -> Result<bool, StorageError> {
-    database.write(|transaction| {
+pub fn confirm(database: &Database, count_max: u32) -> Result<bool, StorageError> {
+    database.write_raw(|transaction| {
         let now = database.now();
         let queries = [
             "update path set condemned_at = ?2 where id in \
@@ -200,8 +200,8 @@ pub fn confirm(database: &Sqlite, count_max: u32) -> Result<bool, StorageError> 
 /// # Errors
 ///
 /// Any [`StorageError`].
-pub fn condemned_paths(database: &Sqlite, before: i64) -> Result<Vec<i64>, StorageError> {
-    database.read(|connection| {
+pub fn condemned_paths(database: &Database, before: i64) -> Result<Vec<i64>, StorageError> {
+    database.read_raw(|connection| {
         // References are published before their referrers, so their row numbers are smaller.
         ids(
             connection,
@@ -220,12 +220,12 @@ pub fn condemned_paths(database: &Sqlite, before: i64) -> Result<Vec<i64>, Stora
 ///
 /// Any [`StorageError`]. No path is deleted then.
 pub(crate) fn delete_paths(
-    database: &Sqlite,
+    database: &Database,
     ids: &[i64],
     before: i64,
     remove_mirror: &mut dyn FnMut(&str) -> Result<(), StorageError>,
 ) -> Result<Vec<(CacheId, HashPart)>, StorageError> {
-    database.write(|transaction| {
+    database.write_raw(|transaction| {
         let mirrored = caches::mirrored_in(transaction)?.map(|cache| cache.id.0);
         let mut statement = transaction.prepare_cached(
             "delete from path where id = ?1 and condemned_at <= ?2 \
@@ -263,11 +263,11 @@ pub(crate) fn delete_paths(
 /// With `before`, returns those that are condemned since then or longer. Without it, returns
 /// those that are not condemned.
 pub(crate) fn loose_nars(
-    database: &Sqlite,
+    database: &Database,
     sent_before: i64,
     before: Option<i64>,
 ) -> Result<Vec<i64>, StorageError> {
-    database.read(|connection| match before {
+    database.read_raw(|connection| match before {
         Some(before) => ids(
             connection,
             concat!(
@@ -287,11 +287,11 @@ pub(crate) fn loose_nars(
 /// Condemns those of these NARs that are [still loose](loose_nars), in one transaction.
 /// Returns their number.
 pub(crate) fn condemn_nars(
-    database: &Sqlite,
+    database: &Database,
     ids: &[i64],
     sent_before: i64,
 ) -> Result<usize, StorageError> {
-    database.write(|transaction| {
+    database.write_raw(|transaction| {
         let mut statement = transaction.prepare_cached(concat!(
             "update nar set state = 2, state_at = ?3 where id = ?2 and state <> 2 and ",
             is_loose!()
@@ -308,12 +308,12 @@ pub(crate) fn condemn_nars(
 /// Records the keys of their objects as garbage in the same transaction. Returns the lengths of
 /// their files.
 pub(crate) fn delete_nars(
-    database: &Sqlite,
+    database: &Database,
     ids: &[i64],
     sent_before: i64,
     before: i64,
 ) -> Result<Vec<u64>, StorageError> {
-    database.write(|transaction| {
+    database.write_raw(|transaction| {
         let now = database.now();
         let mut delete = transaction.prepare_cached(concat!(
             "delete from nar where id = ?2 and state = 2 and state_at <= ?3 and ",
@@ -337,8 +337,8 @@ pub(crate) fn delete_nars(
 }
 
 /// Returns the garbage keys whose objects are not removed yet.
-pub(crate) fn garbage(database: &Sqlite) -> Result<Vec<String>, StorageError> {
-    database.read(|connection| {
+pub(crate) fn garbage(database: &Database) -> Result<Vec<String>, StorageError> {
+    database.read_raw(|connection| {
         let mut statement =
             connection.prepare_cached("select object_key from garbage where done_at is null")?;
         let rows = statement.query_map([], |row| row.get(0))?;
@@ -347,8 +347,8 @@ pub(crate) fn garbage(database: &Sqlite) -> Result<Vec<String>, StorageError> {
 }
 
 /// Records that the objects with these keys were removed.
-pub(crate) fn set_removed(database: &Sqlite, keys: &[String]) -> Result<(), StorageError> {
-    database.write(|transaction| {
+pub(crate) fn set_removed(database: &Database, keys: &[String]) -> Result<(), StorageError> {
+    database.write_raw(|transaction| {
         let now = database.now();
         let mut statement =
             transaction.prepare_cached("update garbage set done_at = ?2 where object_key = ?1")?;
@@ -360,7 +360,7 @@ pub(crate) fn set_removed(database: &Sqlite, keys: &[String]) -> Result<(), Stor
 }
 
 /// Frees the garbage keys whose objects were removed at `before` or earlier.
-pub(crate) fn free_keys(database: &Sqlite, before: i64) -> Result<(), StorageError> {
+pub(crate) fn free_keys(database: &Database, before: i64) -> Result<(), StorageError> {
     let connection = &*database.writer()?;
     connection.execute("delete from garbage where done_at <= ?1", [before])?;
     Ok(())

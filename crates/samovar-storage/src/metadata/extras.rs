@@ -2,14 +2,14 @@
 
 use std::collections::HashSet;
 
-use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
+use rusqlite::{Connection, OptionalExtension as _, params};
 use samovar_nix::{Glob, Signature, StorePath};
 
 use super::limits::over_limit;
 use super::paths::{joined, path_row};
 use super::rows::{damaged, is_shown, signed, unsigned};
 use super::tokens::{self, Permit};
-use super::{CacheId, OWN_LEN, REALISATION_COUNT_MAX, SizeLimit, Sqlite, caches, uses};
+use super::{CacheId, Database, OWN_LEN, REALISATION_COUNT_MAX, SizeLimit, caches, uses};
 use crate::error::StorageError;
 use crate::layout::{LOGS, log_prefix};
 
@@ -120,13 +120,13 @@ pub enum Recorded {
 /// Records a build log of `size` bytes that was uploaded with `token`. Call it before the file
 /// gets its name: then the collector, which deletes no log of the last day, leaves the file.
 pub(crate) fn record_log(
-    database: &Sqlite,
+    database: &Database,
     cache: CacheId,
     token: i64,
     log: &LogFile,
     limit: SizeLimit,
 ) -> Result<Recorded, StorageError> {
-    database.write(|transaction| {
+    database.write_raw(|transaction| {
         match tokens::permit(transaction, token, database.now(), |_names| true)? {
             Permit::Invalid => return Ok(Recorded::TokenInvalid),
             Permit::Granted | Permit::OtherName(_) => {}
@@ -153,12 +153,12 @@ pub(crate) fn record_log(
 /// Records those of the build logs in the directory of a cache that are not recorded, and
 /// removes the records of logs that are not in the directory and older than `before`.
 pub(crate) fn compare_logs(
-    database: &Sqlite,
+    database: &Database,
     cache: CacheId,
     found: &[LogFile],
     before: i64,
 ) -> Result<(), StorageError> {
-    let recorded = database.read(|connection| {
+    let recorded = database.read_raw(|connection| {
         let mut statement =
             connection.prepare_cached("select name from log where cache_id = ?1")?;
         let names = statement.query_map([cache.0], |row| row.get(0))?;
@@ -176,7 +176,7 @@ pub(crate) fn compare_logs(
     if new.is_empty() && gone.is_empty() {
         return Ok(());
     }
-    database.write(|transaction| {
+    database.write_raw(|transaction| {
         for log in new {
             let is_recorded = "select exists (select 1 from log where cache_id = ?1 and name = ?2)";
             let mut statement = transaction.prepare_cached(is_recorded)?;
@@ -198,13 +198,13 @@ pub(crate) fn compare_logs(
 /// Records a realisation that was uploaded with `token`. Also records a use of its output, and
 /// so revives the output if it is condemned.
 pub(crate) fn record_realisation(
-    database: &Sqlite,
+    database: &Database,
     cache: CacheId,
     token: i64,
     new: &NewRealisation,
     limit: SizeLimit,
 ) -> Result<Recorded, StorageError> {
-    database.write(|transaction| {
+    database.write_raw(|transaction| {
         let now = database.now();
         let has_names = |names: &Glob| {
             let derivation = new.derivation.as_ref().map(StorePath::name);
@@ -263,11 +263,11 @@ pub(crate) fn record_realisation(
 ///
 /// Any [`StorageError`].
 pub fn realisation(
-    database: &Sqlite,
+    database: &Database,
     cache: CacheId,
     key: &str,
 ) -> Result<Option<StoredRealisation>, StorageError> {
-    database.read(|connection| {
+    database.read_raw(|connection| {
         let row: Option<(bool, String, String)> = connection
             .prepare_cached(concat!(
                 "select path_id is not null, body, sigs from extra \
@@ -294,10 +294,10 @@ pub fn realisation(
 
 /// Returns the keys of all realisations of a cache.
 pub(crate) fn realisation_keys(
-    database: &Sqlite,
+    database: &Database,
     cache: CacheId,
 ) -> Result<Vec<String>, StorageError> {
-    database.read(|connection| {
+    database.read_raw(|connection| {
         let mut statement = connection.prepare_cached(concat!(
             "select key from extra where cache_id = ?1 and ",
             is_shown!("?1")
@@ -309,8 +309,8 @@ pub(crate) fn realisation_keys(
 
 /// Returns the build logs and realisations that were uploaded at `before` or earlier and that
 /// belong to no path of their cache.
-pub(crate) fn without_path(database: &Sqlite, before: i64) -> Result<Vec<Extra>, StorageError> {
-    database.read(|connection| {
+pub(crate) fn without_path(database: &Database, before: i64) -> Result<Vec<Extra>, StorageError> {
+    database.read_raw(|connection| {
         let queries = [
             "select cache_id, cache.name, log.name, log.name, size + ?2, uploaded_at, is_left \
              from log join cache on cache.id = cache_id where uploaded_at <= ?1 and not exists \
@@ -351,12 +351,12 @@ pub(crate) fn without_path(database: &Sqlite, before: i64) -> Result<Vec<Extra>,
 ///
 /// Any [`StorageError`]. No record is deleted then.
 pub(crate) fn delete<'a>(
-    database: &Sqlite,
+    database: &Database,
     extras: &'a [Extra],
     before: i64,
     remove: &mut dyn FnMut(&str) -> Result<(), StorageError>,
 ) -> Result<Vec<&'a Extra>, StorageError> {
-    database.write(|transaction| {
+    database.write_raw(|transaction| {
         let mirrored = caches::mirrored_in(transaction)?.map(|cache| cache.id);
         let mut deleted = Vec::new();
         for extra in extras {
@@ -387,11 +387,7 @@ pub(crate) fn delete<'a>(
     })
 }
 
-fn insert_log(
-    transaction: &Transaction<'_>,
-    cache: CacheId,
-    log: &LogFile,
-) -> Result<(), StorageError> {
+fn insert_log(transaction: &Connection, cache: CacheId, log: &LogFile) -> Result<(), StorageError> {
     transaction
         .prepare_cached(
             "insert into log (cache_id, name, size, uploaded_at) values (?1, ?2, ?3, ?4) \

@@ -3,7 +3,7 @@
 use rusqlite::Connection;
 
 use super::rows::unsigned;
-use super::{CacheId, Sqlite};
+use super::{CacheId, Database};
 use crate::error::StorageError;
 
 /// Number of bytes that each path, build log and realisation counts in addition to its references
@@ -26,8 +26,8 @@ pub struct SizeLimit {
 /// # Errors
 ///
 /// Any [`StorageError`].
-pub fn used_bytes(database: &Sqlite, cache: CacheId) -> Result<u64, StorageError> {
-    database.read(|connection| {
+pub fn used_bytes(database: &Database, cache: CacheId) -> Result<u64, StorageError> {
+    database.read_raw(|connection| {
         let (files, extras) = bytes(connection, cache)?;
         Ok(files + extras)
     })
@@ -35,8 +35,8 @@ pub fn used_bytes(database: &Sqlite, cache: CacheId) -> Result<u64, StorageError
 
 /// Returns the total length of the files of NARs that the paths of a cache use, each counted once,
 /// in bytes.
-pub(crate) fn file_bytes(database: &Sqlite, cache: CacheId) -> Result<u64, StorageError> {
-    database.read(|connection| Ok(bytes(connection, cache)?.0))
+pub(crate) fn file_bytes(database: &Database, cache: CacheId) -> Result<u64, StorageError> {
+    database.read_raw(|connection| Ok(bytes(connection, cache)?.0))
 }
 
 /// Returns the total length of a cache's NAR files, and the total length of all else in the cache.

@@ -1,4 +1,4 @@
-//! The database of a storage: [`Sqlite`], and functions for what is stored in it.
+//! The database of a storage: [`Database`], and functions for what is stored in it.
 //!
 //! The database alone decides which paths exist. A path is visible once its row is committed. The
 //! row is committed only after the path's NAR file is durable, and only if all references of the
@@ -19,7 +19,6 @@ mod client;
 pub mod collect;
 pub mod extras;
 pub mod limits;
-mod lineage;
 pub(crate) mod nars;
 pub mod overview;
 mod path;
@@ -28,13 +27,11 @@ mod pin;
 pub mod pins;
 pub mod pushes;
 mod rows;
-mod schema;
-mod sqlite;
 pub mod tokens;
 pub mod totals;
 pub(crate) mod uses;
-mod writer;
 
+pub use crate::sql::{CacheId, Clock, Database};
 pub use caches::{CacheRow, CacheSummary, DeletedCache, Freed};
 pub use check::{ListedNar, ListedPath};
 pub use client::Client;
@@ -47,8 +44,6 @@ pub use overview::{
 pub use path::{LookupResult, NewNar, NewPath, NewReference, Published, StoredNar, StoredPath};
 pub use pin::{NewPin, PIN_COUNT_MAX, Pin, Pinned, Unpin, Unpinned};
 pub use pushes::{Need, PushLimits};
-pub(crate) use schema::SCHEMA;
-pub use sqlite::Sqlite;
 pub use tokens::NewToken;
 pub use totals::{CacheTotals, Totals};
 pub use uses::{USE_INTERVAL, Uses};
@@ -61,10 +56,3 @@ pub(crate) const SIGNATURE_COUNT_MAX: usize = 32;
 
 /// Maximum number of realisations of a derivation: one for each of its outputs.
 pub(crate) const REALISATION_COUNT_MAX: u64 = 64;
-
-/// Function that returns the present time, in seconds since 1970.
-pub type Clock = fn() -> i64;
-
-/// Number that identifies a cache in the database.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct CacheId(pub(crate) i64);

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension as _, ToSql, Transaction, params};
+use rusqlite::{Connection, OptionalExtension as _, ToSql, params};
 
 use super::rows::{is_shown, is_usable, nar_columns, nar_of, signed, unsigned};
-use super::{CacheId, Client, NewNar, OWN_LEN, Sqlite, StoredNar, tokens, uses};
+use super::{CacheId, Client, Database, NewNar, OWN_LEN, StoredNar, tokens, uses};
 use crate::error::StorageError;
 
 /// Returns the index of a NAR's zstd frames, or `None` if the NAR has no index.
-pub(crate) fn frames(database: &Sqlite, nar_id: i64) -> Result<Option<Vec<u8>>, StorageError> {
-    database.read(|connection| {
+pub(crate) fn frames(database: &Database, nar_id: i64) -> Result<Option<Vec<u8>>, StorageError> {
+    database.read_raw(|connection| {
         let mut statement = connection.prepare_cached("select frames from nar where id = ?1")?;
         let frames = statement.query_row([nar_id], |row| row.get(0)).optional()?;
         Ok(frames.flatten())
@@ -19,7 +19,7 @@ pub(crate) fn frames(database: &Sqlite, nar_id: i64) -> Result<Option<Vec<u8>>, 
 
 /// Replaces the index of a NAR's zstd frames. `None` removes it.
 pub(crate) fn set_frames(
-    database: &Sqlite,
+    database: &Database,
     nar_id: i64,
     frames: Option<&[u8]>,
 ) -> Result<(), StorageError> {
@@ -30,8 +30,8 @@ pub(crate) fn set_frames(
 }
 
 /// Returns the listing of a NAR, compressed with zstd. `None`: the NAR has no listing.
-pub(crate) fn listing(database: &Sqlite, nar_id: i64) -> Result<Option<Vec<u8>>, StorageError> {
-    database.read(|connection| {
+pub(crate) fn listing(database: &Database, nar_id: i64) -> Result<Option<Vec<u8>>, StorageError> {
+    database.read_raw(|connection| {
         let mut statement = connection.prepare_cached("select listing from nar where id = ?1")?;
         let listing = statement.query_row([nar_id], |row| row.get(0)).optional()?;
         Ok(listing.flatten())
@@ -42,17 +42,17 @@ pub(crate) fn listing(database: &Sqlite, nar_id: i64) -> Result<Option<Vec<u8>>,
 /// otherwise, and if the NAR is lost. Revives the NAR and the paths of the cache that use it,
 /// if they are condemned.
 pub(crate) fn find(
-    database: &Sqlite,
+    database: &Database,
     cache: CacheId,
     client: Client,
     file_hash: &[u8; 32],
 ) -> Result<Option<StoredNar>, StorageError> {
     let file = |connection: &Connection| usable(connection, cache, client, file_hash);
-    let found = database.read(file)?;
+    let found = database.read_raw(file)?;
     let Some((nar, true)) = found else {
         return Ok(found.map(|(nar, _)| nar));
     };
-    database.write(|transaction| {
+    database.write_raw(|transaction| {
         uses::revive_nar(transaction, nar.id, database.now())?;
         uses::record_nar(transaction, cache, nar.id, database.now())?;
         Ok(file(transaction)?.map(|(nar, _)| nar))
@@ -62,12 +62,12 @@ pub(crate) fn find(
 /// Returns the object key of the NAR file with this hash, and whether it is lost, or `None`
 /// if no such file is recorded. Revives the NAR if it is condemned.
 pub(crate) fn object_key(
-    database: &Sqlite,
+    database: &Database,
     file_hash: &[u8; 32],
 ) -> Result<Option<(String, bool)>, StorageError> {
     let find = |connection: &Connection| by_file(connection, file_hash);
-    let key = match database.read(find)? {
-        Some((id, 2, _)) => database.write(|transaction| {
+    let key = match database.read_raw(find)? {
+        Some((id, 2, _)) => database.write_raw(|transaction| {
             uses::revive_nar(transaction, id, database.now())?;
             find(transaction)
         })?,
@@ -77,8 +77,8 @@ pub(crate) fn object_key(
 }
 
 /// Returns the row number of the NAR whose file has this hash, or `None` if it is not recorded.
-pub(crate) fn row(database: &Sqlite, file_hash: &[u8; 32]) -> Result<Option<i64>, StorageError> {
-    let found = database.read(|connection| by_file(connection, file_hash))?;
+pub(crate) fn row(database: &Database, file_hash: &[u8; 32]) -> Result<Option<i64>, StorageError> {
+    let found = database.read_raw(|connection| by_file(connection, file_hash))?;
     Ok(found.map(|(id, _, _)| id))
 }
 
@@ -89,8 +89,8 @@ pub(crate) fn row(database: &Sqlite, file_hash: &[u8; 32]) -> Result<Option<i64>
 ///
 /// [`StorageError::KeyInUse`] if the key of a NAR [is garbage](is_garbage);
 /// [`StorageError::TokenInvalid`]. Other errors. Nothing is recorded then.
-pub(crate) fn add(database: &Sqlite, token: i64, new: &[NewNar]) -> Result<bool, StorageError> {
-    database.write(|transaction| {
+pub(crate) fn add(database: &Database, token: i64, new: &[NewNar]) -> Result<bool, StorageError> {
+    database.write_raw(|transaction| {
         let mut new = new.iter();
         new.try_fold(false, |were_lost, new| {
             Ok(were_lost | add_one(transaction, Some(token), new, database.now())?)
@@ -107,11 +107,11 @@ pub(crate) fn add(database: &Sqlite, token: i64, new: &[NewNar]) -> Result<bool,
 ///
 /// Any other [`StorageError`]. No NAR is recorded then.
 pub(crate) fn add_of_tokens(
-    database: &Sqlite,
+    database: &Database,
     new: &[&(Option<i64>, NewNar)],
     patience: Duration,
 ) -> Result<Vec<Result<bool, StorageError>>, StorageError> {
-    database.write_within(patience, |transaction| {
+    database.write_within_raw(patience, |transaction| {
         let outcomes = new.iter().map(|(token, new)| {
             match add_one(transaction, *token, new, database.now()) {
                 // Found before the first statement that writes.
@@ -126,8 +126,8 @@ pub(crate) fn add_of_tokens(
 }
 
 /// Returns whether a NAR was sent with this token.
-pub(crate) fn has_sent(database: &Sqlite, token: i64, nar: i64) -> Result<bool, StorageError> {
-    database.read(|connection| {
+pub(crate) fn has_sent(database: &Database, token: i64, nar: i64) -> Result<bool, StorageError> {
+    database.read_raw(|connection| {
         let mut statement = connection.prepare_cached(
             "select exists (select 1 from sent \
                  where token_id = ?1 and nar_id = ?2 and not is_held)",
@@ -138,8 +138,8 @@ pub(crate) fn has_sent(database: &Sqlite, token: i64, nar: i64) -> Result<bool, 
 
 /// Returns the total length of the files that were uploaded with `token` and that no path uses
 /// yet, in bytes. Each counts [`OWN_LEN`] more than it has.
-pub(crate) fn loose_bytes(database: &Sqlite, token: i64) -> Result<u64, StorageError> {
-    database.read(|connection| {
+pub(crate) fn loose_bytes(database: &Database, token: i64) -> Result<u64, StorageError> {
+    database.read_raw(|connection| {
         let mut statement = connection.prepare_cached(
             "select coalesce(sum(file_size + ?2), 0) from sent join nar on nar.id = nar_id \
              where token_id = ?1 and not exists (select 1 from path where path.nar_id = nar.id)",
@@ -186,7 +186,7 @@ fn by_file(
 
 /// Records a NAR. Returns whether it was recorded as lost.
 fn add_one(
-    transaction: &Transaction<'_>,
+    transaction: &Connection,
     token: Option<i64>,
     new: &NewNar,
     now: i64,
@@ -233,8 +233,8 @@ fn add_one(
 
 /// Returns whether a deletion of the object with this key may still be in progress. Then a new
 /// object must use another key.
-pub(crate) fn is_garbage(database: &Sqlite, object_key: &str) -> Result<bool, StorageError> {
-    database.read(|connection| is_garbage_in(connection, object_key))
+pub(crate) fn is_garbage(database: &Database, object_key: &str) -> Result<bool, StorageError> {
+    database.read_raw(|connection| is_garbage_in(connection, object_key))
 }
 
 fn is_garbage_in(connection: &Connection, key: &str) -> Result<bool, StorageError> {

@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 use samovar_nix::{HashPart, StorePath};
 
 use super::rows::{is_shown, path_of, unsigned};
-use super::{CacheId, Sqlite, StoredPath, paths};
+use super::{CacheId, Database, StoredPath, paths};
 use crate::error::StorageError;
 
 /// Number of the newest paths of all caches among which the recent paths of one cache are searched.
@@ -101,12 +101,12 @@ pub const CLOSURE_COUNT_MAX: u32 = 2000;
 ///
 /// Any [`StorageError`].
 pub fn recent(
-    database: &Sqlite,
+    database: &Database,
     cache: CacheId,
     accepts: &dyn Fn(&StorePath) -> bool,
     count_max: usize,
 ) -> Result<Vec<RecentPath>, StorageError> {
-    database.read(|connection| {
+    database.read_raw(|connection| {
         let mut recent = Vec::new();
         for_newest(connection, cache, |row| {
             if accepts(&row.recent.path) {
@@ -123,12 +123,12 @@ pub fn recent(
 
 /// Reads the next paths of a cache: see [`browse::named`](crate::browse::named).
 pub(crate) fn named(
-    database: &Sqlite,
+    database: &Database,
     cache: CacheId,
     after: i64,
     accepts: &dyn Fn(&str) -> bool,
 ) -> Result<Named, StorageError> {
-    database.read(|connection| {
+    database.read_raw(|connection| {
         let mut statement = connection.prepare_cached(
             "select id, cache_id, hash_part, name from path where id > ?1 order by id limit ?2",
         )?;
@@ -154,12 +154,12 @@ pub(crate) fn named(
 ///
 /// Any [`StorageError`].
 pub fn recent_pushes(
-    database: &Sqlite,
+    database: &Database,
     cache: CacheId,
     count_max: usize,
     other_count_max: usize,
 ) -> Result<Vec<RecentPush>, StorageError> {
-    database.read(|connection| {
+    database.read_raw(|connection| {
         // Read the newest paths, and add each to the push of a path that refers to it. Referrers
         // come first, because a path is published after its references.
         //
@@ -214,11 +214,11 @@ pub fn recent_pushes(
 /// Returns the details of an uploaded path. Returns `None` if the cache does not have the path,
 /// or if its NAR is lost.
 pub(crate) fn details(
-    database: &Sqlite,
+    database: &Database,
     cache: CacheId,
     hash_part: HashPart,
 ) -> Result<Option<Details>, StorageError> {
-    database.read(|connection| {
+    database.read_raw(|connection| {
         let now = database.now();
         // All queries read the same snapshot.
         let transaction = connection.unchecked_transaction()?;

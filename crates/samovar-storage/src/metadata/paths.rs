@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension as _, ToSql, Transaction, params};
+use rusqlite::{Connection, OptionalExtension as _, ToSql, params};
 use samovar_nix::{ContentAddress, Glob, HashPart, Signature, StorePath};
 
 use super::limits::over_limit;
 use super::rows::{base_name, damaged, is_shown, nar_columns, nar_of, path_of, signed, unsigned};
 use super::tokens::{self, Permit};
 use super::{
-    CacheId, LookupResult, NewPath, OWN_LEN, Published, SIGNATURE_COUNT_MAX, Sqlite, StoredPath,
+    CacheId, Database, LookupResult, NewPath, OWN_LEN, Published, SIGNATURE_COUNT_MAX, StoredPath,
     caches, uses,
 };
 use crate::error::StorageError;
@@ -22,15 +22,15 @@ use crate::error::StorageError;
 ///
 /// Any [`StorageError`].
 pub fn find(
-    database: &Sqlite,
+    database: &Database,
     cache: CacheId,
     hash_part: HashPart,
 ) -> Result<Option<StoredPath>, StorageError> {
-    let found = database.read(|connection| stored_path(connection, cache, hash_part))?;
+    let found = database.read_raw(|connection| stored_path(connection, cache, hash_part))?;
     let Some((path, true)) = found else {
         return Ok(found.map(|(path, _)| path));
     };
-    database.write(|transaction| {
+    database.write_raw(|transaction| {
         uses::record_path(transaction, path.id, database.now())?;
         let revived = stored_path(transaction, cache, hash_part)?;
         Ok(revived.map(|(path, _)| path))
@@ -44,14 +44,15 @@ pub fn find(
 ///
 /// Any [`StorageError`]. A damaged row fails only the result of its own path.
 pub(crate) fn find_all(
-    database: &Sqlite,
+    database: &Database,
     cache: CacheId,
     hash_parts: &[HashPart],
 ) -> Result<Vec<LookupResult>, StorageError> {
-    let mut found = database.read(|connection| stored_paths(connection, cache, hash_parts))?;
+    let mut found = database.read_raw(|connection| stored_paths(connection, cache, hash_parts))?;
     if found.iter().any(is_condemned) {
-        database
-            .write(|transaction| revive_paths(transaction, cache, &mut found, database.now()))?;
+        database.write_raw(|transaction| {
+            revive_paths(transaction, cache, &mut found, database.now())
+        })?;
     }
     let path = |found: Result<Option<(StoredPath, bool)>, _>| Ok(found?.map(|(path, _)| path));
     Ok(found.into_iter().map(path).collect())
@@ -63,17 +64,17 @@ pub(crate) fn find_all(
 ///
 /// Any [`StorageError`].
 pub fn peek(
-    database: &Sqlite,
+    database: &Database,
     cache: CacheId,
     hash_part: HashPart,
 ) -> Result<Option<StoredPath>, StorageError> {
-    let found = database.read(|connection| stored_path(connection, cache, hash_part))?;
+    let found = database.read_raw(|connection| stored_path(connection, cache, hash_part))?;
     Ok(found.map(|(path, _)| path))
 }
 
 /// Returns the hash parts of all paths, each with the cache that contains the path.
-pub(crate) fn hash_parts(database: &Sqlite) -> Result<Vec<(CacheId, HashPart)>, StorageError> {
-    database.read(|connection| {
+pub(crate) fn hash_parts(database: &Database) -> Result<Vec<(CacheId, HashPart)>, StorageError> {
+    database.read_raw(|connection| {
         let mut statement = connection.prepare_cached("select cache_id, hash_part from path")?;
         let rows = statement.query_map([], |row| {
             Ok((CacheId(row.get(0)?), HashPart::from_bytes(row.get(1)?)))
@@ -88,11 +89,11 @@ pub(crate) fn hash_parts(database: &Sqlite) -> Result<Vec<(CacheId, HashPart)>, 
 ///
 /// Any [`StorageError`].
 pub fn exists(
-    database: &Sqlite,
+    database: &Database,
     cache: CacheId,
     hash_part: HashPart,
 ) -> Result<bool, StorageError> {
-    database.read(|connection| {
+    database.read_raw(|connection| {
         let mut statement = connection.prepare_cached(concat!(
             "select exists (select 1 from path where cache_id = ?1 and hash_part = ?2 and ",
             is_shown!("?1"),
@@ -104,11 +105,11 @@ pub fn exists(
 
 /// Returns the hash parts of the paths of a cache that use this NAR.
 pub(crate) fn of_nar(
-    database: &Sqlite,
+    database: &Database,
     cache: CacheId,
     nar: i64,
 ) -> Result<Vec<HashPart>, StorageError> {
-    database.read(|connection| {
+    database.read_raw(|connection| {
         let text = "select hash_part from path where nar_id = ?1 and cache_id = ?2";
         hash_parts_of(connection, text, &[&nar, &cache.0])
     })
@@ -117,11 +118,11 @@ pub(crate) fn of_nar(
 /// Returns the hash parts of the paths of a cache that have this deriver. Reads all paths of
 /// the cache.
 pub(crate) fn of_deriver(
-    database: &Sqlite,
+    database: &Database,
     cache: CacheId,
     deriver: &StorePath,
 ) -> Result<Vec<HashPart>, StorageError> {
-    database.read(|connection| {
+    database.read_raw(|connection| {
         let text = "select hash_part from path where cache_id = ?1 and deriver = ?2";
         hash_parts_of(connection, text, &[&cache.0, &deriver.base_name()])
     })
@@ -129,10 +130,10 @@ pub(crate) fn of_deriver(
 
 /// Returns the hash parts of the paths outside of a cache to which its paths refer, each once.
 pub(crate) fn outer_references(
-    database: &Sqlite,
+    database: &Database,
     cache: CacheId,
 ) -> Result<Vec<HashPart>, StorageError> {
-    database.read(|connection| {
+    database.read_raw(|connection| {
         let mut statement = connection.prepare(
             "select distinct base_name from outer_reference join path on path.id = referrer \
              where cache_id = ?1",
@@ -156,11 +157,11 @@ pub(crate) fn outer_references(
 ///
 /// Any [`StorageError`]. Nothing is published then.
 pub(crate) fn publish(
-    database: &Sqlite,
+    database: &Database,
     batch: &[&[NewPath]],
     patience: Duration,
 ) -> Result<Vec<Vec<Published>>, StorageError> {
-    database.write_within(patience, |transaction| {
+    database.write_within_raw(patience, |transaction| {
         let now = database.now();
         let outcomes = batch
             .iter()
@@ -185,7 +186,7 @@ fn hash_parts_of(
 
 /// Publishes all paths of a group, or none.
 fn publish_group(
-    transaction: &Transaction<'_>,
+    transaction: &Connection,
     group: &[NewPath],
     now: i64,
 ) -> Result<Vec<Published>, StorageError> {
@@ -202,7 +203,7 @@ fn publish_group(
 
 /// Publishes a path. If the outcome is not a success, the caller must roll back.
 fn publish_one(
-    transaction: &Transaction<'_>,
+    transaction: &Connection,
     new: &NewPath,
     now: i64,
 ) -> Result<Published, StorageError> {
@@ -277,7 +278,7 @@ struct Known {
 
 /// Publishes a path that already exists.
 fn publish_again(
-    transaction: &Transaction<'_>,
+    transaction: &Connection,
     new: &NewPath,
     known: &Known,
     now: i64,
@@ -311,7 +312,7 @@ fn publish_again(
 
 /// Inserts a path that does not exist yet, and its references.
 fn insert_path(
-    transaction: &Transaction<'_>,
+    transaction: &Connection,
     new: &NewPath,
     file_size: u64,
     now: i64,
@@ -377,7 +378,7 @@ fn insert_path(
 
 /// Returns the row number of the path with this hash part and name, or `None` if it does not exist.
 pub(super) fn path_row(
-    transaction: &Transaction<'_>,
+    transaction: &Connection,
     cache: CacheId,
     path: &StorePath,
 ) -> Result<Option<i64>, StorageError> {
@@ -429,7 +430,7 @@ fn stored_paths(
 /// Revives those of the found paths that are condemned. Looks each of them up again, because the
 /// collector may have deleted it meanwhile.
 fn revive_paths(
-    transaction: &Transaction<'_>,
+    transaction: &Connection,
     cache: CacheId,
     found: &mut [Found],
     now: i64,

@@ -6,14 +6,14 @@
 
 use std::collections::HashMap;
 
-use rusqlite::{Connection, OptionalExtension as _, Params, Row, Transaction, params};
+use rusqlite::{Connection, OptionalExtension as _, Params, Row, params};
 use samovar_nix::{Glob, HashPart};
 use samovar_protocol::names::{Lineage, PinName, PinText};
 use samovar_protocol::pins::Version;
 
 use super::rows::{damaged, is_shown, path_of};
 use super::tokens::{self, Permit};
-use super::{CacheId, NewPin, PIN_COUNT_MAX, Pin, Pinned, Sqlite, Unpin, Unpinned, uses};
+use super::{CacheId, Database, NewPin, PIN_COUNT_MAX, Pin, Pinned, Unpin, Unpinned, uses};
 use crate::error::StorageError;
 
 /// Maximum number of removed pins of a cache whose newest generations are recorded by name. This
@@ -33,8 +33,8 @@ const COLUMNS: &str = "select cache.name, pin.name, generation, hash_part, path.
 /// # Errors
 ///
 /// Any [`StorageError`].
-pub fn add(database: &Sqlite, new: &NewPin) -> Result<Pinned, StorageError> {
-    database.write(|transaction| {
+pub fn add(database: &Database, new: &NewPin) -> Result<Pinned, StorageError> {
+    database.write_raw(|transaction| {
         let now = database.now();
         let found: Option<(i64, i64, String)> = transaction
             .query_row(
@@ -103,8 +103,8 @@ pub fn add(database: &Sqlite, new: &NewPin) -> Result<Pinned, StorageError> {
 /// # Errors
 ///
 /// Any [`StorageError`].
-pub fn all(database: &Sqlite) -> Result<Vec<Pin>, StorageError> {
-    database.read(|connection| {
+pub fn all(database: &Database) -> Result<Vec<Pin>, StorageError> {
+    database.read_raw(|connection| {
         let query = format!("{COLUMNS} order by cache.name, pin.name, generation desc");
         select(connection, &query, [])
     })
@@ -117,13 +117,13 @@ pub fn all(database: &Sqlite) -> Result<Vec<Pin>, StorageError> {
 ///
 /// Any [`StorageError`].
 pub fn generations(
-    database: &Sqlite,
+    database: &Database,
     cache: CacheId,
     name: &PinName,
     below: i64,
     count_max: u32,
 ) -> Result<Vec<Pin>, StorageError> {
-    database.read(|connection| {
+    database.read_raw(|connection| {
         let query = format!(
             "{COLUMNS} where pin.cache_id = ?1 and pin.name = ?2 and generation < ?3 \
              and deletion = 0 and (expires_at is null or expires_at > ?4) \
@@ -142,13 +142,13 @@ pub fn generations(
 ///
 /// Any [`StorageError`].
 pub fn lineages(
-    database: &Sqlite,
+    database: &Database,
     cache: CacheId,
     name: &PinName,
     newest: i64,
     count_max: u32,
 ) -> Result<Vec<Version>, StorageError> {
-    database.read(|connection| {
+    database.read_raw(|connection| {
         let mut statement = connection.prepare_cached(
             "select min(generation), lineage from pin where cache_id = ?1 and name = ?2 \
              and generation <= ?3 and (expires_at is null or expires_at > ?4) \
@@ -166,8 +166,8 @@ pub fn lineages(
 /// # Errors
 ///
 /// Any [`StorageError`].
-pub fn newest(database: &Sqlite, cache: CacheId) -> Result<Vec<Pin>, StorageError> {
-    database.read(|connection| {
+pub fn newest(database: &Database, cache: CacheId) -> Result<Vec<Pin>, StorageError> {
+    database.read_raw(|connection| {
         let query = format!(
             "{COLUMNS} where pin.cache_id = ?1 and deletion = 0 \
              and (expires_at is null or expires_at > ?2) and not exists \
@@ -187,10 +187,10 @@ pub fn newest(database: &Sqlite, cache: CacheId) -> Result<Vec<Pin>, StorageErro
 ///
 /// Any [`StorageError`].
 pub fn newest_generations(
-    database: &Sqlite,
+    database: &Database,
     cache: CacheId,
 ) -> Result<HashMap<String, i64>, StorageError> {
-    database.read(|connection| {
+    database.read_raw(|connection| {
         let mut statement = connection.prepare_cached(concat!(
             "select name, max(generation) from pin where cache_id = ?1 and ",
             is_shown!("?1"),
@@ -208,15 +208,15 @@ pub fn newest_generations(
 /// # Errors
 ///
 /// Any [`StorageError`].
-pub fn remove(database: &Sqlite, cache: &str, name: &str) -> Result<usize, StorageError> {
+pub fn remove(database: &Database, cache: &str, name: &str) -> Result<usize, StorageError> {
     let delete =
         "delete from pin where name = ?2 and cache_id = (select id from cache where name = ?1)";
     Ok(database.writer()?.execute(delete, params![cache, name])?)
 }
 
 /// Removes a pin, or one generation of it, for a client.
-pub(crate) fn unpin(database: &Sqlite, removal: &Unpin) -> Result<Unpinned, StorageError> {
-    database.write(|transaction| {
+pub(crate) fn unpin(database: &Database, removal: &Unpin) -> Result<Unpinned, StorageError> {
+    database.write_raw(|transaction| {
         let now = database.now();
         let is_permitted = |names: &Glob| removal.name.is_permitted(names);
         match tokens::permit(transaction, removal.token, now, is_permitted)? {
@@ -253,9 +253,9 @@ pub(crate) fn unpin(database: &Sqlite, removal: &Unpin) -> Result<Unpinned, Stor
 }
 
 /// Removes the generations that have expired. Returns their number.
-pub(crate) fn remove_expired(database: &Sqlite) -> Result<usize, StorageError> {
+pub(crate) fn remove_expired(database: &Database) -> Result<usize, StorageError> {
     let now = database.now();
-    database.write(|transaction| {
+    database.write_raw(|transaction| {
         let delete = "delete from pin where expires_at <= ?1";
         let count = transaction.execute(delete, [now])?;
         let mut caches = transaction.prepare("select distinct cache_id from removed_pin")?;
@@ -272,7 +272,7 @@ pub(crate) fn remove_expired(database: &Sqlite) -> Result<usize, StorageError> {
 /// Removes the expired generations of a pin. Returns the newest generation and the row number of
 /// its path, or `None` if no generation is left.
 fn newest_of(
-    transaction: &Transaction<'_>,
+    transaction: &Connection,
     cache: i64,
     name: &str,
     now: i64,
@@ -293,7 +293,7 @@ fn newest_of(
 /// Returns the next generation of a pin. The new generation has the lineage of the generation with
 /// the previous number; if there is none, a new lineage. The numbers of a pin without a recorded
 /// number begin after all numbers that [`limit_removed`] has forgotten.
-fn next(transaction: &Transaction<'_>, cache: i64, name: &str) -> Result<Version, StorageError> {
+fn next(transaction: &Connection, cache: i64, name: &str) -> Result<Version, StorageError> {
     Ok(transaction.query_row(
         "select number, coalesce((select lineage from pin where cache_id = ?1 and name = ?2 \
              and generation = number - 1), randomblob(16)) \
@@ -309,7 +309,7 @@ fn next(transaction: &Transaction<'_>, cache: i64, name: &str) -> Result<Version
 
 /// Returns whether a new generation would exceed the limit of the cache for clients. Generations
 /// that it replaces do not count.
-fn is_full(transaction: &Transaction<'_>, cache: i64, new: &NewPin) -> Result<bool, StorageError> {
+fn is_full(transaction: &Connection, cache: i64, new: &NewPin) -> Result<bool, StorageError> {
     let (all, own): (i64, i64) = transaction.query_row(
         "select count(*), coalesce(sum(name = ?2), 0) from pin where cache_id = ?1",
         params![cache, new.name.as_str()],
@@ -321,7 +321,7 @@ fn is_full(transaction: &Transaction<'_>, cache: i64, new: &NewPin) -> Result<bo
 
 /// Inserts a generation of a pin. If it exists, only its expiry changes.
 fn insert(
-    transaction: &Transaction<'_>,
+    transaction: &Connection,
     new: &NewPin,
     (cache, path, version): (i64, i64, Version),
     now: i64,
@@ -349,7 +349,7 @@ fn insert(
 
 /// Forgets which of the pins that were removed first had which number, if too many were removed.
 /// The highest of these numbers stays recorded without a name: no number is assigned again.
-fn limit_removed(transaction: &Transaction<'_>, cache: i64) -> Result<(), StorageError> {
+fn limit_removed(transaction: &Connection, cache: i64) -> Result<(), StorageError> {
     // The rows of pins that have generations stay: their number is limited by the number of pins.
     const FORGOTTEN: &str = "from removed_pin where cache_id = ?1 and name in \
          (select name from removed_pin where cache_id = ?1 and name <> '' \

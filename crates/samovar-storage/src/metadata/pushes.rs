@@ -1,11 +1,11 @@
 //! The pushes of clients, and the NARs and paths that they push.
 
-use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
+use rusqlite::{Connection, OptionalExtension as _, params};
 use samovar_nix::{NarHash, StorePath};
 use samovar_protocol::push::OpenLine;
 
 use super::rows::{is_shown, is_usable, nar_columns, nar_of, path_of, signed};
-use super::{CacheId, Client, Sqlite, StoredNar, USE_INTERVAL, tokens, uses};
+use super::{CacheId, Client, Database, StoredNar, USE_INTERVAL, tokens, uses};
 use crate::error::StorageError;
 
 /// Minimum age in seconds at which the time is renewed at which a NAR was sent.
@@ -39,13 +39,13 @@ pub struct PushLimits {
 /// Returns, for each of these paths in their order, what the client must send.
 /// Records a use of each path that exists, and revives it if it is condemned.
 pub(crate) fn needs(
-    database: &Sqlite,
+    database: &Database,
     cache: CacheId,
     client: Client,
     lines: &[OpenLine],
 ) -> Result<Vec<Need>, StorageError> {
     let now = database.now();
-    let found = database.read(|connection| {
+    let found = database.read_raw(|connection| {
         let lines = lines.iter();
         let needs = lines.map(|line| need(connection, cache, client, line, now));
         needs.collect::<Result<Vec<_>, _>>()
@@ -53,7 +53,7 @@ pub(crate) fn needs(
     if found.iter().all(Result::is_ok) {
         return Ok(found.into_iter().flatten().collect());
     }
-    database.write(|transaction| {
+    database.write_raw(|transaction| {
         let found = found.into_iter().zip(lines);
         let needs = found.map(|(need, line)| match need {
             Ok(need) => Ok(need),
@@ -67,30 +67,30 @@ pub(crate) fn needs(
 /// for each file. The collector may delete them until [`hold_nars`] is
 /// called.
 pub(crate) fn usable_nars(
-    database: &Sqlite,
+    database: &Database,
     cache: CacheId,
     client: Client,
     nar_hash: &NarHash,
 ) -> Result<Vec<StoredNar>, StorageError> {
-    database.read(|connection| nars(connection, cache, client, nar_hash, u32::MAX))
+    database.read_raw(|connection| nars(connection, cache, client, nar_hash, u32::MAX))
 }
 
 /// Records that a NAR was sent with this token now, and revives it, if the token has sent it
 /// before. `is_reader`: also if not. A recent record stays; a power cut may undo the change.
 pub(crate) fn renew_nar(
-    database: &Sqlite,
+    database: &Database,
     token: i64,
     nar: i64,
     is_reader: bool,
 ) -> Result<(), StorageError> {
     let now = database.now();
-    let sent_at = database.read(|connection| sent_at(connection, token, nar))?;
+    let sent_at = database.read_raw(|connection| sent_at(connection, token, nar))?;
     let is_due = match sent_at {
         Some(sent_at) => sent_at < now - RENEWAL_INTERVAL,
         None => is_reader,
     };
     if is_due {
-        database.write_lazily(|transaction| hold_nar(transaction, token, nar, now))?;
+        database.write_lazily_raw(|transaction| hold_nar(transaction, token, nar, now))?;
     }
     Ok(())
 }
@@ -102,11 +102,11 @@ pub(crate) fn renew_nar(
 ///
 /// [`StorageError::TokenInvalid`]. Other errors. Nothing is recorded then.
 pub(crate) fn hold_nars(
-    database: &Sqlite,
+    database: &Database,
     token: i64,
     ids: &[i64],
 ) -> Result<Vec<bool>, StorageError> {
-    database.write(|transaction| {
+    database.write_raw(|transaction| {
         tokens::check(transaction, token, database.now())?;
         let ids = ids.iter();
         let held = ids.map(|id| hold_nar(transaction, token, *id, database.now()));
@@ -117,12 +117,12 @@ pub(crate) fn hold_nars(
 /// Opens a push and returns its identifier: 32 hexadecimal digits. Returns `None` if the token
 /// has too many pushes.
 pub(crate) fn open(
-    database: &Sqlite,
+    database: &Database,
     cache: CacheId,
     token: i64,
     limits: &PushLimits,
 ) -> Result<Option<String>, StorageError> {
-    database.write(|transaction| {
+    database.write_raw(|transaction| {
         let now = database.now();
         let count: i64 = transaction
             .prepare_cached("select count(*) from push where token_id = ?1 and expires_at > ?2")?
@@ -143,30 +143,31 @@ pub(crate) fn open(
 
 /// Returns whether this push exists and belongs to the cache and the token. Defers its expiry.
 pub(crate) fn touch(
-    database: &Sqlite,
+    database: &Database,
     id: &str,
     cache: CacheId,
     token: i64,
     limits: &PushLimits,
 ) -> Result<bool, StorageError> {
     let now = database.now();
-    let expires_at = database.read(|connection| expires_at(connection, id, cache, token, now))?;
+    let expires_at =
+        database.read_raw(|connection| expires_at(connection, id, cache, token, now))?;
     match expires_at {
         None => Ok(false),
         Some(expires_at) if expires_at >= now.saturating_add(limits.lifetime) => Ok(true),
-        Some(_) => database.write(|transaction| defer(transaction, id, limits, now)),
+        Some(_) => database.write_raw(|transaction| defer(transaction, id, limits, now)),
     }
 }
 
 /// Ends a push of the cache and the token. Returns whether it existed.
 pub(crate) fn close(
-    database: &Sqlite,
+    database: &Database,
     id: &str,
     cache: CacheId,
     token: i64,
 ) -> Result<bool, StorageError> {
     // If a power cut undoes this, the push expires later.
-    database.write_lazily(|connection| {
+    database.write_lazily_raw(|connection| {
         let mut statement = connection
             .prepare_cached("delete from push where id = ?1 and cache_id = ?2 and token_id = ?3")?;
         Ok(statement.execute(params![id, cache.0, token])? > 0)
@@ -174,8 +175,8 @@ pub(crate) fn close(
 }
 
 /// Returns the identifiers of the pushes of a token. `None`: of all tokens.
-pub(crate) fn all(database: &Sqlite, token: Option<i64>) -> Result<Vec<String>, StorageError> {
-    database.read(|connection| {
+pub(crate) fn all(database: &Database, token: Option<i64>) -> Result<Vec<String>, StorageError> {
+    database.read_raw(|connection| {
         let mut statement =
             connection.prepare_cached("select id from push where ?1 is null or token_id = ?1")?;
         let rows = statement.query_map([token], |row| row.get(0))?;
@@ -188,7 +189,7 @@ pub(crate) fn all(database: &Sqlite, token: Option<i64>) -> Result<Vec<String>, 
 /// # Errors
 ///
 /// Any [`StorageError`].
-pub fn remove_expired(database: &Sqlite) -> Result<(), StorageError> {
+pub fn remove_expired(database: &Database) -> Result<(), StorageError> {
     let connection = &*database.writer()?;
     let now = database.now();
     connection.execute("delete from push where expires_at <= ?1", [now])?;
@@ -224,7 +225,7 @@ fn need(
 
 /// Returns what a client must send to push a path. If the path exists, records a use of it.
 fn need_and_record(
-    transaction: &Transaction<'_>,
+    transaction: &Connection,
     cache: CacheId,
     client: Client,
     line: &OpenLine,
@@ -316,7 +317,7 @@ fn sent_at(connection: &Connection, token: i64, nar: i64) -> Result<Option<i64>,
 /// Holds a NAR for a token as if it was sent now, and revives it. Returns whether the NAR exists.
 /// If the client has not sent the NAR, the client may use it only as long as it may read it.
 fn hold_nar(
-    transaction: &Transaction<'_>,
+    transaction: &Connection,
     token: i64,
     nar: i64,
     now: i64,

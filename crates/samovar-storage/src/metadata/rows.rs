@@ -1,6 +1,6 @@
 //! Reads the columns of rows.
 
-use rusqlite::{ErrorCode, Row};
+use rusqlite::Row;
 use samovar_nix::narinfo::Compression;
 use samovar_nix::{HashPart, NarHash, StorePath};
 
@@ -80,20 +80,4 @@ pub(super) fn unsigned(number: i64) -> Result<u64, StorageError> {
 pub(super) fn signed(number: u64) -> Result<i64, StorageError> {
     i64::try_from(number)
         .map_err(|_too_large| StorageError::Database(format!("{number} is too large")))
-}
-
-impl From<rusqlite::Error> for StorageError {
-    fn from(error: rusqlite::Error) -> Self {
-        match error.sqlite_error_code() {
-            Some(ErrorCode::DatabaseBusy) => Self::Busy,
-            Some(ErrorCode::DiskFull) => {
-                let full = std::io::ErrorKind::StorageFull.into();
-                Self::file("cannot write", "the database", full)
-            }
-            Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
-                Self::Damaged(error.to_string())
-            }
-            _ => Self::Database(error.to_string()),
-        }
-    }
 }

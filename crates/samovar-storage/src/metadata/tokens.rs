@@ -3,8 +3,9 @@
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use samovar_nix::Glob;
 
-use super::{SCHEMA, Sqlite};
+use super::Database;
 use crate::error::StorageError;
+use crate::sql::SCHEMA;
 use crate::token::{Rights, Token, TokenHash};
 
 /// Bit in the column `rights` of a token with a pattern in the column `names`: the right to push
@@ -19,7 +20,7 @@ const NAMES_SCHEMA: i64 = 6;
 /// # Errors
 ///
 /// Any [`StorageError`].
-pub fn add(database: &Sqlite, hash: &TokenHash, token: &NewToken) -> Result<i64, StorageError> {
+pub fn add(database: &Database, hash: &TokenHash, token: &NewToken) -> Result<i64, StorageError> {
     let connection = &*database.writer()?;
     let now = database.now();
     let rights = match token.rights {
@@ -53,17 +54,17 @@ pub fn add(database: &Sqlite, hash: &TokenHash, token: &NewToken) -> Result<i64,
 /// # Errors
 ///
 /// Any [`StorageError`].
-pub fn all(database: &Sqlite) -> Result<Vec<Token>, StorageError> {
-    database.read(|connection| all_in(connection, SCHEMA))
+pub fn all(database: &Database) -> Result<Vec<Token>, StorageError> {
+    database.read_raw(|connection| all_in(connection, SCHEMA))
 }
 
 /// Returns at most `count_max` tokens that are valid now, newest first, each with the hash of
 /// its text.
 pub(crate) fn valid(
-    database: &Sqlite,
+    database: &Database,
     count_max: usize,
 ) -> Result<Vec<(TokenHash, Token)>, StorageError> {
-    database.read(|connection| {
+    database.read_raw(|connection| {
         let now = database.now();
         let mut statement = connection.prepare_cached(&format!(
             "{} where revoked_at is null and (expires_at is null or expires_at > ?1) \
@@ -79,8 +80,8 @@ pub(crate) fn valid(
 }
 
 /// Returns the token whose text has this hash, or `None` if no token has it.
-pub(crate) fn find(database: &Sqlite, hash: &TokenHash) -> Result<Option<Token>, StorageError> {
-    database.read(|connection| {
+pub(crate) fn find(database: &Database, hash: &TokenHash) -> Result<Option<Token>, StorageError> {
+    database.read_raw(|connection| {
         let mut statement =
             connection.prepare_cached(&format!("{} where hash = ?1", select(SCHEMA)))?;
         Ok(statement.query_row([hash.0], token_of).optional()?)
@@ -92,8 +93,8 @@ pub(crate) fn find(database: &Sqlite, hash: &TokenHash) -> Result<Option<Token>,
 /// # Errors
 ///
 /// Any [`StorageError`].
-pub fn is_valid(database: &Sqlite, token: i64) -> Result<bool, StorageError> {
-    database.read(|connection| is_valid_in(connection, token, database.now()))
+pub fn is_valid(database: &Database, token: i64) -> Result<bool, StorageError> {
+    database.read_raw(|connection| is_valid_in(connection, token, database.now()))
 }
 
 /// Revokes all valid tokens with this name. Returns their number. After that, no upload with
@@ -102,7 +103,7 @@ pub fn is_valid(database: &Sqlite, token: i64) -> Result<bool, StorageError> {
 /// # Errors
 ///
 /// Any [`StorageError`].
-pub fn revoke(database: &Sqlite, name: &str) -> Result<usize, StorageError> {
+pub fn revoke(database: &Database, name: &str) -> Result<usize, StorageError> {
     let connection = &*database.writer()?;
     let now = database.now();
     let count = connection.execute(
@@ -235,9 +236,9 @@ mod tests {
     }
 
     /// Returns a database whose clock always returns 1.
-    fn database() -> (TempDir, Sqlite) {
+    fn database() -> (TempDir, Database) {
         let dir = tempfile::tempdir().unwrap();
-        let database = Sqlite::with_clock(&dir.path().join("db.sqlite"), || 1).unwrap();
+        let database = Database::with_clock(&dir.path().join("db.sqlite"), || 1).unwrap();
         (dir, database)
     }
 
@@ -290,12 +291,12 @@ mod tests {
             &new("read,push", Some("mr-*")),
         )
         .unwrap();
-        let bits = database.read(|connection| {
+        let bits = database.read_raw(|connection| {
             Ok(connection.query_row("select rights from token", [], |row| row.get(0))?)
         });
         let bits = bits.unwrap();
         assert_eq!(Rights::from_bits(bits).to_string(), "read");
-        let old = database.read(|connection| all_in(connection, NAMES_SCHEMA - 1));
+        let old = database.read_raw(|connection| all_in(connection, NAMES_SCHEMA - 1));
         let old = old.unwrap();
         assert_eq!(old[0].names, None);
     }
@@ -306,7 +307,7 @@ mod tests {
         let id = add(&database, &TokenHash([0; 32]), &new("push", Some("mr-*"))).unwrap();
         let permit = |id, now, name: &str| {
             let matches = |names: &Glob| names.matches(name);
-            let permit = database.read(|connection| permit(connection, id, now, matches));
+            let permit = database.read_raw(|connection| permit(connection, id, now, matches));
             permit.unwrap()
         };
         assert_eq!(permit(id, 9, "mr-1"), Permit::Granted);

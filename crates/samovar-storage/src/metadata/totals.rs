@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension as _};
 
-use super::Sqlite;
+use super::Database;
 use super::rows::unsigned;
 use crate::error::StorageError;
 
@@ -53,8 +53,8 @@ pub struct CacheTotals {
 
 /// Returns the time at which the collector's last complete run ended, in seconds since 1970.
 /// `None`: no run was complete yet.
-pub(crate) fn collected_at(database: &Sqlite) -> Result<Option<i64>, StorageError> {
-    database.read(collected_at_in)
+pub(crate) fn collected_at(database: &Database) -> Result<Option<i64>, StorageError> {
+    database.read_raw(collected_at_in)
 }
 
 /// Returns the totals of the database from one snapshot. Scans the table of NARs.
@@ -62,8 +62,8 @@ pub(crate) fn collected_at(database: &Sqlite) -> Result<Option<i64>, StorageErro
 /// # Errors
 ///
 /// Any [`StorageError`].
-pub fn read(database: &Sqlite) -> Result<Totals, StorageError> {
-    database.read(|connection| {
+pub fn read(database: &Database) -> Result<Totals, StorageError> {
+    database.read_raw(|connection| {
         // All queries read the same snapshot.
         let transaction = connection.unchecked_transaction()?;
         let mut totals = transaction
@@ -121,7 +121,7 @@ pub fn read(database: &Sqlite) -> Result<Totals, StorageError> {
 }
 
 /// Records the present time as the end of the collector's last complete run.
-pub(crate) fn set_collected(database: &Sqlite) -> Result<(), StorageError> {
+pub(crate) fn set_collected(database: &Database) -> Result<(), StorageError> {
     let connection = &*database.writer()?;
     let now = database.now();
     connection.execute(

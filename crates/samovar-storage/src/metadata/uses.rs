@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use rusqlite::{Connection, params};
 
-use super::{CacheId, Sqlite};
+use super::{CacheId, Database};
 use crate::error::StorageError;
 
 /// Time that must have passed since the last recorded use of a path until another use is recorded,
@@ -21,9 +21,9 @@ pub struct Uses {
 }
 
 /// Records that paths were used now, and revives those that are condemned.
-pub(crate) fn record(database: &Sqlite, uses: &Uses) -> Result<(), StorageError> {
+pub(crate) fn record(database: &Database, uses: &Uses) -> Result<(), StorageError> {
     // If a power cut undoes this, it also undoes later deletions.
-    database.write_lazily(|transaction| {
+    database.write_lazily_raw(|transaction| {
         let now = database.now();
         for id in &uses.paths {
             record_path(transaction, *id, now)?;

@@ -11,7 +11,7 @@ use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::time::Instant;
 
 use crate::error::StorageError;
-use crate::metadata::{Sqlite, backup};
+use crate::metadata::{Database, backup};
 use crate::objects::Directory;
 use crate::storage::Storage;
 use crate::storage::counters::locked;
@@ -103,7 +103,11 @@ pub fn write(storage: &Storage) -> Result<(), StorageError> {
 
 /// Returns whether a backup has a token, a pin or a path of another cache that the database lacks.
 /// Of a backup that is damaged, only the part before the damage counts.
-fn lacks_lines_of(metadata: &Sqlite, objects: &Directory, key: &str) -> Result<bool, StorageError> {
+fn lacks_lines_of(
+    metadata: &Database,
+    objects: &Directory,
+    key: &str,
+) -> Result<bool, StorageError> {
     let Some(file) = objects.read(key)? else {
         return Ok(false);
     };
@@ -169,7 +173,7 @@ pub fn narinfos(storage: &Storage) -> Result<Vec<(String, String)>, StorageError
 /// Reads the newest backup that can be read. Returns `None` if there is no backup. A power cut or a
 /// full disk may have damaged the newest file, while the older ones are intact.
 pub(crate) fn newest(
-    metadata: &Sqlite,
+    metadata: &Database,
     objects: &Directory,
 ) -> Result<Option<Backup>, StorageError> {
     let mut unreadable = Vec::new();
@@ -191,7 +195,7 @@ pub(crate) fn newest(
     }
 }
 
-fn read(metadata: &Sqlite, objects: &Directory, key: &str) -> Result<Vec<String>, StorageError> {
+fn read(metadata: &Database, objects: &Directory, key: &str) -> Result<Vec<String>, StorageError> {
     let failed = |error| StorageError::file("cannot read", key, error);
     let missing = || failed(io::ErrorKind::NotFound.into());
     let file = objects.read(key)?.ok_or_else(missing)?;

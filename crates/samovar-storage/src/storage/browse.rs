@@ -9,7 +9,7 @@ use samovar_nix::{HashPart, StorePath};
 
 use crate::error::StorageError;
 use crate::metadata::{
-    CLOSURE_COUNT_MAX, CacheId, ClosureSize, Details, Named, Pin, Sqlite, StoredPath, nars,
+    CLOSURE_COUNT_MAX, CacheId, ClosureSize, Database, Details, Named, Pin, StoredPath, nars,
     overview, paths, pins,
 };
 use crate::storage::cache::{Hides, StoredCache};
@@ -48,7 +48,7 @@ pub fn details(stored: &StoredCache, hash_part: HashPart) -> Result<Option<Detai
 /// Returns the size of the part of a closure that can be reached without a hidden path, or
 /// `None` if it has more than [`CLOSURE_COUNT_MAX`] paths.
 fn shown_closure(
-    metadata: &Sqlite,
+    metadata: &Database,
     cache: CacheId,
     path: &StoredPath,
     hides: &dyn Fn(&StoredPath) -> bool,

@@ -13,7 +13,7 @@ use samovar_protocol::names::FileName;
 
 use crate::error::StorageError;
 use crate::metadata::{
-    CacheId, Client, SizeLimit, Sqlite, StoredNar, StoredPath, limits, nars, pushes, tokens,
+    CacheId, Client, Database, SizeLimit, StoredNar, StoredPath, limits, nars, pushes, tokens,
 };
 use crate::receive::{Admitted, PutError, Refusal, Wait};
 use crate::storage::Storage;
@@ -71,7 +71,7 @@ impl StoredCache {
 
     /// Returns the database of the storage.
     #[must_use]
-    pub fn metadata(&self) -> &Sqlite {
+    pub fn metadata(&self) -> &Database {
         &self.storage.metadata
     }
 

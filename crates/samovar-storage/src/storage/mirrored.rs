@@ -11,7 +11,7 @@ use samovar_nix::HashPart;
 
 use crate::error::StorageError;
 use crate::layout::{LOGS, log_prefix, narinfo_key};
-use crate::metadata::{CacheId, Sqlite, caches, extras, paths};
+use crate::metadata::{CacheId, Database, caches, extras, paths};
 use crate::mirror::Render;
 use crate::objects::{Directory, list_if_any};
 use crate::storage::{Storage, StoredCache};
@@ -71,7 +71,7 @@ pub(crate) fn resume(storage: &Storage) {
 /// mirrored before; an import of the directory would add its paths to the new one.
 ///
 /// If the process is killed, the next call completes the work.
-fn change(metadata: &Sqlite, objects: &Directory, cache: CacheId) -> Result<(), StorageError> {
+fn change(metadata: &Database, objects: &Directory, cache: CacheId) -> Result<(), StorageError> {
     let mirrored = caches::mirrored(metadata)?;
     let mirrored = mirrored.map(|mirrored| mirrored.id);
     if let Some(before) = mirrored.filter(|before| *before != cache) {

@@ -39,7 +39,7 @@ use crate::gc::plausible::Jumps;
 use crate::gc::{Retentions, Rules};
 use crate::layout::{CACHE_INFO, DATABASE, LOCK, STORE_ID};
 use crate::metadata::{
-    CacheId, CacheSummary, Clock, NewPath, Published, Sqlite, Uses, caches, check, paths,
+    CacheId, CacheSummary, Clock, Database, NewPath, Published, Uses, caches, check, paths,
 };
 use crate::mirror;
 use crate::objects::Directory;
@@ -75,7 +75,7 @@ const LOCK_INTERVAL: Duration = Duration::from_millis(100);
 pub struct Storage {
     pub(crate) root: PathBuf,
     pub(crate) objects: Directory,
-    pub(crate) metadata: Sqlite,
+    pub(crate) metadata: Database,
     pub(crate) store_dir: StoreDir,
     pub(crate) limits: Limits,
     pub(crate) admission: Admission,
@@ -163,7 +163,7 @@ impl Storage {
         rules: Rules,
         clock: Clock,
     ) -> Result<Arc<Self>, StorageError> {
-        let opened = Sqlite::with_clock(&root.join(DATABASE), clock)
+        let opened = Database::with_clock(&root.join(DATABASE), clock)
             .and_then(|metadata| Ok((metadata, Directory::open(root)?)));
         let (metadata, directory) = opened.map_err(|error| root::explain(root, error))?;
         check::small_tables(&metadata)?;
@@ -459,9 +459,9 @@ pub fn is_in_use(root: &Path) -> Result<bool, StorageError> {
 /// # Errors
 ///
 /// Any [`StorageError`].
-pub fn open_database(root: &Path) -> Result<Sqlite, StorageError> {
+pub fn open_database(root: &Path) -> Result<Database, StorageError> {
     root::prepare(root)?;
-    Sqlite::open(&root.join(DATABASE)).map_err(|error| root::explain(root, error))
+    Database::open(&root.join(DATABASE)).map_err(|error| root::explain(root, error))
 }
 
 /// Waits until the old process has ended, then takes the lock and loads the index.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use samovar_protocol::names::FileName;
 
 use crate::error::StorageError;
-use crate::metadata::{NewNar, OWN_LEN, Sqlite, nars, tokens};
+use crate::metadata::{Database, NewNar, OWN_LEN, nars, tokens};
 use crate::objects::{NewObject, Placed};
 use crate::receive::PutError;
 use crate::receive::Refusal;
@@ -134,7 +134,7 @@ pub(crate) fn receive(
 }
 
 /// Refuses an upload whose token was revoked or has expired since the upload began.
-fn check_token(metadata: &Sqlite, token: &Token) -> Result<(), PutError> {
+fn check_token(metadata: &Database, token: &Token) -> Result<(), PutError> {
     match tokens::is_valid(metadata, token.id)? {
         true => Ok(()),
         false => Err(Refusal::TokenInvalid.into()),
@@ -167,7 +167,7 @@ fn commit(
 /// is not garbage, because a deletion of its earlier object may still be in progress. Also returns
 /// whether the file is stored and not lost.
 pub(crate) fn object_key(
-    metadata: &Sqlite,
+    metadata: &Database,
     name: &FileName,
 ) -> Result<(String, bool), StorageError> {
     if let Some((key, is_lost)) = nars::object_key(metadata, name.file_hash())? {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::error::StorageError;
-use crate::metadata::{Sqlite, Totals, totals};
+use crate::metadata::{Database, Totals, totals};
 use crate::objects::{Directory, Space};
 use crate::storage::Storage;
 use crate::storage::counters::{CollectorStatistics, Counters, locked};
@@ -81,7 +81,7 @@ impl Statistics {
 /// Any [`StorageError`]. The previous totals stay.
 pub(super) fn read_totals(
     counters: &Counters,
-    metadata: &Sqlite,
+    metadata: &Database,
     objects: &Directory,
 ) -> Result<(), StorageError> {
     if !counters.are_totals_wanted.swap(false, Ordering::Relaxed) {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
 
 use crate::error::StorageError;
-use crate::metadata::{Sqlite, tokens};
+use crate::metadata::{Database, tokens};
 use crate::token::{Token, TokenHash};
 
 /// Maximum number of tokens that are remembered as valid.
@@ -17,7 +17,7 @@ pub(crate) struct SeenTokens(RwLock<HashMap<TokenHash, Token>>);
 
 impl SeenTokens {
     /// Reads the valid tokens, so that the first request with each of them is known to have one.
-    pub(super) fn read(&self, metadata: &Sqlite) -> Result<(), StorageError> {
+    pub(super) fn read(&self, metadata: &Database) -> Result<(), StorageError> {
         let tokens = tokens::valid(metadata, COUNT_MAX)?;
         // If there may be more, those that are used are remembered.
         if tokens.len() < COUNT_MAX {

@@ -16,7 +16,7 @@ use std::process::{Child, Command, Stdio};
 
 use samovar_nix::nixbase32;
 use samovar_storage::DATABASE;
-use samovar_storage::metadata::{NewToken, Sqlite, tokens};
+use samovar_storage::metadata::{Database, NewToken, tokens};
 use samovar_storage::token::{Rights, TokenHash};
 use sha2::{Digest as _, Sha256};
 use testkit::eventually;
@@ -129,7 +129,7 @@ impl Site {
     /// Adds a token that has expired. Returns it.
     pub(crate) fn expired_token(&self) -> &'static str {
         let token = "smv1_expired";
-        let database = Sqlite::open(&self.storage().join(DATABASE)).unwrap();
+        let database = Database::open(&self.storage().join(DATABASE)).unwrap();
         let row = NewToken {
             name: "expired".to_owned(),
             cache: None,

@@ -1,0 +1,179 @@
+//! [`Connection`] and [`Transaction`]: run statements.
+
+use std::cell::RefCell;
+use std::ops::{ControlFlow, Deref};
+
+use super::change::Change;
+use super::row::Row;
+use super::sqlite;
+use super::value::Value;
+use crate::error::StorageError;
+
+/// The SQL of an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    Sqlite,
+    Postgres,
+}
+
+/// A connection to the database that the caller has for some statements.
+///
+/// Statements are prepared once for each connection and text, so a text should not contain values.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Connection<'c> {
+    Sqlite(&'c rusqlite::Connection),
+}
+
+/// Called with each row of a result.
+pub(super) type Visit<'v> = dyn FnMut(&Row<'_>) -> Result<ControlFlow<()>, StorageError> + 'v;
+
+impl<'c> Connection<'c> {
+    /// For statements that were not converted yet.
+    pub(crate) const fn raw(&self) -> &'c rusqlite::Connection {
+        match self {
+            Self::Sqlite(connection) => connection,
+        }
+    }
+
+    /// Returns the SQL that the engine understands.
+    pub(crate) const fn dialect(&self) -> Dialect {
+        match self {
+            Self::Sqlite(_) => Dialect::Sqlite,
+        }
+    }
+
+    /// Runs a statement that returns no rows. Returns the number of rows that it has changed.
+    pub(crate) fn execute(&self, sql: &str, params: &[Value<'_>]) -> Result<u64, StorageError> {
+        match self {
+            Self::Sqlite(connection) => sqlite::execute(connection, sql, params),
+        }
+    }
+
+    /// Runs a query, and calls a function with each row until it breaks. Has some of the rows in
+    /// memory at a time, however many there are. The function may run other statements.
+    pub(crate) fn each(
+        &self,
+        sql: &str,
+        params: &[Value<'_>],
+        mut visit: impl FnMut(&Row<'_>) -> Result<ControlFlow<()>, StorageError>,
+    ) -> Result<(), StorageError> {
+        match self {
+            Self::Sqlite(connection) => sqlite::each(connection, sql, params, &mut visit),
+        }
+    }
+
+    /// Runs a query, and returns what a function has made of each row.
+    pub(crate) fn rows<T>(
+        &self,
+        sql: &str,
+        params: &[Value<'_>],
+        mut row: impl FnMut(&Row<'_>) -> Result<T, StorageError>,
+    ) -> Result<Vec<T>, StorageError> {
+        let mut rows = Vec::new();
+        self.all(sql, params, &mut |found| {
+            rows.push(row(found)?);
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(rows)
+    }
+
+    /// Runs a query, and returns what a function has made of the first row. `None`: there is none.
+    pub(crate) fn optional<T>(
+        &self,
+        sql: &str,
+        params: &[Value<'_>],
+        row: impl FnOnce(&Row<'_>) -> Result<T, StorageError>,
+    ) -> Result<Option<T>, StorageError> {
+        let (mut row, mut first) = (Some(row), None);
+        self.all(sql, params, &mut |found| {
+            first = row.take().map(|row| row(found)).transpose()?;
+            Ok(ControlFlow::Break(()))
+        })?;
+        Ok(first)
+    }
+
+    /// Runs a query that always has a row, and returns what a function has made of the first one.
+    pub(crate) fn row<T>(
+        &self,
+        sql: &str,
+        params: &[Value<'_>],
+        row: impl FnOnce(&Row<'_>) -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
+        let found = self.optional(sql, params, row)?;
+        found.ok_or_else(|| StorageError::Database(format!("no row is the result of: {sql}")))
+    }
+
+    /// Calls a function whose statements all see one snapshot, in which nothing is written.
+    pub(crate) fn snapshot<T>(
+        &self,
+        statements: impl FnOnce(&Self) -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
+        match self {
+            Self::Sqlite(connection) => {
+                let _rolled_back = connection.unchecked_transaction()?;
+                statements(self)
+            }
+        }
+    }
+
+    /// Runs a query, and calls a function with each row until it breaks. Unlike with
+    /// [`each`](Self::each), an engine may have all rows in memory.
+    fn all(
+        &self,
+        sql: &str,
+        params: &[Value<'_>],
+        visit: &mut Visit<'_>,
+    ) -> Result<(), StorageError> {
+        match self {
+            Self::Sqlite(connection) => sqlite::each(connection, sql, params, visit),
+        }
+    }
+}
+
+/// A transaction that writes. No other one is in progress.
+#[derive(Debug)]
+pub(crate) struct Transaction<'c> {
+    connection: Connection<'c>,
+    changes: RefCell<Vec<Change>>,
+}
+
+impl<'c> Transaction<'c> {
+    pub(super) fn new(connection: Connection<'c>) -> Self {
+        Self {
+            connection,
+            changes: RefCell::default(),
+        }
+    }
+
+    /// Notes a change that the other nodes must learn before the writer returns.
+    pub(crate) fn note(&self, change: Change) {
+        if self.dialect() != Dialect::Sqlite {
+            self.changes.borrow_mut().push(change);
+        }
+    }
+
+    /// Runs statements, and undoes them with the changes that they have noted if they return
+    /// `false`.
+    pub(crate) fn attempt<T>(
+        &self,
+        statements: impl FnOnce() -> Result<(T, bool), StorageError>,
+    ) -> Result<T, StorageError> {
+        let noted_count = self.changes.borrow().len();
+        self.execute("savepoint attempt", &[])?;
+        let (outcome, succeeds) = statements()?;
+        if !succeeds {
+            self.execute("rollback to attempt", &[])?;
+            self.changes.borrow_mut().truncate(noted_count);
+        }
+        self.execute("release attempt", &[])?;
+        Ok(outcome)
+    }
+}
+
+impl<'c> Deref for Transaction<'c> {
+    type Target = Connection<'c>;
+
+    fn deref(&self) -> &Connection<'c> {
+        &self.connection
+    }
+}

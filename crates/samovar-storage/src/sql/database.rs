@@ -1,0 +1,217 @@
+//! [`Database`]: the metadata of a storage.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::connection::{Connection, Transaction};
+use super::sqlite::Sqlite;
+use super::value::params;
+use crate::error::StorageError;
+use crate::token;
+use crate::waiting::{PATIENCE, Waits};
+
+/// Function that returns the present time, in seconds since 1970.
+pub type Clock = fn() -> i64;
+
+/// The metadata of a storage.
+#[derive(Debug)]
+pub struct Database {
+    engine: Engine,
+}
+
+#[derive(Debug)]
+enum Engine {
+    /// A file.
+    Sqlite(Sqlite),
+}
+
+/// What has happened to a commit once it returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Flush {
+    /// It is on the disk.
+    AtCommit,
+    /// A power cut may undo it until the next transaction is committed.
+    Later,
+}
+
+impl Database {
+    /// Opens the database in a file. Creates it if it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::Database`], or [`StorageError::SchemaTooNew`] if a newer version wrote the
+    /// database.
+    pub fn open(path: &Path) -> Result<Self, StorageError> {
+        Self::with_clock(path, token::now)
+    }
+
+    /// Opens the database in a file with a clock other than the system's.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::Database`], or [`StorageError::SchemaTooNew`] if a newer version wrote the
+    /// database.
+    pub fn with_clock(path: &Path, clock: Clock) -> Result<Self, StorageError> {
+        Ok(Self::of_sqlite(Sqlite::with_clock(path, clock)?))
+    }
+
+    /// Opens the database in a file, which has this or an older schema, for diagnosis, and changes
+    /// nothing. Only functions that read may be called, and for an older schema only those that
+    /// work with it. Also returns the schema version.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::Database`], or [`StorageError::SchemaTooNew`] if a newer version wrote the
+    /// database.
+    pub(crate) fn open_to_inspect(path: &Path) -> Result<(Self, i64), StorageError> {
+        let (sqlite, schema) = Sqlite::open_to_inspect(path)?;
+        Ok((Self::of_sqlite(sqlite), schema))
+    }
+
+    const fn of_sqlite(sqlite: Sqlite) -> Self {
+        Self {
+            engine: Engine::Sqlite(sqlite),
+        }
+    }
+
+    /// Returns how callers wait for this database.
+    pub(crate) const fn waits(&self) -> &Waits {
+        match &self.engine {
+            Engine::Sqlite(sqlite) => sqlite.waits(),
+        }
+    }
+
+    /// Returns the present time by the clock of the database, in seconds since 1970.
+    #[must_use]
+    pub fn now(&self) -> i64 {
+        match &self.engine {
+            Engine::Sqlite(sqlite) => sqlite.now(),
+        }
+    }
+
+    /// Checks that the database is still the file that was opened. Each other function checks that,
+    /// too: queries before they run, and transactions before they return. A database that is not a
+    /// file passes.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::Gone`] if the file was moved or replaced.
+    pub(crate) fn check_file(&self) -> Result<(), StorageError> {
+        match &self.engine {
+            Engine::Sqlite(sqlite) => sqlite.check_file(),
+        }
+    }
+
+    /// Returns the identifier of the storage, which was generated with the database.
+    pub(crate) fn store_id(&self) -> Result<String, StorageError> {
+        let query = "select value from meta where key = 'store-id'";
+        self.read(|connection| connection.row(query, &[], |row| row.get(0)))
+    }
+
+    /// Sets the identifier of the storage to the identifier in its directory, for a database that
+    /// replaces a lost one.
+    pub(crate) fn set_store_id(&self, id: &str) -> Result<(), StorageError> {
+        let update = "update meta set value = ?1 where key = 'store-id'";
+        self.write(|transaction| transaction.execute(update, params![id]))?;
+        Ok(())
+    }
+
+    /// Runs a query on one of the pool's connections. Its statements see what was committed before
+    /// they run: a query of several statements that must agree runs them in a
+    /// [`snapshot`](Connection::snapshot).
+    pub(crate) fn read<T>(
+        &self,
+        query: impl FnOnce(&Connection<'_>) -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
+        match &self.engine {
+            Engine::Sqlite(sqlite) => sqlite.read(|raw| query(&Connection::Sqlite(raw))),
+        }
+    }
+
+    /// Runs statements in one transaction, and commits it unless they fail.
+    ///
+    /// An engine on another machine calls `statements` again if it was lost meanwhile and has not
+    /// committed the transaction. So what they change besides the database, they can change again.
+    pub(crate) fn write<T>(
+        &self,
+        statements: impl FnMut(&Transaction<'_>) -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
+        self.write_within(PATIENCE, statements)
+    }
+
+    /// Like [`write`](Self::write), but does not flush the disk: a power cut may undo the
+    /// transaction until the next one is written.
+    pub(crate) fn write_lazily<T>(
+        &self,
+        statements: impl FnMut(&Transaction<'_>) -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
+        self.transact(PATIENCE, Flush::Later, statements)
+    }
+
+    /// Like [`write`](Self::write), but waits at most `patience` for other writers.
+    pub(crate) fn write_within<T>(
+        &self,
+        patience: Duration,
+        statements: impl FnMut(&Transaction<'_>) -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
+        self.transact(patience, Flush::AtCommit, statements)
+    }
+
+    fn transact<T>(
+        &self,
+        patience: Duration,
+        flush: Flush,
+        mut statements: impl FnMut(&Transaction<'_>) -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
+        match &self.engine {
+            Engine::Sqlite(sqlite) => sqlite.transact(patience, flush, |raw| {
+                statements(&Transaction::new(Connection::Sqlite(raw)))
+            }),
+        }
+    }
+
+    // The following functions are for statements that were not converted yet.
+
+    pub(crate) fn writer(&self) -> Result<super::sqlite::Taken<'_>, StorageError> {
+        match &self.engine {
+            Engine::Sqlite(sqlite) => sqlite.writer(),
+        }
+    }
+
+    pub(crate) fn read_raw<T>(
+        &self,
+        query: impl FnOnce(&rusqlite::Connection) -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
+        self.read(|connection| query(connection.raw()))
+    }
+
+    pub(crate) fn write_raw<T>(
+        &self,
+        statements: impl FnOnce(&rusqlite::Connection) -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
+        self.write_within_raw(PATIENCE, statements)
+    }
+
+    pub(crate) fn write_lazily_raw<T>(
+        &self,
+        statements: impl FnOnce(&rusqlite::Connection) -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
+        let mut statements = Some(statements);
+        self.write_lazily(|transaction| {
+            let statements = statements.take().ok_or(StorageError::Busy)?;
+            statements(transaction.raw())
+        })
+    }
+
+    pub(crate) fn write_within_raw<T>(
+        &self,
+        patience: Duration,
+        statements: impl FnOnce(&rusqlite::Connection) -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
+        let mut statements = Some(statements);
+        self.write_within(patience, |transaction| {
+            let statements = statements.take().ok_or(StorageError::Busy)?;
+            statements(transaction.raw())
+        })
+    }
+}
