@@ -16,6 +16,8 @@
 //! | [`nar`] | file trees in memory, and their NARs |
 //! | [`content`] | generated contents of files |
 //! | [`small_files`](mod@small_files) | a generated tree of forty thousand small files |
+//! | [`nginx`] | nginx in front of servers |
+//! | [`s3`] | an S3 engine |
 //! | [`nix`] | Nix's programs without the configuration of this machine, and the sample store |
 //! | `postgres` | a PostgreSQL server for one test, with the feature of that name |
 //! | [`sqlite`] | SQL in another process, which waits for locks, or keeps them to test locking |
@@ -41,12 +43,14 @@ pub mod http1;
 pub mod http2;
 pub mod limit;
 pub mod nar;
+pub mod nginx;
 pub mod nix;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod process;
 pub mod procfs;
 pub mod random;
+pub mod s3;
 pub mod small_files;
 pub mod sqlite;
 pub mod wait;

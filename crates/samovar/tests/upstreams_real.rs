@@ -18,6 +18,7 @@ use support::{samovar, secret_file, user};
 use support_upstreams::{Act, Client, FileCache, Relay, Upstream, build, field};
 use testkit::eventually;
 use testkit::http1::Connection;
+use testkit::nginx::Nginx;
 use testkit::nix::{Nix, OwnStore, hash_part, key_pair, local, sample, sample_list, sample_root};
 use testkit::process::Process;
 
@@ -28,31 +29,16 @@ static CACHE: LazyLock<FileCache> = LazyLock::new(|| FileCache::new("xz"));
 static PLAIN: LazyLock<FileCache> = LazyLock::new(|| FileCache::new("none"));
 
 /// Starts nginx on a directory; `None` if it is not installed.
-fn nginx(root: &Path, folder: &Path) -> Option<(Process, String)> {
-    let program = Path::new("/usr/sbin/nginx");
-    if !program.exists() {
+fn nginx(root: &Path) -> Option<Nginx> {
+    let nginx = Nginx::start(&format!(
+        "gzip on; gzip_types text/plain; gzip_min_length 1;\n\
+         server {{ listen 127.0.0.1:@port@; root {}; }}",
+        root.display()
+    ));
+    if nginx.is_none() {
         eprintln!("NOT TESTED: nginx as an upstream; it is not installed");
-        return None;
     }
-    let port = testkit::free_port();
-    let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-        .map(|name| format!("{name}_temp_path {};\n", folder.join(name).display()));
-    let config = folder.join("nginx.conf");
-    let text = format!(
-        "daemon off; master_process off; pid {pid}; error_log stderr;\nevents {{}}\nhttp {{\n{}\
-         access_log {log};\ngzip on; gzip_types text/plain; gzip_min_length 1;\n\
-         server {{ listen 127.0.0.1:{port}; root {root}; }} }}\n",
-        temporary.concat(),
-        pid = folder.join("pid").display(),
-        log = folder.join("access").display(),
-        root = root.display(),
-    );
-    fs::write(&config, text).unwrap();
-    let mut command = Command::new(program);
-    let process = Process::spawn(command.arg("-c").arg(&config).arg("-p").arg(folder));
-    let address = SocketAddr::from(([127, 0, 0, 1], port));
-    eventually("nginx answers", || Connection::try_connect(address).is_ok());
-    Some((process, format!("http://{address}")))
+    nginx
 }
 
 /// Lets a client of each generation of Nix build with the server as its only substituter.
@@ -72,13 +58,12 @@ fn all_clients_build_nothing(relay: &Relay, key: &str) {
 
 #[test]
 fn static_files_behind_nginx_are_passed_on_to_all_generations() {
-    let folder = tempfile::tempdir().unwrap();
-    let Some((_nginx, url)) = nginx(&CACHE.root(), folder.path()) else {
+    let Some(nginx) = nginx(&CACHE.root()) else {
         return;
     };
-    let relay = Relay::start(&url, &CACHE.public_key);
+    let relay = Relay::start(&nginx.url(), &CACHE.public_key);
     all_clients_build_nothing(&relay, &CACHE.public_key);
-    let log = || fs::read_to_string(folder.path().join("access")).unwrap();
+    let log = || nginx.log();
     let count = |part: &str| log().lines().filter(|line| line.contains(part)).count();
     for path in [&CACHE.top, &CACHE.low] {
         assert_eq!(
