@@ -179,6 +179,38 @@ in
         example = "600 GiB";
         description = "Total size above which uploads are refused.";
       };
+
+      bucket.url = mkOption {
+        type = types.nullOr types.str;
+        default = null;
+        example = "s3://nix-cache?region=eu-central-1";
+        description = ''
+          Bucket for the files of uploads; they are in `/var/lib/samovar/storage` if null. With a
+          bucket, that directory has temporary files and the disk cache.
+        '';
+      };
+
+      bucket.credentialsFile = mkOption {
+        type = types.nullOr types.str;
+        default = null;
+        description = "File with the access key of the bucket: two lines, the ID and the secret; a credential.";
+      };
+
+      database.url = mkOption {
+        type = types.nullOr types.str;
+        default = null;
+        example = "postgresql://samovar@db.example.org/samovar?sslmode=verify-full";
+        description = ''
+          PostgreSQL database that several servers with one bucket share; needs `bucket.url`. The
+          configuration is world-readable: pass a password by `passwordFile`.
+        '';
+      };
+
+      database.passwordFile = mkOption {
+        type = types.nullOr types.str;
+        default = null;
+        description = "File with the password for the database; a credential.";
+      };
     };
 
     settings = mkOption {
@@ -229,6 +261,14 @@ in
             retentionRules = [ ];
             retentionSize = null;
             quota = null;
+            bucket = {
+              url = null;
+              credentialsFile = null;
+            };
+            database = {
+              url = null;
+              passwordFile = null;
+            };
           };
         message = "services.samovar.uploads: set enable as well, or remove the other options";
       }
@@ -288,6 +328,20 @@ in
       })
       (mkIf (cfg.uploads.enable && cfg.uploads.quota != null) {
         settings.uploads.quota = cfg.uploads.quota;
+      })
+      (mkIf (cfg.uploads.enable && cfg.uploads.bucket.url != null) {
+        settings.bucket.url = cfg.uploads.bucket.url;
+      })
+      (mkIf (cfg.uploads.enable && cfg.uploads.bucket.credentialsFile != null) {
+        credentials.bucket = cfg.uploads.bucket.credentialsFile;
+        settings.bucket.credentials-file = "credential:bucket";
+      })
+      (mkIf (cfg.uploads.enable && cfg.uploads.database.url != null) {
+        settings.database.url = cfg.uploads.database.url;
+      })
+      (mkIf (cfg.uploads.enable && cfg.uploads.database.passwordFile != null) {
+        credentials.database = cfg.uploads.database.passwordFile;
+        settings.database.password-file = "credential:database";
       })
     ];
 

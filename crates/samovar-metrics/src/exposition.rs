@@ -12,6 +12,7 @@ use crate::meter::Sums;
 use crate::overview::with_hits;
 use crate::process::{Process, thread_times};
 use crate::registry::{Metrics, MetricsConfig};
+use crate::remote;
 use crate::sampled::totals_of;
 use crate::status::{CacheStatus, ScrubStatus};
 use crate::storage;
@@ -92,6 +93,7 @@ samovar_top_missing_requests gauge Estimated requests for the missing paths requ
     the start.
 ",
     storage::families!(),
+    remote::families!(),
     upstream::families!()
 );
 

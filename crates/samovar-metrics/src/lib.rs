@@ -29,6 +29,7 @@ mod overview;
 mod probe;
 mod process;
 mod registry;
+mod remote;
 mod routed;
 mod sampled;
 mod sampler;
@@ -45,6 +46,7 @@ pub use event::{Event, Observer, ServedCache, Unleased, Uploader};
 pub use event_count::EventCount;
 pub use probe::{Monitored, SiteStatus};
 pub use registry::{Metrics, MetricsConfig};
+pub use remote::{BucketRequests, BucketStatus, DatabaseStatus, DiskCacheStatus, Transactions};
 pub use routed::Routed;
 pub use sampler::Sampler;
 pub use status::{

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::event_count::EventCount;
+use crate::remote::{self, BucketStatus, DatabaseStatus};
 use crate::text::Text;
 
 /// The metric families, one line each: name, type and help.
@@ -65,6 +66,10 @@ pub struct StorageStatus {
     pub disk_len: Option<u64>,
     /// Runs of the garbage collector for uploaded paths.
     pub collector: CollectorStatus,
+    /// The bucket with the files; `None` if they are in the directory.
+    pub bucket: Option<BucketStatus>,
+    /// The database server; `None` if the database is in the directory.
+    pub database: Option<DatabaseStatus>,
 }
 
 /// Counters of uploads since the start.
@@ -218,6 +223,12 @@ pub(crate) fn expose(text: &mut Text, storage: &StorageStatus) {
         text.put("samovar_storage_disk_bytes", all);
     }
     collector(text, &storage.collector);
+    if let Some(bucket) = &storage.bucket {
+        remote::expose_bucket(text, bucket);
+    }
+    if let Some(database) = &storage.database {
+        remote::expose_database(text, database);
+    }
 }
 
 fn uploads(text: &mut Text, uploads: &UploadStatus) {

@@ -49,7 +49,7 @@ fn entry(spec: &OptionSpec) -> String {
         Kind::Size(min, max) => format!("size from {min} to {max} bytes"),
         Kind::Time => "time".to_owned(),
         Kind::TimeWithin(min, max) => format!("time from {} to {}", time(min), time(max)),
-        Kind::Url => "URL".to_owned(),
+        Kind::Url | Kind::UrlOf(_) => "URL".to_owned(),
         Kind::Urls => "list of URLs".to_owned(),
         Kind::Switch => "switch".to_owned(),
         Kind::Word(words) => format!("`{}`", words.join("` or `")),

@@ -22,6 +22,7 @@ const PIECE_LEN: usize = 256 << 10;
 
 /// Returns the configured storage directory. Fails if none is configured.
 pub(crate) fn directory(config: &Configuration) -> anyhow::Result<PathBuf> {
+    config.check_storage()?;
     let none = "no storage is configured: name its directory with --storage, or use --config";
     let directory = config.storage.clone();
     directory.ok_or_else(|| Failed::Usage.because(anyhow!(none)))

@@ -1,7 +1,9 @@
 //! The part of the status page about the storage for uploads.
 
 use maud::{Markup, html};
-use samovar_metrics::{CollectorStatus, StorageStatus, StoredCacheStatus};
+use samovar_metrics::{
+    BucketStatus, CollectorStatus, DatabaseStatus, StorageStatus, StoredCacheStatus,
+};
 
 use super::status::seconds;
 use super::text::{Count, Date, Size};
@@ -13,6 +15,8 @@ pub(super) fn section(storage: &StorageStatus) -> Markup {
             h2 id="uploads" { "Uploads" }
             dl.table-of-facts {
                 div { dt { "Storage" } dd { code { (storage.directory) } (disk(storage)) } }
+                @if let Some(bucket) = &storage.bucket { (of_bucket(bucket)) }
+                @if let Some(database) = &storage.database { (of_database(database)) }
                 (uploads(storage))
                 (totals(storage))
                 div { dt { "Collector" } dd { (collector(&storage.collector)) } }
@@ -28,6 +32,51 @@ fn disk(storage: &StorageStatus) -> Markup {
             ", " (Size(free).brief()) " of " (Size(all).brief()) " free"
         }
     }
+}
+
+fn of_bucket(bucket: &BucketStatus) -> Markup {
+    let failed: u64 = bucket.requests.iter().map(|one| one.failed_count).sum();
+    let cache = &bucket.cache;
+    html! {
+        div { dt { "Bucket" } dd {
+            code { (bucket.url) } ", " (state(bucket.down.as_deref())) ", "
+            (Count(bucket.running_count)) " of " (Count(bucket.running_count_max))
+            " requests in progress; since the start "
+            (Size(bucket.sent_len).brief()) " sent, " (Size(bucket.received_len).brief())
+            " received, " (Count(bucket.retry_count)) " repeated" (failures(failed))
+        } }
+        div { dt { "Disk cache" } dd {
+            (Size(cache.len).brief()) " of " (Size(cache.len_max).brief()) " in "
+            (Count(cache.file_count).of("file")) "; since the start "
+            (Count(cache.hit_count)) " hits, " (Count(cache.miss_count)) " misses"
+        } }
+    }
+}
+
+fn of_database(database: &DatabaseStatus) -> Markup {
+    html! {
+        div { dt { "Database" } dd {
+            code { (database.url) } ", " (state(database.down.as_deref())) ", "
+            (Count(database.connection_count).of("connection")) "; since the start "
+            (Count(database.reads.committed_count)) " reads, "
+            (Count(database.writes.committed_count)) " writes"
+            (failures(database.reads.failed_count + database.writes.failed_count))
+        } }
+    }
+}
+
+/// Says whether a bucket or a database answers. `down`: the reason if it does not.
+fn state(down: Option<&str>) -> Markup {
+    html! {
+        @match down {
+            Some(reason) => { strong { "not available: " (reason) } },
+            None => "available",
+        }
+    }
+}
+
+fn failures(count: u64) -> Markup {
+    html! { @if count > 0 { ", " strong { (Count(count)) " failed" } } }
 }
 
 fn uploads(storage: &StorageStatus) -> Markup {

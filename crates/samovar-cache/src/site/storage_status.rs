@@ -36,6 +36,8 @@ pub(super) fn status(storage: &Storage, caches: &Caches) -> StorageStatus {
         disk_free_len: statistics.space.map(|space| space.free),
         disk_len: statistics.space.map(|space| space.total),
         collector: collector(statistics),
+        bucket: None,
+        database: None,
     }
 }
 

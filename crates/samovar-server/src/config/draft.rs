@@ -8,6 +8,7 @@ use samovar_upstream::settings::UpstreamSettings;
 
 use super::error::ConfigError;
 use super::kinds::{CertificateFiles, ClientAuthority};
+use super::storage::{self, BucketDraft, DatabaseDraft};
 use super::{CacheSettings, Configuration, Pages, Tls, Value};
 use crate::listener::ListenSpec;
 
@@ -20,6 +21,9 @@ pub(super) struct ServerDraft {
     pub(super) key: Option<PathBuf>,
     pub(super) client_authorities: Option<PathBuf>,
     pub(super) client_required: bool,
+    pub(super) bucket: BucketDraft,
+    pub(super) database: DatabaseDraft,
+    pub(super) node: Option<String>,
 }
 
 /// The options of one cache that were read so far.
@@ -86,6 +90,10 @@ impl ServerDraft {
                 "tls.client-authorities",
             ));
         }
+        self.config.bucket = self.bucket.finish()?;
+        self.config.database = self.database.finish()?;
+        self.config.node = self.node;
+        storage::check(&self.config)?;
         let first = match (self.certificate, self.key) {
             (Some(certificate), Some(key)) => Some(CertificateFiles {
                 certificate,

@@ -14,6 +14,7 @@ mod read;
 mod remarks;
 mod rules;
 mod settings;
+mod storage;
 mod toml;
 mod unit;
 mod upstreams;
@@ -38,6 +39,7 @@ pub use nearest::nearest;
 pub use options::{Kind, OptionSpec, Scope, VARIABLE_PREFIX};
 pub use read::{read, show};
 pub use settings::{Setting, Settings};
+pub use storage::{BucketSettings, DatabaseSettings};
 pub use toml::Value;
 pub use unit::{size, time};
 
@@ -104,8 +106,17 @@ pub struct Configuration {
     pub state_directory: Option<PathBuf>,
     /// Rate of background verification, bytes per second; `None`: no background verification.
     pub scrub_rate: Option<NonZeroU64>,
-    /// Directory for uploaded paths; `None`: uploads are refused.
+    /// Directory for uploaded paths; `None`: uploads are refused. With a bucket, it has temporary
+    /// files and the disk cache.
     pub storage: Option<PathBuf>,
+    /// Bucket with the files of uploaded paths; `None`: they are in [`Self::storage`], which is
+    /// set if the bucket is.
+    pub bucket: Option<BucketSettings>,
+    /// PostgreSQL database of uploaded paths; `None`: SQLite in [`Self::storage`]. The bucket is
+    /// set if the database is.
+    pub database: Option<DatabaseSettings>,
+    /// Name of this server among those that use the database; `None`: see [`Self::node_name`].
+    pub node: Option<String>,
     /// The upstreams, sorted by name. Names and URLs are different, the latter even without logins.
     pub upstreams: Vec<UpstreamSettings>,
     /// Memory for NARs of upstreams while they are passed on, bytes.
@@ -123,6 +134,13 @@ impl Configuration {
     pub(crate) fn worker_count(&self) -> usize {
         let given = self.workers.map(|count| usize::try_from(count.get()));
         given.map_or(8 * cores(), |count| count.unwrap_or(usize::MAX))
+    }
+
+    /// Returns the name of this server among those that use the database. Default: the name of the
+    /// machine.
+    #[must_use]
+    pub fn node_name(&self) -> String {
+        self.node.clone().unwrap_or_else(storage::machine_name)
     }
 }
 
@@ -195,6 +213,9 @@ impl Default for Configuration {
             store: None,
             nar_cache: None,
             storage: None,
+            bucket: None,
+            database: None,
+            node: None,
             // In a directory on a disk, so that it survives a restart of the machine.
             cache_directory: PathBuf::from("/var/tmp"),
             nar_cache_size: None,

@@ -42,7 +42,9 @@ pub fn read(
     let credential = |text: &str| path(text, &variable);
     let mut draft = ServerDraft::default();
     let find = |option: &str| settings.find(None, option);
-    set_all(options::server::OPTIONS, &mut draft, find, &credential)?;
+    for rows in [options::server::OPTIONS, options::storage::OPTIONS] {
+        set_all(rows, &mut draft, find, &credential)?;
+    }
     let mut config = draft.finish()?;
     if let (Some(store), Some((_, setting))) = (&mut config.store, settings.find(None, "store")) {
         *store = resolve_store(store, &setting.origin);
@@ -122,7 +124,7 @@ pub(super) fn set_all<'a, D>(
 /// Creates the error for an invalid value of an option of this type.
 fn of_kind(kind: Kind, name: String, setting: &Setting, expected: String) -> ConfigError {
     match kind {
-        Kind::Url | Kind::Urls => invalid_url(name, setting, expected),
+        Kind::Url | Kind::UrlOf(_) | Kind::Urls => invalid_url(name, setting, expected),
         _ => invalid(name, setting, expected),
     }
 }
@@ -299,7 +301,9 @@ fn path(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<PathBuf
 pub(super) fn invalid_url(option: String, setting: &Setting, expected: String) -> ConfigError {
     let mut error = invalid(option, setting, expected);
     if let ConfigError::Value { found, .. } = &mut error
-        && found.contains('@')
+        && ["@", "password", "secret"]
+            .iter()
+            .any(|sign| found.contains(sign))
     {
         *found = "a value that is not shown, because it may contain a login".to_owned();
     }

@@ -412,6 +412,7 @@ fn open_storage(
     let Some(directory) = &config.storage else {
         return Ok(None);
     };
+    config.check_storage()?;
     let failed = || format!("cannot use the storage {directory:?}");
     refuse_root(directory, &config.names).with_context(failed)?;
     let is_new = RootKind::of(directory).with_context(failed)? == RootKind::New;

@@ -16,6 +16,8 @@ fn every_option_with_a_path_accepts_a_credential() {
     for name in &names {
         writeln!(file, "{name} = \"credential:{name}\"").unwrap();
     }
+    // Some need these options.
+    file += "bucket.url = \"s3://bucket\"\ndatabase.url = \"postgresql://host/samovar\"\n";
     let table = "[upstreams.nixos]\nurl = \"https://cache.nixos.org\"\n";
     writeln!(file, "{table}netrc-file = \"credential:netrc-file\"").unwrap();
     let settings = settings(&file).unwrap();

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use samovar_client::push::spool::{self, FAILED};
-use samovar_metrics::{StorageStatus, StoredCacheStatus};
+use samovar_metrics::{BucketStatus, DatabaseStatus, StorageStatus, StoredCacheStatus};
 use serde_json::{Value, json};
 
 use super::{plain, time};
@@ -17,10 +17,17 @@ pub(super) fn storage(out: &mut String, storage: &StorageStatus, now_ms: u64) ->
     if let (Some(free), Some(all)) = (storage.disk_free_len, storage.disk_len) {
         write!(out, ", {} of {} free", human(free), human(all))?;
     }
+    writeln!(out)?;
+    if let Some(of) = &storage.bucket {
+        bucket(out, of)?;
+    }
+    if let Some(of) = &storage.database {
+        database(out, of)?;
+    }
     let uploads = &storage.uploads;
     writeln!(
         out,
-        "\n  {} in progress, {} waiting, {} waiting for a commit, {} received",
+        "  {} in progress, {} waiting, {} waiting for a commit, {} received",
         uploads.running_count,
         uploads.waiting_count,
         counted(uploads.queued_path_count, "path"),
@@ -71,6 +78,60 @@ pub(super) fn storage(out: &mut String, storage: &StorageStatus, now_ms: u64) ->
     match collector.failure_count {
         0 => writeln!(out),
         count => writeln!(out, ", {count} FAILED"),
+    }
+}
+
+fn bucket(out: &mut String, bucket: &BucketStatus) -> std::fmt::Result {
+    let failed: u64 = bucket.requests.iter().map(|one| one.failed_count).sum();
+    let cache = &bucket.cache;
+    writeln!(
+        out,
+        "  bucket {}: {}, {} of {} requests in progress, {} sent, {} received, {} repeated{}",
+        plain(&bucket.url),
+        state(bucket.down.as_deref()),
+        bucket.running_count,
+        bucket.running_count_max,
+        human(bucket.sent_len),
+        human(bucket.received_len),
+        bucket.retry_count,
+        failures(failed)
+    )?;
+    writeln!(
+        out,
+        "  disk cache: {} of {} in {}, {} hits, {} misses",
+        human(cache.len),
+        human(cache.len_max),
+        counted(cache.file_count, "file"),
+        cache.hit_count,
+        cache.miss_count
+    )
+}
+
+fn database(out: &mut String, database: &DatabaseStatus) -> std::fmt::Result {
+    writeln!(
+        out,
+        "  database {}: {}, {}, {} reads, {} writes{}",
+        plain(&database.url),
+        state(database.down.as_deref()),
+        counted(database.connection_count, "connection"),
+        database.reads.committed_count,
+        database.writes.committed_count,
+        failures(database.reads.failed_count + database.writes.failed_count)
+    )
+}
+
+/// Says whether a bucket or a database answers. `down`: the reason if it does not.
+fn state(down: Option<&str>) -> String {
+    match down {
+        Some(reason) => format!("NOT AVAILABLE: {}", plain(reason)),
+        None => "available".to_owned(),
+    }
+}
+
+fn failures(count: u64) -> String {
+    match count {
+        0 => String::new(),
+        count => format!(", {count} FAILED"),
     }
 }
 

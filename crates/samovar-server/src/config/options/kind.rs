@@ -29,7 +29,9 @@ pub enum Kind {
     List,
     /// URL of a cache, which may contain a login.
     Url,
-    /// List of such URLs, which are given as those of [`List`](Self::List).
+    /// URL of another kind, which may contain a login; described by its beginning.
+    UrlOf(&'static str),
+    /// List of URLs of caches, which are given as those of [`List`](Self::List).
     Urls,
     /// List of tables. In the environment and on the command line it is written as in the file.
     Tables,
@@ -58,7 +60,7 @@ impl Kind {
                 Ok(count) => Value::Count(count),
                 Err(_) => Value::Text(text.to_owned()),
             }),
-            Self::Text | Self::Path | Self::Word(_) | Self::Url => {
+            Self::Text | Self::Path | Self::Word(_) | Self::Url | Self::UrlOf(_) => {
                 Some(Value::Text(text.to_owned()))
             }
         }
@@ -74,7 +76,7 @@ impl Kind {
             Self::Count(..) => "NUMBER".to_owned(),
             Self::Size(..) => "BYTES".to_owned(),
             Self::Time | Self::TimeWithin(..) => "TIME".to_owned(),
-            Self::Url | Self::Urls => "URL".to_owned(),
+            Self::Url | Self::UrlOf(_) | Self::Urls => "URL".to_owned(),
             Self::Tables => "TOML".to_owned(),
         }
     }
@@ -98,6 +100,7 @@ impl Kind {
             Self::Switch => "true or false".to_owned(),
             Self::Word(words) => words.join(" or "),
             Self::Url => value::UPSTREAM_URL.to_owned(),
+            Self::UrlOf(beginning) => beginning.to_owned(),
             Self::Urls => "a list of URLs; a table of upstreams is called upstreams".to_owned(),
             Self::List => "a list of texts".to_owned(),
             Self::Tables => "a list of tables".to_owned(),

@@ -1,12 +1,14 @@
 //! Declares all options in one table: name, type, bounds, default, description and setter.
 //!
 //! The configuration file, the environment, the command line, `--help` and the reference of the
-//! book are derived from it. `server.rs` declares the options of the process, `cache.rs` the
-//! options of a cache, `upstream.rs` the options of an upstream cache.
+//! book are derived from it. `server.rs` declares the options of the process, `storage.rs` those of
+//! its bucket and database, `cache.rs` the options of a cache, `upstream.rs` the options of an
+//! upstream cache.
 
 pub(super) mod cache;
 mod kind;
 pub(super) mod server;
+pub(super) mod storage;
 pub(super) mod upstream;
 
 use std::path::PathBuf;
@@ -129,7 +131,10 @@ const HEADINGS: [(&str, &[&str]); 11] = [
     ),
     ("Keys and signatures", &["secret-key-files", "signing"]),
     ("Access", &["access"]),
-    ("Uploads", &["storage", "uploads"]),
+    (
+        "Uploads",
+        &["storage", "bucket", "database", "node", "uploads"],
+    ),
     (
         "Upstreams",
         &[
@@ -184,6 +189,9 @@ pub(super) enum Set<D> {
     /// List whose elements have a syntax of their own; description and setter as above.
     Each(&'static str, fn(&mut D, &[Value]) -> Option<()>),
     Url(fn(&mut D, String)),
+    /// URL of another kind, which may contain a login: a description of its beginning, and a setter
+    /// that returns a description of valid values if the URL is invalid.
+    UrlOf(&'static str, fn(&mut D, String) -> Result<(), String>),
     Urls(fn(&mut D, Vec<String>)),
     Rules(fn(&mut D, Vec<Rule>)),
     Certificates(fn(&mut D, Vec<CertificateFiles>)),
@@ -206,6 +214,7 @@ impl<D> Set<D> {
             Self::Word(words, _) => Kind::Word(words),
             Self::Paths(_) | Self::Texts(_) | Self::Each(..) => Kind::List,
             Self::Url(_) => Kind::Url,
+            Self::UrlOf(expected, _) => Kind::UrlOf(expected),
             Self::Urls(_) => Kind::Urls,
             Self::Rules(_) | Self::Certificates(_) => Kind::Tables,
         }
@@ -271,6 +280,7 @@ impl<D> Set<D> {
                 set(draft, values).ok_or_else(|| (*expected).to_owned())?;
             }
             Self::Url(set) => set(draft, value::upstream_url(text()?)?),
+            Self::UrlOf(_, set) => set(draft, text()?.to_owned())?,
             Self::Urls(set) => {
                 let texts = texts(value).ok_or_else(expected)?;
                 let urls = texts.iter().map(|text| value::upstream_url(text));
@@ -394,7 +404,8 @@ impl OptionSpec {
 
     /// Returns all options. Options of different scopes may have the same name.
     pub(super) fn declared() -> impl Iterator<Item = &'static Self> + Clone {
-        let of_server = server::OPTIONS.iter().map(|row| &row.spec);
+        let of_server = server::OPTIONS.iter().chain(storage::OPTIONS);
+        let of_server = of_server.map(|row| &row.spec);
         let of_caches = cache::OPTIONS.iter().map(|row| &row.spec);
         let of_upstreams = upstream::OPTIONS.iter().map(|row| &row.spec);
         of_server.chain(of_caches).chain(of_upstreams)
@@ -549,6 +560,7 @@ mod tests {
     #[test]
     fn the_first_word_is_the_default() {
         check_first_words(server::OPTIONS);
+        check_first_words(storage::OPTIONS);
         check_first_words(cache::OPTIONS);
         check_first_words(upstream::OPTIONS);
     }
