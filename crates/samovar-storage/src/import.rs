@@ -15,6 +15,7 @@ use samovar_protocol::names::FileName;
 use crate::error::StorageError;
 use crate::gc::Rules;
 use crate::layout::{DATABASE, STORE_ID};
+use crate::location::Location;
 use crate::metadata::{Database, NewNar, NewToken, backup, caches, check, nars, paths, tokens};
 use crate::receive::PutError;
 use crate::regular::open_regular;
@@ -102,8 +103,11 @@ fn create_database(root: &Path) -> Result<(), StorageError> {
 /// # Errors
 ///
 /// Any [`StorageError`].
-pub fn open_for_rebuild(root: &Path, store_dir: &StoreDir) -> Result<Arc<Storage>, StorageError> {
-    Storage::of_prepared(root, store_dir, Rules::default(), token::now)
+pub fn open_for_rebuild(
+    location: impl Into<Location>,
+    store_dir: &StoreDir,
+) -> Result<Arc<Storage>, StorageError> {
+    Storage::of_prepared(&location.into(), store_dir, Rules::default(), token::now)
 }
 
 /// Returns the name of the cache whose narinfos are also written into the directory. If the

@@ -1,64 +1,32 @@
-//! [`Directory`]: the files of a storage, which are called objects.
+//! [`Objects`]: the files of a storage, which are called objects.
 //!
 //! The key of an object is a relative path such as `nar/<hash>.nar.zst`. This crate makes keys from
 //! parsed values only, never from unchecked text of a client.
 //!
 //! # Durability
 //!
-//! When `NewObject::publish` returns, the object survives a power cut: the file is written to
-//! `.samovar/tmp/`, renamed to its key, and synced, as is the key's directory. The files of an
-//! `ObjectGroup` are synced together. A file that is not synced yet never replaces another one.
-//! After an error of `fsync`, the call is never repeated for the same file: the kernel may have
-//! dropped the pages that it failed to write, and a second call would succeed without them.
+//! When `NewObject::publish` returns, the object survives a power cut. In a directory, the file is
+//! written to `.samovar/tmp/`, renamed to its key, and synced, as is the key's directory. The files
+//! of an `ObjectGroup` are synced together. A file that is not synced yet never replaces another
+//! one. After an error of `fsync`, the call is never repeated for the same file: the kernel may
+//! have dropped the pages that it failed to write, and a second call would succeed without them.
 
+mod directory;
 mod files;
+mod opened;
 
 use std::fs::{self, File};
-use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
-
-use tempfile::NamedTempFile;
 
 use crate::disk::Disk;
 use crate::error::StorageError;
-use crate::layout::{PART_PREFIX, TMP};
-use crate::regular::open_regular;
-use crate::reserve;
+use crate::location::Location;
 
-use self::files::sync_names;
+pub use self::directory::Directory;
+pub(crate) use self::directory::{create_directory, identity};
 pub(crate) use self::files::{NewObject, ObjectGroup};
-
-/// Maximum length of a file that a power cut leaves either empty or complete, in bytes. A longer
-/// file of the mirror is synced before it gets its name.
-const PAGE_LEN: usize = 4096;
-
-/// File with the ID of the boot in which the storage was opened last.
-const BOOT_ID: &str = ".samovar/boot-id";
-
-/// Like [`Directory::list`], but the prefix may name a directory that does not exist.
-pub(crate) fn list_if_any(
-    objects: &Directory,
-    prefix: &str,
-    visit: &mut dyn FnMut(&str) -> Result<(), StorageError>,
-) -> Result<(), StorageError> {
-    match objects.list(prefix, visit) {
-        Err(StorageError::File { error, .. }) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        outcome => outcome,
-    }
-}
-
-/// Returns inode and time of birth of a file or a directory. Device numbers differ from mount to
-/// mount.
-pub(crate) fn identity(path: &Path) -> io::Result<String> {
-    let metadata = fs::metadata(path)?;
-    let born = metadata.created().ok();
-    let born = born.and_then(|born| born.duration_since(UNIX_EPOCH).ok());
-    let born = born.map_or(0, |born| born.as_nanos());
-    Ok(format!("{} {born}", metadata.ino()))
-}
+pub use self::opened::{NarFile, NarReader, Ready};
 
 /// Free space and size of a disk, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,127 +66,70 @@ impl Drop for Placed {
     }
 }
 
-/// Stores objects as files in a directory.
-#[derive(Debug)]
-pub struct Directory {
-    root: PathBuf,
-    /// Notices if the disk of the directory hangs.
-    disk: Arc<Disk>,
+/// The object with the file of a NAR.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NarObject<'a> {
+    /// Key of the object.
+    pub(crate) key: &'a str,
+    /// Length of the file, in bytes.
+    pub(crate) len: u64,
 }
 
-impl Directory {
-    /// Opens the directory. Creates the directory and its subdirectories if they do not exist.
+/// Function that receives the key of an object.
+type Visit<'a> = &'a mut dyn FnMut(&str) -> Result<(), StorageError>;
+
+/// Function that receives the key and the state of an object.
+type VisitState<'a> = &'a mut dyn FnMut(&str, ObjectState) -> Result<(), StorageError>;
+
+/// The objects of a storage.
+#[derive(Debug)]
+pub enum Objects {
+    /// They are files in a directory.
+    Directory(Directory),
+}
+
+impl Objects {
+    /// Opens the objects of a storage. Creates their directories if they do not exist.
     ///
     /// # Errors
     ///
     /// [`StorageError::File`] if an operation on the file system fails.
-    pub fn open(root: &Path) -> Result<Self, StorageError> {
-        for dir in [TMP, "nar", "log", "realisations", "build-trace-v2"] {
-            create_directory(&root.join(dir))
-                .map_err(|error| StorageError::file("cannot create", dir, error))?;
+    pub fn open(location: &Location) -> Result<Self, StorageError> {
+        Ok(Self::Directory(Directory::open(location.directory())?))
+    }
+
+    /// Returns the objects of a directory that exists, to read them.
+    pub(crate) fn existing(root: &Path) -> Self {
+        Self::Directory(Directory::existing(root))
+    }
+
+    /// Sets what notices if the disk of the directory hangs.
+    #[must_use]
+    pub(crate) fn on(self, disk: &Arc<Disk>) -> Self {
+        match self {
+            Self::Directory(directory) => Self::Directory(directory.on(disk)),
         }
-        // Make the names of the database and of directories durable: a killed process may not have
-        // synced them.
-        for dir in [".samovar", "."] {
-            sync_directory(&root.join(dir))
-                .map_err(|error| StorageError::file("cannot sync", dir, error))?;
+    }
+
+    /// Returns the directory with the objects, or `None` if they are elsewhere.
+    pub(crate) fn directory(&self) -> Option<&Directory> {
+        match self {
+            Self::Directory(directory) => Some(directory),
         }
-        Ok(Self::existing(root))
     }
 
     /// Starts a new object, which is invisible until [`NewObject::publish`].
     pub(crate) fn create(&self) -> Result<NewObject, StorageError> {
-        let file = reserve::check_room(&self.root)
-            .and_then(|()| self.disk.write(|| self.temporary()))
-            .map_err(|error| StorageError::file("cannot create a file in", TMP, error))?;
-        Ok(NewObject::new(file, self.root.clone(), &self.disk))
-    }
-
-    /// Opens an object for reading. Returns `None` if it does not exist.
-    ///
-    /// # Errors
-    ///
-    /// [`StorageError::File`] if an operation on the file system fails.
-    pub fn read(&self, key: &str) -> Result<Option<File>, StorageError> {
-        match open_regular(&self.root.join(key)) {
-            Ok(file) => Ok(Some(file)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(StorageError::file("cannot open", key, error)),
+        match self {
+            Self::Directory(directory) => directory.create(),
         }
     }
 
-    /// Returns the state of an object, or `None` if it does not exist.
-    pub(crate) fn state(&self, key: &str) -> Result<Option<ObjectState>, StorageError> {
-        match fs::metadata(self.root.join(key)) {
-            Ok(metadata) => Ok(Some(ObjectState {
-                len: metadata.len(),
-                modified_at: metadata.mtime(),
-                version: (metadata.ino(), metadata.mtime_nsec()),
-            })),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(StorageError::file("cannot read", key, error)),
-        }
-    }
-
-    /// Calls `visit` with the key of each object directly below a prefix. The prefix is empty or
-    /// ends in a slash.
-    ///
-    /// # Errors
-    ///
-    /// [`StorageError::File`] if the directory cannot be listed, and any error of `visit`.
-    pub(crate) fn list(
-        &self,
-        prefix: &str,
-        visit: &mut dyn FnMut(&str) -> Result<(), StorageError>,
-    ) -> Result<(), StorageError> {
-        let failed = |error| StorageError::file("cannot list", prefix, error);
-        for entry in fs::read_dir(self.root.join(prefix)).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            // Keys are UTF-8, so files with other names are not objects.
-            if let Some(name) = entry.file_name().to_str()
-                && !entry.file_type().map_err(failed)?.is_dir()
-            {
-                visit(&format!("{prefix}{name}"))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns the keys of the directories whose keys begin with `prefix`, which is that of an
-    /// existing directory followed by the beginning of a name.
-    pub(crate) fn directories(&self, prefix: &str) -> Result<Vec<String>, StorageError> {
-        let failed = |error| StorageError::file("cannot list", prefix, error);
-        let (parent, start) = prefix.rsplit_once('/').unwrap_or(("", prefix));
-        let mut keys = Vec::new();
-        for entry in fs::read_dir(self.root.join(parent)).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            if let Some(name) = entry.file_name().to_str()
-                && name.starts_with(start)
-                && entry.file_type().map_err(failed)?.is_dir()
-            {
-                keys.push(format!("{parent}/{name}"));
-            }
-        }
-        Ok(keys)
-    }
-
-    /// Returns a text that identifies a directory, also after a reboot, or `None` if it does not
-    /// exist.
-    pub(crate) fn identity(&self, key: &str) -> Result<Option<String>, StorageError> {
-        match identity(&self.root.join(key)) {
-            Ok(identity) => Ok(Some(identity)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(StorageError::file("cannot read", key, error)),
-        }
-    }
-
-    /// Removes a directory and its objects. Does nothing if it does not exist.
-    pub(crate) fn remove_directory(&self, key: &str) -> Result<(), StorageError> {
-        match fs::remove_dir_all(self.root.join(key)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(StorageError::file("cannot remove", key, error))
-            }
-            _ => Ok(()),
+    /// Starts a group of objects that become durable together. Call it before the first object of
+    /// the group is created.
+    pub(crate) fn start_group(&self) -> Result<ObjectGroup<'_>, StorageError> {
+        match self {
+            Self::Directory(directory) => directory.start_group(),
         }
     }
 
@@ -229,162 +140,140 @@ impl Directory {
     /// [`StorageError::File`] if an operation on the file system fails. Then none of the objects
     /// may be used: see the module's documentation.
     pub(crate) fn sync_names(&self, synced: &[&Placed]) -> Result<(), StorageError> {
-        self.disk.flush(|| sync_names(&self.root, synced))
+        match self {
+            Self::Directory(directory) => directory.sync_names(synced),
+        }
     }
 
-    /// Starts a group of objects that become durable together. Call it before the first object of
-    /// the group is created.
-    pub(crate) fn start_group(&self) -> Result<ObjectGroup<'_>, StorageError> {
-        let disk = File::open(&self.root)
-            .map_err(|error| StorageError::file("cannot open", ".", error))?;
-        Ok(ObjectGroup::new(&self.root, disk, &self.disk))
+    /// Opens an object for reading. Returns `None` if it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::File`] if an operation on the file system fails.
+    pub fn read(&self, key: &str) -> Result<Option<File>, StorageError> {
+        match self {
+            Self::Directory(directory) => directory.read(key),
+        }
     }
 
-    /// Durably makes an existing file an object without copying it. The file must be on the same
-    /// file system. Replaces an existing object with that key.
+    /// Opens the file of a NAR. Returns `None` if it is missing or has a wrong length.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::File`] if an operation on the file system fails.
+    pub(crate) fn open_nar(&self, nar: NarObject<'_>) -> Result<Option<NarFile>, StorageError> {
+        match self {
+            Self::Directory(directory) => {
+                let Some(file) = directory.read(nar.key)? else {
+                    return Ok(None);
+                };
+                let failed = |error| StorageError::file("cannot read", nar.key, error);
+                let is_whole = file.metadata().map_err(failed)?.len() == nar.len;
+                Ok(is_whole.then(|| NarFile::local(file, nar.len)))
+            }
+        }
+    }
+
+    /// Returns the state of an object, or `None` if it does not exist.
+    pub(crate) fn state(&self, key: &str) -> Result<Option<ObjectState>, StorageError> {
+        match self {
+            Self::Directory(directory) => directory.state(key),
+        }
+    }
+
+    /// Calls `visit` with the key of each object directly below a prefix. The prefix is empty or
+    /// ends in a slash; there may be no object below it.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::File`] if the objects cannot be listed, and any error of `visit`.
+    pub(crate) fn list(&self, prefix: &str, visit: Visit<'_>) -> Result<(), StorageError> {
+        match self {
+            Self::Directory(directory) => directory.list(prefix, visit),
+        }
+    }
+
+    /// Like [`list`](Self::list), and passes the state of each object, too.
+    pub(crate) fn list_states(
+        &self,
+        prefix: &str,
+        visit: VisitState<'_>,
+    ) -> Result<(), StorageError> {
+        match self {
+            Self::Directory(directory) => directory.list(prefix, &mut |key| {
+                // An object may have been removed meanwhile.
+                match directory.state(key)? {
+                    Some(state) => visit(key, state),
+                    None => Ok(()),
+                }
+            }),
+        }
+    }
+
+    /// Returns the groups of objects whose keys begin with `prefix`: each the part of the keys up
+    /// to the next slash. The prefix is that of a directory followed by the beginning of a name.
+    pub(crate) fn directories(&self, prefix: &str) -> Result<Vec<String>, StorageError> {
+        match self {
+            Self::Directory(directory) => directory.directories(prefix),
+        }
+    }
+
+    /// Removes all objects of a [directory](Self::directories). Does nothing if there are none.
+    pub(crate) fn remove_directory(&self, key: &str) -> Result<(), StorageError> {
+        match self {
+            Self::Directory(directory) => directory.remove_directory(key),
+        }
+    }
+
+    /// Durably makes an existing file an object. In a directory, the file is linked, so it must be
+    /// on the same file system. Replaces an existing object with that key.
     pub(crate) fn link(&self, file: &Path, key: &str) -> Result<(), StorageError> {
-        let failed = |error| StorageError::file("cannot link a file to", key, error);
-        open_regular(file)
-            .and_then(|file| file.sync_all())
-            .map_err(failed)?;
-        // Link to a temporary name, then rename: renaming replaces an existing file, linking does
-        // not.
-        let tmp = self.root.join(TMP);
-        let new = tempfile::Builder::new().make_in(tmp, |new| fs::hard_link(file, new));
-        let path = self.root.join(key);
-        let renamed = new.map_err(failed)?.persist(&path);
-        renamed.map_err(|error| failed(error.error))?;
-        sync_directory(path.parent().unwrap_or(&self.root)).map_err(failed)
+        match self {
+            Self::Directory(directory) => directory.link(file, key),
+        }
     }
 
-    /// Durably gives an object a second key, without copying it. Replaces an existing object with
-    /// that key.
-    pub(crate) fn add_key(&self, key: &str, new: &str) -> Result<(), StorageError> {
-        self.link(&self.root.join(key), new)
-    }
-
-    /// Creates the directory with this key if it does not exist.
-    pub(crate) fn create_directory(&self, key: &str) -> Result<(), StorageError> {
-        create_directory(&self.root.join(key))
-            .map_err(|error| StorageError::file("cannot create", key, error))
+    /// Durably gives an object another key. Replaces an existing object with that key.
+    pub(crate) fn rename(&self, key: &str, new: &str) -> Result<(), StorageError> {
+        match self {
+            Self::Directory(directory) => directory.rename(key, new),
+        }
     }
 
     /// Removes an object. It is no error if the object does not exist.
     pub(crate) fn remove(&self, key: &str) -> Result<(), StorageError> {
-        match fs::remove_file(self.root.join(key)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(StorageError::file("cannot remove", key, error))
-            }
-            _ => Ok(()),
+        match self {
+            Self::Directory(directory) => directory.remove(key),
         }
     }
 
-    /// Removes unpublished objects, except the parts of pushes in this boot. Meanwhile no process
-    /// may write an object.
+    /// Removes objects. It is no error if some do not exist.
+    pub(crate) fn remove_all(&self, keys: &[String]) -> Result<(), StorageError> {
+        match self {
+            Self::Directory(directory) => keys.iter().try_for_each(|key| directory.remove(key)),
+        }
+    }
+
+    /// Removes what unfinished uploads have left in the directory, except the parts of pushes in
+    /// this boot. Meanwhile no process may write an object.
     pub(crate) fn remove_unfinished(&self) -> Result<(), StorageError> {
-        let failed = |error| StorageError::file("cannot clean", TMP, error);
-        // Parts are not synced, so a power cut may have damaged the parts of an earlier boot.
-        let boot_id = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let file = self.root.join(BOOT_ID);
-        let is_same_boot =
-            !boot_id.is_empty() && fs::read(&file).is_ok_and(|known| known == boot_id);
-        for entry in fs::read_dir(self.root.join(TMP)).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            let key = format!("{TMP}/{}", entry.file_name().to_string_lossy());
-            // An older version stored parts as files without a directory.
-            match entry.file_type().map_err(failed)?.is_dir() {
-                true if is_same_boot && key.starts_with(PART_PREFIX) => {}
-                true => fs::remove_dir_all(entry.path()).map_err(failed)?,
-                false => fs::remove_file(entry.path()).map_err(failed)?,
-            }
+        match self {
+            Self::Directory(directory) => directory.remove_unfinished(),
         }
-        if !is_same_boot {
-            // Not synced either: without it, the parts are removed again.
-            let written = fs::write(file, boot_id);
-            written.map_err(|error| StorageError::file("cannot write", BOOT_ID, error))?;
-        }
-        Ok(())
     }
 
     /// Returns the free space and size of the disk, or `None` if its limit is unknown.
     pub(crate) fn space(&self) -> Result<Option<Space>, StorageError> {
-        let disk = rustix::fs::statvfs(&self.root);
-        let disk = disk.map_err(|error| StorageError::file("cannot read", ".", error.into()))?;
-        Ok(Some(Space {
-            free: disk.f_bavail.saturating_mul(disk.f_frsize),
-            total: disk.f_blocks.saturating_mul(disk.f_frsize),
-        }))
+        match self {
+            Self::Directory(directory) => directory.space(),
+        }
     }
 
     /// Writes a small object that can be rebuilt from the database. After a power cut it may be
     /// missing or empty, but never contains a part of the bytes.
     pub(crate) fn write_mirror(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError> {
-        self.disk.write(|| self.write_rebuildable(key, bytes))
-    }
-
-    fn write_rebuildable(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError> {
-        let failed = |error| StorageError::file("cannot write", key, error);
-        reserve::check_room(&self.root).map_err(failed)?;
-        let mut file = self.temporary().map_err(failed)?;
-        file.write_all(bytes).map_err(failed)?;
-        if bytes.len() > PAGE_LEN {
-            file.as_file().sync_data().map_err(failed)?;
-        }
-        let path = self.root.join(key);
-        if key.contains('/')
-            && let Some(parent) = path.parent()
-        {
-            fs::create_dir_all(parent).map_err(failed)?;
-        }
-        file.persist(path).map_err(|error| failed(error.error))?;
-        Ok(())
-    }
-
-    /// Returns a directory that exists, to read its objects.
-    pub(crate) fn existing(root: &Path) -> Self {
-        Self {
-            root: root.to_owned(),
-            disk: Arc::default(),
+        match self {
+            Self::Directory(directory) => directory.write_mirror(key, bytes),
         }
     }
-
-    /// Sets what notices if the disk of the directory hangs.
-    #[must_use]
-    pub(crate) fn on(mut self, disk: &Arc<Disk>) -> Self {
-        self.disk = Arc::clone(disk);
-        self
-    }
-
-    /// Creates a temporary file, which is removed when dropped unless it is renamed.
-    fn temporary(&self) -> io::Result<NamedTempFile> {
-        tempfile::Builder::new()
-            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o640))
-            .tempfile_in(self.root.join(TMP))
-    }
 }
-
-/// Creates a directory and its missing parents, and makes their names durable. Otherwise a power
-/// cut could remove a directory together with the synced files in it.
-pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
-    if path.is_dir() {
-        return Ok(());
-    }
-    let parent = match path.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
-    create_directory(parent)?;
-    match fs::create_dir(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
-    sync_directory(parent)
-}
-
-/// Makes the names in a directory durable.
-fn sync_directory(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
-}
-
-#[cfg(test)]
-mod tests;

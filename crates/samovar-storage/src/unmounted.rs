@@ -13,7 +13,7 @@ use std::io::Read as _;
 
 use crate::error::StorageError;
 use crate::metadata::{Database, ListedNar, check};
-use crate::objects::{Directory, list_if_any};
+use crate::objects::Objects;
 
 /// Directory of NAR files.
 const NARS: &str = "nar";
@@ -39,9 +39,12 @@ const ROW_COUNT: u32 = 500;
 /// # Errors
 ///
 /// [`StorageError::NoFiles`]. Other errors.
-pub(crate) fn check_files(metadata: &Database, objects: &Directory) -> Result<(), StorageError> {
+pub(crate) fn check_files(metadata: &Database, objects: &Objects) -> Result<(), StorageError> {
+    let Some(directory) = objects.directory() else {
+        return Ok(());
+    };
     let known = known_place(objects);
-    let is_other = known.is_some() && known != objects.identity(NARS)?;
+    let is_other = known.is_some() && known != directory.identity(NARS)?;
     if !is_other && has_files(objects)? {
         return Ok(());
     }
@@ -57,8 +60,11 @@ pub(crate) fn check_files(metadata: &Database, objects: &Directory) -> Result<()
 }
 
 /// Records the identity of the directory of NAR files, if most of the files are there.
-pub(crate) fn record_place(metadata: &Database, objects: &Directory) -> Result<(), StorageError> {
-    let Some(found) = objects.identity(NARS)? else {
+pub(crate) fn record_place(metadata: &Database, objects: &Objects) -> Result<(), StorageError> {
+    let Some(directory) = objects.directory() else {
+        return Ok(());
+    };
+    let Some(found) = directory.identity(NARS)? else {
         return Ok(());
     };
     let is_confirmed = is_confirmed(objects)?;
@@ -74,7 +80,7 @@ pub(crate) fn record_place(metadata: &Database, objects: &Directory) -> Result<(
 
 /// Returns the identity of the directory in which most of the files were found last. `None` if it
 /// was never recorded, or cannot be read.
-fn known_place(objects: &Directory) -> Option<String> {
+fn known_place(objects: &Objects) -> Option<String> {
     let file = objects.read(KEY).ok()??;
     let mut known = String::new();
     file.take(IDENTITY_LEN_MAX)
@@ -84,7 +90,7 @@ fn known_place(objects: &Directory) -> Option<String> {
     (!known.is_empty()).then_some(known)
 }
 
-fn is_confirmed(objects: &Directory) -> Result<bool, StorageError> {
+fn is_confirmed(objects: &Objects) -> Result<bool, StorageError> {
     Ok(objects.state(CONFIRMATION)?.is_some())
 }
 
@@ -96,7 +102,7 @@ fn listed(metadata: &Database) -> Result<Vec<ListedNar>, StorageError> {
 }
 
 /// Returns whether at least half of these files exist.
-fn has_most(listed: &[ListedNar], objects: &Directory) -> Result<bool, StorageError> {
+fn has_most(listed: &[ListedNar], objects: &Objects) -> Result<bool, StorageError> {
     let mut count = 0;
     for row in listed {
         let state = objects.state(&row.nar.object_key)?;
@@ -105,9 +111,9 @@ fn has_most(listed: &[ListedNar], objects: &Directory) -> Result<bool, StorageEr
     Ok(2 * count >= listed.len())
 }
 
-fn has_files(objects: &Directory) -> Result<bool, StorageError> {
+fn has_files(objects: &Objects) -> Result<bool, StorageError> {
     let mut is_found = false;
-    let listed = list_if_any(objects, "nar/", &mut |_key| {
+    let listed = objects.list("nar/", &mut |_key| {
         is_found = true;
         // Ends the list after its first file.
         Err(StorageError::NoFiles)

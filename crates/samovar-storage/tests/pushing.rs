@@ -13,7 +13,7 @@ use samovar_protocol::names::PushId;
 use samovar_protocol::push::OpenLine;
 use samovar_storage::gc::{Rules, sweep_pushes};
 use samovar_storage::metadata::{DAY, NewToken, OWN_LEN, Published, StoredPath, collect, tokens};
-use samovar_storage::objects::Directory;
+use samovar_storage::objects::Objects;
 use samovar_storage::push::{Answer, PushError};
 use samovar_storage::token::{Rights, Token, TokenHash};
 use samovar_storage::verify::Unlimited;
@@ -149,7 +149,7 @@ impl Fixture {
     }
 
     fn sweep(&self) {
-        let objects = Directory::open(self.dir.path()).unwrap();
+        let objects = Objects::open(&self.dir.path().into()).unwrap();
         sweep_pushes(&self.database(), &objects).unwrap();
     }
 

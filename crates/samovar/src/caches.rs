@@ -10,8 +10,8 @@ use clap::{ArgMatches, Command};
 use samovar_server::config::{CacheSettings, Configuration};
 use samovar_storage::gc::{Retention, RetentionRule, retention_time};
 use samovar_storage::metadata::{CacheSummary, DAY, Database, Freed, caches};
-use samovar_storage::objects::Directory;
-use samovar_storage::{kept, purge_step};
+use samovar_storage::objects::Objects;
+use samovar_storage::{Location, kept, purge_step};
 use serde_json::{Value, json};
 
 use crate::arguments::{json, required, switch};
@@ -66,7 +66,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
     // Without a configuration file, it is unknown which caches the server names.
     let configured = serve::file(matches).map(|_| &*config.caches);
     if name == "delete" {
-        let objects = Directory::open(&directory)?;
+        let objects = Objects::open(&Location::from(&directory))?;
         return delete(&metadata, &objects, configured, matches, out);
     }
     let mut caches = caches::all(&metadata)?;
@@ -229,7 +229,7 @@ fn days(time: Option<i64>) -> Option<i64> {
 
 fn delete(
     metadata: &Database,
-    objects: &Directory,
+    objects: &Objects,
     configured: Option<&[CacheSettings]>,
     matches: &ArgMatches,
     out: &mut dyn Write,

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, anyhow, ensure};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use samovar_nix::{HashPart, StoreDir, StorePath};
-use samovar_storage::cache_info;
 use samovar_storage::metadata::{CacheId, Database, StoredPath, caches, check, paths};
-use samovar_storage::objects::Directory;
+use samovar_storage::objects::Objects;
+use samovar_storage::{Location, cache_info};
 use tempfile::NamedTempFile;
 
 use crate::outcome::{Failed, Outcome};
@@ -96,7 +96,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     let to: &PathBuf = matches.get_one("to").context("a directory is missing")?;
     let export = Export {
         metadata,
-        objects: &Directory::open(&root)?,
+        objects: &Objects::open(&Location::from(&root))?,
         root: &root,
         cache: cache.id,
         store_dir: &cache.store_dir,
@@ -155,7 +155,7 @@ struct Exported {
 /// An export of one cache.
 struct Export<'a> {
     metadata: &'a Database,
-    objects: &'a Directory,
+    objects: &'a Objects,
     /// The storage directory, from which the paths are exported.
     root: &'a Path,
     cache: CacheId,

@@ -6,9 +6,10 @@ use std::io::Write;
 
 use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use samovar_storage::Location;
 use samovar_storage::check::fsck::{Finding, Fsck, Options, Summary};
 use samovar_storage::metadata::caches;
-use samovar_storage::objects::Directory;
+use samovar_storage::objects::Objects;
 use serde_json::json;
 
 use crate::outcome::Outcome;
@@ -61,7 +62,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     let config = serve::configuration(&serve::settings(matches)?)?;
     let directory = directory(&config)?;
     let metadata = open(&directory, false)?;
-    let objects = Directory::open(&directory)?;
+    let objects = Objects::open(&Location::from(&directory))?;
     let options = Options {
         deep: matches.get_flag("deep"),
         repair: matches.get_flag("repair"),

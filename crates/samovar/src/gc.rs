@@ -11,9 +11,9 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use samovar_server::server::{retentions, unserved};
 use samovar_storage::gc::{Collector, Retention, Retentions, Rules, Verdict, preview};
 use samovar_storage::metadata::{Database, caches, collect, totals};
-use samovar_storage::objects::Directory;
+use samovar_storage::objects::Objects;
 use samovar_storage::upkeep::PAUSE;
-use samovar_storage::{is_in_use, unused_extras};
+use samovar_storage::{Location, is_in_use, unused_extras};
 
 use crate::serve;
 use crate::size::{counted, human};
@@ -99,7 +99,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
         }
         return Ok(());
     }
-    let objects = Directory::open(&directory)?;
+    let objects = Objects::open(&Location::from(&directory))?;
     let collector = Collector::start(
         &directory,
         &metadata,

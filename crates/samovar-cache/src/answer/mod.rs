@@ -8,4 +8,5 @@ pub(crate) mod listing;
 pub(crate) mod nar;
 mod nar_body;
 pub(crate) mod realisation;
+pub(crate) mod stored_nar;
 pub(crate) mod zstd_nar;

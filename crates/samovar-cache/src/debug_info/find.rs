@@ -7,6 +7,7 @@ use samovar_nix::narinfo::Compression;
 use samovar_nix::{HashPart, StorePath};
 use samovar_storage::browse::OpenedNar;
 use samovar_storage::metadata::StoredPath;
+use samovar_storage::objects::NarFile;
 use samovar_storage::{StorageError, StoredCache, browse};
 use samovar_store::{PageRequest, Place};
 use samovar_upstream::local::nar_url;
@@ -78,6 +79,12 @@ pub(super) struct Found {
 pub(super) enum Content {
     Plain {
         file: File,
+        /// Offset of the first byte, in bytes.
+        offset: u64,
+    },
+    /// In a NAR of the storage that is not compressed.
+    Stored {
+        nar: NarFile,
         /// Offset of the first byte, in bytes.
         offset: u64,
     },
@@ -268,8 +275,8 @@ impl Finder<'_> {
         };
         let skip = offset.saturating_sub(nar.position);
         let content = match nar.compression {
-            Compression::None => Content::Plain {
-                file: nar.file,
+            Compression::None => Content::Stored {
+                nar: nar.file.into_file(),
                 offset,
             },
             _ if skip.saturating_add(size) > UNPACKED_LEN_MAX => return Ok(None),

@@ -25,12 +25,16 @@
 mod find;
 mod unpack;
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use samovar_http::http::Status;
 use samovar_http::{Body, Head, Response};
 use samovar_nix::{HashPart, StoreDir, StorePath};
 use samovar_storage::StoredCache;
 
 use crate::answer::nar::Part;
+use crate::answer::stored_nar;
 use crate::known::small_nars::ACCEPT_RANGES;
 use crate::reader::Reader;
 use crate::refusal::{Fixed, NOSNIFF, Refusal};
@@ -156,15 +160,23 @@ impl Found {
     fn response(self, head: Head<'_>) -> Response {
         let name = self.names.join(&b'/');
         let size = self.size;
+        let in_parts = |body: &dyn Fn(Range<u64>) -> Body| {
+            let part = match Part::requested(head, size) {
+                Ok(part) => part,
+                Err(unsatisfiable) => return unsatisfiable,
+            };
+            let response = Response::new(part.status, body(part.start..part.end));
+            let response = part.with_range(response);
+            response.header(ACCEPT_RANGES.0, ACCEPT_RANGES.1)
+        };
+        let moved = |range: Range<u64>, offset: u64| offset + range.start..offset + range.end;
         let response = match self.content {
             Content::Plain { file, offset } => {
-                let part = match Part::requested(head, size) {
-                    Ok(part) => part,
-                    Err(unsatisfiable) => return unsatisfiable,
-                };
-                let body = Body::file_range(file, offset + part.start..offset + part.end);
-                let response = part.with_range(Response::new(part.status, body));
-                response.header(ACCEPT_RANGES.0, ACCEPT_RANGES.1)
+                let file = Arc::new(file);
+                in_parts(&|range| Body::file_range(Arc::clone(&file), moved(range, offset)))
+            }
+            Content::Stored { nar, offset } => {
+                in_parts(&|range| stored_nar::body(&nar, moved(range, offset)))
             }
             Content::Packed(nar) => {
                 let body = Body::reader_of_len(unpack::reader(nar, size), size);

@@ -11,6 +11,7 @@ use samovar_storage::{StoredCache, browse, logs};
 use super::{Context, needs_token, realisation, render, unavailable, with_token};
 use crate::answer::build_log;
 use crate::answer::nar::Part;
+use crate::answer::stored_nar;
 use crate::narinfo::form::NarinfoForm;
 use crate::refusal::{Fixed, TEXT};
 use crate::route::Route;
@@ -152,7 +153,7 @@ fn nar(context: Context<'_>, head: Head<'_>, name: &FileName) -> Response {
         Ok(part) => part,
         Err(unsatisfiable) => return unsatisfiable,
     };
-    part.response(Body::file_range(file, part.start..part.end))
+    part.response(stored_nar::body(&file, part.start..part.end))
 }
 
 /// Returns whether the policy hides an uploaded path from the client. While that is unknown, the

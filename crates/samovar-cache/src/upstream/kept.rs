@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use samovar_http::{Body, Responder, Response};
+use samovar_http::{Responder, Response};
 use samovar_nix::narinfo::Compression;
 use samovar_nix::{HashPart, NarHash, PathInfo};
 use samovar_storage::kept::{self, NotKept};
@@ -12,6 +12,7 @@ use samovar_storage::{StorageError, StoredCache};
 use samovar_upstream::trust;
 
 use crate::answer::nar::Part;
+use crate::answer::stored_nar;
 use crate::narinfo::narinfos::Answer;
 use crate::refusal::Refusal;
 use crate::upstream::nar_head::head_of_nar;
@@ -100,7 +101,7 @@ impl CacheUpstreams {
             Counts::add(&upstream.counts.kept_count, 1);
             Counts::add(&upstream.counts.kept_len, part.end - part.start);
             Some(Ok(
-                part.response(Body::file_range(file, part.start..part.end))
+                part.response(stored_nar::body(&file, part.start..part.end))
             ))
         })
     }

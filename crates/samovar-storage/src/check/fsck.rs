@@ -21,7 +21,7 @@ use crate::error::StorageError;
 use crate::layout::narinfo_key;
 use crate::metadata::{DAY, Database, ListedNar, ListedPath, caches, check, collect, nars, paths};
 use crate::mirror::Render;
-use crate::objects::{Directory, ObjectState};
+use crate::objects::{ObjectState, Objects};
 use crate::unmounted::check_files;
 use crate::verify::{Limits, Unlimited, VerifyError, verify};
 
@@ -70,7 +70,7 @@ pub struct Summary {
 /// A check of a storage.
 pub struct Fsck<'a> {
     metadata: &'a Database,
-    objects: &'a Directory,
+    objects: &'a Objects,
     options: Options,
     /// Renders narinfos. `None`: wrong narinfos are reported but not rewritten.
     render: Option<&'a Render<'a>>,
@@ -89,7 +89,7 @@ impl<'a> Fsck<'a> {
     /// wrong narinfos cannot be rewritten. `report` receives each finding.
     pub fn new(
         metadata: &'a Database,
-        objects: &'a Directory,
+        objects: &'a Objects,
         options: Options,
         render: Option<&'a Render<'a>>,
         report: &'a mut dyn FnMut(Finding),
@@ -449,11 +449,8 @@ impl<'a> Fsck<'a> {
         })?;
         let before = metadata.now() - ORPHAN_AGE;
         let mut orphans = Vec::new();
-        objects.list("nar/", &mut |key| {
-            let is_old = objects
-                .state(key)?
-                .is_some_and(|state| state.modified_at <= before);
-            if !is_old || !check::is_orphan(metadata, key)? {
+        objects.list_states("nar/", &mut |key, state| {
+            if state.modified_at > before || !check::is_orphan(metadata, key)? {
                 return Ok(());
             }
             if !self.options.delete_orphans || has_unknown {
@@ -504,9 +501,7 @@ impl<'a> Fsck<'a> {
     /// Deletes orphans. No upload can use their keys before the collector frees the keys.
     fn delete(&mut self, orphans: &[String]) -> Result<(), StorageError> {
         let keys = check::discard(self.metadata, orphans)?;
-        for key in &keys {
-            self.objects.remove(key)?;
-        }
+        self.objects.remove_all(&keys)?;
         collect::set_removed(self.metadata, &keys)?;
         for key in &keys {
             let reason = "no path uses the file".to_owned();

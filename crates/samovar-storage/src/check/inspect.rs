@@ -14,7 +14,7 @@ use super::fsck::{Finding, Fsck, Options};
 use crate::error::StorageError;
 use crate::layout::{DATABASE, LOCK, PART_PREFIX, STORE_ID, TMP};
 use crate::metadata::{CacheSummary, Database, caches, check, tokens};
-use crate::objects::Directory;
+use crate::objects::Objects;
 use crate::root;
 use crate::sql::SCHEMA;
 use crate::token::{Token, now};
@@ -124,7 +124,7 @@ pub fn inspect(root: &Path) -> Result<Option<Inspection>, StorageError> {
     found.has_own_database = has_own_database(root, &database.store_id()?)?;
     database.read_raw(|connection| read_rows(connection, &mut found))?;
     if schema >= 2 {
-        let objects = Directory::existing(root);
+        let objects = Objects::existing(root);
         let mut report = |fault| found.faults.push(fault);
         let fsck = Fsck::new(&database, &objects, Options::default(), None, &mut report);
         let checks_mirror = schema == SCHEMA;

@@ -3,14 +3,14 @@
 use crate::error::StorageError;
 use crate::layout::{LOGS, log_prefix};
 use crate::metadata::{CacheId, Database, LogFile, caches, extras};
-use crate::objects::{Directory, list_if_any};
+use crate::objects::Objects;
 
 /// Compares the build logs in the directory with their records, and corrects the records. Keeps the
 /// records of files that were uploaded after `before`, because these files may be missing for a
 /// moment.
 pub(crate) fn compare(
     metadata: &Database,
-    objects: &Directory,
+    objects: &Objects,
     before: i64,
 ) -> Result<(), StorageError> {
     let mirrored = caches::mirrored(metadata)?.map(|cache| cache.id);
@@ -26,7 +26,7 @@ pub(crate) fn compare(
 
 /// Returns the build logs of a cache that the directory has.
 fn in_directory(
-    objects: &Directory,
+    objects: &Objects,
     cache: CacheId,
     is_mirrored: bool,
 ) -> Result<Vec<LogFile>, StorageError> {
@@ -35,14 +35,12 @@ fn in_directory(
         false => log_prefix(cache.0),
     };
     let mut found = Vec::new();
-    list_if_any(objects, &prefix, &mut |key| {
-        if let Some(state) = objects.state(key)? {
-            found.push(LogFile {
-                name: key.strip_prefix(&*prefix).unwrap_or(key).to_owned(),
-                size: state.len,
-                uploaded_at: state.modified_at,
-            });
-        }
+    objects.list_states(&prefix, &mut |key, state| {
+        found.push(LogFile {
+            name: key.strip_prefix(&*prefix).unwrap_or(key).to_owned(),
+            size: state.len,
+            uploaded_at: state.modified_at,
+        });
         Ok(())
     })?;
     Ok(found)

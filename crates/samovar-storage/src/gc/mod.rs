@@ -66,7 +66,7 @@ use samovar_text::{counted, human};
 
 use crate::error::StorageError;
 use crate::metadata::{self, CacheId, Database, Extra, Graph, check, collect, pins, totals};
-use crate::objects::Directory;
+use crate::objects::Objects;
 use crate::unmounted::check_files;
 
 pub use extras::unused_extras;
@@ -148,7 +148,7 @@ impl fmt::Display for Summary {
 /// A run of the collector.
 pub struct Collector<'a> {
     metadata: &'a Database,
-    objects: &'a Directory,
+    objects: &'a Objects,
     rules: Rules,
     retentions: &'a Retentions,
     /// Called after each deletion of a path.
@@ -210,7 +210,7 @@ impl<'a> Collector<'a> {
     pub fn start(
         root: &Path,
         metadata: &'a Database,
-        objects: &'a Directory,
+        objects: &'a Objects,
         rules: Rules,
         retentions: &'a Retentions,
         deleted: &'a dyn Fn(CacheId, HashPart) -> Result<(), StorageError>,
@@ -398,9 +398,7 @@ impl<'a> Collector<'a> {
             Phase::FindGarbage => Phase::RemoveObjects(collect::garbage(metadata)?),
             Phase::RemoveObjects(mut keys) => {
                 let batch = next(&mut keys);
-                for key in &batch {
-                    self.objects.remove(key)?;
-                }
+                self.objects.remove_all(&batch)?;
                 Phase::RecordRemoved(batch, keys)
             }
             Phase::RecordRemoved(removed, keys) => {

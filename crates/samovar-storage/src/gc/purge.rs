@@ -3,7 +3,7 @@
 use crate::error::StorageError;
 use crate::layout::{LOGS, log_prefix};
 use crate::metadata::{CacheId, Database, caches};
-use crate::objects::{Directory, list_if_any};
+use crate::objects::Objects;
 
 /// Maximum number of rows that one step deletes. Uploads wait about 20 ms for such a step.
 const BATCH_COUNT: u32 = 500;
@@ -14,7 +14,7 @@ const BATCH_COUNT: u32 = 500;
 /// # Errors
 ///
 /// Any [`StorageError`].
-pub fn purge_step(metadata: &Database, objects: &Directory) -> Result<bool, StorageError> {
+pub fn purge_step(metadata: &Database, objects: &Objects) -> Result<bool, StorageError> {
     let Some(cache) = caches::to_purge(metadata)? else {
         return Ok(false);
     };
@@ -25,15 +25,16 @@ pub fn purge_step(metadata: &Database, objects: &Directory) -> Result<bool, Stor
     Ok(true)
 }
 
-fn remove_logs(
-    metadata: &Database,
-    objects: &Directory,
-    cache: CacheId,
-) -> Result<(), StorageError> {
+fn remove_logs(metadata: &Database, objects: &Objects, cache: CacheId) -> Result<(), StorageError> {
     let mirrored = caches::mirrored(metadata)?.map(|mirrored| mirrored.id);
     let of_mirrored = (mirrored == Some(cache)).then(|| LOGS.to_owned());
     for prefix in of_mirrored.into_iter().chain([log_prefix(cache.0)]) {
-        list_if_any(objects, &prefix, &mut |key| objects.remove(key))?;
+        let mut keys = Vec::new();
+        objects.list(&prefix, &mut |key| {
+            keys.push(key.to_owned());
+            Ok(())
+        })?;
+        objects.remove_all(&keys)?;
     }
     Ok(())
 }

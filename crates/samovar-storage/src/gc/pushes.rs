@@ -5,14 +5,14 @@ use std::collections::HashSet;
 use crate::error::StorageError;
 use crate::layout::PART_PREFIX;
 use crate::metadata::{Database, pushes};
-use crate::objects::Directory;
+use crate::objects::Objects;
 
 /// Ends pushes that have expired, and removes parts that belong to no push.
 ///
 /// # Errors
 ///
 /// Any [`StorageError`].
-pub fn sweep_pushes(metadata: &Database, objects: &Directory) -> Result<(), StorageError> {
+pub fn sweep_pushes(metadata: &Database, objects: &Objects) -> Result<(), StorageError> {
     pushes::remove_expired(metadata)?;
     // List directories before pushes: then a directory that is listed belongs to a push that is
     // listed, too, unless the push has ended.

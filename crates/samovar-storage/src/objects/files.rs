@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use tempfile::NamedTempFile;
 
-use super::{Placed, create_directory, sync_directory};
+use super::Placed;
+use super::directory::{create_directory, sync_directory};
 use crate::disk::Disk;
 use crate::error::StorageError;
 use crate::layout::{PART_PREFIX, TMP};

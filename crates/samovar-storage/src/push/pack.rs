@@ -7,7 +7,7 @@ use samovar_protocol::push::{PackLine, PackOutcome, Records};
 use super::{Push, PushError, usable_nar};
 use crate::error::StorageError;
 use crate::metadata::{NewNar, nars, pushes};
-use crate::objects::{Directory, ObjectGroup, Placed};
+use crate::objects::{ObjectGroup, Objects, Placed};
 use crate::receive::PutError;
 use crate::storage::Storage;
 use crate::storage::counters::{Counters, Kind, Reason, Received};
@@ -145,7 +145,7 @@ fn record(
 }
 
 impl<'a> Batch<'a> {
-    fn new(objects: &'a Directory) -> Result<Self, StorageError> {
+    fn new(objects: &'a Objects) -> Result<Self, StorageError> {
         Ok(Self {
             group: objects.start_group()?,
             new: Vec::new(),

@@ -19,7 +19,7 @@ use super::pack::receive_nar;
 use super::{Push, PushError, holds_known};
 use crate::error::StorageError;
 use crate::layout::PART_PREFIX;
-use crate::objects::{Directory, list_if_any};
+use crate::objects::Objects;
 use crate::receive::PutError;
 use crate::storage::counters::{Kind, Reason, Received};
 use crate::storage::{Storage, nar};
@@ -175,14 +175,12 @@ pub enum PartError {
 pub fn parts(push: &Push<'_>, nar_hash: &NarHash) -> Result<Vec<PartKey>, StorageError> {
     let storage = &*push.stored.storage;
     let mut parts = Vec::new();
-    for part in parts_of(&storage.objects, &push.id.to_string())? {
-        if part.is_of(push.id, nar_hash)
-            && let Some(state) = storage.objects.state(&part.to_string())?
-            && state.len == part.len
-        {
-            parts.push(part);
-        }
-    }
+    let directory = format!("{}/", part_directory(&push.id.to_string()));
+    storage.objects.list_states(&directory, &mut |key, state| {
+        let part = PartKey::parse(key).filter(|part| part.is_of(push.id, nar_hash));
+        parts.extend(part.filter(|part| state.len == part.len));
+        Ok(())
+    })?;
     parts.sort_by_key(|part| part.number);
     // Two simultaneous requests may have stored two parts with the same number: use one of them.
     parts.dedup_by_key(|part| part.number);
@@ -353,10 +351,10 @@ fn join_parts(
 }
 
 /// Returns the stored parts of a push.
-fn parts_of(objects: &Directory, push: &str) -> Result<Vec<PartKey>, StorageError> {
+fn parts_of(objects: &Objects, push: &str) -> Result<Vec<PartKey>, StorageError> {
     let mut parts = Vec::new();
     let directory = format!("{}/", part_directory(push));
-    list_if_any(objects, &directory, &mut |key| {
+    objects.list(&directory, &mut |key| {
         parts.extend(PartKey::parse(key));
         Ok(())
     })?;
@@ -364,13 +362,10 @@ fn parts_of(objects: &Directory, push: &str) -> Result<Vec<PartKey>, StorageErro
 }
 
 /// Removes the parts of a NAR file of a push.
-fn remove(objects: &Directory, push: PushId, nar_hash: &NarHash) -> Result<(), StorageError> {
+fn remove(objects: &Objects, push: PushId, nar_hash: &NarHash) -> Result<(), StorageError> {
     let parts = parts_of(objects, &push.to_string())?;
     let of_nar = parts.iter().filter(|part| part.nar_hash == *nar_hash);
-    for part in of_nar {
-        objects.remove(&part.to_string())?;
-    }
-    Ok(())
+    objects.remove_all(&of_nar.map(PartKey::to_string).collect::<Vec<_>>())
 }
 
 /// Returns the key of the directory with the parts of a push.
@@ -436,7 +431,7 @@ fn receive(source: &mut dyn Read, out: &mut dyn io::Write) -> Result<[u8; 32], P
 
 /// Reads the contents of several parts one after the other.
 struct JoinedParts<'a> {
-    objects: &'a Directory,
+    objects: &'a Objects,
     parts: std::vec::IntoIter<PartKey>,
     current: Option<std::fs::File>,
     /// The error of the storage, if one has ended the reading. It is not the client's fault.

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use crate::error::StorageError;
 use crate::metadata::{Database, backup};
-use crate::objects::Directory;
+use crate::objects::Objects;
 use crate::storage::Storage;
 use crate::storage::counters::locked;
 
@@ -96,18 +96,14 @@ pub fn write(storage: &Storage) -> Result<(), StorageError> {
         .partition(|key| key.contains(KEPT));
     for mut keys in [kept_keys, keys] {
         keys.truncate(keys.len().saturating_sub(COUNT_MAX));
-        keys.iter().try_for_each(|key| objects.remove(key))?;
+        objects.remove_all(&keys)?;
     }
     fault.or(kept).map_or(Ok(()), Err)
 }
 
 /// Returns whether a backup has a token, a pin or a path of another cache that the database lacks.
 /// Of a backup that is damaged, only the part before the damage counts.
-fn lacks_lines_of(
-    metadata: &Database,
-    objects: &Directory,
-    key: &str,
-) -> Result<bool, StorageError> {
+fn lacks_lines_of(metadata: &Database, objects: &Objects, key: &str) -> Result<bool, StorageError> {
     let Some(file) = objects.read(key)? else {
         return Ok(false);
     };
@@ -126,14 +122,14 @@ fn lacks_lines_of(
     }
 }
 
-/// Gives a backup a second name, under which it stays. Returns that name.
-fn keep(objects: &Directory, key: &str) -> Result<String, StorageError> {
+/// Gives a backup another name, under which it stays. Returns that name.
+fn keep(objects: &Objects, key: &str) -> Result<String, StorageError> {
     let day = key.strip_suffix(SUFFIX).unwrap_or(key);
     let mut number = 1;
     loop {
         let kept = format!("{day}{KEPT}{number}{SUFFIX}");
         if objects.state(&kept)?.is_none() {
-            objects.add_key(key, &kept)?;
+            objects.rename(key, &kept)?;
             return Ok(kept);
         }
         number += 1;
@@ -174,7 +170,7 @@ pub fn narinfos(storage: &Storage) -> Result<Vec<(String, String)>, StorageError
 /// full disk may have damaged the newest file, while the older ones are intact.
 pub(crate) fn newest(
     metadata: &Database,
-    objects: &Directory,
+    objects: &Objects,
 ) -> Result<Option<Backup>, StorageError> {
     let mut unreadable = Vec::new();
     for key in backups(objects)?.into_iter().rev() {
@@ -195,7 +191,7 @@ pub(crate) fn newest(
     }
 }
 
-fn read(metadata: &Database, objects: &Directory, key: &str) -> Result<Vec<String>, StorageError> {
+fn read(metadata: &Database, objects: &Objects, key: &str) -> Result<Vec<String>, StorageError> {
     let failed = |error| StorageError::file("cannot read", key, error);
     let missing = || failed(io::ErrorKind::NotFound.into());
     let file = objects.read(key)?.ok_or_else(missing)?;
@@ -215,16 +211,12 @@ fn read(metadata: &Database, objects: &Directory, key: &str) -> Result<Vec<Strin
 }
 
 /// Returns the keys of all backups, the newest last.
-fn backups(objects: &Directory) -> Result<Vec<String>, StorageError> {
+fn backups(objects: &Objects) -> Result<Vec<String>, StorageError> {
     let mut keys = Vec::new();
-    let listed = objects.list(PREFIX, &mut |key| {
+    objects.list(PREFIX, &mut |key| {
         keys.extend(key.ends_with(SUFFIX).then(|| key.to_owned()));
         Ok(())
-    });
-    match listed {
-        Err(StorageError::File { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => {}
-        listed => listed?,
-    }
+    })?;
     keys.sort_unstable();
     Ok(keys)
 }

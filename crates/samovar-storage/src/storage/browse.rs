@@ -1,8 +1,7 @@
 //! Queries of one cache, mostly for its web interface. They record no use and revive nothing.
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::io::{self, Read, Seek as _, SeekFrom};
+use std::io::{self, Read};
 
 use samovar_nix::narinfo::Compression;
 use samovar_nix::{HashPart, StorePath};
@@ -12,6 +11,7 @@ use crate::metadata::{
     CLOSURE_COUNT_MAX, CacheId, ClosureSize, Database, Details, Named, Pin, StoredPath, nars,
     overview, paths, pins,
 };
+use crate::objects::NarReader;
 use crate::storage::cache::{Hides, StoredCache};
 use crate::verify::frames_of;
 
@@ -19,7 +19,7 @@ use crate::verify::frames_of;
 #[derive(Debug)]
 pub struct OpenedNar {
     /// The file, at that place.
-    pub file: File,
+    pub file: NarReader,
     /// Compression of the file.
     pub compression: Compression,
     /// Offset of the place in the NAR, in bytes.
@@ -120,7 +120,7 @@ pub fn open_at(
     offset: u64,
 ) -> Result<Option<OpenedNar>, StorageError> {
     let (storage, nar) = (&*stored.storage, &path.nar);
-    let Some(mut file) = storage.open_whole(nar)? else {
+    let Some(file) = storage.open_whole(nar)? else {
         return Ok(None);
     };
     storage.uses().nars.insert((stored.id, nar.id));
@@ -133,10 +133,8 @@ pub fn open_at(
         }
         _ => (0, 0),
     };
-    file.seek(SeekFrom::Start(file_offset))
-        .map_err(|error| StorageError::file("cannot read", nar.object_key.clone(), error))?;
     Ok(Some(OpenedNar {
-        file,
+        file: file.reader(file_offset),
         compression: nar.compression,
         position,
     }))

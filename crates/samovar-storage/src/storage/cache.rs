@@ -4,7 +4,6 @@
 //! [`nar`](super::nar) and [`logs`](super::logs). What only reads or changes the database is a
 //! function of [`metadata`](crate::metadata).
 
-use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -15,6 +14,7 @@ use crate::error::StorageError;
 use crate::metadata::{
     CacheId, Client, Database, SizeLimit, StoredNar, StoredPath, limits, nars, pushes, tokens,
 };
+use crate::objects::NarFile;
 use crate::receive::{Admitted, PutError, Refusal, Wait};
 use crate::storage::Storage;
 use crate::storage::counters::{Kind, Reason};
@@ -98,7 +98,7 @@ impl StoredCache {
         &self,
         client: Client,
         name: &FileName,
-    ) -> Result<Option<(StoredNar, File)>, StorageError> {
+    ) -> Result<Option<(StoredNar, NarFile)>, StorageError> {
         let storage = &*self.storage;
         let Some(nar) = self.file(client, name)? else {
             return Ok(None);

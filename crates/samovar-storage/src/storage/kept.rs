@@ -21,7 +21,7 @@ use crate::error::StorageError;
 use crate::gc::Retention;
 use crate::layout::TMP;
 use crate::metadata::{NewNar, SizeLimit, StoredPath, limits, nars, paths};
-use crate::objects::{NewObject, Space};
+use crate::objects::{NarFile, NewObject, Space};
 use crate::storage::arriving::Arriving;
 use crate::storage::nar::{NewFile, object_key, store};
 use crate::storage::{StoredCache, narinfo};
@@ -161,7 +161,7 @@ pub fn outer_references(uploads: &StoredCache) -> Result<Vec<HashPart>, StorageE
 /// # Errors
 ///
 /// Any [`StorageError`].
-pub fn open(stored: &StoredCache, path: &StoredPath) -> Result<Option<File>, StorageError> {
+pub fn open(stored: &StoredCache, path: &StoredPath) -> Result<Option<NarFile>, StorageError> {
     stored.storage.open_whole(&path.nar)
 }
 

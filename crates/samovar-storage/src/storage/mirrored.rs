@@ -13,7 +13,7 @@ use crate::error::StorageError;
 use crate::layout::{LOGS, log_prefix, narinfo_key};
 use crate::metadata::{CacheId, Database, caches, extras, paths};
 use crate::mirror::Render;
-use crate::objects::{Directory, list_if_any};
+use crate::objects::Objects;
 use crate::storage::{Storage, StoredCache};
 
 /// Which cache this process mirrors.
@@ -71,42 +71,32 @@ pub(crate) fn resume(storage: &Storage) {
 /// mirrored before; an import of the directory would add its paths to the new one.
 ///
 /// If the process is killed, the next call completes the work.
-fn change(metadata: &Database, objects: &Directory, cache: CacheId) -> Result<(), StorageError> {
+fn change(metadata: &Database, objects: &Objects, cache: CacheId) -> Result<(), StorageError> {
     let mirrored = caches::mirrored(metadata)?;
     let mirrored = mirrored.map(|mirrored| mirrored.id);
     if let Some(before) = mirrored.filter(|before| *before != cache) {
-        for (of, hash_part) in paths::hash_parts(metadata)? {
-            if of == before {
-                objects.remove(&narinfo_key(hash_part))?;
-            }
-        }
-        for key in extras::realisation_keys(metadata, before)? {
-            objects.remove(&key)?;
-        }
+        let mut of_before = paths::hash_parts(metadata)?;
+        of_before.retain(|(of, _)| *of == before);
+        let narinfos = of_before
+            .iter()
+            .map(|(_, hash_part)| narinfo_key(*hash_part));
+        objects.remove_all(&narinfos.collect::<Vec<_>>())?;
+        objects.remove_all(&extras::realisation_keys(metadata, before)?)?;
         move_logs(objects, LOGS, &log_prefix(before.0))?;
     }
     caches::set_mirrored(metadata, cache)?;
     move_logs(objects, &log_prefix(cache.0), LOGS)
 }
 
-fn move_logs(objects: &Directory, from: &str, to: &str) -> Result<(), StorageError> {
+fn move_logs(objects: &Objects, from: &str, to: &str) -> Result<(), StorageError> {
     let mut names = Vec::new();
     let mut visit = |key: &str| {
         names.extend(key.strip_prefix(from).map(str::to_owned));
         Ok(())
     };
-    list_if_any(objects, from, &mut visit)?;
-    if names.is_empty() {
-        return Ok(());
-    }
-    objects.create_directory(to)?;
-    for name in names {
-        let key = format!("{from}{name}");
-        let moved = format!("{to}{name}");
-        objects.add_key(&key, &moved)?;
-        objects.remove(&key)?;
-    }
-    Ok(())
+    objects.list(from, &mut visit)?;
+    let mut names = names.iter();
+    names.try_for_each(|name| objects.rename(&format!("{from}{name}"), &format!("{to}{name}")))
 }
 
 /// Makes this cache the mirrored one, instead of the present one.

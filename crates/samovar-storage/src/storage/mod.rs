@@ -38,11 +38,12 @@ use crate::error::StorageError;
 use crate::gc::plausible::Jumps;
 use crate::gc::{Retentions, Rules};
 use crate::layout::{CACHE_INFO, DATABASE, LOCK, STORE_ID};
+use crate::location::Location;
 use crate::metadata::{
     CacheId, CacheSummary, Clock, Database, NewPath, Published, Uses, caches, check, paths,
 };
 use crate::mirror;
-use crate::objects::Directory;
+use crate::objects::Objects;
 use crate::receive::Admission;
 use crate::receive::CommitQueue;
 use crate::receive::joins::Joins;
@@ -74,7 +75,7 @@ const LOCK_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Storage {
     pub(crate) root: PathBuf,
-    pub(crate) objects: Directory,
+    pub(crate) objects: Objects,
     pub(crate) metadata: Database,
     pub(crate) store_dir: StoreDir,
     pub(crate) limits: Limits,
@@ -130,14 +131,17 @@ pub(crate) struct Index {
 }
 
 impl Storage {
-    /// Opens the storage in a directory. Creates it if it does not exist. Refuses a directory that
+    /// Opens the storage at a location. Creates it if it does not exist. Refuses a directory that
     /// has lost its database, and a binary cache that was not [imported](crate::import::begin).
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
-    pub fn open(root: &Path, store_dir: &StoreDir) -> Result<Arc<Self>, StorageError> {
-        Self::with_rules(root, store_dir, Rules::default(), token::now)
+    pub fn open(
+        location: impl Into<Location>,
+        store_dir: &StoreDir,
+    ) -> Result<Arc<Self>, StorageError> {
+        Self::with_rules(location, store_dir, Rules::default(), token::now)
     }
 
     /// Opens the storage with other rules and another clock, for tests.
@@ -146,34 +150,36 @@ impl Storage {
     ///
     /// Any [`StorageError`].
     pub fn with_rules(
-        root: &Path,
+        location: impl Into<Location>,
         store_dir: &StoreDir,
         rules: Rules,
         clock: Clock,
     ) -> Result<Arc<Self>, StorageError> {
-        root::prepare(root)?;
-        Self::of_prepared(root, store_dir, rules, clock)
+        let location = location.into();
+        root::prepare(location.directory())?;
+        Self::of_prepared(&location, store_dir, rules, clock)
     }
 
     /// Opens the storage in a directory whose kind was checked.
     // Long: it names each field.
     pub(crate) fn of_prepared(
-        root: &Path,
+        location: &Location,
         store_dir: &StoreDir,
         rules: Rules,
         clock: Clock,
     ) -> Result<Arc<Self>, StorageError> {
+        let root = location.directory();
         let opened = Database::with_clock(&root.join(DATABASE), clock)
-            .and_then(|metadata| Ok((metadata, Directory::open(root)?)));
-        let (metadata, directory) = opened.map_err(|error| root::explain(root, error))?;
+            .and_then(|metadata| Ok((metadata, Objects::open(location)?)));
+        let (metadata, objects) = opened.map_err(|error| root::explain(root, error))?;
         check::small_tables(&metadata)?;
         let store_id = metadata.store_id()?;
-        check_store_id(root, &directory, &store_id)?;
-        write_cache_info(&directory, store_dir)?;
+        check_store_id(root, &objects, &store_id)?;
+        write_cache_info(&objects, store_dir)?;
         let lock = open_lock(root)?;
         let storage = Arc::new(Self {
             root: root.to_owned(),
-            objects: directory.on(&metadata.waits().disk),
+            objects: objects.on(&metadata.waits().disk),
             metadata,
             store_dir: store_dir.clone(),
             limits: Limits::default(),
@@ -453,13 +459,15 @@ pub fn is_in_use(root: &Path) -> Result<bool, StorageError> {
     }
 }
 
-/// Opens the database of a storage directory. Creates it if the directory is new. Only the owner
+/// Opens the database of a storage. Creates it if the storage is new. Only the owner
 /// can access the directory of the database.
 ///
 /// # Errors
 ///
 /// Any [`StorageError`].
-pub fn open_database(root: &Path) -> Result<Database, StorageError> {
+pub fn open_database(location: impl Into<Location>) -> Result<Database, StorageError> {
+    let location = location.into();
+    let root = location.directory();
     root::prepare(root)?;
     Database::open(&root.join(DATABASE)).map_err(|error| root::explain(root, error))
 }
@@ -481,12 +489,12 @@ fn wait_for_lock(storage: &Weak<Storage>, lock: File) {
     }
 }
 
-fn write_cache_info(directory: &Directory, store_dir: &StoreDir) -> Result<(), StorageError> {
-    let found = directory.state(CACHE_INFO)?;
+fn write_cache_info(objects: &Objects, store_dir: &StoreDir) -> Result<(), StorageError> {
+    let found = objects.state(CACHE_INFO)?;
     // After a power cut the file may be empty.
     if found.is_none_or(|state| state.len == 0) {
         let text = mirror::cache_info(store_dir);
-        directory.write_mirror(CACHE_INFO, text.as_bytes())?;
+        objects.write_mirror(CACHE_INFO, text.as_bytes())?;
     }
     Ok(())
 }
@@ -500,7 +508,7 @@ fn keep_others_out(lock: &File) {
 
 /// Compares the storage identifiers in the directory and in the database. If the directory has
 /// none, writes the identifier of the database there.
-fn check_store_id(root: &Path, objects: &Directory, database: &str) -> Result<(), StorageError> {
+fn check_store_id(root: &Path, objects: &Objects, database: &str) -> Result<(), StorageError> {
     let path = root.join(STORE_ID);
     match fs::read_to_string(&path) {
         Ok(directory) if directory.trim() == database => Ok(()),

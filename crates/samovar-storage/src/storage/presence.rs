@@ -7,12 +7,13 @@
 //! If the directory was moved, unmounted or replaced, all files are missing, but nothing is lost:
 //! then requests fail with [`StorageError::Gone`], uploads too. The same holds for the database.
 
-use std::fs::{self, File};
+use std::fs;
 use std::sync::atomic::Ordering;
 
 use crate::error::StorageError;
 use crate::layout::{STORE_ID, narinfo_key};
 use crate::metadata::{StoredNar, check};
+use crate::objects::{NarFile, NarObject};
 use crate::storage::Storage;
 use crate::storage::lost::{LostFile, place_of_nars};
 use crate::unmounted::check_files;
@@ -94,18 +95,13 @@ impl Storage {
 
     /// Opens the file of a NAR. Returns `None` if the file is missing or has a wrong length, and
     /// then records it as lost.
-    pub(crate) fn open_whole(&self, nar: &StoredNar) -> Result<Option<File>, StorageError> {
-        let failed = |error| StorageError::file("cannot read", nar.object_key.clone(), error);
-        let is_whole = |file: &File| {
-            let file = file.metadata().map_err(failed)?;
-            Ok::<_, StorageError>(file.is_file() && file.len() == nar.file_size)
-        };
+    pub(crate) fn open_whole(&self, nar: &StoredNar) -> Result<Option<NarFile>, StorageError> {
         // A second attempt follows if an upload replaces the file meanwhile.
         for _ in 0..2 {
-            match self.objects.read(&nar.object_key)? {
-                Some(file) if is_whole(&file)? => return Ok(Some(file)),
-                _ if self.is_whole(nar)? => {}
-                _ => return Ok(None),
+            match self.objects.open_nar(object_of(nar))? {
+                Some(file) => return Ok(Some(file)),
+                None if self.is_whole(nar)? => {}
+                None => return Ok(None),
             }
         }
         Ok(None)
@@ -149,5 +145,13 @@ impl Storage {
             Err(StorageError::File { .. }) => Ok(true),
             outcome => outcome,
         }
+    }
+}
+
+/// Returns the object with the file of a NAR.
+fn object_of(nar: &StoredNar) -> NarObject<'_> {
+    NarObject {
+        key: &nar.object_key,
+        len: nar.file_size,
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::error::StorageError;
 use crate::metadata::{Database, Totals, totals};
-use crate::objects::{Directory, Space};
+use crate::objects::{Objects, Space};
 use crate::storage::Storage;
 use crate::storage::counters::{CollectorStatistics, Counters, locked};
 
@@ -82,7 +82,7 @@ impl Statistics {
 pub(super) fn read_totals(
     counters: &Counters,
     metadata: &Database,
-    objects: &Directory,
+    objects: &Objects,
 ) -> Result<(), StorageError> {
     if !counters.are_totals_wanted.swap(false, Ordering::Relaxed) {
         return Ok(());

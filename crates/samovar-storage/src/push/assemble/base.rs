@@ -1,8 +1,6 @@
 //! [`Base`]: reads pieces of the base NAR of a recipe.
 
-use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::FileExt as _;
 
 use samovar_nix::narinfo::Compression;
 use sha2::{Digest as _, Sha256};
@@ -13,6 +11,7 @@ use super::work::{AddWork, Granted};
 use super::{AssembleError, FRAME_LEN_MIN, VERIFY_MEMORY};
 use crate::error::StorageError;
 use crate::metadata::StoredNar;
+use crate::objects::NarFile;
 use crate::push::PushError;
 use crate::receive::PutError;
 use crate::verify::{
@@ -40,7 +39,7 @@ const HEADER_LEN_MAX: usize = 18;
 /// A base NAR and its file, before it is read.
 pub(super) struct Source {
     nar: StoredNar,
-    file: File,
+    file: NarFile,
     form: Form,
 }
 
@@ -74,7 +73,7 @@ struct Frame {
 /// A base NAR whose pieces can be read.
 pub(super) enum Base<'a> {
     Memory(Vec<u8>),
-    Plain(File),
+    Plain(NarFile),
     Frames(Frames<'a>),
     Stream {
         reader: &'a mut dyn Read,
@@ -85,7 +84,7 @@ pub(super) enum Base<'a> {
 
 /// A base NAR in zstd frames.
 pub(super) struct Frames<'a> {
-    file: File,
+    file: NarFile,
     frames: Vec<Frame>,
     decompressor: Decompressor<'static>,
     compressed: Vec<u8>,
@@ -100,7 +99,7 @@ pub(super) struct Frames<'a> {
 
 impl Source {
     /// `index`: the index of the file's zstd frames.
-    pub(super) fn new(nar: StoredNar, file: File, index: Option<&[u8]>) -> Self {
+    pub(super) fn new(nar: StoredNar, file: NarFile, index: Option<&[u8]>) -> Self {
         let form = match nar.compression {
             Compression::None => Form::Plain,
             Compression::Zstd => frames(&nar, index).map_or_else(
@@ -158,7 +157,7 @@ impl Source {
 
     /// Calls `read` with the base. `work_max`: maximum number of bytes to decompress.
     pub(super) fn open<T>(
-        mut self,
+        self,
         limits: &Limits,
         work_max: u64,
         add_work: AddWork<'_>,
@@ -203,7 +202,7 @@ impl Source {
                 let mut memory = Granted::new(window_len, add_work);
                 let compression = self.nar.compression;
                 decompressed(
-                    &mut self.file,
+                    &mut self.file.reader(0),
                     compression,
                     limits,
                     &mut memory,
