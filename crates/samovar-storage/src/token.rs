@@ -20,6 +20,11 @@ pub fn now() -> i64 {
     })
 }
 
+/// Start of the names of tokens that were given for ID tokens of OIDC. The name of the issuer and
+/// what the ID token says about the job follow, as in `oidc:github:example/app:4711`. Operators
+/// cannot create tokens with such names.
+pub const OIDC_PREFIX: &str = "oidc:";
+
 /// SHA-256 of a token.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TokenHash(pub(crate) [u8; 32]);

@@ -17,6 +17,7 @@ pub mod caches;
 pub mod check;
 mod client;
 pub mod collect;
+pub mod exchanges;
 pub mod extras;
 pub mod limits;
 pub(crate) mod nars;
@@ -36,6 +37,7 @@ pub use caches::{CacheRow, CacheSummary, DeletedCache, Freed};
 pub use check::{ListedNar, ListedPath};
 pub use client::Client;
 pub use collect::{Graph, GraphPath, Times};
+pub use exchanges::Issued;
 pub use extras::{Extra, ExtraKind, LogFile, NewRealisation, Recorded, StoredRealisation};
 pub use limits::{OWN_LEN, SizeLimit};
 pub use overview::{

@@ -23,16 +23,7 @@ const NAMES_SCHEMA: i64 = 6;
 pub fn add(database: &Database, hash: &TokenHash, token: &NewToken) -> Result<i64, StorageError> {
     let connection = &*database.writer()?;
     let now = database.now();
-    let rights = match token.rights {
-        rights @ Rights { push: true, .. } if token.names.is_some() => {
-            let others = Rights {
-                push: false,
-                ..rights
-            };
-            others.bits() | PUSH_NAMES
-        }
-        rights => rights.bits(),
-    };
+    let rights = rights_column(token);
     connection.execute(
         "insert into token (hash, name, cache, names, rights, created_at, expires_at) \
          values (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
@@ -47,6 +38,20 @@ pub fn add(database: &Database, hash: &TokenHash, token: &NewToken) -> Result<i6
         ],
     )?;
     Ok(connection.last_insert_rowid())
+}
+
+/// Returns the column `rights` of a token.
+pub(super) fn rights_column(token: &NewToken) -> i64 {
+    match token.rights {
+        rights @ Rights { push: true, .. } if token.names.is_some() => {
+            let others = Rights {
+                push: false,
+                ..rights
+            };
+            others.bits() | PUSH_NAMES
+        }
+        rights => rights.bits(),
+    }
 }
 
 /// Returns all tokens, newest first.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::StorageError;
 use crate::gc::{Collector, Rules, Summary, log_files, sweep_pushes};
-use crate::metadata::{Uses, uses};
+use crate::metadata::{Uses, exchanges, uses};
 use crate::reserve;
 use crate::storage::statistics::read_totals;
 use crate::storage::{Storage, backup, mirrored};
@@ -30,7 +30,8 @@ const BATCH_COUNT: usize = 500;
 /// deleted.
 pub const PAUSE: Duration = Duration::from_secs(15);
 
-/// Number of intervals after which backups are checked and expired pushes deleted.
+/// Number of intervals after which backups are checked, and expired pushes and tokens of OIDC
+/// deleted.
 const TASKS_INTERVAL: u32 = 120;
 
 /// Number of intervals between two runs of the collector, one hour in total. The first run follows
@@ -94,7 +95,11 @@ pub fn start(
             if interval % TASKS_INTERVAL == 0 {
                 let swept = sweep_pushes(&storage.metadata, &storage.objects);
                 let swept = swept.map_err(|error| ("delete expired pushes", error));
-                for error in [swept, back_up(&storage)]
+                let removed = exchanges::remove_expired(&storage.metadata);
+                let removed = removed
+                    .map(drop)
+                    .map_err(|error| ("delete expired tokens of OIDC", error));
+                for error in [swept, removed, back_up(&storage)]
                     .into_iter()
                     .filter_map(Result::err)
                 {
