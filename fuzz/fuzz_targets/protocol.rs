@@ -4,6 +4,7 @@
 #![no_main]
 
 use samovar_nix::{HashPart, NarHash};
+use samovar_protocol::oidc::{Exchange, Exchanged};
 use samovar_protocol::pins::{
     Generations, Newest, Pinned, Put, Tags, Weak, parse_removed, removed,
 };
@@ -78,21 +79,23 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(text) else {
         return;
     };
-    if let Some(kind) = (message % 13).checked_sub(6) {
+    if let Some(kind) = (message % 15).checked_sub(8) {
         let written = rewritten(kind, text);
         let again = written.as_deref().and_then(|text| rewritten(kind, text));
         return assert_eq!(again, written);
     }
-    let written = match message % 13 {
+    let written = match message % 15 {
         0 => opened(text),
         1 => pack(text),
         2 => PartLine::parse(text).ok().map(|parts| PartLine::text(&parts)),
         3 => Missing::parse(text).ok().map(|missing| Missing::text(&missing)),
         4 => Assembled::parse(text).ok().map(|assembled| assembled.text()),
+        6 => Exchange::parse(text.as_bytes()).ok().map(|exchange| exchange.text()),
+        7 => Exchanged::parse(text).ok().map(|exchanged| exchanged.text()),
         _ => is_published(text, 12).then(|| published(12)),
     };
     let Some(written) = written else { return };
-    match message % 13 {
+    match message % 15 {
         0 | 1 => assert_eq!(spaced(&written), spaced(text)),
         _ => assert_eq!(written, text),
     }

@@ -9,6 +9,7 @@
 //! | [`push`] | pushes of many paths in a few requests | `docs/push-protocol.md` |
 //! | [`recipe`] | NARs that are made from pieces of others | `docs/push-protocol.md` |
 //! | [`pins`] | pins, also called refs, and their generations | `docs/pins.md` |
+//! | [`oidc`] | exchanges of ID tokens for tokens of a cache | `docs/push-protocol.md` |
 //! | [`names`] | names in URLs | `docs/push-protocol.md`, `docs/pins.md` |
 //!
 //! # Out of scope
@@ -32,6 +33,7 @@ mod damage;
 mod framed;
 mod line;
 pub mod names;
+pub mod oidc;
 pub mod percent;
 pub mod pins;
 pub mod push;
