@@ -9,7 +9,7 @@ mod support_uploads;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
@@ -21,6 +21,7 @@ use support_push::{
 };
 use support_uploads::Site;
 use testkit::eventually;
+use testkit::faults::{FaultProxy, Faults};
 use testkit::nix::{OwnStore, key_pair, local};
 use testkit::process::{output, wait};
 
@@ -198,72 +199,6 @@ fn excluded_and_signed_paths_are_not_sent() {
     assert_eq!(of_info.count(), 3);
 }
 
-/// A TCP proxy whose address stays the same while the server behind it is restarted. It forwards a
-/// limited number of bytes, then closes all connections.
-struct Proxy {
-    address: SocketAddr,
-    state: Arc<Mutex<ProxyState>>,
-}
-
-struct ProxyState {
-    server: SocketAddr,
-    left: usize,
-}
-
-impl Proxy {
-    fn start(server: SocketAddr, left: usize) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let state = Arc::new(Mutex::new(ProxyState { server, left }));
-        let shared = Arc::clone(&state);
-        std::thread::spawn(move || {
-            for client in listener.incoming() {
-                let (client, state) = (client.unwrap(), Arc::clone(&shared));
-                let server = {
-                    let state = state.lock().unwrap();
-                    (state.left > 0).then_some(state.server)
-                };
-                let Some(Ok(server)) = server.map(TcpStream::connect) else {
-                    continue;
-                };
-                let (back, to) = (server.try_clone().unwrap(), client.try_clone().unwrap());
-                std::thread::spawn(move || pump(&back, &to, |_| true));
-                std::thread::spawn(move || {
-                    pump(&client, &server, |len| {
-                        let mut state = state.lock().unwrap();
-                        state.left = state.left.saturating_sub(len);
-                        state.left > 0
-                    });
-                });
-            }
-        });
-        Self { address, state }
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.state.lock().unwrap().left == 0
-    }
-
-    fn resume(&self, server: SocketAddr) {
-        *self.state.lock().unwrap() = ProxyState {
-            server,
-            left: usize::MAX,
-        };
-    }
-}
-
-fn pump(mut from: &TcpStream, mut to: &TcpStream, may_pass: impl Fn(usize) -> bool) {
-    let mut bytes = vec![0; 16 << 10];
-    while let Ok(len @ 1..) = from.read(&mut bytes) {
-        if !may_pass(len) || to.write_all(&bytes[..len]).is_err() {
-            break;
-        }
-    }
-    for stream in [from, to] {
-        stream.shutdown(Shutdown::Both).ok();
-    }
-}
-
 #[test]
 fn a_restart_of_the_server_is_survived() {
     let site = Site::new();
@@ -275,16 +210,18 @@ fn a_restart_of_the_server_is_survived() {
     // The compressed file is too long to be sent from memory.
     let large = store.add_file("large", &noise(99, 3 << 20));
     let paths = [paths, vec![large]].concat();
-    let proxy = Proxy::start(server.address, 2 << 20);
+    let proxy = FaultProxy::start(server.address);
+    proxy.set(Faults::reset_requests(2 << 20).in_total());
     let pusher = Pusher::new(&local(store.root()), &site.token(&[]));
-    let mut command = pusher.push(&format!("http://{}", proxy.address), &["--json"]);
+    let mut command = pusher.push(&proxy.url(), &["--json"]);
     command.args(&paths);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
-    eventually("the push is interrupted", || proxy.is_stopped());
+    eventually("the push is interrupted", || proxy.cut_count() > 0);
     server.process.terminate();
     let server = site.start();
-    proxy.resume(server.address);
+    proxy.redirect(server.address);
+    proxy.set(Faults::NONE);
     let done = wait(child, &command);
     let text = String::from_utf8(done.stdout).unwrap();
     let error = String::from_utf8_lossy(&done.stderr);

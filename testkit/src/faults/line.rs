@@ -114,12 +114,23 @@ impl Line {
         self.tail.drain(..self.tail.len() - kept);
     }
 
-    /// Says what to do with `len` bytes that arrived this long ago.
-    pub(super) fn step(&mut self, way: Way, len: usize, age: Duration) -> Step {
-        let (flow, forwarded) = match way {
+    /// Says what to do with `len` bytes that arrived this long ago. `total`: number of bytes that
+    /// all connections have forwarded since the change of the rule, by direction.
+    pub(super) fn step(
+        &mut self,
+        way: Way,
+        len: usize,
+        age: Duration,
+        total: &mut [u64; 2],
+    ) -> Step {
+        let flow = match way {
             _ if !self.has_begun => return Step::Forward(len, Duration::ZERO),
-            Way::Requests => (&self.faults.requests, &mut self.forwarded[0]),
-            Way::Responses => (&self.faults.responses, &mut self.forwarded[1]),
+            Way::Requests => &self.faults.requests,
+            Way::Responses => &self.faults.responses,
+        };
+        let forwarded = match self.faults.is_in_total {
+            true => &mut total[way as usize],
+            false => &mut self.forwarded[way as usize],
         };
         if let Some(left) = flow.delay.checked_sub(age).filter(|left| !left.is_zero()) {
             return Step::Wait(Some(left));

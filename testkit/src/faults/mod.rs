@@ -47,6 +47,9 @@ pub struct Faults {
     /// Number of cuts over all connections, after which there are no faults any more. `None`: no
     /// limit.
     pub times: Option<u32>,
+    /// Whether the lengths of cuts are those of all connections together, since the faults were
+    /// set, instead of those of each connection.
+    pub is_in_total: bool,
 }
 
 /// One direction of a connection.
@@ -90,6 +93,7 @@ impl Faults {
         responses: Flow::WHOLE,
         trigger: None,
         times: None,
+        is_in_total: false,
     };
 
     /// Resets connections instead of accepting them. Open ones go on.
@@ -105,6 +109,22 @@ impl Faults {
         Self {
             requests: Flow::cut(0, End::Hold),
             responses: Flow::cut(0, End::Hold),
+            ..Self::NONE
+        }
+    }
+
+    /// Forwards `after` bytes to the server, and then nothing more.
+    pub const fn hold_requests(after: u64) -> Self {
+        Self {
+            requests: Flow::cut(after, End::Hold),
+            ..Self::NONE
+        }
+    }
+
+    /// Forwards `after` bytes to the client, and then nothing more.
+    pub const fn hold_responses(after: u64) -> Self {
+        Self {
+            responses: Flow::cut(after, End::Hold),
             ..Self::NONE
         }
     }
@@ -172,6 +192,15 @@ impl Faults {
     pub fn times(self, count: u32) -> Self {
         Self {
             times: Some(count),
+            ..self
+        }
+    }
+
+    /// Counts the bytes of all connections together.
+    #[must_use]
+    pub fn in_total(self) -> Self {
+        Self {
+            is_in_total: true,
             ..self
         }
     }

@@ -49,6 +49,8 @@ struct State {
     connection_count: u64,
     cut_count: u64,
     forwarded: [u64; 2],
+    /// Number of bytes forwarded since the last change, for faults that count them in total.
+    since_change: [u64; 2],
     is_over: bool,
 }
 
@@ -69,6 +71,7 @@ impl FaultProxy {
             connection_count: 0,
             cut_count: 0,
             forwarded: [0; 2],
+            since_change: [0; 2],
             is_over: false,
         };
         let shared = Arc::new(Shared {
@@ -116,6 +119,7 @@ impl FaultProxy {
         state.times_left = rule.times();
         state.rule = rule;
         state.change += 1;
+        state.since_change = [0; 2];
         drop(state);
         self.shared.changed.notify_all();
     }
@@ -175,9 +179,10 @@ impl Shared {
             state.line(number)?.look_for_trigger(bytes);
         }
         loop {
-            let step = state
-                .line(number)?
-                .step(way, bytes.len() - at, arrived.elapsed());
+            let mut total = state.since_change;
+            let line = state.line(number)?;
+            let step = line.step(way, bytes.len() - at, arrived.elapsed(), &mut total);
+            state.since_change = total;
             match step {
                 Step::Forward(len, pause) => {
                     state.forwarded[way as usize] += len as u64;

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::eventually;
 
 /// Starts a server that sends back what it receives. The channel gets the bytes of each connection
 /// when it has ended.
@@ -125,6 +126,24 @@ fn held_bytes_are_forwarded_later() {
     let mut answer = [0; 4];
     client.read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"held");
+}
+
+#[test]
+fn bytes_of_all_connections_are_counted_together() {
+    let (proxy, received) = echo();
+    proxy.set(Faults::hold_requests(5).in_total());
+    let (mut first, mut second) = (connect(&proxy), connect(&proxy));
+    assert_eq!(ask(&mut first, b"012"), Ok(b"012".to_vec()));
+    second.write_all(b"345678").unwrap();
+    eventually("two bytes are forwarded", || proxy.forwarded()[0] == 5);
+    proxy.set(Faults::NONE);
+    let mut answer = [0; 6];
+    second.read_exact(&mut answer).unwrap();
+    drop(first);
+    assert_eq!(
+        (&answer, received.recv().unwrap()),
+        (b"345678", b"012".to_vec())
+    );
 }
 
 #[test]

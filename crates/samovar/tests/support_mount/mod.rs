@@ -11,19 +11,19 @@
 )]
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::io::Read as _;
+use std::net::SocketAddr;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Condvar, Mutex};
-use std::thread;
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use rustix::mount::UnmountFlags;
 use samovar_nix::{Hash, HashPart, NarHash, SeekTable, StorePath};
 use samovar_workspace::{Manifest, Packer, file_nar, read_tree};
 use sha2::{Digest as _, Sha256};
+use testkit::faults::{FaultProxy, Faults};
 use testkit::process::Process;
 
 use crate::support::samovar;
@@ -335,142 +335,56 @@ pub(crate) fn unmount(dir: &Path) {
 }
 
 /// A TCP proxy that can be cut, and that forwards a limited number of bytes.
-pub(crate) struct Line {
-    pub(crate) address: SocketAddr,
-    state: Arc<(Mutex<LineState>, Condvar)>,
-}
-
-struct LineState {
-    server: Option<SocketAddr>,
-    responses: Direction,
-    requests: Direction,
-    streams: Vec<TcpStream>,
-    connection_count: usize,
-}
-
-struct Direction {
-    /// Number of bytes that may still be forwarded.
-    left: usize,
-    /// Number of bytes forwarded so far.
-    forwarded: usize,
-}
+pub(crate) struct Line(FaultProxy);
 
 impl Line {
     /// `left`: number of bytes of responses that are forwarded before [`release`](Self::release).
     pub(crate) fn to(server: SocketAddr, left: usize) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let direction = |left| Direction { left, forwarded: 0 };
-        let state = LineState {
-            server: Some(server),
-            responses: direction(left),
-            requests: direction(usize::MAX),
-            streams: Vec::new(),
-            connection_count: 0,
-        };
-        let state = Arc::new((Mutex::new(state), Condvar::new()));
-        let shared = Arc::clone(&state);
-        thread::spawn(move || {
-            for client in listener.incoming().flatten() {
-                accept(client, &shared).ok();
-            }
-        });
-        Self { address, state }
+        let line = Self(FaultProxy::start(server));
+        line.limit(left);
+        line
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("http://{}", self.address)
+        self.0.url()
     }
 
     /// Returns the number of connections so far.
-    pub(crate) fn connection_count(&self) -> usize {
-        self.state.0.lock().unwrap().connection_count
+    pub(crate) fn connection_count(&self) -> u64 {
+        self.0.connection_count()
     }
 
     /// Returns the number of bytes of responses forwarded so far.
     pub(crate) fn forwarded(&self) -> usize {
-        self.state.0.lock().unwrap().responses.forwarded
+        usize::try_from(self.0.forwarded()[1]).unwrap()
     }
 
     /// Forwards all further bytes.
     pub(crate) fn release(&self) {
-        self.limit(usize::MAX);
-        self.limit_requests(usize::MAX);
+        self.0.set(Faults::NONE);
     }
 
-    /// Forwards this number of further bytes of requests.
+    /// Forwards this number of further bytes of requests, and all responses.
     pub(crate) fn limit_requests(&self, left: usize) {
-        self.state.0.lock().unwrap().requests.left = left;
-        self.state.1.notify_all();
+        self.0.set(Faults::hold_requests(left as u64).in_total());
     }
 
-    /// Forwards this number of further bytes of responses.
+    /// Forwards this number of further bytes of responses, and all requests.
     pub(crate) fn limit(&self, left: usize) {
-        self.state.0.lock().unwrap().responses.left = left;
-        self.state.1.notify_all();
+        self.0.set(Faults::hold_responses(left as u64).in_total());
     }
 
     /// Closes all connections, and accepts new ones only for a server.
     pub(crate) fn connect(&self, server: Option<SocketAddr>) {
-        let mut state = self.state.0.lock().unwrap();
-        state.server = server;
-        for stream in state.streams.drain(..) {
-            stream.shutdown(Shutdown::Both).ok();
-        }
-        drop(state);
-        self.state.1.notify_all();
-    }
-}
-
-fn accept(client: TcpStream, shared: &Arc<(Mutex<LineState>, Condvar)>) -> io::Result<()> {
-    let mut state = shared.0.lock().unwrap();
-    state.connection_count += 1;
-    let Some(server) = state.server else {
-        return Ok(());
-    };
-    let server = TcpStream::connect(server)?;
-    state.streams.push(client.try_clone()?);
-    state.streams.push(server.try_clone()?);
-    drop(state);
-    let (from, to) = (client.try_clone()?, server.try_clone()?);
-    let state = Arc::clone(shared);
-    thread::spawn(move || {
-        forward(from, &to, &state, |state| &mut state.requests);
-        to.shutdown(Shutdown::Both).ok();
-    });
-    let state = Arc::clone(shared);
-    thread::spawn(move || {
-        forward(server, &client, &state, |state| &mut state.responses);
-        client.shutdown(Shutdown::Both).ok();
-    });
-    Ok(())
-}
-
-fn forward(
-    mut from: TcpStream,
-    mut to: &TcpStream,
-    shared: &(Mutex<LineState>, Condvar),
-    direction: fn(&mut LineState) -> &mut Direction,
-) {
-    let mut buffer = vec![0; 64 << 10];
-    while let Ok(len @ 1..) = from.read(&mut buffer) {
-        let mut at = 0;
-        while at < len {
-            let is_held =
-                |state: &mut LineState| direction(state).left == 0 && state.server.is_some();
-            let state = shared.0.lock().unwrap();
-            let mut state = shared.1.wait_while(state, is_held).unwrap();
-            let direction = direction(&mut state);
-            let part = direction.left.min(len - at);
-            direction.forwarded += part;
-            if direction.left != usize::MAX {
-                direction.left -= part;
+        match server {
+            Some(server) => {
+                self.0.redirect(server);
+                self.0.set(Faults::NONE);
             }
-            drop(state);
-            if part == 0 || to.write_all(&buffer[at..at + part]).is_err() {
-                return;
+            None => {
+                self.0.set(Faults::refuse());
+                self.0.disconnect();
             }
-            at += part;
         }
     }
 }
