@@ -122,8 +122,8 @@ pub fn mirrored_name(storage: &Storage) -> Result<Option<String>, StorageError> 
     if let Some(mirrored) = caches::mirrored(metadata)? {
         return Ok(Some(mirrored.name));
     }
-    match newest(metadata, &storage.objects)? {
-        Some(newest) => backup::mirrored_cache(metadata, &newest.lines),
+    match newest(&storage.objects)? {
+        Some(newest) => Ok(backup::mirrored_cache(&newest.lines)),
         None => Ok(None),
     }
 }

@@ -340,7 +340,7 @@ fn a_collector_that_does_not_wait_is_found_out() {
 fn keys_that_are_used_again_are_found_out() {
     let sabotage = "create trigger sabotage after insert on garbage \
                     when new.object_key like 'nar/%' begin \
-                    update garbage set object_key = './' || new.object_key \
+                    update or replace garbage set object_key = './' || new.object_key \
                     where object_key = new.object_key; end";
     assert!(!run(RULES, sabotage, SABOTAGE_TIME).is_empty());
 }

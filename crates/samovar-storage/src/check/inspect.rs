@@ -7,7 +7,6 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use rusqlite::Connection;
 use samovar_nix::{HashPart, StorePath};
 
 use super::fsck::{Finding, Fsck, Options};
@@ -16,7 +15,7 @@ use crate::layout::{DATABASE, LOCK, PART_PREFIX, STORE_ID, TMP};
 use crate::metadata::{CacheSummary, Database, caches, check, tokens};
 use crate::objects::Objects;
 use crate::root;
-use crate::sql::SCHEMA;
+use crate::sql::{Connection, SCHEMA, params};
 use crate::token::{Token, now};
 
 /// Maximum time for looking for files of other users.
@@ -122,7 +121,7 @@ pub fn inspect(root: &Path) -> Result<Option<Inspection>, StorageError> {
         return Ok(Some(found));
     }
     found.has_own_database = has_own_database(root, &database.store_id()?)?;
-    database.read_raw(|connection| read_rows(connection, &mut found))?;
+    database.read(|connection| read_rows(connection, &mut found))?;
     if schema >= 2 {
         let objects = Objects::existing(root);
         let mut report = |fault| found.faults.push(fault);
@@ -135,14 +134,14 @@ pub fn inspect(root: &Path) -> Result<Option<Inspection>, StorageError> {
 }
 
 /// Reads what the rows of the database state.
-fn read_rows(connection: &Connection, found: &mut Inspection) -> Result<(), StorageError> {
+fn read_rows(connection: &Connection<'_>, found: &mut Inspection) -> Result<(), StorageError> {
     found.tokens = tokens::all_in(connection, found.schema)?;
-    found.newest_at =
-        connection.query_row("select max(registered_at) from path", [], |row| row.get(0))?;
+    let newest_at = "select max(registered_at) from path";
+    found.newest_at = connection.row(newest_at, &[], |row| row.get(0))?;
     if found.schema >= 2 {
         let lost = "select count(*) from nar where state = 3";
-        let count: u32 = connection.query_row(lost, [], |row| row.get(0))?;
-        found.lost_count = count.into();
+        let count: i64 = connection.row(lost, &[], |row| row.get(0))?;
+        found.lost_count = count.unsigned_abs();
         found.lost = lost_names(connection)?;
         found.newest = newest(connection)?;
     }
@@ -179,37 +178,32 @@ fn has_own_database(root: &Path, in_database: &str) -> Result<bool, StorageError
     }
 }
 
-fn newest(connection: &Connection) -> Result<HashMap<String, StorePath>, StorageError> {
-    let mut statement = connection.prepare(
-        "select cache.name, hash_part, path.name from cache join path on path.id = \
+fn newest(connection: &Connection<'_>) -> Result<HashMap<String, StorePath>, StorageError> {
+    let query = "select cache.name, hash_part, path.name from cache join path on path.id = \
          (select path.id from path join nar on nar.id = nar_id \
-         where cache_id = cache.id and state <> 3 order by path.id desc limit 1)",
-    )?;
-    let rows = statement.query_map([], |row| {
-        let hash_part = HashPart::from_bytes(row.get(1)?);
-        Ok((row.get(0)?, hash_part, row.get(2)?))
-    })?;
+         where cache_id = cache.id and state <> 3 order by path.id desc limit 1)";
     let mut newest = HashMap::new();
-    for row in rows {
-        let (cache, hash_part, name): (String, HashPart, String) = row?;
-        if let Ok(path) = StorePath::from_base_name(&format!("{hash_part}-{name}")) {
-            newest.insert(cache, path);
+    connection.rows(query, &[], |row| {
+        let name = base_name(row.get(1)?, row.get(2)?);
+        if let Ok(path) = StorePath::from_base_name(&name) {
+            newest.insert(row.get(0)?, path);
         }
-    }
+        Ok(())
+    })?;
     Ok(newest)
 }
 
 /// Returns the names of some paths whose NAR is recorded as lost.
-fn lost_names(connection: &Connection) -> Result<Vec<String>, StorageError> {
-    let mut statement = connection.prepare(
-        "select hash_part, name from path where nar_id in (select id from nar where state = 3) \
-         order by id limit ?1",
-    )?;
-    let names = statement.query_map([LOST_NAME_COUNT_MAX], |row| {
-        let hash_part = HashPart::from_bytes(row.get(0)?);
-        Ok(format!("{hash_part}-{}", row.get::<_, String>(1)?))
-    })?;
-    Ok(names.collect::<Result<_, _>>()?)
+fn lost_names(connection: &Connection<'_>) -> Result<Vec<String>, StorageError> {
+    let query = "select hash_part, name from path \
+         where nar_id in (select id from nar where state = 3) order by id limit ?1";
+    connection.rows(query, params![LOST_NAME_COUNT_MAX], |row| {
+        Ok(base_name(row.get(0)?, row.get(1)?))
+    })
+}
+
+fn base_name(hash_part: [u8; 20], name: &str) -> String {
+    format!("{}-{name}", HashPart::from_bytes(hash_part))
 }
 
 /// Finds files that the owner of the storage cannot use, for a limited time. Uploaded files of
@@ -322,7 +316,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         drop(Storage::open(dir.path(), &StoreDir::default()).unwrap());
         let path = dir.path().join(DATABASE);
-        let connection = Connection::open(&path).unwrap();
+        let connection = rusqlite::Connection::open(&path).unwrap();
         connection
             .pragma_update(None, "user_version", SCHEMA + 1)
             .unwrap();
@@ -332,7 +326,7 @@ mod tests {
             matches!(newer, Err(StorageError::SchemaTooNew { .. })),
             "{newer:?}"
         );
-        let connection = Connection::open(&path).unwrap();
+        let connection = rusqlite::Connection::open(&path).unwrap();
         connection
             .pragma_update(None, "user_version", SCHEMA)
             .unwrap();

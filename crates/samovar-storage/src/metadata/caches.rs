@@ -4,17 +4,25 @@
 //! deletes their rows, a few at a time, so that uploads into other caches do not wait. NARs that no
 //! other cache uses are left to the collector.
 
-use rusqlite::{Connection, OptionalExtension as _, ToSql, params};
 use samovar_nix::{HashPart, StoreDir};
 
 use super::rows::{damaged, is_shown, unsigned};
 use super::{CacheId, Database};
 use crate::error::StorageError;
 use crate::layout::narinfo_key;
+use crate::sql::{Change, Connection, Transaction, Value, params};
 
 /// Condition for valid tokens that are restricted to one cache. `?1`: the present time.
-const VALID: &str = "instr(token.cache, '*') = 0 and instr(token.cache, '?') = 0 \
+const VALID: &str = "token.cache not like '%*%' and token.cache not like '%?%' \
                      and revoked_at is null and (expires_at is null or expires_at > ?1)";
+
+/// The row number of the mirrored cache, as an SQL expression; null if there is none.
+macro_rules! mirrored_id {
+    () => {
+        "(select cast(value as bigint) from meta where meta.key = 'mirrored-cache')"
+    };
+}
+pub(super) use mirrored_id;
 
 /// A cache with its totals.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -72,7 +80,7 @@ pub struct Freed {
 ///
 /// Any [`StorageError`].
 pub fn all(database: &Database) -> Result<Vec<CacheSummary>, StorageError> {
-    database.read_raw(|connection| all_in(connection, database.now()))
+    database.read(|connection| all_in(connection, database.now()))
 }
 
 /// Returns the number of paths in a cache. Scans an index, which takes about 30 ms for a
@@ -82,12 +90,12 @@ pub fn all(database: &Database) -> Result<Vec<CacheSummary>, StorageError> {
 ///
 /// Any [`StorageError`].
 pub fn path_count(database: &Database, cache: CacheId) -> Result<u64, StorageError> {
-    database.read_raw(|connection| {
-        let mut statement = connection.prepare_cached(concat!(
+    database.read(|connection| {
+        let query = concat!(
             "select count(*) from path where cache_id = ?1 and ",
             is_shown!("?1")
-        ))?;
-        unsigned(statement.query_row([cache.0], |row| row.get(0))?)
+        );
+        unsigned(connection.row(query, params![cache], |row| row.get(0))?)
     })
 }
 
@@ -97,18 +105,17 @@ pub fn path_count(database: &Database, cache: CacheId) -> Result<u64, StorageErr
 ///
 /// Any [`StorageError`].
 pub fn own_nars(database: &Database, name: &str) -> Result<Freed, StorageError> {
-    database.read_raw(|connection| {
-        let (nar_count, file_bytes) = connection.query_row(
-            "select count(*), coalesce(sum(file_size), 0) from cache as its join nar on nar.id in \
+    database.read(|connection| {
+        let query = "select count(*), cast(coalesce(sum(file_size), 0) as bigint) \
+             from cache as its join nar on nar.id in \
                  (select nar_id from path where cache_id = its.id) \
              where its.name = ?1 and not exists \
-                 (select 1 from path where nar_id = nar.id and cache_id <> its.id)",
-            [name],
-            |row| Ok((row.get(0)?, row.get(1)?)),
-        )?;
-        Ok(Freed {
-            nar_count: unsigned(nar_count)?,
-            file_bytes: unsigned(file_bytes)?,
+                 (select 1 from path where nar_id = nar.id and cache_id <> its.id)";
+        connection.row(query, params![name], |row| {
+            Ok(Freed {
+                nar_count: unsigned(row.get(0)?)?,
+                file_bytes: unsigned(row.get(1)?)?,
+            })
         })
     })
 }
@@ -120,32 +127,40 @@ pub fn own_nars(database: &Database, name: &str) -> Result<Freed, StorageError> 
 ///
 /// Any [`StorageError`]. Nothing is changed then.
 pub fn delete(database: &Database, name: &str) -> Result<Option<DeletedCache>, StorageError> {
-    database.write_raw(|transaction| {
+    database.write(|transaction| {
         let now = database.now();
-        let is_found = transaction.execute(
-            "update cache set deletion = 1 where name = ?1 and deletion <> 2",
-            [name],
-        )? > 0;
+        let hidden = transaction.optional(
+            "update cache set deletion = 1 where name = ?1 and deletion <> 2 returning id",
+            params![name],
+            |row| row.get(0),
+        )?;
         let pin_count = transaction.execute(
             "delete from pin where cache_id = (select id from cache where name = ?1)",
-            [name],
+            params![name],
         )?;
         let revoke = format!("update token set revoked_at = ?1 where cache = ?2 and {VALID}");
         let token_count = transaction.execute(&revoke, params![now, name])?;
-        Ok((is_found || token_count > 0).then_some(DeletedCache {
-            pin_count,
-            token_count,
-        }))
+        if let Some(cache) = hidden {
+            transaction.note(Change::CacheChanged(cache));
+            transaction.note(Change::PinsChanged(cache));
+        }
+        if token_count > 0 {
+            transaction.note(Change::TokensChanged);
+        }
+        Ok(
+            (hidden.is_some() || token_count > 0).then_some(DeletedCache {
+                pin_count,
+                token_count,
+            }),
+        )
     })
 }
 
 /// Returns a cache whose paths are hidden and not deleted yet, or `None` if there is none.
 pub(crate) fn to_purge(database: &Database) -> Result<Option<CacheId>, StorageError> {
-    database.read_raw(|connection| {
-        let mut statement =
-            connection.prepare_cached("select id from cache where deletion = 1 limit 1")?;
-        let id = statement.query_row([], |row| row.get(0)).optional()?;
-        Ok(id.map(CacheId))
+    database.read(|connection| {
+        let query = "select id from cache where deletion = 1 limit 1";
+        connection.optional(query, &[], |row| row.get(0))
     })
 }
 
@@ -162,11 +177,11 @@ pub(crate) fn purge(
     count_max: u32,
     remove_mirror: &mut dyn FnMut(&str) -> Result<(), StorageError>,
 ) -> Result<(), StorageError> {
-    database.write_raw(|transaction| {
+    database.write(|transaction| {
         // Another process may have completed the deletion, and an upload may have followed.
-        let is_hidden: bool = transaction.query_row(
+        let is_hidden: bool = transaction.row(
             "select exists (select 1 from cache where id = ?1 and deletion = 1)",
-            [cache.0],
+            params![cache],
             |row| row.get(0),
         )?;
         if !is_hidden
@@ -175,9 +190,14 @@ pub(crate) fn purge(
         {
             return Ok(());
         }
-        transaction.execute("delete from log where cache_id = ?1", [cache.0])?;
-        transaction.execute("delete from removed_pin where cache_id = ?1", [cache.0])?;
-        transaction.execute("update cache set deletion = 2 where id = ?1", [cache.0])?;
+        for statement in [
+            "delete from log where cache_id = ?1",
+            "delete from removed_pin where cache_id = ?1",
+            "update cache set deletion = 2 where id = ?1",
+        ] {
+            transaction.execute(statement, params![cache])?;
+        }
+        transaction.note(Change::CacheChanged(cache));
         Ok(())
     })
 }
@@ -189,7 +209,7 @@ pub(crate) fn purge(
 ///
 /// Any [`StorageError`].
 pub fn mirrored(database: &Database) -> Result<Option<CacheRow>, StorageError> {
-    database.read_raw(mirrored_in)
+    database.read(mirrored_in)
 }
 
 /// Returns the cache with this name, or `None` if it does not exist.
@@ -198,7 +218,7 @@ pub fn mirrored(database: &Database) -> Result<Option<CacheRow>, StorageError> {
 ///
 /// Any [`StorageError`].
 pub fn find(database: &Database, name: &str) -> Result<Option<CacheRow>, StorageError> {
-    database.read_raw(|connection| select(connection, "?1 and deletion = 0", &[&name]))
+    database.read(|connection| select(connection, "?1 and deletion = 0", params![name]))
 }
 
 /// Returns the name of a cache that has a path with this hash part.
@@ -206,13 +226,10 @@ pub(crate) fn of_path(
     database: &Database,
     hash_part: HashPart,
 ) -> Result<Option<String>, StorageError> {
-    database.read_raw(|connection| {
-        let mut statement = connection.prepare_cached(
-            "select name from cache where deletion = 0 and exists (select 1 from path \
-             where cache_id = cache.id and hash_part = ?1)",
-        )?;
-        let name = statement.query_row([hash_part.as_bytes()], |row| row.get(0));
-        Ok(name.optional()?)
+    database.read(|connection| {
+        let query = "select name from cache where deletion = 0 and exists (select 1 from path \
+                     where cache_id = cache.id and hash_part = ?1)";
+        connection.optional(query, params![hash_part.as_bytes()], |row| row.get(0))
     })
 }
 
@@ -222,10 +239,9 @@ pub(crate) fn of_path(
 ///
 /// Any [`StorageError`].
 pub fn names(database: &Database) -> Result<Vec<String>, StorageError> {
-    database.read_raw(|connection| {
-        let mut statement = connection.prepare("select name from cache where deletion = 0")?;
-        let names = statement.query_map([], |row| row.get(0))?;
-        Ok(names.collect::<Result<_, _>>()?)
+    database.read(|connection| {
+        let query = "select name from cache where deletion = 0";
+        connection.rows(query, &[], |row| row.get(0))
     })
 }
 
@@ -235,43 +251,54 @@ pub fn names(database: &Database) -> Result<Vec<String>, StorageError> {
 ///
 /// [`StorageError::StoreDir`] if the cache exists with another store directory. Other errors.
 pub fn add(database: &Database, name: &str, store_dir: &str) -> Result<CacheId, StorageError> {
-    let connection = &*database.writer()?;
-    let now = database.now();
-    connection.execute(
-        "insert or ignore into cache (name, store_dir, created_at) values (?1, ?2, ?3)",
-        params![name, store_dir, now],
-    )?;
-    // A deleted cache has no paths, so it may get another store directory.
-    connection.execute(
-        "update cache set store_dir = ?2 where name = ?1 and deletion = 2",
-        [name, store_dir],
-    )?;
-    let (id, stored): (i64, String) = connection.query_row(
-        "select id, store_dir from cache where name = ?1",
-        [name],
-        |row| Ok((row.get(0)?, row.get(1)?)),
-    )?;
-    if stored != store_dir {
-        return Err(StorageError::StoreDir {
-            stored,
-            served: store_dir.to_owned(),
-        });
-    }
-    Ok(CacheId(id))
+    database.write(|transaction| {
+        let added = transaction.execute(
+            "insert into cache (name, store_dir, created_at) values (?1, ?2, ?3) \
+             on conflict (name) do nothing",
+            params![name, store_dir, database.now()],
+        )?;
+        // A deleted cache has no paths, so it may get another store directory.
+        transaction.execute(
+            "update cache set store_dir = ?2 where name = ?1 and deletion = 2",
+            params![name, store_dir],
+        )?;
+        let query = "select id, store_dir from cache where name = ?1";
+        let (id, stored): (CacheId, String) =
+            transaction.row(query, params![name], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        if stored != store_dir {
+            return Err(StorageError::StoreDir {
+                stored,
+                served: store_dir.to_owned(),
+            });
+        }
+        if added > 0 {
+            transaction.note(Change::CacheChanged(id));
+        }
+        Ok(id)
+    })
 }
 
 /// Records that the narinfos of this cache are also written into the directory.
 pub(crate) fn set_mirrored(database: &Database, cache: CacheId) -> Result<(), StorageError> {
-    let connection = &*database.writer()?;
-    connection.execute(
-        "insert into meta values ('mirrored-cache', ?1) \
-         on conflict do update set value = excluded.value where value <> excluded.value",
-        [cache.0.to_string()],
-    )?;
-    Ok(())
+    let id = cache.0.to_string();
+    database.write(|transaction| {
+        let changed = transaction.execute(
+            "insert into meta (key, value) values ('mirrored-cache', ?1) \
+             on conflict (key) do update set value = excluded.value \
+             where meta.value <> excluded.value",
+            params![&id],
+        )?;
+        if changed > 0 {
+            transaction.note(Change::MirroredChanged);
+        }
+        Ok(())
+    })
 }
 
-pub(crate) fn all_in(connection: &Connection, now: i64) -> Result<Vec<CacheSummary>, StorageError> {
+pub(crate) fn all_in(
+    connection: &Connection<'_>,
+    now: i64,
+) -> Result<Vec<CacheSummary>, StorageError> {
     let query = format!(
         "select name, coalesce(file_bytes + extra_bytes, 0), \
              (select count(*) from path where cache_id = its.id), \
@@ -285,11 +312,8 @@ pub(crate) fn all_in(connection: &Connection, now: i64) -> Result<Vec<CacheSumma
          left join cache as its using (name) order by name"
     );
     // All parts of the query read the same snapshot.
-    let mut statement = connection.prepare(&query)?;
-    let mut rows = statement.query([now])?;
-    let mut caches = Vec::new();
-    while let Some(row) = rows.next()? {
-        caches.push(CacheSummary {
+    connection.rows(&query, params![now], |row| {
+        Ok(CacheSummary {
             name: row.get(0)?,
             used_bytes: unsigned(row.get(1)?)?,
             path_count: unsigned(row.get(2)?)?,
@@ -297,34 +321,28 @@ pub(crate) fn all_in(connection: &Connection, now: i64) -> Result<Vec<CacheSumma
             token_count: unsigned(row.get(4)?)?,
             uploaded_at: row.get(5)?,
             is_hidden: row.get(6)?,
-        });
-    }
-    Ok(caches)
+        })
+    })
 }
 
 /// Deletes realisations of a hidden cache. Returns whether there were any.
 fn purge_realisations(
-    transaction: &Connection,
+    transaction: &Transaction<'_>,
     cache: CacheId,
     count_max: u32,
     remove_mirror: &mut dyn FnMut(&str) -> Result<(), StorageError>,
 ) -> Result<bool, StorageError> {
-    let keys: Vec<(String, bool)> = transaction
-        .prepare_cached(
-            "select key, exists (select 1 from extra as other \
-                 where cache_id = (select cast(value as integer) from meta \
-                     where meta.key = 'mirrored-cache') \
-                 and cache_id <> ?1 and other.key = extra.key) \
-             from extra where cache_id = ?1 limit ?2",
-        )?
-        .query_map(params![cache.0, count_max], |row| {
-            Ok((row.get(0)?, row.get(1)?))
-        })?
-        .collect::<Result<_, _>>()?;
+    let query = concat!(
+        "select key, exists (select 1 from extra as other where cache_id = ",
+        mirrored_id!(),
+        " and cache_id <> ?1 and other.key = extra.key) from extra where cache_id = ?1 limit ?2"
+    );
+    let params = params![cache, count_max];
+    let keys: Vec<(String, bool)> =
+        transaction.rows(query, params, |row| Ok((row.get(0)?, row.get(1)?)))?;
     for (key, is_of_mirrored) in &keys {
-        transaction
-            .prepare_cached("delete from extra where cache_id = ?1 and key = ?2")?
-            .execute(params![cache.0, key])?;
+        let delete = "delete from extra where cache_id = ?1 and key = ?2";
+        transaction.execute(delete, params![cache, key])?;
         if !is_of_mirrored {
             remove_mirror(key)?;
         }
@@ -334,79 +352,73 @@ fn purge_realisations(
 
 /// Deletes paths of a hidden cache. Returns whether there were any.
 fn purge_paths(
-    transaction: &Connection,
+    transaction: &Transaction<'_>,
     cache: CacheId,
     count_max: u32,
     remove_mirror: &mut dyn FnMut(&str) -> Result<(), StorageError>,
 ) -> Result<bool, StorageError> {
     // The directory has the narinfos of the mirrored cache, which may be another one by now.
-    let paths: Vec<(i64, [u8; 20], bool)> = transaction
-        .prepare_cached(
-            "select id, hash_part, exists (select 1 from path as other \
-                 where cache_id = (select cast(value as integer) from meta \
-                     where key = 'mirrored-cache') \
-                 and cache_id <> ?1 and other.hash_part = path.hash_part) \
-             from path where cache_id = ?1 limit ?2",
-        )?
-        .query_map(params![cache.0, count_max], |row| {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
-        })?
-        .collect::<Result<_, _>>()?;
-    for (id, hash_part, is_of_mirrored) in &paths {
+    let query = concat!(
+        "select id, hash_part, exists (select 1 from path as other where cache_id = ",
+        mirrored_id!(),
+        " and cache_id <> ?1 and other.hash_part = path.hash_part) \
+         from path where cache_id = ?1 limit ?2"
+    );
+    let params = params![cache, count_max];
+    let paths: Vec<(i64, HashPart, bool)> = transaction.rows(query, params, |row| {
+        Ok((row.get(0)?, HashPart::from_bytes(row.get(1)?), row.get(2)?))
+    })?;
+    let has_any = !paths.is_empty();
+    for (id, hash_part, is_of_mirrored) in paths {
         // All paths of the cache are deleted, so the order of references does not matter.
         for statement in [
             "delete from pin where path_id = ?1",
             "delete from reference where reference = ?1",
             "delete from path where id = ?1",
         ] {
-            transaction.prepare_cached(statement)?.execute([id])?;
+            transaction.execute(statement, params![id])?;
         }
+        transaction.note(Change::PathRemoved(cache, hash_part));
         if !is_of_mirrored {
-            remove_mirror(&narinfo_key(HashPart::from_bytes(*hash_part)))?;
+            remove_mirror(&narinfo_key(hash_part))?;
         }
     }
-    Ok(!paths.is_empty())
+    Ok(has_any)
 }
 
 /// Returns whether uploads into a cache may be published. If the deletion of the cache is complete,
 /// creates the cache again.
-pub(super) fn restore(transaction: &Connection, cache: CacheId) -> Result<bool, StorageError> {
-    let deletion: i64 = transaction
-        .prepare_cached("select deletion from cache where id = ?1")?
-        .query_row([cache.0], |row| row.get(0))?;
+pub(super) fn restore(transaction: &Transaction<'_>, cache: CacheId) -> Result<bool, StorageError> {
+    let query = "select deletion from cache where id = ?1";
+    let deletion: i64 = transaction.row(query, params![cache], |row| row.get(0))?;
     if deletion == 2 {
-        transaction.execute("update cache set deletion = 0 where id = ?1", [cache.0])?;
+        let update = "update cache set deletion = 0 where id = ?1";
+        transaction.execute(update, params![cache])?;
+        transaction.note(Change::CacheChanged(cache));
     }
     Ok(deletion != 1)
 }
 
-pub(super) fn mirrored_in(connection: &Connection) -> Result<Option<CacheRow>, StorageError> {
-    let mirrored = "(select name from cache where id = \
-                    (select cast(value as integer) from meta where key = 'mirrored-cache'))";
+pub(super) fn mirrored_in(connection: &Connection<'_>) -> Result<Option<CacheRow>, StorageError> {
+    let mirrored = concat!("(select name from cache where id = ", mirrored_id!(), ")");
     select(connection, mirrored, &[])
 }
 
 /// Returns the cache whose name is the value of an SQL expression.
 fn select(
-    connection: &Connection,
+    connection: &Connection<'_>,
     name: &str,
-    parameters: &[&dyn ToSql],
+    params: &[Value<'_>],
 ) -> Result<Option<CacheRow>, StorageError> {
     let query = format!("select id, name, store_dir from cache where name = {name}");
-    let found: Option<(i64, String, String)> = connection
-        .query_row(&query, parameters, |row| {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+    connection.optional(&query, params, |row| {
+        let dir: &str = row.get(2)?;
+        Ok(CacheRow {
+            id: row.get(0)?,
+            name: row.get(1)?,
+            store_dir: StoreDir::new(dir).map_err(|error| damaged(&format!("{dir:?}: {error}")))?,
         })
-        .optional()?;
-    let Some((id, name, dir)) = found else {
-        return Ok(None);
-    };
-    let store_dir = StoreDir::new(&dir).map_err(|error| damaged(&format!("{dir:?}: {error}")))?;
-    Ok(Some(CacheRow {
-        id: CacheId(id),
-        name,
-        store_dir,
-    }))
+    })
 }
 
 #[cfg(test)]
@@ -422,18 +434,20 @@ mod tests {
         let b = add(&database, "b", "/nix/store").unwrap();
         set_mirrored(&database, a).unwrap();
         let nar = "insert into nar (nar_hash, nar_size, file_hash, file_size, compression, \
-                   object_key, created_at) values (?1, 1, ?1, ?2, 'none', ?2, 0)";
+                   object_key, created_at) values (?1, 1, ?1, ?2, 'none', ?3, 0)";
         let path = "insert into path (cache_id, hash_part, name, nar_id, self_reference, sigs, \
                     registered_at) values (?1, ?2, 'x', ?3, 0, '', 0)";
         database
-            .write_raw(|transaction| {
+            .write(|transaction| {
                 for number in [1_u8, 2, 3] {
-                    transaction.execute(nar, params![[number; 32], number])?;
+                    let (size, key) = (i64::from(number), number.to_string());
+                    transaction.execute(nar, params![&[number; 32], size, &key])?;
                 }
                 for (cache, number) in [(a, 1_u8), (a, 2), (b, 1), (b, 3)] {
-                    transaction.execute(path, params![cache.0, [number; 20], number])?;
+                    let nar = i64::from(number);
+                    transaction.execute(path, params![cache, &[number; 20], nar])?;
                 }
-                transaction.execute("insert into reference values (4, 3)", [])?;
+                transaction.execute("insert into reference values (4, 3)", &[])?;
                 Ok(())
             })
             .unwrap();

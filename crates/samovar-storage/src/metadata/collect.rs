@@ -1,12 +1,14 @@
 //! Records uses, and runs the statements of the collector.
 
-use rusqlite::{Connection, OptionalExtension as _, params};
+use std::ops::ControlFlow;
+
 use samovar_nix::{HashPart, StorePath};
 
 use super::rows::{base_name, damaged, path_of, unsigned};
 use super::{CacheId, Database, caches};
 use crate::error::StorageError;
 use crate::layout::{is_of_upstream, narinfo_key};
+use crate::sql::{Change, Connection, Row, Value, params};
 
 /// Time of a condemnation whose commit may not have returned yet. Look-ups that began before the
 /// commit do not revive the path, so the time until deletion is counted from
@@ -81,48 +83,54 @@ impl Graph {
 ///
 /// Any [`StorageError`].
 pub fn graph(database: &Database, time: &Times<'_>) -> Result<Graph, StorageError> {
-    database.read_raw(|connection| {
-        let now = database.now();
-        // All queries read the same snapshot.
-        let transaction = connection.unchecked_transaction()?;
-        let mut graph = Graph::default();
-        let mut cache_ids = Vec::new();
-        let mut statement = transaction.prepare("select id, name from cache order by id")?;
-        let mut rows = statement.query([])?;
-        while let Some(row) = rows.next()? {
-            cache_ids.push(row.get::<_, i64>(0)?);
+    let now = database.now();
+    database.read(|connection| {
+        connection.snapshot(|connection| {
+            let mut graph = Graph::default();
+            read_paths(connection, time, &mut graph)?;
+            let ids: Vec<i64> = graph.paths.iter().map(|path| path.id).collect();
+            let edges = edges(connection, &graph, &ids)?;
+            set_references(&mut graph, edges)?;
+            let pins = "select path_id from pin where expires_at is null or expires_at > ?1";
+            graph.pinned =
+                connection.rows(pins, params![now], |row| position(&ids, &row.get(0)?))?;
+            Ok(graph)
+        })
+    })
+}
+
+/// Reads the caches and their paths.
+fn read_paths(
+    connection: &Connection<'_>,
+    time: &Times<'_>,
+    graph: &mut Graph,
+) -> Result<(), StorageError> {
+    let mut cache_ids: Vec<i64> = Vec::new();
+    each(
+        connection,
+        "select id, name from cache order by id",
+        |row| {
+            cache_ids.push(row.get(0)?);
             graph.caches.push(row.get(1)?);
-        }
-        let mut statement = transaction.prepare(
-            "select path.id, cache_id, nar_id, file_size, used_at, registered_at, \
-             condemned_at is not null, path.name from path join nar on nar.id = nar_id \
-             order by path.id",
-        )?;
-        let mut rows = statement.query([])?;
-        while let Some(row) = rows.next()? {
-            let cache = position(&cache_ids, &row.get(1)?)?;
-            let name = row.get_ref(7)?.as_str().unwrap_or_default();
-            graph.paths.push(GraphPath {
-                id: row.get(0)?,
-                cache,
-                retention: time(&graph.caches[cache as usize], name),
-                nar_id: row.get(2)?,
-                file_size: unsigned(row.get(3)?)?,
-                used_at: row.get(4)?,
-                registered_at: row.get(5)?,
-                is_condemned: row.get(6)?,
-            });
-        }
-        let ids: Vec<i64> = graph.paths.iter().map(|path| path.id).collect();
-        let edges = edges(&transaction, &graph, &ids)?;
-        set_references(&mut graph, edges)?;
-        let mut statement = transaction
-            .prepare("select path_id from pin where expires_at is null or expires_at > ?1")?;
-        let mut rows = statement.query([now])?;
-        while let Some(row) = rows.next()? {
-            graph.pinned.push(position(&ids, &row.get(0)?)?);
-        }
-        Ok(graph)
+            Ok(())
+        },
+    )?;
+    let paths = "select path.id, cache_id, nar_id, file_size, used_at, registered_at, \
+                 condemned_at is not null, path.name from path join nar on nar.id = nar_id \
+                 order by path.id";
+    each(connection, paths, |row| {
+        let cache = position(&cache_ids, &row.get(1)?)?;
+        graph.paths.push(GraphPath {
+            id: row.get(0)?,
+            cache,
+            retention: time(&graph.caches[cache as usize], row.get(7)?),
+            nar_id: row.get(2)?,
+            file_size: unsigned(row.get(3)?)?,
+            used_at: row.get(4)?,
+            registered_at: row.get(5)?,
+            is_condemned: row.get(6)?,
+        });
+        Ok(())
     })
 }
 
@@ -132,14 +140,11 @@ pub fn graph(database: &Database, time: &Times<'_>) -> Result<Graph, StorageErro
 ///
 /// Any [`StorageError`].
 pub fn store_path(database: &Database, id: i64) -> Result<Option<StorePath>, StorageError> {
-    database.read_raw(|connection| {
-        let mut statement =
-            connection.prepare_cached("select hash_part, name from path where id = ?1")?;
-        let row: Option<([u8; 20], String)> = statement
-            .query_row([id], |row| Ok((row.get(0)?, row.get(1)?)))
-            .optional()?;
-        row.map(|(hash_part, name)| path_of(HashPart::from_bytes(hash_part), &name))
-            .transpose()
+    database.read(|connection| {
+        let query = "select hash_part, name from path where id = ?1";
+        connection.optional(query, params![id], |row| {
+            path_of(HashPart::from_bytes(row.get(0)?), row.get(1)?)
+        })
     })
 }
 
@@ -154,14 +159,15 @@ pub fn condemn_paths(
     ids: &[i64],
     is_condemned: bool,
 ) -> Result<(), StorageError> {
-    database.write_raw(|transaction| {
+    database.write(|transaction| {
         let condemned_at = is_condemned.then_some(UNCONFIRMED);
-        let mut statement = transaction.prepare_cached(
-            "update path set condemned_at = ?2 where id = ?1 \
-             and (condemned_at is null) = (?2 is not null)",
-        )?;
+        let update = "update path set condemned_at = ?2 where id = ?1 \
+             and (condemned_at is null) = (?2 is not null) returning cache_id, hash_part";
         for id in ids {
-            statement.execute(params![id, condemned_at])?;
+            let changed = transaction.optional(update, params![*id, condemned_at], key_of)?;
+            if let Some((cache, hash_part)) = changed {
+                transaction.note(Change::PathChanged(cache, hash_part));
+            }
         }
         Ok(())
     })
@@ -176,7 +182,7 @@ pub fn condemn_paths(
 ///
 /// Any [`StorageError`].
 pub fn confirm(database: &Database, count_max: u32) -> Result<bool, StorageError> {
-    database.write_raw(|transaction| {
+    database.write(|transaction| {
         let now = database.now();
         let queries = [
             "update path set condemned_at = ?2 where id in \
@@ -186,9 +192,8 @@ pub fn confirm(database: &Database, count_max: u32) -> Result<bool, StorageError
         ];
         let mut is_complete = true;
         for query in queries {
-            let mut statement = transaction.prepare_cached(query)?;
-            is_complete &=
-                statement.execute(params![UNCONFIRMED, now, count_max])? < count_max as usize;
+            let params = params![UNCONFIRMED, now, count_max];
+            is_complete &= transaction.execute(query, params)? < count_max as usize;
         }
         Ok(is_complete)
     })
@@ -201,12 +206,12 @@ pub fn confirm(database: &Database, count_max: u32) -> Result<bool, StorageError
 ///
 /// Any [`StorageError`].
 pub fn condemned_paths(database: &Database, before: i64) -> Result<Vec<i64>, StorageError> {
-    database.read_raw(|connection| {
+    database.read(|connection| {
         // References are published before their referrers, so their row numbers are smaller.
         ids(
             connection,
             "select id from path where condemned_at <= ?1 order by id desc",
-            &[before],
+            params![before],
         )
     })
 }
@@ -225,35 +230,30 @@ pub(crate) fn delete_paths(
     before: i64,
     remove_mirror: &mut dyn FnMut(&str) -> Result<(), StorageError>,
 ) -> Result<Vec<(CacheId, HashPart)>, StorageError> {
-    database.write_raw(|transaction| {
-        let mirrored = caches::mirrored_in(transaction)?.map(|cache| cache.id.0);
-        let mut statement = transaction.prepare_cached(
-            "delete from path where id = ?1 and condemned_at <= ?2 \
+    database.write(|transaction| {
+        let mirrored = caches::mirrored_in(transaction)?.map(|cache| cache.id);
+        let delete = "delete from path where id = ?1 and condemned_at <= ?2 \
              and not exists (select 1 from reference where reference = path.id) \
              and not exists (select 1 from pin where path_id = path.id) \
-             returning cache_id, hash_part",
-        )?;
+             returning cache_id, hash_part";
         let mut deleted = Vec::new();
         for id in ids {
             let realisations = match mirrored {
                 Some(_) => realisations(transaction, *id)?,
                 None => Vec::new(),
             };
-            let row = statement
-                .query_row(params![id, before], |row| {
-                    Ok((row.get(0)?, HashPart::from_bytes(row.get(1)?)))
-                })
-                .optional()?;
+            let row = transaction.optional(delete, params![*id, before], key_of)?;
             let Some((cache, hash_part)) = row else {
                 continue;
             };
+            transaction.note(Change::PathRemoved(cache, hash_part));
             if mirrored == Some(cache) {
                 for key in realisations {
                     remove_mirror(&key)?;
                 }
                 remove_mirror(&narinfo_key(hash_part))?;
             }
-            deleted.push((CacheId(cache), hash_part));
+            deleted.push((cache, hash_part));
         }
         Ok(deleted)
     })
@@ -267,19 +267,19 @@ pub(crate) fn loose_nars(
     sent_before: i64,
     before: Option<i64>,
 ) -> Result<Vec<i64>, StorageError> {
-    database.read_raw(|connection| match before {
+    database.read(|connection| match before {
         Some(before) => ids(
             connection,
             concat!(
                 "select id from nar where state = 2 and state_at <= ?2 and ",
                 is_loose!()
             ),
-            &[sent_before, before],
+            params![sent_before, before],
         ),
         None => ids(
             connection,
             concat!("select id from nar where state <> 2 and ", is_loose!()),
-            &[sent_before],
+            params![sent_before],
         ),
     })
 }
@@ -291,14 +291,14 @@ pub(crate) fn condemn_nars(
     ids: &[i64],
     sent_before: i64,
 ) -> Result<usize, StorageError> {
-    database.write_raw(|transaction| {
-        let mut statement = transaction.prepare_cached(concat!(
+    database.write(|transaction| {
+        let condemn = concat!(
             "update nar set state = 2, state_at = ?3 where id = ?2 and state <> 2 and ",
             is_loose!()
-        ))?;
+        );
         let mut count = 0;
         for id in ids {
-            count += statement.execute(params![sent_before, id, UNCONFIRMED])?;
+            count += transaction.execute(condemn, params![sent_before, *id, UNCONFIRMED])?;
         }
         Ok(count)
     })
@@ -313,20 +313,18 @@ pub(crate) fn delete_nars(
     sent_before: i64,
     before: i64,
 ) -> Result<Vec<u64>, StorageError> {
-    database.write_raw(|transaction| {
+    database.write(|transaction| {
         let now = database.now();
-        let mut delete = transaction.prepare_cached(concat!(
+        let delete = concat!(
             "delete from nar where id = ?2 and state = 2 and state_at <= ?3 and ",
             is_loose!(),
             " returning object_key, file_size"
-        ))?;
+        );
         let mut sizes = Vec::new();
         for id in ids {
-            let row: Option<(String, i64)> = delete
-                .query_row(params![sent_before, id, before], |row| {
-                    Ok((row.get(0)?, row.get(1)?))
-                })
-                .optional()?;
+            let params = params![sent_before, *id, before];
+            let row: Option<(String, i64)> =
+                transaction.optional(delete, params, |row| Ok((row.get(0)?, row.get(1)?)))?;
             if let Some((key, size)) = row {
                 discard(transaction, &key, now)?;
                 sizes.push(unsigned(size)?);
@@ -338,22 +336,19 @@ pub(crate) fn delete_nars(
 
 /// Returns the garbage keys whose objects are not removed yet.
 pub(crate) fn garbage(database: &Database) -> Result<Vec<String>, StorageError> {
-    database.read_raw(|connection| {
-        let mut statement =
-            connection.prepare_cached("select object_key from garbage where done_at is null")?;
-        let rows = statement.query_map([], |row| row.get(0))?;
-        Ok(rows.collect::<Result<_, _>>()?)
+    database.read(|connection| {
+        let query = "select object_key from garbage where done_at is null";
+        connection.rows(query, &[], |row| row.get(0))
     })
 }
 
 /// Records that the objects with these keys were removed.
 pub(crate) fn set_removed(database: &Database, keys: &[String]) -> Result<(), StorageError> {
-    database.write_raw(|transaction| {
+    database.write(|transaction| {
         let now = database.now();
-        let mut statement =
-            transaction.prepare_cached("update garbage set done_at = ?2 where object_key = ?1")?;
+        let update = "update garbage set done_at = ?2 where object_key = ?1";
         for key in keys {
-            statement.execute(params![key, now])?;
+            transaction.execute(update, params![key, now])?;
         }
         Ok(())
     })
@@ -361,8 +356,8 @@ pub(crate) fn set_removed(database: &Database, keys: &[String]) -> Result<(), St
 
 /// Frees the garbage keys whose objects were removed at `before` or earlier.
 pub(crate) fn free_keys(database: &Database, before: i64) -> Result<(), StorageError> {
-    let connection = &*database.writer()?;
-    connection.execute("delete from garbage where done_at <= ?1", [before])?;
+    let delete = "delete from garbage where done_at <= ?1";
+    database.write(|transaction| transaction.execute(delete, params![before]))?;
     Ok(())
 }
 
@@ -370,31 +365,33 @@ pub(crate) fn free_keys(database: &Database, before: i64) -> Result<(), StorageE
 /// refers to a path outside of its cache, that is a path of an upstream, if it is kept. If a path
 /// of an upstream refers to a path outside of its cache, that may be any path.
 fn edges(
-    transaction: &Connection,
+    connection: &Connection<'_>,
     graph: &Graph,
     ids: &[i64],
 ) -> Result<Vec<(u32, u32)>, StorageError> {
     let mut edges = Vec::new();
-    let mut statement = transaction.prepare("select referrer, reference from reference")?;
-    let mut rows = statement.query([])?;
-    while let Some(row) = rows.next()? {
-        edges.push((position(ids, &row.get(0)?)?, position(ids, &row.get(1)?)?));
-    }
+    each(
+        connection,
+        "select referrer, reference from reference",
+        |row| {
+            edges.push((position(ids, &row.get(0)?)?, position(ids, &row.get(1)?)?));
+            Ok(())
+        },
+    )?;
     if graph.caches.iter().any(|name| is_of_upstream(name)) {
-        let by_hash_part = by_hash_part(transaction, ids)?;
+        let by_hash_part = by_hash_part(connection, ids)?;
         let is_kept = |index: u32| graph.is_of_upstream(index as usize);
-        let mut statement =
-            transaction.prepare("select referrer, base_name from outer_reference")?;
-        let mut rows = statement.query([])?;
-        while let Some(row) = rows.next()? {
-            let hash_part = base_name(&row.get::<_, String>(1)?)?.hash_part();
+        let outer = "select referrer, base_name from outer_reference";
+        each(connection, outer, |row| {
+            let hash_part = base_name(row.get(1)?)?.hash_part();
             let referrer = position(ids, &row.get(0)?)?;
             let from = by_hash_part.partition_point(|(other, _)| *other < hash_part);
             let same = by_hash_part[from..].iter();
             let same = same.take_while(|(other, _)| *other == hash_part);
             let reached = same.filter(|(_, index)| is_kept(referrer) || is_kept(*index));
             edges.extend(reached.map(|(_, index)| (referrer, *index)));
-        }
+            Ok(())
+        })?;
     }
     edges.sort_unstable();
     edges.dedup();
@@ -403,16 +400,15 @@ fn edges(
 
 /// Returns the hash parts of all paths with their indices, sorted.
 fn by_hash_part(
-    transaction: &Connection,
+    connection: &Connection<'_>,
     ids: &[i64],
 ) -> Result<Vec<(HashPart, u32)>, StorageError> {
-    let mut statement = transaction.prepare("select id, hash_part from path")?;
-    let mut rows = statement.query([])?;
     let mut found = Vec::with_capacity(ids.len());
-    while let Some(row) = rows.next()? {
+    each(connection, "select id, hash_part from path", |row| {
         let index = position(ids, &row.get(0)?)?;
         found.push((HashPart::from_bytes(row.get(1)?), index));
-    }
+        Ok(())
+    })?;
     found.sort_unstable();
     Ok(found)
 }
@@ -441,23 +437,44 @@ fn position(ids: &[i64], id: &i64) -> Result<u32, StorageError> {
 }
 
 /// Returns the keys of the realisations whose output is this path.
-fn realisations(connection: &Connection, path: i64) -> Result<Vec<String>, StorageError> {
-    let mut statement = connection.prepare_cached("select key from extra where path_id = ?1")?;
-    let rows = statement.query_map([path], |row| row.get(0))?;
-    Ok(rows.collect::<Result<_, _>>()?)
+fn realisations(connection: &Connection<'_>, path: i64) -> Result<Vec<String>, StorageError> {
+    let query = "select key from extra where path_id = ?1";
+    connection.rows(query, params![path], |row| row.get(0))
 }
 
 /// Records the key of an object as garbage.
-pub(super) fn discard(connection: &Connection, key: &str, now: i64) -> Result<(), StorageError> {
-    connection
-        .prepare_cached("insert or replace into garbage values (?1, ?2, null)")?
-        .execute(params![key, now])?;
+pub(super) fn discard(
+    connection: &Connection<'_>,
+    key: &str,
+    now: i64,
+) -> Result<(), StorageError> {
+    let insert = "insert into garbage (object_key, since) values (?1, ?2) \
+                  on conflict (object_key) do update set since = excluded.since, done_at = null";
+    connection.execute(insert, params![key, now])?;
     Ok(())
 }
 
-fn ids(connection: &Connection, query: &str, parameters: &[i64]) -> Result<Vec<i64>, StorageError> {
-    let mut statement = connection.prepare_cached(query)?;
-    let parameters = rusqlite::params_from_iter(parameters);
-    let rows = statement.query_map(parameters, |row| row.get(0))?;
-    Ok(rows.collect::<Result<_, _>>()?)
+fn ids(
+    connection: &Connection<'_>,
+    query: &str,
+    params: &[Value<'_>],
+) -> Result<Vec<i64>, StorageError> {
+    connection.rows(query, params, |row| row.get(0))
+}
+
+/// Reads a cache and a hash part.
+fn key_of(row: &Row<'_>) -> Result<(CacheId, HashPart), StorageError> {
+    Ok((row.get(0)?, HashPart::from_bytes(row.get(1)?)))
+}
+
+/// Calls a function with each row of a large result.
+fn each(
+    connection: &Connection<'_>,
+    query: &str,
+    mut visit: impl FnMut(&Row<'_>) -> Result<(), StorageError>,
+) -> Result<(), StorageError> {
+    connection.each(query, &[], |row| {
+        visit(row)?;
+        Ok(ControlFlow::Continue(()))
+    })
 }

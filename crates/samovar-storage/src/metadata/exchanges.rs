@@ -112,7 +112,7 @@ fn extensible(
 /// # Errors
 ///
 /// Any [`StorageError`].
-pub fn remove_expired(database: &Database) -> Result<u64, StorageError> {
+pub fn remove_expired(database: &Database) -> Result<usize, StorageError> {
     // If a power cut undoes this, the next run does it again.
     database.write_lazily(|transaction| {
         let before = database.now().saturating_sub(KEPT_TIME);

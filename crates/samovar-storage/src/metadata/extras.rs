@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 
-use rusqlite::{Connection, OptionalExtension as _, params};
 use samovar_nix::{Glob, Signature, StorePath};
 
 use super::limits::over_limit;
@@ -12,6 +11,7 @@ use super::tokens::{self, Permit};
 use super::{CacheId, Database, OWN_LEN, REALISATION_COUNT_MAX, SizeLimit, caches, uses};
 use crate::error::StorageError;
 use crate::layout::{LOGS, log_prefix};
+use crate::sql::{Connection, Row, Transaction, params};
 
 /// Length of the hash part of a path and the dash after it.
 const HASH_PART_LEN: usize = 33;
@@ -126,7 +126,7 @@ pub(crate) fn record_log(
     log: &LogFile,
     limit: SizeLimit,
 ) -> Result<Recorded, StorageError> {
-    database.write_raw(|transaction| {
+    database.write(|transaction| {
         match tokens::permit(transaction, token, database.now(), |_names| true)? {
             Permit::Invalid => return Ok(Recorded::TokenInvalid),
             Permit::Granted | Permit::OtherName(_) => {}
@@ -134,10 +134,9 @@ pub(crate) fn record_log(
         if !caches::restore(transaction, cache)? {
             return Ok(Recorded::CacheDeleted);
         }
-        let known: Option<i64> = transaction
-            .prepare_cached("select size from log where cache_id = ?1 and name = ?2")?
-            .query_row(params![cache.0, log.name], |row| row.get(0))
-            .optional()?;
+        let known = "select size from log where cache_id = ?1 and name = ?2";
+        let params = params![cache, &log.name];
+        let known: Option<i64> = transaction.optional(known, params, |row| row.get(0))?;
         let added = match known {
             Some(known) => log.size.saturating_sub(unsigned(known)?),
             None => log.size + OWN_LEN,
@@ -158,12 +157,11 @@ pub(crate) fn compare_logs(
     found: &[LogFile],
     before: i64,
 ) -> Result<(), StorageError> {
-    let recorded = database.read_raw(|connection| {
-        let mut statement =
-            connection.prepare_cached("select name from log where cache_id = ?1")?;
-        let names = statement.query_map([cache.0], |row| row.get(0))?;
-        Ok(names.collect::<Result<HashSet<String>, _>>()?)
+    let recorded: Vec<String> = database.read(|connection| {
+        let query = "select name from log where cache_id = ?1";
+        connection.rows(query, params![cache], |row| row.get(0))
     })?;
+    let recorded: HashSet<String> = recorded.into_iter().collect();
     let names: HashSet<&str> = found.iter().map(|log| &*log.name).collect();
     let new: Vec<_> = found
         .iter()
@@ -176,20 +174,18 @@ pub(crate) fn compare_logs(
     if new.is_empty() && gone.is_empty() {
         return Ok(());
     }
-    database.write_raw(|transaction| {
-        for log in new {
-            let is_recorded = "select exists (select 1 from log where cache_id = ?1 and name = ?2)";
-            let mut statement = transaction.prepare_cached(is_recorded)?;
+    database.write(|transaction| {
+        for log in &new {
+            let query = "select exists (select 1 from log where cache_id = ?1 and name = ?2)";
+            let params = params![cache, &log.name];
             // An upload may have recorded it meanwhile.
-            if !statement.query_row(params![cache.0, log.name], |row| row.get(0))? {
+            if !transaction.row(query, params, |row| row.get::<bool>(0))? {
                 insert_log(transaction, cache, log)?;
             }
         }
-        for name in gone {
+        for name in &gone {
             let delete = "delete from log where cache_id = ?1 and name = ?2 and uploaded_at <= ?3";
-            transaction
-                .prepare_cached(delete)?
-                .execute(params![cache.0, name, before])?;
+            transaction.execute(delete, params![cache, *name, before])?;
         }
         Ok(())
     })
@@ -204,7 +200,7 @@ pub(crate) fn record_realisation(
     new: &NewRealisation,
     limit: SizeLimit,
 ) -> Result<Recorded, StorageError> {
-    database.write_raw(|transaction| {
+    database.write(|transaction| {
         let now = database.now();
         let has_names = |names: &Glob| {
             let derivation = new.derivation.as_ref().map(StorePath::name);
@@ -225,12 +221,10 @@ pub(crate) fn record_realisation(
             None if new.is_elsewhere => {}
             None => return Ok(Recorded::MissingOutput),
         }
-        let known: Option<(String, String)> = transaction
-            .prepare_cached("select body, sigs from extra where cache_id = ?1 and key = ?2")?
-            .query_row(params![cache.0, new.key], |row| {
-                Ok((row.get(0)?, row.get(1)?))
-            })
-            .optional()?;
+        let known = "select body, sigs from extra where cache_id = ?1 and key = ?2";
+        let params = params![cache, &new.key];
+        let known: Option<(String, String)> =
+            transaction.optional(known, params, |row| Ok((row.get(0)?, row.get(1)?)))?;
         let sigs = match &known {
             Some((body, _)) if *body != new.body => return Ok(Recorded::Conflict),
             Some((_, sigs)) => joined(sigs, &new.signatures),
@@ -245,14 +239,13 @@ pub(crate) fn record_realisation(
         if let Some(used) = over_limit(transaction, cache, limit, 0, added)? {
             return Ok(Recorded::OverLimit { used });
         }
-        transaction
-            .prepare_cached(
-                "insert into extra (cache_id, key, path_id, body, sigs, recorded_at) \
-                 values (?1, ?2, ?3, ?4, ?5, ?6) on conflict do update set \
-                     path_id = coalesce(excluded.path_id, path_id), sigs = excluded.sigs, \
-                     recorded_at = excluded.recorded_at",
-            )?
-            .execute(params![cache.0, new.key, output, new.body, sigs, now])?;
+        transaction.execute(
+            "insert into extra (cache_id, key, path_id, body, sigs, recorded_at) \
+             values (?1, ?2, ?3, ?4, ?5, ?6) on conflict (cache_id, key) do update set \
+                 path_id = coalesce(excluded.path_id, extra.path_id), sigs = excluded.sigs, \
+                 recorded_at = excluded.recorded_at",
+            params![cache, &new.key, output, &new.body, &sigs, now],
+        )?;
         Ok(Recorded::Kept)
     })
 }
@@ -267,28 +260,22 @@ pub fn realisation(
     cache: CacheId,
     key: &str,
 ) -> Result<Option<StoredRealisation>, StorageError> {
-    database.read_raw(|connection| {
-        let row: Option<(bool, String, String)> = connection
-            .prepare_cached(concat!(
-                "select path_id is not null, body, sigs from extra \
-                 where cache_id = ?1 and key = ?2 and ",
-                is_shown!("?1")
-            ))?
-            .query_row(params![cache.0, key], |row| {
-                Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+    database.read(|connection| {
+        let query = concat!(
+            "select path_id is not null, body, sigs from extra \
+             where cache_id = ?1 and key = ?2 and ",
+            is_shown!("?1")
+        );
+        connection.optional(query, params![cache, key], |row| {
+            let signatures = row.get::<&str>(2)?.split_ascii_whitespace();
+            Ok(StoredRealisation {
+                is_of_cache: row.get(0)?,
+                body: row.get(1)?,
+                signatures: signatures
+                    .map(|text| Signature::parse(text).map_err(|error| damaged(&error.to_string())))
+                    .collect::<Result<_, _>>()?,
             })
-            .optional()?;
-        let Some((is_of_cache, body, sigs)) = row else {
-            return Ok(None);
-        };
-        let signatures = sigs.split_ascii_whitespace();
-        Ok(Some(StoredRealisation {
-            is_of_cache,
-            body,
-            signatures: signatures
-                .map(|text| Signature::parse(text).map_err(|error| damaged(&error.to_string())))
-                .collect::<Result<_, _>>()?,
-        }))
+        })
     })
 }
 
@@ -297,50 +284,62 @@ pub(crate) fn realisation_keys(
     database: &Database,
     cache: CacheId,
 ) -> Result<Vec<String>, StorageError> {
-    database.read_raw(|connection| {
-        let mut statement = connection.prepare_cached(concat!(
+    database.read(|connection| {
+        let query = concat!(
             "select key from extra where cache_id = ?1 and ",
             is_shown!("?1")
-        ))?;
-        let rows = statement.query_map([cache.0], |row| row.get(0))?;
-        Ok(rows.collect::<Result<_, _>>()?)
+        );
+        connection.rows(query, params![cache], |row| row.get(0))
     })
 }
 
 /// Returns the build logs and realisations that were uploaded at `before` or earlier and that
 /// belong to no path of their cache.
 pub(crate) fn without_path(database: &Database, before: i64) -> Result<Vec<Extra>, StorageError> {
-    database.read_raw(|connection| {
-        let queries = [
-            "select cache_id, cache.name, log.name, log.name, size + ?2, uploaded_at, is_left \
-             from log join cache on cache.id = cache_id where uploaded_at <= ?1 and not exists \
-                 (select 1 from path where path.cache_id = log.cache_id and deriver = log.name)",
-            "select cache_id, cache.name, key, coalesce(body ->> 'outPath', ''), \
-                 ?2 + length(key) + length(body) + length(sigs), recorded_at, false \
-             from extra join cache on cache.id = cache_id \
-             where path_id is null and recorded_at <= ?1",
-        ];
-        let kinds = [ExtraKind::Log, ExtraKind::Realisation];
-        let mut found = Vec::new();
-        for (query, kind) in queries.into_iter().zip(kinds) {
-            let mut statement = connection.prepare_cached(query)?;
-            let mut rows = statement.query(params![before, signed(OWN_LEN)?])?;
-            while let Some(row) = rows.next()? {
-                let base_name: String = row.get(3)?;
-                let name = base_name.get(HASH_PART_LEN..).unwrap_or_default();
-                found.push(Extra {
-                    cache: CacheId(row.get(0)?),
-                    cache_name: row.get(1)?,
-                    kind: kind(row.get(2)?),
-                    name: name.strip_suffix(".drv").unwrap_or(name).to_owned(),
-                    size: unsigned(row.get(4)?)?,
-                    uploaded_at: row.get(5)?,
-                    is_left: row.get(6)?,
-                });
-            }
-        }
+    let own_len = signed(OWN_LEN)?;
+    let logs = "select cache_id, cache.name, log.name, size + ?2, uploaded_at, is_left, log.name \
+         from log join cache on cache.id = cache_id where uploaded_at <= ?1 and not exists \
+             (select 1 from path where path.cache_id = log.cache_id and deriver = log.name)";
+    let realisations = "select cache_id, cache.name, key, \
+             ?2 + length(key) + length(body) + length(sigs), recorded_at, 0, body \
+         from extra join cache on cache.id = cache_id \
+         where path_id is null and recorded_at <= ?1";
+    database.read(|connection| {
+        let mut found = connection.rows(logs, params![before, own_len], |row| {
+            extra_of(row, ExtraKind::Log, row.get(6)?)
+        })?;
+        found.extend(
+            connection.rows(realisations, params![before, own_len], |row| {
+                let output = output(row.get(6)?);
+                extra_of(row, ExtraKind::Realisation, &output.unwrap_or_default())
+            })?,
+        );
         Ok(found)
     })
+}
+
+/// Reads a build log or realisation. `base_name`: the derivation or the output.
+fn extra_of(
+    row: &Row<'_>,
+    kind: fn(String) -> ExtraKind,
+    base_name: &str,
+) -> Result<Extra, StorageError> {
+    let name = base_name.get(HASH_PART_LEN..).unwrap_or_default();
+    Ok(Extra {
+        cache: row.get(0)?,
+        cache_name: row.get(1)?,
+        kind: kind(row.get(2)?),
+        name: name.strip_suffix(".drv").unwrap_or(name).to_owned(),
+        size: unsigned(row.get(3)?)?,
+        uploaded_at: row.get(4)?,
+        is_left: row.get(5)?,
+    })
+}
+
+/// Returns the base name of the output of a realisation from its JSON document.
+fn output(body: &str) -> Option<String> {
+    let body: serde_json::Value = serde_json::from_str(body).ok()?;
+    Some(body.get("outPath")?.as_str()?.to_owned())
 }
 
 /// Deletes those of these build logs and realisations that still belong to no path and were
@@ -356,7 +355,7 @@ pub(crate) fn delete<'a>(
     before: i64,
     remove: &mut dyn FnMut(&str) -> Result<(), StorageError>,
 ) -> Result<Vec<&'a Extra>, StorageError> {
-    database.write_raw(|transaction| {
+    database.write(|transaction| {
         let mirrored = caches::mirrored_in(transaction)?.map(|cache| cache.id);
         let mut deleted = Vec::new();
         for extra in extras {
@@ -373,11 +372,7 @@ pub(crate) fn delete<'a>(
                     (DELETE_REALISATION, key, is_mirrored.then(|| key.clone()))
                 }
             };
-            let count = transaction.prepare_cached(delete)?.execute(params![
-                extra.cache.0,
-                name,
-                before
-            ])?;
+            let count = transaction.execute(delete, params![extra.cache, name, before])?;
             if count > 0 {
                 file.iter().try_for_each(|key| remove(key))?;
                 deleted.push(extra);
@@ -387,27 +382,23 @@ pub(crate) fn delete<'a>(
     })
 }
 
-fn insert_log(transaction: &Connection, cache: CacheId, log: &LogFile) -> Result<(), StorageError> {
-    transaction
-        .prepare_cached(
-            "insert into log (cache_id, name, size, uploaded_at) values (?1, ?2, ?3, ?4) \
-             on conflict do update set \
-                 size = excluded.size, uploaded_at = excluded.uploaded_at, is_left = 0",
-        )?
-        .execute(params![
-            cache.0,
-            log.name,
-            signed(log.size)?,
-            log.uploaded_at
-        ])?;
+fn insert_log(
+    transaction: &Transaction<'_>,
+    cache: CacheId,
+    log: &LogFile,
+) -> Result<(), StorageError> {
+    transaction.execute(
+        "insert into log (cache_id, name, size, uploaded_at) values (?1, ?2, ?3, ?4) \
+         on conflict (cache_id, name) do update set \
+             size = excluded.size, uploaded_at = excluded.uploaded_at, is_left = 0",
+        params![cache, &log.name, signed(log.size)?, log.uploaded_at],
+    )?;
     Ok(())
 }
 
 /// Counts the realisations whose keys start with a prefix.
-fn count(connection: &Connection, cache: CacheId, prefix: &str) -> Result<u64, StorageError> {
-    let mut statement = connection.prepare_cached(
-        "select count(*) from extra \
-         where cache_id = ?1 and key >= ?2 and key < ?2 || char(0x10ffff)",
-    )?;
-    unsigned(statement.query_row(params![cache.0, prefix], |row| row.get(0))?)
+fn count(connection: &Connection<'_>, cache: CacheId, prefix: &str) -> Result<u64, StorageError> {
+    let query = "select count(*) from extra where cache_id = ?1 and key >= ?2 and key < ?3";
+    let end = format!("{prefix}\u{10ffff}");
+    unsigned(connection.row(query, params![cache, prefix, &end], |row| row.get(0))?)
 }

@@ -1,10 +1,9 @@
 //! What a cache stores, and its limit.
 
-use rusqlite::Connection;
-
 use super::rows::unsigned;
 use super::{CacheId, Database};
 use crate::error::StorageError;
+use crate::sql::{Connection, params};
 
 /// Number of bytes that each path, build log and realisation counts in addition to its references
 /// and signatures, its file, or its text. It is the block of a file system: each of them has a file
@@ -27,7 +26,7 @@ pub struct SizeLimit {
 ///
 /// Any [`StorageError`].
 pub fn used_bytes(database: &Database, cache: CacheId) -> Result<u64, StorageError> {
-    database.read_raw(|connection| {
+    database.read(|connection| {
         let (files, extras) = bytes(connection, cache)?;
         Ok(files + extras)
     })
@@ -36,21 +35,21 @@ pub fn used_bytes(database: &Database, cache: CacheId) -> Result<u64, StorageErr
 /// Returns the total length of the files of NARs that the paths of a cache use, each counted once,
 /// in bytes.
 pub(crate) fn file_bytes(database: &Database, cache: CacheId) -> Result<u64, StorageError> {
-    database.read_raw(|connection| Ok(bytes(connection, cache)?.0))
+    database.read(|connection| Ok(bytes(connection, cache)?.0))
 }
 
 /// Returns the total length of a cache's NAR files, and the total length of all else in the cache.
-fn bytes(connection: &Connection, cache: CacheId) -> Result<(u64, u64), StorageError> {
-    let mut statement =
-        connection.prepare_cached("select file_bytes, extra_bytes from cache where id = ?1")?;
-    let (files, extras) = statement.query_row([cache.0], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    Ok((unsigned(files)?, unsigned(extras)?))
+fn bytes(connection: &Connection<'_>, cache: CacheId) -> Result<(u64, u64), StorageError> {
+    let query = "select file_bytes, extra_bytes from cache where id = ?1";
+    connection.row(query, params![cache], |row| {
+        Ok((unsigned(row.get(0)?)?, unsigned(row.get(1)?)?))
+    })
 }
 
 /// Returns the used part of the limit of a cache if files of NARs and other data of these lengths
 /// would exceed it. Otherwise returns `None`.
 pub(super) fn over_limit(
-    connection: &Connection,
+    connection: &Connection<'_>,
     cache: CacheId,
     limit: SizeLimit,
     file_size: u64,

@@ -2,17 +2,16 @@
 
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension as _, ToSql, params};
-
 use super::rows::{is_shown, is_usable, nar_columns, nar_of, signed, unsigned};
 use super::{CacheId, Client, Database, NewNar, OWN_LEN, StoredNar, tokens, uses};
 use crate::error::StorageError;
+use crate::sql::{Connection, Transaction, params};
 
 /// Returns the index of a NAR's zstd frames, or `None` if the NAR has no index.
 pub(crate) fn frames(database: &Database, nar_id: i64) -> Result<Option<Vec<u8>>, StorageError> {
-    database.read_raw(|connection| {
-        let mut statement = connection.prepare_cached("select frames from nar where id = ?1")?;
-        let frames = statement.query_row([nar_id], |row| row.get(0)).optional()?;
+    database.read(|connection| {
+        let query = "select frames from nar where id = ?1";
+        let frames = connection.optional(query, params![nar_id], |row| row.get(0))?;
         Ok(frames.flatten())
     })
 }
@@ -23,17 +22,16 @@ pub(crate) fn set_frames(
     nar_id: i64,
     frames: Option<&[u8]>,
 ) -> Result<(), StorageError> {
-    let connection = &*database.writer()?;
     let update = "update nar set frames = ?2 where id = ?1";
-    connection.execute(update, params![nar_id, frames])?;
+    database.write(|transaction| transaction.execute(update, params![nar_id, frames]))?;
     Ok(())
 }
 
 /// Returns the listing of a NAR, compressed with zstd. `None`: the NAR has no listing.
 pub(crate) fn listing(database: &Database, nar_id: i64) -> Result<Option<Vec<u8>>, StorageError> {
-    database.read_raw(|connection| {
-        let mut statement = connection.prepare_cached("select listing from nar where id = ?1")?;
-        let listing = statement.query_row([nar_id], |row| row.get(0)).optional()?;
+    database.read(|connection| {
+        let query = "select listing from nar where id = ?1";
+        let listing = connection.optional(query, params![nar_id], |row| row.get(0))?;
         Ok(listing.flatten())
     })
 }
@@ -47,12 +45,12 @@ pub(crate) fn find(
     client: Client,
     file_hash: &[u8; 32],
 ) -> Result<Option<StoredNar>, StorageError> {
-    let file = |connection: &Connection| usable(connection, cache, client, file_hash);
-    let found = database.read_raw(file)?;
+    let file = |connection: &Connection<'_>| usable(connection, cache, client, file_hash);
+    let found = database.read(file)?;
     let Some((nar, true)) = found else {
         return Ok(found.map(|(nar, _)| nar));
     };
-    database.write_raw(|transaction| {
+    database.write(|transaction| {
         uses::revive_nar(transaction, nar.id, database.now())?;
         uses::record_nar(transaction, cache, nar.id, database.now())?;
         Ok(file(transaction)?.map(|(nar, _)| nar))
@@ -65,9 +63,9 @@ pub(crate) fn object_key(
     database: &Database,
     file_hash: &[u8; 32],
 ) -> Result<Option<(String, bool)>, StorageError> {
-    let find = |connection: &Connection| by_file(connection, file_hash);
-    let key = match database.read_raw(find)? {
-        Some((id, 2, _)) => database.write_raw(|transaction| {
+    let find = |connection: &Connection<'_>| by_file(connection, file_hash);
+    let key = match database.read(find)? {
+        Some((id, 2, _)) => database.write(|transaction| {
             uses::revive_nar(transaction, id, database.now())?;
             find(transaction)
         })?,
@@ -78,7 +76,7 @@ pub(crate) fn object_key(
 
 /// Returns the row number of the NAR whose file has this hash, or `None` if it is not recorded.
 pub(crate) fn row(database: &Database, file_hash: &[u8; 32]) -> Result<Option<i64>, StorageError> {
-    let found = database.read_raw(|connection| by_file(connection, file_hash))?;
+    let found = database.read(|connection| by_file(connection, file_hash))?;
     Ok(found.map(|(id, _, _)| id))
 }
 
@@ -90,7 +88,7 @@ pub(crate) fn row(database: &Database, file_hash: &[u8; 32]) -> Result<Option<i6
 /// [`StorageError::KeyInUse`] if the key of a NAR [is garbage](is_garbage);
 /// [`StorageError::TokenInvalid`]. Other errors. Nothing is recorded then.
 pub(crate) fn add(database: &Database, token: i64, new: &[NewNar]) -> Result<bool, StorageError> {
-    database.write_raw(|transaction| {
+    database.write(|transaction| {
         let mut new = new.iter();
         new.try_fold(false, |were_lost, new| {
             Ok(were_lost | add_one(transaction, Some(token), new, database.now())?)
@@ -111,7 +109,7 @@ pub(crate) fn add_of_tokens(
     new: &[&(Option<i64>, NewNar)],
     patience: Duration,
 ) -> Result<Vec<Result<bool, StorageError>>, StorageError> {
-    database.write_within_raw(patience, |transaction| {
+    database.write_within(patience, |transaction| {
         let outcomes = new.iter().map(|(token, new)| {
             match add_one(transaction, *token, new, database.now()) {
                 // Found before the first statement that writes.
@@ -127,36 +125,34 @@ pub(crate) fn add_of_tokens(
 
 /// Returns whether a NAR was sent with this token.
 pub(crate) fn has_sent(database: &Database, token: i64, nar: i64) -> Result<bool, StorageError> {
-    database.read_raw(|connection| {
-        let mut statement = connection.prepare_cached(
-            "select exists (select 1 from sent \
-                 where token_id = ?1 and nar_id = ?2 and not is_held)",
-        )?;
-        Ok(statement.query_row([token, nar], |row| row.get(0))?)
+    database.read(|connection| {
+        let query = "select exists (select 1 from sent \
+                     where token_id = ?1 and nar_id = ?2 and is_held = 0)";
+        connection.row(query, params![token, nar], |row| row.get(0))
     })
 }
 
 /// Returns the total length of the files that were uploaded with `token` and that no path uses
 /// yet, in bytes. Each counts [`OWN_LEN`] more than it has.
 pub(crate) fn loose_bytes(database: &Database, token: i64) -> Result<u64, StorageError> {
-    database.read_raw(|connection| {
-        let mut statement = connection.prepare_cached(
-            "select coalesce(sum(file_size + ?2), 0) from sent join nar on nar.id = nar_id \
-             where token_id = ?1 and not exists (select 1 from path where path.nar_id = nar.id)",
-        )?;
-        unsigned(statement.query_row([token, signed(OWN_LEN)?], |row| row.get(0))?)
+    database.read(|connection| {
+        let query = "select cast(coalesce(sum(file_size + ?2), 0) as bigint) \
+             from sent join nar on nar.id = nar_id \
+             where token_id = ?1 and not exists (select 1 from path where path.nar_id = nar.id)";
+        let params = params![token, signed(OWN_LEN)?];
+        unsigned(connection.row(query, params, |row| row.get(0))?)
     })
 }
 
 /// Returns the NAR whose file has this hash, if the client may use it. Also returns whether the
 /// NAR, or a path of the cache that uses it, is condemned.
 fn usable(
-    connection: &Connection,
+    connection: &Connection<'_>,
     cache: CacheId,
     client: Client,
     file_hash: &[u8; 32],
 ) -> Result<Option<(StoredNar, bool)>, StorageError> {
-    let mut statement = connection.prepare_cached(concat!(
+    let query = concat!(
         "select ",
         nar_columns!(),
         ", state = 2 or exists ( \
@@ -164,29 +160,25 @@ fn usable(
              where nar_id = nar.id and cache_id = ?2 and condemned_at is not null) \
          from nar where file_hash = ?1 and state <> 3 and ",
         is_usable!()
-    ))?;
-    let parameters = params![file_hash, cache.0, client.token, client.is_reader];
-    let mut rows = statement.query(parameters)?;
-    let Some(row) = rows.next()? else {
-        return Ok(None);
-    };
-    Ok(Some((nar_of(row)?, row.get(7)?)))
+    );
+    let params = params![file_hash, cache, client.token, client.is_reader];
+    connection.optional(query, params, |row| Ok((nar_of(row)?, row.get(7)?)))
 }
 
 /// Returns the row number, the state and the object key of the NAR whose file has this hash.
 fn by_file(
-    connection: &Connection,
+    connection: &Connection<'_>,
     file_hash: &[u8; 32],
 ) -> Result<Option<(i64, i64, String)>, StorageError> {
-    let mut statement =
-        connection.prepare_cached("select id, state, object_key from nar where file_hash = ?1")?;
-    let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
-    Ok(statement.query_row([file_hash], row).optional()?)
+    let query = "select id, state, object_key from nar where file_hash = ?1";
+    connection.optional(query, params![file_hash], |row| {
+        Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+    })
 }
 
 /// Records a NAR. Returns whether it was recorded as lost.
 fn add_one(
-    transaction: &Connection,
+    transaction: &Transaction<'_>,
     token: Option<i64>,
     new: &NewNar,
     now: i64,
@@ -198,13 +190,9 @@ fn add_one(
     if is_garbage_in(transaction, &nar.object_key)? {
         return Err(StorageError::KeyInUse(nar.object_key.clone()));
     }
-    let was_lost = transaction
-        .prepare_cached("select exists (select 1 from nar where file_hash = ?1 and state = 3)")?
-        .query_row([nar.file_hash], |row| row.get(0))?;
-    let run = |statement, parameters: &[&dyn ToSql]| {
-        transaction.prepare_cached(statement)?.execute(parameters)
-    };
-    run(
+    let was_lost = "select exists (select 1 from nar where file_hash = ?1 and state = 3)";
+    let was_lost = transaction.row(was_lost, params![&nar.file_hash], |row| row.get(0))?;
+    transaction.execute(
         "insert into nar (nar_hash, nar_size, file_hash, file_size, compression, object_key, \
          frames, listing, created_at, state_at) \
          values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?9) \
@@ -213,19 +201,22 @@ fn add_one(
         params![
             nar.nar_hash.as_bytes(),
             signed(nar.nar_size)?,
-            nar.file_hash,
+            &nar.file_hash,
             signed(nar.file_size)?,
             nar.compression.name(),
-            nar.object_key,
-            new.frames,
-            new.listing,
+            &nar.object_key,
+            new.frames.as_ref(),
+            new.listing.as_ref(),
             now
         ],
     )?;
     if let Some(token) = token {
-        run(
-            "insert or replace into sent select ?1, id, ?2, 0 from nar where file_hash = ?3",
-            params![token, now, nar.file_hash],
+        transaction.execute(
+            "insert into sent (token_id, nar_id, sent_at, is_held) \
+             select ?1, id, ?2, 0 from nar where file_hash = ?3 \
+             on conflict (token_id, nar_id) do update set \
+                 sent_at = excluded.sent_at, is_held = 0",
+            params![token, now, &nar.file_hash],
         )?;
     }
     Ok(was_lost)
@@ -234,11 +225,10 @@ fn add_one(
 /// Returns whether a deletion of the object with this key may still be in progress. Then a new
 /// object must use another key.
 pub(crate) fn is_garbage(database: &Database, object_key: &str) -> Result<bool, StorageError> {
-    database.read_raw(|connection| is_garbage_in(connection, object_key))
+    database.read(|connection| is_garbage_in(connection, object_key))
 }
 
-fn is_garbage_in(connection: &Connection, key: &str) -> Result<bool, StorageError> {
-    let mut statement =
-        connection.prepare_cached("select exists (select 1 from garbage where object_key = ?1)")?;
-    Ok(statement.query_row([key], |row| row.get(0))?)
+fn is_garbage_in(connection: &Connection<'_>, key: &str) -> Result<bool, StorageError> {
+    let query = "select exists (select 1 from garbage where object_key = ?1)";
+    connection.row(query, params![key], |row| row.get(0))
 }

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 
-use rusqlite::{Connection, OptionalExtension as _, params};
 use samovar_nix::{HashPart, StorePath};
 
 use super::rows::{is_shown, path_of, unsigned};
 use super::{CacheId, Database, StoredPath, paths};
 use crate::error::StorageError;
+use crate::sql::{Connection, params};
 
 /// Number of the newest paths of all caches among which the recent paths of one cache are searched.
 const SCAN_COUNT_MAX: u32 = 10_000;
@@ -106,7 +106,7 @@ pub fn recent(
     accepts: &dyn Fn(&StorePath) -> bool,
     count_max: usize,
 ) -> Result<Vec<RecentPath>, StorageError> {
-    database.read_raw(|connection| {
+    database.read(|connection| {
         let mut recent = Vec::new();
         for_newest(connection, cache, |row| {
             if accepts(&row.recent.path) {
@@ -128,20 +128,18 @@ pub(crate) fn named(
     after: i64,
     accepts: &dyn Fn(&str) -> bool,
 ) -> Result<Named, StorageError> {
-    database.read_raw(|connection| {
-        let mut statement = connection.prepare_cached(
-            "select id, cache_id, hash_part, name from path where id > ?1 order by id limit ?2",
-        )?;
-        let mut rows = statement.query(params![after, NAMED_COUNT])?;
+    database.read(|connection| {
+        let query =
+            "select id, cache_id, hash_part, name from path where id > ?1 order by id limit ?2";
         let (mut found, mut last, mut row_count) = (Vec::new(), after, 0);
-        while let Some(row) = rows.next()? {
+        connection.each(query, params![after, NAMED_COUNT], |row| {
             row_count += 1;
             last = row.get(0)?;
-            let name = row.get_ref(3)?.as_str().unwrap_or_default();
-            if row.get::<_, i64>(1)? == cache.0 && accepts(name) {
+            if row.get::<CacheId>(1)? == cache && accepts(row.get(3)?) {
                 found.push((last, HashPart::from_bytes(row.get(2)?)));
             }
-        }
+            Ok(ControlFlow::Continue(()))
+        })?;
         let next = (row_count == NAMED_COUNT).then_some(last);
         Ok(Named { found, last, next })
     })
@@ -159,56 +157,62 @@ pub fn recent_pushes(
     count_max: usize,
     other_count_max: usize,
 ) -> Result<Vec<RecentPush>, StorageError> {
-    database.read_raw(|connection| {
-        // Read the newest paths, and add each to the push of a path that refers to it. Referrers
-        // come first, because a path is published after its references.
-        //
-        // The rows and their references are of the same snapshot.
-        let transaction = connection.unchecked_transaction()?;
-        let mut references =
-            transaction.prepare_cached("select reference from reference where referrer = ?1")?;
-        let mut pushes: Vec<RecentPush> = Vec::new();
-        // The push, and the time, of the last referrer that was read, by reference and token.
-        let mut referred: HashMap<(i64, Option<i64>), (usize, i64)> = HashMap::new();
-        let mut listed_count = 0;
-        let mut earliest = i64::MAX;
-        for_newest(&transaction, cache, |row| {
-            let at = row.recent.registered_at;
-            let referrer = referred.get(&(row.id, row.token));
-            let push =
-                referrer.filter(|(_, referrer_at)| referrer_at.saturating_sub(at) <= PUSH_GAP_S);
-            let index = match push {
-                Some((index, _)) => *index,
-                None if pushes.len() < count_max => pushes.len(),
-                // Older paths may still belong to the pushes.
-                None if at >= earliest.saturating_sub(PUSH_GAP_S) => {
-                    return Ok(ControlFlow::Continue(()));
-                }
-                None => return Ok(ControlFlow::Break(())),
-            };
-            match pushes.get_mut(index) {
-                Some(push) => {
-                    push.other_count += 1;
-                    if listed_count < other_count_max {
-                        push.others.push(row.recent);
-                        listed_count += 1;
-                    }
-                }
-                None => pushes.push(RecentPush {
-                    path: row.recent,
-                    others: Vec::new(),
-                    other_count: 0,
-                }),
-            }
-            earliest = earliest.min(at);
-            let mut rows = references.query([row.id])?;
-            while let Some(reference) = rows.next()? {
-                referred.insert((reference.get(0)?, row.token), (index, at));
-            }
-            Ok(ControlFlow::Continue(()))
-        })?;
-        Ok(pushes)
+    // The rows and their references are of the same snapshot.
+    database.read(|connection| {
+        connection
+            .snapshot(|connection| recent_pushes_in(connection, cache, count_max, other_count_max))
     })
+}
+
+/// Reads the newest paths, and adds each to the push of a path that refers to it. Referrers come
+/// first, because a path is published after its references.
+// Long: the state of one loop.
+fn recent_pushes_in(
+    connection: &Connection<'_>,
+    cache: CacheId,
+    count_max: usize,
+    other_count_max: usize,
+) -> Result<Vec<RecentPush>, StorageError> {
+    let mut pushes: Vec<RecentPush> = Vec::new();
+    // The push, and the time, of the last referrer that was read, by reference and token.
+    let mut referred: HashMap<(i64, Option<i64>), (usize, i64)> = HashMap::new();
+    let mut listed_count = 0;
+    let mut earliest = i64::MAX;
+    for_newest(connection, cache, |row| {
+        let at = row.recent.registered_at;
+        let referrer = referred.get(&(row.id, row.token));
+        let push = referrer.filter(|(_, referrer_at)| referrer_at.saturating_sub(at) <= PUSH_GAP_S);
+        let index = match push {
+            Some((index, _)) => *index,
+            None if pushes.len() < count_max => pushes.len(),
+            // Older paths may still belong to the pushes.
+            None if at >= earliest.saturating_sub(PUSH_GAP_S) => {
+                return Ok(ControlFlow::Continue(()));
+            }
+            None => return Ok(ControlFlow::Break(())),
+        };
+        match pushes.get_mut(index) {
+            Some(push) => {
+                push.other_count += 1;
+                if listed_count < other_count_max {
+                    push.others.push(row.recent);
+                    listed_count += 1;
+                }
+            }
+            None => pushes.push(RecentPush {
+                path: row.recent,
+                others: Vec::new(),
+                other_count: 0,
+            }),
+        }
+        earliest = earliest.min(at);
+        let references = "select reference from reference where referrer = ?1";
+        let references = connection.rows(references, params![row.id], |row| row.get(0))?;
+        let references = references.into_iter();
+        referred.extend(references.map(|reference| ((reference, row.token), (index, at))));
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(pushes)
 }
 
 /// Returns the details of an uploaded path. Returns `None` if the cache does not have the path,
@@ -218,36 +222,35 @@ pub(crate) fn details(
     cache: CacheId,
     hash_part: HashPart,
 ) -> Result<Option<Details>, StorageError> {
-    database.read_raw(|connection| {
-        let now = database.now();
-        // All queries read the same snapshot.
-        let transaction = connection.unchecked_transaction()?;
-        let Some((path, is_condemned)) = paths::stored_path(&transaction, cache, hash_part)? else {
-            return Ok(None);
-        };
-        let token = transaction
-            .prepare_cached(
-                "select token.name from path join token on token.id = token_id where path.id = ?1",
-            )?
-            .query_row([path.id], |row| row.get(0))
-            .optional()?;
-        let pins = transaction
-            .prepare_cached(
-                "select name, generation from pin \
-                 where path_id = ?1 and (expires_at is null or expires_at > ?2) \
-                 order by name, generation desc",
-            )?
-            .query_map([path.id, now], |row| Ok((row.get(0)?, row.get(1)?)))?
-            .collect::<Result<_, _>>()?;
-        Ok(Some(Details {
-            token,
-            is_condemned,
-            pins,
-            referrers: referrers(&transaction, path.id)?,
-            closure: closure(&transaction, path.id)?,
-            path,
-        }))
+    let now = database.now();
+    database.read(|connection| {
+        connection.snapshot(|connection| details_in(connection, cache, hash_part, now))
     })
+}
+
+fn details_in(
+    connection: &Connection<'_>,
+    cache: CacheId,
+    hash_part: HashPart,
+    now: i64,
+) -> Result<Option<Details>, StorageError> {
+    let Some((path, is_condemned)) = paths::stored_path(connection, cache, hash_part)? else {
+        return Ok(None);
+    };
+    let token = "select token.name from path join token on token.id = token_id where path.id = ?1";
+    let pins = "select name, generation from pin \
+                where path_id = ?1 and (expires_at is null or expires_at > ?2) \
+                order by name, generation desc";
+    Ok(Some(Details {
+        token: connection.optional(token, params![path.id], |row| row.get(0))?,
+        is_condemned,
+        pins: connection.rows(pins, params![path.id, now], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })?,
+        referrers: referrers(connection, path.id)?,
+        closure: closure(connection, path.id)?,
+        path,
+    }))
 }
 
 /// A row of the table of paths.
@@ -259,65 +262,55 @@ struct Row {
 
 /// Reads the newest paths of a cache, the newest first.
 fn for_newest(
-    connection: &Connection,
+    connection: &Connection<'_>,
     cache: CacheId,
     mut visit: impl FnMut(Row) -> Result<ControlFlow<()>, StorageError>,
 ) -> Result<(), StorageError> {
-    let mut statement = connection.prepare_cached(concat!(
+    let query = concat!(
         "select path.id, token_id, hash_part, path.name, registered_at, nar_size, file_size, \
          token.name from (select * from path order by id desc limit ?2) as path \
          join nar on nar.id = nar_id left join token on token.id = token_id \
          where cache_id = ?1 and state <> 3 and ",
         is_shown!("?1"),
         " order by path.id desc"
-    ))?;
-    let mut rows = statement.query(params![cache.0, SCAN_COUNT_MAX])?;
-    while let Some(row) = rows.next()? {
+    );
+    connection.each(query, params![cache, SCAN_COUNT_MAX], |row| {
         let hash_part = HashPart::from_bytes(row.get(2)?);
-        let row = Row {
+        visit(Row {
             id: row.get(0)?,
             token: row.get(1)?,
             recent: RecentPath {
-                path: path_of(hash_part, &row.get::<_, String>(3)?)?,
+                path: path_of(hash_part, row.get(3)?)?,
                 registered_at: row.get(4)?,
                 nar_size: unsigned(row.get(5)?)?,
                 file_size: unsigned(row.get(6)?)?,
                 token: row.get(7)?,
             },
-        };
-        if visit(row)?.is_break() {
-            break;
-        }
-    }
-    Ok(())
+        })
+    })
 }
 
-fn referrers(connection: &Connection, path: i64) -> Result<Vec<StorePath>, StorageError> {
-    let mut statement = connection.prepare_cached(
-        "select hash_part, name from reference join path on path.id = referrer \
-         where reference = ?1 limit ?2",
-    )?;
-    let mut rows = statement.query(params![path, REFERRER_COUNT_MAX])?;
-    let mut referrers = Vec::new();
-    while let Some(row) = rows.next()? {
-        let hash_part = HashPart::from_bytes(row.get(0)?);
-        referrers.push(path_of(hash_part, &row.get::<_, String>(1)?)?);
-    }
-    Ok(referrers)
+fn referrers(connection: &Connection<'_>, path: i64) -> Result<Vec<StorePath>, StorageError> {
+    let query = "select hash_part, name from reference join path on path.id = referrer \
+                 where reference = ?1 limit ?2";
+    connection.rows(query, params![path, REFERRER_COUNT_MAX], |row| {
+        path_of(HashPart::from_bytes(row.get(0)?), row.get(1)?)
+    })
 }
 
-fn closure(connection: &Connection, path: i64) -> Result<Option<ClosureSize>, StorageError> {
-    let mut statement = connection.prepare_cached(
-        "with recursive member (id) as (values (?1) union \
-         select reference from reference join member on referrer = member.id limit ?2 + 1) \
-         select count(*), sum(nar_size) \
-         from member join path on path.id = member.id join nar on nar.id = nar_id",
-    )?;
-    let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
-    let (path_count, nar_size) = statement.query_row(params![path, CLOSURE_COUNT_MAX], row)?;
-    let size = ClosureSize {
-        path_count: unsigned(path_count)?,
-        nar_size: unsigned(nar_size)?,
-    };
+fn closure(connection: &Connection<'_>, path: i64) -> Result<Option<ClosureSize>, StorageError> {
+    // The outer query reads no more members than one too many, and so stops the recursion.
+    let query = "with recursive member (id) as (select id from path where id = ?1 union \
+         select reference from reference join member on referrer = member.id), \
+         some_of (id) as (select id from member limit ?2) \
+         select count(*), cast(coalesce(sum(nar_size), 0) as bigint) \
+         from some_of join path on path.id = some_of.id join nar on nar.id = nar_id";
+    let params = params![path, CLOSURE_COUNT_MAX + 1];
+    let size = connection.row(query, params, |row| {
+        Ok(ClosureSize {
+            path_count: unsigned(row.get(0)?)?,
+            nar_size: unsigned(row.get(1)?)?,
+        })
+    })?;
     Ok((size.path_count <= CLOSURE_COUNT_MAX.into()).then_some(size))
 }

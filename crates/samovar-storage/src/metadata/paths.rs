@@ -1,8 +1,8 @@
 //! Uploaded paths and their references: finds and publishes them.
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension as _, ToSql, params};
 use samovar_nix::{ContentAddress, Glob, HashPart, Signature, StorePath};
 
 use super::limits::over_limit;
@@ -13,6 +13,7 @@ use super::{
     caches, uses,
 };
 use crate::error::StorageError;
+use crate::sql::{Change, Connection, Row, Transaction, Value, params};
 
 /// Returns the path with this hash part in a cache, or `None` if the cache does not have it or
 /// its NAR is lost. Revives the path if it is condemned: the collector does not delete a
@@ -26,11 +27,11 @@ pub fn find(
     cache: CacheId,
     hash_part: HashPart,
 ) -> Result<Option<StoredPath>, StorageError> {
-    let found = database.read_raw(|connection| stored_path(connection, cache, hash_part))?;
+    let found = database.read(|connection| stored_path(connection, cache, hash_part))?;
     let Some((path, true)) = found else {
         return Ok(found.map(|(path, _)| path));
     };
-    database.write_raw(|transaction| {
+    database.write(|transaction| {
         uses::record_path(transaction, path.id, database.now())?;
         let revived = stored_path(transaction, cache, hash_part)?;
         Ok(revived.map(|(path, _)| path))
@@ -48,11 +49,10 @@ pub(crate) fn find_all(
     cache: CacheId,
     hash_parts: &[HashPart],
 ) -> Result<Vec<LookupResult>, StorageError> {
-    let mut found = database.read_raw(|connection| stored_paths(connection, cache, hash_parts))?;
+    let mut found = database.read(|connection| stored_paths(connection, cache, hash_parts))?;
     if found.iter().any(is_condemned) {
-        database.write_raw(|transaction| {
-            revive_paths(transaction, cache, &mut found, database.now())
-        })?;
+        database
+            .write(|transaction| revive_paths(transaction, cache, &mut found, database.now()))?;
     }
     let path = |found: Result<Option<(StoredPath, bool)>, _>| Ok(found?.map(|(path, _)| path));
     Ok(found.into_iter().map(path).collect())
@@ -68,18 +68,19 @@ pub fn peek(
     cache: CacheId,
     hash_part: HashPart,
 ) -> Result<Option<StoredPath>, StorageError> {
-    let found = database.read_raw(|connection| stored_path(connection, cache, hash_part))?;
+    let found = database.read(|connection| stored_path(connection, cache, hash_part))?;
     Ok(found.map(|(path, _)| path))
 }
 
 /// Returns the hash parts of all paths, each with the cache that contains the path.
 pub(crate) fn hash_parts(database: &Database) -> Result<Vec<(CacheId, HashPart)>, StorageError> {
-    database.read_raw(|connection| {
-        let mut statement = connection.prepare_cached("select cache_id, hash_part from path")?;
-        let rows = statement.query_map([], |row| {
-            Ok((CacheId(row.get(0)?), HashPart::from_bytes(row.get(1)?)))
+    database.read(|connection| {
+        let mut found = Vec::new();
+        connection.each("select cache_id, hash_part from path", &[], |row| {
+            found.push((row.get(0)?, HashPart::from_bytes(row.get(1)?)));
+            Ok(ControlFlow::Continue(()))
         })?;
-        Ok(rows.collect::<Result<_, _>>()?)
+        Ok(found)
     })
 }
 
@@ -93,13 +94,15 @@ pub fn exists(
     cache: CacheId,
     hash_part: HashPart,
 ) -> Result<bool, StorageError> {
-    database.read_raw(|connection| {
-        let mut statement = connection.prepare_cached(concat!(
+    database.read(|connection| {
+        let query = concat!(
             "select exists (select 1 from path where cache_id = ?1 and hash_part = ?2 and ",
             is_shown!("?1"),
             ")"
-        ))?;
-        Ok(statement.query_row(params![cache.0, hash_part.as_bytes()], |row| row.get(0))?)
+        );
+        connection.row(query, params![cache, hash_part.as_bytes()], |row| {
+            row.get(0)
+        })
     })
 }
 
@@ -109,9 +112,9 @@ pub(crate) fn of_nar(
     cache: CacheId,
     nar: i64,
 ) -> Result<Vec<HashPart>, StorageError> {
-    database.read_raw(|connection| {
+    database.read(|connection| {
         let text = "select hash_part from path where nar_id = ?1 and cache_id = ?2";
-        hash_parts_of(connection, text, &[&nar, &cache.0])
+        hash_parts_of(connection, text, params![nar, cache])
     })
 }
 
@@ -122,9 +125,9 @@ pub(crate) fn of_deriver(
     cache: CacheId,
     deriver: &StorePath,
 ) -> Result<Vec<HashPart>, StorageError> {
-    database.read_raw(|connection| {
+    database.read(|connection| {
         let text = "select hash_part from path where cache_id = ?1 and deriver = ?2";
-        hash_parts_of(connection, text, &[&cache.0, &deriver.base_name()])
+        hash_parts_of(connection, text, params![cache, deriver.base_name()])
     })
 }
 
@@ -133,17 +136,12 @@ pub(crate) fn outer_references(
     database: &Database,
     cache: CacheId,
 ) -> Result<Vec<HashPart>, StorageError> {
-    database.read_raw(|connection| {
-        let mut statement = connection.prepare(
-            "select distinct base_name from outer_reference join path on path.id = referrer \
-             where cache_id = ?1",
-        )?;
-        let mut rows = statement.query([cache.0])?;
-        let mut found = Vec::new();
-        while let Some(row) = rows.next()? {
-            found.push(base_name(&row.get::<_, String>(0)?)?.hash_part());
-        }
-        Ok(found)
+    database.read(|connection| {
+        let query = "select distinct base_name from outer_reference \
+                     join path on path.id = referrer where cache_id = ?1";
+        connection.rows(query, params![cache], |row| {
+            Ok(base_name(row.get(0)?)?.hash_part())
+        })
     })
 }
 
@@ -161,7 +159,7 @@ pub(crate) fn publish(
     batch: &[&[NewPath]],
     patience: Duration,
 ) -> Result<Vec<Vec<Published>>, StorageError> {
-    database.write_within_raw(patience, |transaction| {
+    database.write_within(patience, |transaction| {
         let now = database.now();
         let outcomes = batch
             .iter()
@@ -171,39 +169,30 @@ pub(crate) fn publish(
 }
 
 fn hash_parts_of(
-    connection: &Connection,
-    text: &str,
-    parameters: &[&dyn ToSql],
+    connection: &Connection<'_>,
+    query: &str,
+    params: &[Value<'_>],
 ) -> Result<Vec<HashPart>, StorageError> {
-    let mut statement = connection.prepare_cached(text)?;
-    let mut rows = statement.query(parameters)?;
-    let mut found = Vec::new();
-    while let Some(row) = rows.next()? {
-        found.push(HashPart::from_bytes(row.get(0)?));
-    }
-    Ok(found)
+    connection.rows(query, params, |row| Ok(HashPart::from_bytes(row.get(0)?)))
 }
 
 /// Publishes all paths of a group, or none.
 fn publish_group(
-    transaction: &Connection,
+    transaction: &Transaction<'_>,
     group: &[NewPath],
     now: i64,
 ) -> Result<Vec<Published>, StorageError> {
-    let run = |statement| transaction.prepare_cached(statement)?.execute([]);
-    run("savepoint paths")?;
-    let outcomes = group.iter().map(|new| publish_one(transaction, new, now));
-    let outcomes = outcomes.collect::<Result<Vec<_>, _>>()?;
-    if !outcomes.iter().all(Published::is_success) {
-        run("rollback to paths")?;
-    }
-    run("release paths")?;
-    Ok(outcomes)
+    transaction.attempt(|| {
+        let outcomes = group.iter().map(|new| publish_one(transaction, new, now));
+        let outcomes = outcomes.collect::<Result<Vec<_>, _>>()?;
+        let succeeds = outcomes.iter().all(Published::is_success);
+        Ok((outcomes, succeeds))
+    })
 }
 
 /// Publishes a path. If the outcome is not a success, the caller must roll back.
 fn publish_one(
-    transaction: &Connection,
+    transaction: &Transaction<'_>,
     new: &NewPath,
     now: i64,
 ) -> Result<Published, StorageError> {
@@ -222,34 +211,30 @@ fn publish_one(
     if !caches::restore(transaction, new.cache)? {
         return Ok(Published::CacheDeleted);
     }
-    let nar: Option<(i64, i64)> = transaction
-        .prepare_cached("select state, file_size from nar where id = ?1")?
-        .query_row([new.nar_id], |row| Ok((row.get(0)?, row.get(1)?)))
-        .optional()?;
+    let nar = "select state, file_size from nar where id = ?1";
+    let nar: Option<(i64, i64)> = transaction.optional(nar, params![new.nar_id], |row| {
+        Ok((row.get(0)?, row.get(1)?))
+    })?;
     let Some((1 | 2, file_size)) = nar else {
         return Ok(Published::MissingNar);
     };
     let file_size = unsigned(file_size)?;
-    let known = transaction
-        .prepare_cached(
-            "select path.id, path.name, sigs, state, nar_id <> ?3, \
-             nar_hash <> (select nar_hash from nar where id = ?3) \
-             from path join nar on nar.id = nar_id where cache_id = ?1 and hash_part = ?2",
-        )?
-        .query_row(
-            params![new.cache.0, new.path.hash_part().as_bytes(), new.nar_id],
-            |row| {
-                Ok(Known {
-                    id: row.get(0)?,
-                    name: row.get(1)?,
-                    sigs: row.get(2)?,
-                    is_lost: row.get::<_, i64>(3)? == 3,
-                    is_other_file: row.get(4)?,
-                    is_other_nar: row.get(5)?,
-                })
-            },
-        )
-        .optional()?;
+    let known = transaction.optional(
+        "select path.id, path.name, sigs, state, nar_id <> ?3, \
+         nar_hash <> (select nar_hash from nar where id = ?3) \
+         from path join nar on nar.id = nar_id where cache_id = ?1 and hash_part = ?2",
+        params![new.cache, new.path.hash_part().as_bytes(), new.nar_id],
+        |row| {
+            Ok(Known {
+                id: row.get(0)?,
+                name: row.get(1)?,
+                sigs: row.get(2)?,
+                is_lost: row.get::<i64>(3)? == 3,
+                is_other_file: row.get(4)?,
+                is_other_nar: row.get(5)?,
+            })
+        },
+    )?;
     if let Some(known) = &known
         && known.name != new.path.name()
     {
@@ -278,21 +263,22 @@ struct Known {
 
 /// Publishes a path that already exists.
 fn publish_again(
-    transaction: &Connection,
+    transaction: &Transaction<'_>,
     new: &NewPath,
     known: &Known,
     now: i64,
 ) -> Result<Published, StorageError> {
     let Known { id, sigs, .. } = known;
+    let change = Change::PathChanged(new.cache, new.path.hash_part());
     uses::record_path(transaction, *id, now)?;
     if known.is_other_nar && !known.is_lost {
         return Ok(Published::Conflict);
     }
     if known.is_other_file && known.is_lost {
         // The path's first NAR is lost, so the new one replaces it.
-        transaction
-            .prepare_cached("update path set nar_id = ?2 where id = ?1")?
-            .execute([*id, new.nar_id])?;
+        let update = "update path set nar_id = ?2 where id = ?1";
+        transaction.execute(update, params![*id, new.nar_id])?;
+        transaction.note(change);
     }
     let added = joined(sigs, &new.signatures);
     let added_len = added.len().saturating_sub(sigs.len()) as u64;
@@ -300,26 +286,28 @@ fn publish_again(
         return Ok(Published::OverLimit { used });
     }
     if added != *sigs {
-        transaction
-            .prepare_cached(
-                "update path set sigs = ?2, own_bytes = own_bytes + length(?2) - length(sigs) \
-                 where id = ?1",
-            )?
-            .execute(params![id, added])?;
+        transaction.execute(
+            "update path set sigs = ?2, own_bytes = own_bytes + length(?2) - length(sigs) \
+             where id = ?1",
+            params![*id, &added],
+        )?;
+        transaction.note(change);
     }
     Ok(Published::Known)
 }
 
 /// Inserts a path that does not exist yet, and its references.
 fn insert_path(
-    transaction: &Connection,
+    transaction: &Transaction<'_>,
     new: &NewPath,
     file_size: u64,
     now: i64,
 ) -> Result<Published, StorageError> {
-    let is_counted: bool = transaction
-        .prepare_cached("select exists (select 1 from path where nar_id = ?1 and cache_id = ?2)")?
-        .query_row([new.nar_id, new.cache.0], |row| row.get(0))?;
+    let is_counted: bool = transaction.row(
+        "select exists (select 1 from path where nar_id = ?1 and cache_id = ?2)",
+        params![new.nar_id, new.cache],
+        |row| row.get(0),
+    )?;
     let file_size = if is_counted { 0 } else { file_size };
     let sigs = joined("", &new.signatures);
     let own_len = own_len(new, &sigs);
@@ -337,37 +325,35 @@ fn insert_path(
             None => missing.push(reference.path.clone()),
         }
     }
-    transaction
-        .prepare_cached(
-            "insert into path (cache_id, hash_part, name, nar_id, self_reference, deriver, ca, \
-             sigs, registered_at, used_at, token_id, own_bytes) \
-             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
-        )?
-        .execute(params![
-            new.cache.0,
+    let address = new.content_address.map(|address| address.to_string());
+    let id: i64 = transaction.row(
+        "insert into path (cache_id, hash_part, name, nar_id, self_reference, deriver, ca, \
+         sigs, registered_at, used_at, token_id, own_bytes) \
+         values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?9, ?10, ?11) returning id",
+        params![
+            new.cache,
             new.path.hash_part().as_bytes(),
             new.path.name(),
             new.nar_id,
             new.has_self_reference,
             new.deriver.as_ref().map(StorePath::base_name),
-            new.content_address.map(|address| address.to_string()),
-            sigs,
-            now,
+            address.as_ref(),
+            &sigs,
             now,
             new.token,
             signed(own_len)?
-        ])?;
-    let id = transaction.last_insert_rowid();
+        ],
+        |row| row.get(0),
+    )?;
     for reference in references {
-        transaction
-            .prepare_cached("insert into reference values (?1, ?2)")?
-            .execute([id, reference])?;
+        let insert = "insert into reference (referrer, reference) values (?1, ?2)";
+        transaction.execute(insert, params![id, reference])?;
     }
     for base_name in outer {
-        transaction
-            .prepare_cached("insert into outer_reference values (?1, ?2)")?
-            .execute(params![id, base_name])?;
+        let insert = "insert into outer_reference (referrer, base_name) values (?1, ?2)";
+        transaction.execute(insert, params![id, base_name])?;
     }
+    transaction.note(Change::PathAdded(new.cache, new.path.hash_part()));
     Ok(match missing.is_empty() {
         true => Published::New,
         // The row stays until the rollback, so that later paths of the group do not report it as
@@ -378,18 +364,14 @@ fn insert_path(
 
 /// Returns the row number of the path with this hash part and name, or `None` if it does not exist.
 pub(super) fn path_row(
-    transaction: &Connection,
+    transaction: &Transaction<'_>,
     cache: CacheId,
     path: &StorePath,
 ) -> Result<Option<i64>, StorageError> {
-    let mut statement = transaction.prepare_cached(
-        "select id from path where cache_id = ?1 and hash_part = ?2 and name = ?3",
-    )?;
+    let query = "select id from path where cache_id = ?1 and hash_part = ?2 and name = ?3";
     let hash_part = path.hash_part();
-    let parameters = params![cache.0, hash_part.as_bytes(), path.name()];
-    Ok(statement
-        .query_row(parameters, |row| row.get(0))
-        .optional()?)
+    let params = params![cache, hash_part.as_bytes(), path.name()];
+    transaction.optional(query, params, |row| row.get(0))
 }
 
 /// Adds signatures to a column of signatures, without duplicates, up to the maximum number.
@@ -415,22 +397,23 @@ pub(super) fn is_condemned(found: &Found) -> bool {
 /// Returns the paths with these hash parts, from one snapshot. A damaged row fails only the result
 /// of its own path.
 fn stored_paths(
-    connection: &Connection,
+    connection: &Connection<'_>,
     cache: CacheId,
     hash_parts: &[HashPart],
 ) -> Result<Vec<Found>, StorageError> {
-    let transaction = connection.unchecked_transaction()?;
-    let find = |hash_part: &HashPart| match stored_path(&transaction, cache, *hash_part) {
-        Err(error) if !matches!(error, StorageError::Damaged(_)) => Err(error),
-        found => Ok(found),
-    };
-    hash_parts.iter().map(find).collect()
+    connection.snapshot(|connection| {
+        let find = |hash_part: &HashPart| match stored_path(connection, cache, *hash_part) {
+            Err(error) if !matches!(error, StorageError::Damaged(_)) => Err(error),
+            found => Ok(found),
+        };
+        hash_parts.iter().map(find).collect()
+    })
 }
 
 /// Revives those of the found paths that are condemned. Looks each of them up again, because the
 /// collector may have deleted it meanwhile.
 fn revive_paths(
-    transaction: &Connection,
+    transaction: &Transaction<'_>,
     cache: CacheId,
     found: &mut [Found],
     now: i64,
@@ -447,11 +430,11 @@ fn revive_paths(
 /// Returns the path with this hash part, and whether it is condemned. `None`: the cache does not
 /// have it.
 pub(super) fn stored_path(
-    connection: &Connection,
+    connection: &Connection<'_>,
     cache: CacheId,
     hash_part: HashPart,
 ) -> Result<Option<(StoredPath, bool)>, StorageError> {
-    let mut statement = connection.prepare_cached(concat!(
+    let query = concat!(
         "select ",
         nar_columns!(),
         ", path.id, path.name, path.self_reference, path.deriver, path.ca, path.sigs, \
@@ -459,55 +442,53 @@ pub(super) fn stored_path(
          from path join nar on nar.id = path.nar_id \
          where path.cache_id = ?1 and path.hash_part = ?2 and nar.state <> 3 and ",
         is_shown!("?1")
-    ))?;
-    let mut rows = statement.query(params![cache.0, hash_part.as_bytes()])?;
-    let Some(row) = rows.next()? else {
+    );
+    let found = connection.optional(query, params![cache, hash_part.as_bytes()], |row| {
+        Ok((
+            path_without_references(row, hash_part)?,
+            row.get(9)?,
+            row.get(15)?,
+        ))
+    })?;
+    let Some((mut path, has_self_reference, is_condemned)) = found else {
         return Ok(None);
     };
-    let id: i64 = row.get(7)?;
-    let path = path_of(hash_part, &row.get::<_, String>(8)?)?;
-    let mut references = Vec::new();
-    if row.get(9)? {
-        references.push(path.clone());
+    let inner = "select path.hash_part, path.name from reference \
+                 join path on path.id = reference where referrer = ?1";
+    path.references = connection.rows(inner, params![path.id], |row| {
+        path_of(HashPart::from_bytes(row.get(0)?), row.get(1)?)
+    })?;
+    let outer = "select base_name from outer_reference where referrer = ?1";
+    let outer = connection.rows(outer, params![path.id], |row| base_name(row.get(0)?))?;
+    path.references.extend(outer);
+    if has_self_reference {
+        path.references.push(path.path.clone());
     }
-    let mut inner = connection.prepare_cached(
-        "select path.hash_part, path.name from reference join path on path.id = reference \
-         where referrer = ?1",
-    )?;
-    let mut inner = inner.query([id])?;
-    while let Some(row) = inner.next()? {
-        references.push(path_of(
-            HashPart::from_bytes(row.get(0)?),
-            &row.get::<_, String>(1)?,
-        )?);
-    }
-    let mut outer =
-        connection.prepare_cached("select base_name from outer_reference where referrer = ?1")?;
-    let mut outer = outer.query([id])?;
-    while let Some(row) = outer.next()? {
-        references.push(base_name(&row.get::<_, String>(0)?)?);
-    }
-    references.sort();
-    let deriver: Option<String> = row.get(10)?;
-    let ca: Option<String> = row.get(11)?;
-    let sigs: String = row.get(12)?;
-    let signatures = sigs.split(' ').filter(|text| !text.is_empty());
-    let path = StoredPath {
-        id,
+    path.references.sort();
+    Ok(Some((path, is_condemned)))
+}
+
+/// Reads all of a path but its references: see [`stored_path`].
+fn path_without_references(row: &Row<'_>, hash_part: HashPart) -> Result<StoredPath, StorageError> {
+    let deriver: Option<&str> = row.get(10)?;
+    let ca: Option<&str> = row.get(11)?;
+    let signatures = row.get::<&str>(12)?.split(' ');
+    let signatures = signatures.filter(|text| !text.is_empty());
+    Ok(StoredPath {
+        id: row.get(7)?,
         used_at: row.get(14)?,
+        path: path_of(hash_part, row.get(8)?)?,
         nar: nar_of(row)?,
-        references,
-        deriver: deriver.map(|deriver| base_name(&deriver)).transpose()?,
+        references: Vec::new(),
+        deriver: deriver.map(base_name).transpose()?,
         signatures: signatures
             .map(|text| Signature::parse(text).map_err(|error| damaged(&error.to_string())))
             .collect::<Result<_, _>>()?,
         content_address: ca
-            .map(|ca| ContentAddress::parse(&ca).map_err(|error| damaged(&error.to_string())))
+            .map(|ca| ContentAddress::parse(ca).map_err(|error| damaged(&error.to_string())))
             .transpose()?,
         registered_at: row.get(13)?,
-        path,
-    };
-    Ok(Some((path, row.get(15)?)))
+    })
 }
 
 /// Returns the length of a new path without its NAR, in bytes.

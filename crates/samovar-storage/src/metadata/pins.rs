@@ -6,15 +6,15 @@
 
 use std::collections::HashMap;
 
-use rusqlite::{Connection, OptionalExtension as _, Params, Row, params};
 use samovar_nix::{Glob, HashPart};
 use samovar_protocol::names::{Lineage, PinName, PinText};
 use samovar_protocol::pins::Version;
 
-use super::rows::{damaged, is_shown, path_of};
+use super::rows::{is_shown, path_of};
 use super::tokens::{self, Permit};
 use super::{CacheId, Database, NewPin, PIN_COUNT_MAX, Pin, Pinned, Unpin, Unpinned, uses};
 use crate::error::StorageError;
+use crate::sql::{Change, Row, Transaction, Value, params, random};
 
 /// Maximum number of removed pins of a cache whose newest generations are recorded by name. This
 /// limits what a client can store by adding pins that it removes or lets expire.
@@ -34,16 +34,14 @@ const COLUMNS: &str = "select cache.name, pin.name, generation, hash_part, path.
 ///
 /// Any [`StorageError`].
 pub fn add(database: &Database, new: &NewPin) -> Result<Pinned, StorageError> {
-    database.write_raw(|transaction| {
+    database.write(|transaction| {
         let now = database.now();
-        let found: Option<(i64, i64, String)> = transaction
-            .query_row(
-                "select path.id, cache.id, path.name from path join cache on cache.id = cache_id \
-                 where cache.name = ?1 and deletion = 0 and hash_part = ?2",
-                params![new.cache, new.hash_part.as_bytes()],
-                |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
-            )
-            .optional()?;
+        let found: Option<(i64, CacheId, String)> = transaction.optional(
+            "select path.id, cache.id, path.name from path join cache on cache.id = cache_id \
+             where cache.name = ?1 and deletion = 0 and hash_part = ?2",
+            params![&new.cache, new.hash_part.as_bytes()],
+            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+        )?;
         let Some((path, cache, path_name)) = found else {
             return Ok(Pinned::NotFound);
         };
@@ -70,6 +68,7 @@ pub fn add(database: &Database, new: &NewPin) -> Result<Pinned, StorageError> {
             return Ok(Pinned::TooMany);
         }
         uses::record_path(transaction, path, now)?;
+        transaction.note(Change::PinsChanged(cache));
         insert(transaction, new, (cache, path, version), now)?;
         transaction.execute(
             "delete from removed_pin where cache_id = ?1 and name = ?2",
@@ -85,15 +84,8 @@ pub fn add(database: &Database, new: &NewPin) -> Result<Pinned, StorageError> {
         }
         let query =
             format!("{COLUMNS} where pin.cache_id = ?1 and pin.name = ?2 and generation = ?3");
-        let pin = select(
-            transaction,
-            &query,
-            params![cache, name, version.number.cast_signed()],
-        )?
-        .pop();
-        Ok(Pinned::Done(
-            pin.ok_or_else(|| damaged("the new pin is missing"))?,
-        ))
+        let params = params![cache, name, version.number.cast_signed()];
+        Ok(Pinned::Done(transaction.row(&query, params, pin_of)?))
     })
 }
 
@@ -104,9 +96,9 @@ pub fn add(database: &Database, new: &NewPin) -> Result<Pinned, StorageError> {
 ///
 /// Any [`StorageError`].
 pub fn all(database: &Database) -> Result<Vec<Pin>, StorageError> {
-    database.read_raw(|connection| {
+    database.read(|connection| {
         let query = format!("{COLUMNS} order by cache.name, pin.name, generation desc");
-        select(connection, &query, [])
+        connection.rows(&query, &[], pin_of)
     })
 }
 
@@ -123,14 +115,14 @@ pub fn generations(
     below: i64,
     count_max: u32,
 ) -> Result<Vec<Pin>, StorageError> {
-    database.read_raw(|connection| {
+    database.read(|connection| {
         let query = format!(
             "{COLUMNS} where pin.cache_id = ?1 and pin.name = ?2 and generation < ?3 \
              and deletion = 0 and (expires_at is null or expires_at > ?4) \
              order by generation desc limit ?5"
         );
-        let parameters = params![cache.0, name.as_str(), below, database.now(), count_max];
-        select(connection, &query, parameters)
+        let params = params![cache, name.as_str(), below, database.now(), count_max];
+        connection.rows(&query, params, pin_of)
     })
 }
 
@@ -148,15 +140,12 @@ pub fn lineages(
     newest: i64,
     count_max: u32,
 ) -> Result<Vec<Version>, StorageError> {
-    database.read_raw(|connection| {
-        let mut statement = connection.prepare_cached(
-            "select min(generation), lineage from pin where cache_id = ?1 and name = ?2 \
+    database.read(|connection| {
+        let query = "select min(generation), lineage from pin where cache_id = ?1 and name = ?2 \
              and generation <= ?3 and (expires_at is null or expires_at > ?4) \
-             group by lineage order by 1 desc limit ?5",
-        )?;
-        let parameters = params![cache.0, name.as_str(), newest, database.now(), count_max];
-        let versions = statement.query_map(parameters, |row| version_of(row, 0, 1))?;
-        Ok(versions.collect::<Result<_, _>>()?)
+             group by lineage order by 1 desc limit ?5";
+        let params = params![cache, name.as_str(), newest, database.now(), count_max];
+        connection.rows(query, params, version_of)
     })
 }
 
@@ -167,7 +156,7 @@ pub fn lineages(
 ///
 /// Any [`StorageError`].
 pub fn newest(database: &Database, cache: CacheId) -> Result<Vec<Pin>, StorageError> {
-    database.read_raw(|connection| {
+    database.read(|connection| {
         let query = format!(
             "{COLUMNS} where pin.cache_id = ?1 and deletion = 0 \
              and (expires_at is null or expires_at > ?2) and not exists \
@@ -176,7 +165,7 @@ pub fn newest(database: &Database, cache: CacheId) -> Result<Vec<Pin>, StorageEr
                   and (newer.expires_at is null or newer.expires_at > ?2)) \
              order by pin.name"
         );
-        select(connection, &query, params![cache.0, database.now()])
+        connection.rows(&query, params![cache, database.now()], pin_of)
     })
 }
 
@@ -190,16 +179,16 @@ pub fn newest_generations(
     database: &Database,
     cache: CacheId,
 ) -> Result<HashMap<String, i64>, StorageError> {
-    database.read_raw(|connection| {
-        let mut statement = connection.prepare_cached(concat!(
+    database.read(|connection| {
+        let query = concat!(
             "select name, max(generation) from pin where cache_id = ?1 and ",
             is_shown!("?1"),
             " and (expires_at is null or expires_at > ?2) group by name"
-        ))?;
-        let rows = statement.query_map(params![cache.0, database.now()], |row| {
+        );
+        let rows = connection.rows(query, params![cache, database.now()], |row| {
             Ok((row.get(0)?, row.get(1)?))
         })?;
-        Ok(rows.collect::<Result<_, _>>()?)
+        Ok(rows.into_iter().collect())
     })
 }
 
@@ -209,14 +198,14 @@ pub fn newest_generations(
 ///
 /// Any [`StorageError`].
 pub fn remove(database: &Database, cache: &str, name: &str) -> Result<usize, StorageError> {
-    let delete =
-        "delete from pin where name = ?2 and cache_id = (select id from cache where name = ?1)";
-    Ok(database.writer()?.execute(delete, params![cache, name])?)
+    let delete = "delete from pin where name = ?2 \
+         and cache_id = (select id from cache where name = ?1) returning cache_id";
+    database.write(|transaction| delete_some(transaction, delete, params![cache, name]))
 }
 
 /// Removes a pin, or one generation of it, for a client.
 pub(crate) fn unpin(database: &Database, removal: &Unpin) -> Result<Unpinned, StorageError> {
-    database.write_raw(|transaction| {
+    database.write(|transaction| {
         let now = database.now();
         let is_permitted = |names: &Glob| removal.name.is_permitted(names);
         match tokens::permit(transaction, removal.token, now, is_permitted)? {
@@ -224,10 +213,10 @@ pub(crate) fn unpin(database: &Database, removal: &Unpin) -> Result<Unpinned, St
             Permit::Invalid => return Ok(Unpinned::TokenInvalid),
             Permit::OtherName(names) => return Ok(Unpinned::OtherName(names)),
         }
-        let (cache, name) = (removal.cache.0, removal.name.as_str());
+        let (cache, name) = (removal.cache, removal.name.as_str());
         let newest = newest_of(transaction, cache, name, now)?;
         let newest = newest.map(|(version, _)| version);
-        let exists: bool = transaction.query_row(
+        let exists: bool = transaction.row(
             concat!(
                 "select ",
                 is_shown!("?1"),
@@ -243,11 +232,13 @@ pub(crate) fn unpin(database: &Database, removal: &Unpin) -> Result<Unpinned, St
         if !removal.condition.holds(newest) {
             return Ok(Unpinned::Changed(newest));
         }
-        let count = transaction.execute(
-            "delete from pin where cache_id = ?1 and name = ?2 and (?3 is null or generation = ?3)",
+        let count = delete_some(
+            transaction,
+            "delete from pin where cache_id = ?1 and name = ?2 \
+             and (?3 is null or generation = ?3) returning cache_id",
             params![cache, name, removal.generation],
         )?;
-        limit_removed(transaction, cache)?;
+        limit_removed(transaction, cache, now)?;
         Ok(Unpinned::Done(count))
     })
 }
@@ -255,15 +246,12 @@ pub(crate) fn unpin(database: &Database, removal: &Unpin) -> Result<Unpinned, St
 /// Removes the generations that have expired. Returns their number.
 pub(crate) fn remove_expired(database: &Database) -> Result<usize, StorageError> {
     let now = database.now();
-    database.write_raw(|transaction| {
-        let delete = "delete from pin where expires_at <= ?1";
-        let count = transaction.execute(delete, [now])?;
-        let mut caches = transaction.prepare("select distinct cache_id from removed_pin")?;
-        let caches: Vec<i64> = caches
-            .query_map([], |row| row.get(0))?
-            .collect::<Result<_, _>>()?;
-        for cache in caches {
-            limit_removed(transaction, cache)?;
+    database.write(|transaction| {
+        let delete = "delete from pin where expires_at <= ?1 returning cache_id";
+        let count = delete_some(transaction, delete, params![now])?;
+        let caches = "select distinct cache_id from removed_pin";
+        for cache in transaction.rows(caches, &[], |row| row.get(0))? {
+            limit_removed(transaction, cache, now)?;
         }
         Ok(count)
     })
@@ -272,8 +260,8 @@ pub(crate) fn remove_expired(database: &Database) -> Result<usize, StorageError>
 /// Removes the expired generations of a pin. Returns the newest generation and the row number of
 /// its path, or `None` if no generation is left.
 fn newest_of(
-    transaction: &Connection,
-    cache: i64,
+    transaction: &Transaction<'_>,
+    cache: CacheId,
     name: &str,
     now: i64,
 ) -> Result<Option<(Version, i64)>, StorageError> {
@@ -281,51 +269,62 @@ fn newest_of(
         "delete from pin where cache_id = ?1 and name = ?2 and expires_at <= ?3",
         params![cache, name, now],
     )?;
-    let newest = transaction.query_row(
+    transaction.optional(
         "select generation, lineage, path_id from pin where cache_id = ?1 and name = ?2 \
          order by generation desc limit 1",
         params![cache, name],
-        |row| Ok((version_of(row, 0, 1)?, row.get(2)?)),
-    );
-    Ok(newest.optional()?)
+        |row| Ok((version_of(row)?, row.get(2)?)),
+    )
 }
 
 /// Returns the next generation of a pin. The new generation has the lineage of the generation with
 /// the previous number; if there is none, a new lineage. The numbers of a pin without a recorded
 /// number begin after all numbers that [`limit_removed`] has forgotten.
-fn next(transaction: &Connection, cache: i64, name: &str) -> Result<Version, StorageError> {
-    Ok(transaction.query_row(
-        "select number, coalesce((select lineage from pin where cache_id = ?1 and name = ?2 \
-             and generation = number - 1), randomblob(16)) \
-         from (select coalesce(max(generation), \
-                 (select generation from removed_pin where cache_id = ?1 and name = ''), 0) + 1 \
-                 as number from \
-             (select generation from pin where cache_id = ?1 and name = ?2 \
-              union all select generation from removed_pin where cache_id = ?1 and name = ?2))",
-        params![cache, name],
-        |row| version_of(row, 0, 1),
-    )?)
+fn next(
+    transaction: &Transaction<'_>,
+    cache: CacheId,
+    name: &str,
+) -> Result<Version, StorageError> {
+    let last = "select coalesce(max(generation), (select generation from removed_pin \
+             where cache_id = ?1 and name = ''), 0) \
+         from (select generation from pin where cache_id = ?1 and name = ?2 \
+               union all \
+               select generation from removed_pin where cache_id = ?1 and name = ?2) as its";
+    let last: i64 = transaction.row(last, params![cache, name], |row| row.get(0))?;
+    let lineage = "select lineage from pin where cache_id = ?1 and name = ?2 and generation = ?3";
+    let lineage = transaction.optional(lineage, params![cache, name, last], |row| row.get(0))?;
+    Ok(Version {
+        number: (last + 1).unsigned_abs(),
+        lineage: Some(Lineage::from_bytes(match lineage {
+            Some(lineage) => lineage,
+            None => random()?,
+        })),
+    })
 }
 
 /// Returns whether a new generation would exceed the limit of the cache for clients. Generations
 /// that it replaces do not count.
-fn is_full(transaction: &Connection, cache: i64, new: &NewPin) -> Result<bool, StorageError> {
-    let (all, own): (i64, i64) = transaction.query_row(
-        "select count(*), coalesce(sum(name = ?2), 0) from pin where cache_id = ?1",
-        params![cache, new.name.as_str()],
-        |row| Ok((row.get(0)?, row.get(1)?)),
-    )?;
+fn is_full(
+    transaction: &Transaction<'_>,
+    cache: CacheId,
+    new: &NewPin,
+) -> Result<bool, StorageError> {
+    let query = "select count(*), count(*) filter (where name = ?2) from pin where cache_id = ?1";
+    let params = params![cache, new.name.as_str()];
+    let (all, own): (i64, i64) =
+        transaction.row(query, params, |row| Ok((row.get(0)?, row.get(1)?)))?;
     let replaced = new.keep.map_or(0, |keep| own - (i64::from(keep) - 1));
     Ok(all - replaced.max(0) >= i64::from(PIN_COUNT_MAX))
 }
 
 /// Inserts a generation of a pin. If it exists, only its expiry changes.
 fn insert(
-    transaction: &Connection,
+    transaction: &Transaction<'_>,
     new: &NewPin,
-    (cache, path, version): (i64, i64, Version),
+    (cache, path, version): (CacheId, i64, Version),
     now: i64,
 ) -> Result<(), StorageError> {
+    let lineage = version.lineage.map(|lineage| *lineage.as_bytes());
     transaction.execute(
         "insert into pin (cache_id, name, generation, path_id, created_at, expires_at, \
              token_name, host, message, lineage) \
@@ -341,49 +340,61 @@ fn insert(
             new.token,
             new.host.as_ref().map(PinText::as_str),
             new.message.as_ref().map(PinText::as_str),
-            version.lineage.map(|lineage| *lineage.as_bytes()),
+            lineage.as_ref(),
         ],
     )?;
     Ok(())
 }
 
+/// Runs a statement that deletes generations and returns their caches. Returns their number.
+fn delete_some(
+    transaction: &Transaction<'_>,
+    delete: &str,
+    params: &[Value<'_>],
+) -> Result<usize, StorageError> {
+    let mut caches: Vec<CacheId> = transaction.rows(delete, params, |row| row.get(0))?;
+    let count = caches.len();
+    caches.sort_unstable();
+    caches.dedup();
+    for cache in caches {
+        transaction.note(Change::PinsChanged(cache));
+    }
+    Ok(count)
+}
+
 /// Forgets which of the pins that were removed first had which number, if too many were removed.
 /// The highest of these numbers stays recorded without a name: no number is assigned again.
-fn limit_removed(transaction: &Connection, cache: i64) -> Result<(), StorageError> {
+fn limit_removed(
+    transaction: &Transaction<'_>,
+    cache: CacheId,
+    now: i64,
+) -> Result<(), StorageError> {
     // The rows of pins that have generations stay: their number is limited by the number of pins.
     const FORGOTTEN: &str = "from removed_pin where cache_id = ?1 and name in \
          (select name from removed_pin where cache_id = ?1 and name <> '' \
           and not exists (select 1 from pin \
               where pin.cache_id = ?1 and pin.name = removed_pin.name) \
-          order by removed_at desc, name limit -1 offset ?2)";
-    let query = "select count(*) from removed_pin where cache_id = ?1 and name <> ''";
-    let count: u32 = transaction.query_row(query, [cache], |row| row.get(0))?;
-    if count <= REMOVED_COUNT_MAX {
+          order by removed_at desc, name limit ?3 offset ?2)";
+    let count = "select count(*) from removed_pin where cache_id = ?1 and name <> ''";
+    let count: i64 = transaction.row(count, params![cache], |row| row.get(0))?;
+    if count <= REMOVED_COUNT_MAX.into() {
         return Ok(());
     }
-    let record = format!(
-        "insert into removed_pin select ?1, '', max(generation), unixepoch() {FORGOTTEN} \
-         having count(*) > 0 on conflict do update set \
-         generation = max(generation, excluded.generation), removed_at = excluded.removed_at"
-    );
-    transaction.execute(&record, params![cache, REMOVED_COUNT_MAX])?;
-    let forget = format!("delete {FORGOTTEN}");
-    transaction.execute(&forget, params![cache, REMOVED_COUNT_MAX])?;
+    let max = format!("select max(generation) {FORGOTTEN}");
+    let params = params![cache, REMOVED_COUNT_MAX, count];
+    let max: Option<i64> = transaction.row(&max, params, |row| row.get(0))?;
+    let Some(max) = max else {
+        return Ok(());
+    };
+    transaction.execute(
+        "insert into removed_pin (cache_id, name, generation, removed_at) values (?1, '', ?2, ?3) \
+         on conflict (cache_id, name) do update set removed_at = excluded.removed_at, \
+         generation = case when removed_pin.generation < excluded.generation \
+             then excluded.generation else removed_pin.generation end",
+        params![cache, max, now],
+    )?;
+    transaction.execute(&format!("delete {FORGOTTEN}"), params)?;
     Ok(())
-}
-
-fn select(
-    connection: &Connection,
-    query: &str,
-    parameters: impl Params,
-) -> Result<Vec<Pin>, StorageError> {
-    let mut statement = connection.prepare_cached(query)?;
-    let mut rows = statement.query(parameters)?;
-    let mut pins = Vec::new();
-    while let Some(row) = rows.next()? {
-        pins.push(pin_of(row)?);
-    }
-    Ok(pins)
 }
 
 fn pin_of(row: &Row<'_>) -> Result<Pin, StorageError> {
@@ -392,7 +403,7 @@ fn pin_of(row: &Row<'_>) -> Result<Pin, StorageError> {
         cache: row.get(0)?,
         name: row.get(1)?,
         generation: row.get(2)?,
-        path: path_of(hash_part, &row.get::<_, String>(4)?)?,
+        path: path_of(hash_part, row.get(4)?)?,
         created_at: row.get(5)?,
         expires_at: row.get(6)?,
         token: row.get(7)?,
@@ -402,10 +413,10 @@ fn pin_of(row: &Row<'_>) -> Result<Pin, StorageError> {
     })
 }
 
-/// Returns the version in the columns with these indices: its generation and its lineage.
-fn version_of(row: &Row<'_>, generation: usize, lineage: usize) -> rusqlite::Result<Version> {
+/// Reads a generation and its lineage.
+fn version_of(row: &Row<'_>) -> Result<Version, StorageError> {
     Ok(Version {
-        number: row.get::<_, i64>(generation)?.unsigned_abs(),
-        lineage: Some(Lineage::from_bytes(row.get(lineage)?)),
+        number: row.get::<i64>(0)?.unsigned_abs(),
+        lineage: Some(Lineage::from_bytes(row.get(1)?)),
     })
 }

@@ -1,12 +1,12 @@
 //! The pushes of clients, and the NARs and paths that they push.
 
-use rusqlite::{Connection, OptionalExtension as _, params};
 use samovar_nix::{NarHash, StorePath};
 use samovar_protocol::push::OpenLine;
 
 use super::rows::{is_shown, is_usable, nar_columns, nar_of, path_of, signed};
 use super::{CacheId, Client, Database, StoredNar, USE_INTERVAL, tokens, uses};
 use crate::error::StorageError;
+use crate::sql::{Connection, Transaction, params, random};
 
 /// Minimum age in seconds at which the time is renewed at which a NAR was sent.
 const RENEWAL_INTERVAL: i64 = 600;
@@ -45,7 +45,7 @@ pub(crate) fn needs(
     lines: &[OpenLine],
 ) -> Result<Vec<Need>, StorageError> {
     let now = database.now();
-    let found = database.read_raw(|connection| {
+    let found = database.read(|connection| {
         let lines = lines.iter();
         let needs = lines.map(|line| need(connection, cache, client, line, now));
         needs.collect::<Result<Vec<_>, _>>()
@@ -53,10 +53,10 @@ pub(crate) fn needs(
     if found.iter().all(Result::is_ok) {
         return Ok(found.into_iter().flatten().collect());
     }
-    database.write_raw(|transaction| {
-        let found = found.into_iter().zip(lines);
+    database.write(|transaction| {
+        let found = found.iter().zip(lines);
         let needs = found.map(|(need, line)| match need {
-            Ok(need) => Ok(need),
+            Ok(need) => Ok(need.clone()),
             Err(Unrecorded(_)) => need_and_record(transaction, cache, client, line, now),
         });
         needs.collect()
@@ -72,7 +72,7 @@ pub(crate) fn usable_nars(
     client: Client,
     nar_hash: &NarHash,
 ) -> Result<Vec<StoredNar>, StorageError> {
-    database.read_raw(|connection| nars(connection, cache, client, nar_hash, u32::MAX))
+    database.read(|connection| nars(connection, cache, client, nar_hash, u32::MAX))
 }
 
 /// Records that a NAR was sent with this token now, and revives it, if the token has sent it
@@ -84,13 +84,13 @@ pub(crate) fn renew_nar(
     is_reader: bool,
 ) -> Result<(), StorageError> {
     let now = database.now();
-    let sent_at = database.read_raw(|connection| sent_at(connection, token, nar))?;
+    let sent_at = database.read(|connection| sent_at(connection, token, nar))?;
     let is_due = match sent_at {
         Some(sent_at) => sent_at < now - RENEWAL_INTERVAL,
         None => is_reader,
     };
     if is_due {
-        database.write_lazily_raw(|transaction| hold_nar(transaction, token, nar, now))?;
+        database.write_lazily(|transaction| hold_nar(transaction, token, nar, now))?;
     }
     Ok(())
 }
@@ -106,7 +106,7 @@ pub(crate) fn hold_nars(
     token: i64,
     ids: &[i64],
 ) -> Result<Vec<bool>, StorageError> {
-    database.write_raw(|transaction| {
+    database.write(|transaction| {
         tokens::check(transaction, token, database.now())?;
         let ids = ids.iter();
         let held = ids.map(|id| hold_nar(transaction, token, *id, database.now()));
@@ -122,21 +122,18 @@ pub(crate) fn open(
     token: i64,
     limits: &PushLimits,
 ) -> Result<Option<String>, StorageError> {
-    database.write_raw(|transaction| {
+    database.write(|transaction| {
         let now = database.now();
-        let count: i64 = transaction
-            .prepare_cached("select count(*) from push where token_id = ?1 and expires_at > ?2")?
-            .query_row([token, now], |row| row.get(0))?;
+        let count = "select count(*) from push where token_id = ?1 and expires_at > ?2";
+        let count: i64 = transaction.row(count, params![token, now], |row| row.get(0))?;
         if count >= signed(limits.count_max as u64)? {
             return Ok(None);
         }
-        let id = transaction
-            .prepare_cached(
-                "insert into push values (lower(hex(randomblob(16))), ?1, ?2, ?3) returning id",
-            )?
-            .query_row(params![cache.0, token, expiry(limits, now)], |row| {
-                row.get(0)
-            })?;
+        let id = format!("{:032x}", u128::from_le_bytes(random()?));
+        transaction.execute(
+            "insert into push (id, cache_id, token_id, expires_at) values (?1, ?2, ?3, ?4)",
+            params![&id, cache, token, expiry(limits, now)],
+        )?;
         Ok(Some(id))
     })
 }
@@ -150,12 +147,11 @@ pub(crate) fn touch(
     limits: &PushLimits,
 ) -> Result<bool, StorageError> {
     let now = database.now();
-    let expires_at =
-        database.read_raw(|connection| expires_at(connection, id, cache, token, now))?;
+    let expires_at = database.read(|connection| expires_at(connection, id, cache, token, now))?;
     match expires_at {
         None => Ok(false),
         Some(expires_at) if expires_at >= now.saturating_add(limits.lifetime) => Ok(true),
-        Some(_) => database.write_raw(|transaction| defer(transaction, id, limits, now)),
+        Some(_) => database.write(|transaction| defer(transaction, id, limits, now)),
     }
 }
 
@@ -167,20 +163,16 @@ pub(crate) fn close(
     token: i64,
 ) -> Result<bool, StorageError> {
     // If a power cut undoes this, the push expires later.
-    database.write_lazily_raw(|connection| {
-        let mut statement = connection
-            .prepare_cached("delete from push where id = ?1 and cache_id = ?2 and token_id = ?3")?;
-        Ok(statement.execute(params![id, cache.0, token])? > 0)
-    })
+    let delete = "delete from push where id = ?1 and cache_id = ?2 and token_id = ?3";
+    database
+        .write_lazily(|transaction| Ok(transaction.execute(delete, params![id, cache, token])? > 0))
 }
 
 /// Returns the identifiers of the pushes of a token. `None`: of all tokens.
 pub(crate) fn all(database: &Database, token: Option<i64>) -> Result<Vec<String>, StorageError> {
-    database.read_raw(|connection| {
-        let mut statement =
-            connection.prepare_cached("select id from push where ?1 is null or token_id = ?1")?;
-        let rows = statement.query_map([token], |row| row.get(0))?;
-        Ok(rows.collect::<Result<_, _>>()?)
+    database.read(|connection| {
+        let query = "select id from push where ?1 is null or token_id = ?1";
+        connection.rows(query, params![token], |row| row.get(0))
     })
 }
 
@@ -190,9 +182,8 @@ pub(crate) fn all(database: &Database, token: Option<i64>) -> Result<Vec<String>
 ///
 /// Any [`StorageError`].
 pub fn remove_expired(database: &Database) -> Result<(), StorageError> {
-    let connection = &*database.writer()?;
-    let now = database.now();
-    connection.execute("delete from push where expires_at <= ?1", [now])?;
+    let delete = "delete from push where expires_at <= ?1";
+    database.write(|transaction| transaction.execute(delete, params![database.now()]))?;
     Ok(())
 }
 
@@ -202,7 +193,7 @@ struct Unrecorded(Found);
 /// Returns what a client must send to push a path. Returns [`Unrecorded`] if the path exists but
 /// its use must first be [recorded](need_and_record).
 fn need(
-    connection: &Connection,
+    connection: &Connection<'_>,
     cache: CacheId,
     client: Client,
     line: &OpenLine,
@@ -225,7 +216,7 @@ fn need(
 
 /// Returns what a client must send to push a path. If the path exists, records a use of it.
 fn need_and_record(
-    transaction: &Connection,
+    transaction: &Transaction<'_>,
     cache: CacheId,
     client: Client,
     line: &OpenLine,
@@ -251,113 +242,98 @@ struct Found {
 
 /// Returns the path with the hash part of a line, unless it is lost.
 fn path(
-    connection: &Connection,
+    connection: &Connection<'_>,
     cache: CacheId,
     line: &OpenLine,
     now: i64,
 ) -> Result<Option<Found>, StorageError> {
-    let mut statement = connection.prepare_cached(concat!(
+    let query = concat!(
         "select ",
         nar_columns!(),
         ", path.id, used_at <= ?3 or condemned_at is not null, name \
          from path join nar on nar.id = nar_id \
          where cache_id = ?1 and hash_part = ?2 and state <> 3 and ",
         is_shown!("?1")
-    ))?;
-    let parameters = params![cache.0, line.hash_part.as_bytes(), now - USE_INTERVAL];
-    let mut rows = statement.query(parameters)?;
-    let Some(row) = rows.next()? else {
-        return Ok(None);
-    };
-    Ok(Some(Found {
-        id: row.get(7)?,
-        path: path_of(line.hash_part, &row.get::<_, String>(9)?)?,
-        nar: nar_of(row)?,
-        is_unrecorded: row.get(8)?,
-    }))
+    );
+    let params = params![cache, line.hash_part.as_bytes(), now - USE_INTERVAL];
+    connection.optional(query, params, |row| {
+        Ok(Found {
+            id: row.get(7)?,
+            path: path_of(line.hash_part, row.get(9)?)?,
+            nar: nar_of(row)?,
+            is_unrecorded: row.get(8)?,
+        })
+    })
 }
 
 /// Returns the stored NARs with this hash that the client may use, at most `count_max`.
 fn nars(
-    connection: &Connection,
+    connection: &Connection<'_>,
     cache: CacheId,
     client: Client,
     nar_hash: &NarHash,
     count_max: u32,
 ) -> Result<Vec<StoredNar>, StorageError> {
-    let mut statement = connection.prepare_cached(concat!(
+    let query = concat!(
         "select ",
         nar_columns!(),
         " from nar where nar_hash = ?1 and state <> 3 and ",
         is_usable!(),
         " order by id limit ?5"
-    ))?;
-    let mut rows = statement.query(params![
+    );
+    let params = params![
         nar_hash.as_bytes(),
-        cache.0,
+        cache,
         client.token,
         client.is_reader,
         count_max
-    ])?;
-    let mut nars = Vec::new();
-    while let Some(row) = rows.next()? {
-        nars.push(nar_of(row)?);
-    }
-    Ok(nars)
+    ];
+    connection.rows(query, params, nar_of)
 }
 
 /// Returns the time at which a NAR was sent with this token.
-fn sent_at(connection: &Connection, token: i64, nar: i64) -> Result<Option<i64>, StorageError> {
-    let mut statement = connection
-        .prepare_cached("select sent_at from sent where token_id = ?1 and nar_id = ?2")?;
-    let sent_at = statement.query_row([token, nar], |row| row.get(0));
-    Ok(sent_at.optional()?)
+fn sent_at(connection: &Connection<'_>, token: i64, nar: i64) -> Result<Option<i64>, StorageError> {
+    let query = "select sent_at from sent where token_id = ?1 and nar_id = ?2";
+    connection.optional(query, params![token, nar], |row| row.get(0))
 }
 
 /// Holds a NAR for a token as if it was sent now, and revives it. Returns whether the NAR exists.
 /// If the client has not sent the NAR, the client may use it only as long as it may read it.
 fn hold_nar(
-    transaction: &Connection,
+    transaction: &Transaction<'_>,
     token: i64,
     nar: i64,
     now: i64,
 ) -> Result<bool, StorageError> {
     uses::revive_nar(transaction, nar, now)?;
-    let mut statement = transaction.prepare_cached(
-        "insert into sent select ?1, id, ?2, 1 from nar where id = ?3 and state <> 3 \
-         on conflict do update set sent_at = excluded.sent_at",
-    )?;
-    Ok(statement.execute([token, now, nar])? > 0)
+    let insert = "insert into sent (token_id, nar_id, sent_at, is_held) \
+         select ?1, id, ?2, 1 from nar where id = ?3 and state <> 3 \
+         on conflict (token_id, nar_id) do update set sent_at = excluded.sent_at";
+    Ok(transaction.execute(insert, params![token, now, nar])? > 0)
 }
 
 /// Returns the time at which a push expires if no other request follows.
 fn expires_at(
-    connection: &Connection,
+    connection: &Connection<'_>,
     id: &str,
     cache: CacheId,
     token: i64,
     now: i64,
 ) -> Result<Option<i64>, StorageError> {
-    let mut statement = connection.prepare_cached(
-        "select expires_at from push \
-         where id = ?1 and cache_id = ?2 and token_id = ?3 and expires_at > ?4",
-    )?;
-    let parameters = params![id, cache.0, token, now];
-    Ok(statement
-        .query_row(parameters, |row| row.get(0))
-        .optional()?)
+    let query = "select expires_at from push \
+                 where id = ?1 and cache_id = ?2 and token_id = ?3 and expires_at > ?4";
+    connection.optional(query, params![id, cache, token, now], |row| row.get(0))
 }
 
 /// Defers the expiry of a push. Returns whether the push exists.
 fn defer(
-    connection: &Connection,
+    connection: &Connection<'_>,
     id: &str,
     limits: &PushLimits,
     now: i64,
 ) -> Result<bool, StorageError> {
-    let mut statement =
-        connection.prepare_cached("update push set expires_at = ?2 where id = ?1")?;
-    Ok(statement.execute(params![id, expiry(limits, now)])? > 0)
+    let update = "update push set expires_at = ?2 where id = ?1";
+    Ok(connection.execute(update, params![id, expiry(limits, now)])? > 0)
 }
 
 fn expiry(limits: &PushLimits, now: i64) -> i64 {

@@ -1,11 +1,11 @@
 //! Reads the columns of rows.
 
-use rusqlite::Row;
 use samovar_nix::narinfo::Compression;
 use samovar_nix::{HashPart, NarHash, StorePath};
 
 use crate::error::StorageError;
 use crate::metadata::StoredNar;
+use crate::sql::Row;
 
 /// Columns of the table `nar`, in the order in which [`nar_of`] reads them.
 macro_rules! nar_columns {
@@ -34,10 +34,10 @@ pub(super) use is_shown;
 macro_rules! is_usable {
     () => {
         concat!(
-            "(?4 and exists (select 1 from path where nar_id = nar.id and cache_id = ?2) and ",
+            "(?4 = 1 and exists (select 1 from path where nar_id = nar.id and cache_id = ?2) and ",
             is_shown!("?2"),
             " or exists (select 1 from sent \
-             where nar_id = nar.id and token_id = ?3 and not is_held))"
+             where nar_id = nar.id and token_id = ?3 and is_held = 0))"
         )
     };
 }
@@ -51,7 +51,7 @@ pub(super) fn nar_of(row: &Row<'_>) -> Result<StoredNar, StorageError> {
         nar_size: unsigned(row.get(2)?)?,
         file_hash: row.get(3)?,
         file_size: unsigned(row.get(4)?)?,
-        compression: compression(&row.get::<_, String>(5)?)?,
+        compression: compression(row.get(5)?)?,
         object_key: row.get(6)?,
     })
 }

@@ -1,11 +1,10 @@
 //! Tokens, and what they permit.
 
-use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use samovar_nix::Glob;
 
 use super::Database;
 use crate::error::StorageError;
-use crate::sql::SCHEMA;
+use crate::sql::{Change, Connection, Row, SCHEMA, params};
 use crate::token::{Rights, Token, TokenHash};
 
 /// Bit in the column `rights` of a token with a pattern in the column `names`: the right to push
@@ -21,23 +20,26 @@ const NAMES_SCHEMA: i64 = 6;
 ///
 /// Any [`StorageError`].
 pub fn add(database: &Database, hash: &TokenHash, token: &NewToken) -> Result<i64, StorageError> {
-    let connection = &*database.writer()?;
-    let now = database.now();
-    let rights = rights_column(token);
-    connection.execute(
-        "insert into token (hash, name, cache, names, rights, created_at, expires_at) \
-         values (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-        params![
-            hash.0,
-            token.name,
-            token.cache.as_ref().map(Glob::to_string),
-            token.names.as_ref().map(Glob::to_string),
-            rights,
-            now,
-            token.expires_at
-        ],
-    )?;
-    Ok(connection.last_insert_rowid())
+    let cache = token.cache.as_ref().map(Glob::to_string);
+    let names = token.names.as_ref().map(Glob::to_string);
+    database.write(|transaction| {
+        let id = transaction.row(
+            "insert into token (hash, name, cache, names, rights, created_at, expires_at) \
+             values (?1, ?2, ?3, ?4, ?5, ?6, ?7) returning id",
+            params![
+                &hash.0,
+                &token.name,
+                cache.as_ref(),
+                names.as_ref(),
+                rights_column(token),
+                database.now(),
+                token.expires_at
+            ],
+            |row| row.get(0),
+        )?;
+        transaction.note(Change::TokensChanged);
+        Ok(id)
+    })
 }
 
 /// Returns the column `rights` of a token.
@@ -60,7 +62,7 @@ pub(super) fn rights_column(token: &NewToken) -> i64 {
 ///
 /// Any [`StorageError`].
 pub fn all(database: &Database) -> Result<Vec<Token>, StorageError> {
-    database.read_raw(|connection| all_in(connection, SCHEMA))
+    database.read(|connection| all_in(connection, SCHEMA))
 }
 
 /// Returns at most `count_max` tokens that are valid now, newest first, each with the hash of
@@ -69,27 +71,25 @@ pub(crate) fn valid(
     database: &Database,
     count_max: usize,
 ) -> Result<Vec<(TokenHash, Token)>, StorageError> {
-    database.read_raw(|connection| {
+    database.read(|connection| {
         let now = database.now();
-        let mut statement = connection.prepare_cached(&format!(
+        let query = format!(
             "{} where revoked_at is null and (expires_at is null or expires_at > ?1) \
              order by id desc limit ?2",
             select(SCHEMA)
-        ))?;
+        );
         let count_max = i64::try_from(count_max).unwrap_or(i64::MAX);
-        let rows = statement.query_map(params![now, count_max], |row| {
+        connection.rows(&query, params![now, count_max], |row| {
             Ok((TokenHash(row.get(8)?), token_of(row)?))
-        })?;
-        Ok(rows.collect::<Result<_, _>>()?)
+        })
     })
 }
 
 /// Returns the token whose text has this hash, or `None` if no token has it.
 pub(crate) fn find(database: &Database, hash: &TokenHash) -> Result<Option<Token>, StorageError> {
-    database.read_raw(|connection| {
-        let mut statement =
-            connection.prepare_cached(&format!("{} where hash = ?1", select(SCHEMA)))?;
-        Ok(statement.query_row([hash.0], token_of).optional()?)
+    database.read(|connection| {
+        let query = format!("{} where hash = ?1", select(SCHEMA));
+        connection.optional(&query, params![&hash.0], token_of)
     })
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn find(database: &Database, hash: &TokenHash) -> Result<Option<Token
 ///
 /// Any [`StorageError`].
 pub fn is_valid(database: &Database, token: i64) -> Result<bool, StorageError> {
-    database.read_raw(|connection| is_valid_in(connection, token, database.now()))
+    database.read(|connection| is_valid_in(connection, token, database.now()))
 }
 
 /// Revokes all valid tokens with this name. Returns their number. After that, no upload with
@@ -109,13 +109,14 @@ pub fn is_valid(database: &Database, token: i64) -> Result<bool, StorageError> {
 ///
 /// Any [`StorageError`].
 pub fn revoke(database: &Database, name: &str) -> Result<usize, StorageError> {
-    let connection = &*database.writer()?;
-    let now = database.now();
-    let count = connection.execute(
-        "update token set revoked_at = ?2 where name = ?1 and revoked_at is null",
-        params![name, now],
-    )?;
-    Ok(count)
+    database.write(|transaction| {
+        let count = transaction.execute(
+            "update token set revoked_at = ?2 where name = ?1 and revoked_at is null",
+            params![name, database.now()],
+        )?;
+        transaction.note(Change::TokensChanged);
+        Ok(count)
+    })
 }
 
 /// The properties of a token to add.
@@ -144,14 +145,12 @@ pub(super) enum Permit {
 }
 
 /// Returns all tokens of a database with this schema version.
-pub(crate) fn all_in(connection: &Connection, schema: i64) -> Result<Vec<Token>, StorageError> {
+pub(crate) fn all_in(connection: &Connection<'_>, schema: i64) -> Result<Vec<Token>, StorageError> {
     let query = format!("{} order by id desc", select(schema));
-    let mut statement = connection.prepare_cached(&query)?;
-    let rows = statement.query_map([], token_of)?;
-    Ok(rows.collect::<Result<_, _>>()?)
+    connection.rows(&query, &[], token_of)
 }
 
-fn is_valid_in(connection: &Connection, token: i64, now: i64) -> Result<bool, StorageError> {
+fn is_valid_in(connection: &Connection<'_>, token: i64, now: i64) -> Result<bool, StorageError> {
     Ok(permit(connection, token, now, |_names| true)? == Permit::Granted)
 }
 
@@ -160,7 +159,7 @@ fn is_valid_in(connection: &Connection, token: i64, now: i64) -> Result<bool, St
 /// # Errors
 ///
 /// [`StorageError::TokenInvalid`]. Other errors.
-pub(super) fn check(connection: &Connection, token: i64, now: i64) -> Result<(), StorageError> {
+pub(super) fn check(connection: &Connection<'_>, token: i64, now: i64) -> Result<(), StorageError> {
     match is_valid_in(connection, token, now)? {
         true => Ok(()),
         false => Err(StorageError::TokenInvalid),
@@ -170,18 +169,17 @@ pub(super) fn check(connection: &Connection, token: i64, now: i64) -> Result<(),
 /// Decides whether a token permits a change now. `matches` returns whether the names of the change
 /// match the token's pattern; it is not called if the token has none.
 pub(super) fn permit(
-    connection: &Connection,
+    connection: &Connection<'_>,
     token: i64,
     now: i64,
     matches: impl FnOnce(&Glob) -> bool,
 ) -> Result<Permit, StorageError> {
-    let found: Option<(bool, Option<String>)> = connection
-        .prepare_cached(
-            "select revoked_at is null and (expires_at is null or expires_at > ?2), names \
-             from token where id = ?1",
-        )?
-        .query_row(params![token, now], |row| Ok((row.get(0)?, row.get(1)?)))
-        .optional()?;
+    let query = "select revoked_at is null and (expires_at is null or expires_at > ?2), names \
+                 from token where id = ?1";
+    let found: Option<(bool, Option<String>)> =
+        connection.optional(query, params![token, now], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })?;
     let Some((true, names)) = found else {
         return Ok(Permit::Invalid);
     };
@@ -204,7 +202,7 @@ fn select(schema: i64) -> String {
     )
 }
 
-fn token_of(row: &Row<'_>) -> rusqlite::Result<Token> {
+fn token_of(row: &Row<'_>) -> Result<Token, StorageError> {
     let pattern = |text: Option<String>| text.map(|text| Glob::new(&text));
     let bits: i64 = row.get(4)?;
     let rights = Rights::from_bits(bits);
@@ -296,12 +294,11 @@ mod tests {
             &new("read,push", Some("mr-*")),
         )
         .unwrap();
-        let bits = database.read_raw(|connection| {
-            Ok(connection.query_row("select rights from token", [], |row| row.get(0))?)
-        });
+        let bits = database
+            .read(|connection| connection.row("select rights from token", &[], |row| row.get(0)));
         let bits = bits.unwrap();
         assert_eq!(Rights::from_bits(bits).to_string(), "read");
-        let old = database.read_raw(|connection| all_in(connection, NAMES_SCHEMA - 1));
+        let old = database.read(|connection| all_in(connection, NAMES_SCHEMA - 1));
         let old = old.unwrap();
         assert_eq!(old[0].names, None);
     }
@@ -312,7 +309,7 @@ mod tests {
         let id = add(&database, &TokenHash([0; 32]), &new("push", Some("mr-*"))).unwrap();
         let permit = |id, now, name: &str| {
             let matches = |names: &Glob| names.matches(name);
-            let permit = database.read_raw(|connection| permit(connection, id, now, matches));
+            let permit = database.read(|connection| permit(connection, id, now, matches));
             permit.unwrap()
         };
         assert_eq!(permit(id, 9, "mr-1"), Permit::Granted);

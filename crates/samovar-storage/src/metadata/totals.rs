@@ -1,10 +1,9 @@
 //! The totals of the database.
 
-use rusqlite::{Connection, OptionalExtension as _};
-
 use super::Database;
 use super::rows::unsigned;
 use crate::error::StorageError;
+use crate::sql::{Connection, params};
 
 /// Key in the table `meta` for the time at which the collector's last complete run ended.
 const COLLECTED_AT: &str = "collected-at";
@@ -54,7 +53,7 @@ pub struct CacheTotals {
 /// Returns the time at which the collector's last complete run ended, in seconds since 1970.
 /// `None`: no run was complete yet.
 pub(crate) fn collected_at(database: &Database) -> Result<Option<i64>, StorageError> {
-    database.read_raw(collected_at_in)
+    database.read(collected_at_in)
 }
 
 /// Returns the totals of the database from one snapshot. Scans the table of NARs.
@@ -63,78 +62,64 @@ pub(crate) fn collected_at(database: &Database) -> Result<Option<i64>, StorageEr
 ///
 /// Any [`StorageError`].
 pub fn read(database: &Database) -> Result<Totals, StorageError> {
-    database.read_raw(|connection| {
-        // All queries read the same snapshot.
-        let transaction = connection.unchecked_transaction()?;
-        let mut totals = transaction
-            .query_row(
-                "select count(*), coalesce(sum(nar_size), 0), coalesce(sum(file_size), 0), \
-             coalesce(sum(is_loose), 0), coalesce(sum(iif(is_loose, file_size, 0)), 0), \
-             coalesce(sum(state = 3), 0) \
-             from (select nar_size, file_size, state, \
-                   not exists (select 1 from path where nar_id = nar.id) as is_loose from nar)",
-                [],
-                |row| {
-                    Ok([
-                        row.get(0)?,
-                        row.get(1)?,
-                        row.get(2)?,
-                        row.get(3)?,
-                        row.get(4)?,
-                        row.get(5)?,
-                    ])
-                },
-            )
-            .map_err(StorageError::from)
-            .and_then(|numbers: [i64; 6]| {
-                Ok(Totals {
-                    nar_count: unsigned(numbers[0])?,
-                    nar_bytes: unsigned(numbers[1])?,
-                    file_bytes: unsigned(numbers[2])?,
-                    loose_count: unsigned(numbers[3])?,
-                    loose_bytes: unsigned(numbers[4])?,
-                    lost_count: unsigned(numbers[5])?,
-                    ..Totals::default()
-                })
-            })?;
-        let mut statement = transaction.prepare_cached(
-            "select name, file_bytes + extra_bytes, \
-                 (select count(*) from path where cache_id = cache.id) \
-             from cache where deletion = 0 order by name",
-        )?;
-        let mut rows = statement.query([])?;
-        while let Some(row) = rows.next()? {
-            totals.caches.push(CacheTotals {
-                name: row.get(0)?,
-                used_bytes: unsigned(row.get(1)?)?,
-                path_count: unsigned(row.get(2)?)?,
-            });
-        }
-        let count = |query: &str| unsigned(transaction.query_row(query, [], |row| row.get(0))?);
-        totals.condemned_count = count("select count(*) from path where condemned_at is not null")?;
-        totals.log_count = count("select count(*) from log")?;
-        totals.extra_bytes = count("select coalesce(sum(extra_bytes), 0) from cache")?;
-        totals.pin_count = count("select count(*) from pin")?;
-        totals.collected_at = collected_at_in(&transaction)?;
-        Ok(totals)
-    })
+    database.read(|connection| connection.snapshot(read_in))
 }
 
 /// Records the present time as the end of the collector's last complete run.
 pub(crate) fn set_collected(database: &Database) -> Result<(), StorageError> {
-    let connection = &*database.writer()?;
-    let now = database.now();
-    connection.execute(
-        "insert or replace into meta values (?1, ?2)",
-        [COLLECTED_AT, &now.to_string()],
-    )?;
+    let now = database.now().to_string();
+    let set = "insert into meta (key, value) values (?1, ?2) \
+               on conflict (key) do update set value = excluded.value";
+    database.write(|transaction| transaction.execute(set, params![COLLECTED_AT, &now]))?;
     Ok(())
 }
 
-fn collected_at_in(connection: &Connection) -> Result<Option<i64>, StorageError> {
+fn read_in(connection: &Connection<'_>) -> Result<Totals, StorageError> {
+    let mut totals = nars(connection)?;
+    let caches = "select name, file_bytes + extra_bytes, \
+                  (select count(*) from path where cache_id = cache.id) \
+                  from cache where deletion = 0 order by name";
+    totals.caches = connection.rows(caches, &[], |row| {
+        Ok(CacheTotals {
+            name: row.get(0)?,
+            used_bytes: unsigned(row.get(1)?)?,
+            path_count: unsigned(row.get(2)?)?,
+        })
+    })?;
+    let count = |query| connection.row(query, &[], |row| unsigned(row.get(0)?));
+    totals.condemned_count = count("select count(*) from path where condemned_at is not null")?;
+    totals.log_count = count("select count(*) from log")?;
+    totals.extra_bytes = count("select cast(coalesce(sum(extra_bytes), 0) as bigint) from cache")?;
+    totals.pin_count = count("select count(*) from pin")?;
+    totals.collected_at = collected_at_in(connection)?;
+    Ok(totals)
+}
+
+/// Returns the totals of NARs.
+fn nars(connection: &Connection<'_>) -> Result<Totals, StorageError> {
+    let query = "select count(*), cast(coalesce(sum(nar_size), 0) as bigint), \
+         cast(coalesce(sum(file_size), 0) as bigint), count(*) filter (where is_loose), \
+         cast(coalesce(sum(file_size) filter (where is_loose), 0) as bigint), \
+         count(*) filter (where state = 3) \
+         from (select nar_size, file_size, state, \
+               not exists (select 1 from path where nar_id = nar.id) as is_loose from nar) as its";
+    connection.row(query, &[], |row| {
+        Ok(Totals {
+            nar_count: unsigned(row.get(0)?)?,
+            nar_bytes: unsigned(row.get(1)?)?,
+            file_bytes: unsigned(row.get(2)?)?,
+            loose_count: unsigned(row.get(3)?)?,
+            loose_bytes: unsigned(row.get(4)?)?,
+            lost_count: unsigned(row.get(5)?)?,
+            ..Totals::default()
+        })
+    })
+}
+
+fn collected_at_in(connection: &Connection<'_>) -> Result<Option<i64>, StorageError> {
     let query = "select value from meta where key = ?1";
-    let time: Option<String> = connection
-        .query_row(query, [COLLECTED_AT], |row| row.get(0))
-        .optional()?;
-    Ok(time.and_then(|time| time.parse().ok()))
+    let time = connection.optional(query, params![COLLECTED_AT], |row| {
+        Ok(row.get::<&str>(0)?.parse().ok())
+    })?;
+    Ok(time.flatten())
 }

@@ -2,10 +2,9 @@
 
 use std::collections::HashSet;
 
-use rusqlite::{Connection, params};
-
 use super::{CacheId, Database};
 use crate::error::StorageError;
+use crate::sql::{Connection, params};
 
 /// Time that must have passed since the last recorded use of a path until another use is recorded,
 /// in seconds.
@@ -23,7 +22,7 @@ pub struct Uses {
 /// Records that paths were used now, and revives those that are condemned.
 pub(crate) fn record(database: &Database, uses: &Uses) -> Result<(), StorageError> {
     // If a power cut undoes this, it also undoes later deletions.
-    database.write_lazily_raw(|transaction| {
+    database.write_lazily(|transaction| {
         let now = database.now();
         for id in &uses.paths {
             record_path(transaction, *id, now)?;
@@ -37,39 +36,41 @@ pub(crate) fn record(database: &Database, uses: &Uses) -> Result<(), StorageErro
 
 /// Records that a path was used, and revives it if it is condemned.
 pub(super) fn record_path(
-    connection: &Connection,
+    connection: &Connection<'_>,
     path: i64,
     now: i64,
 ) -> Result<(), StorageError> {
-    connection
-        .prepare_cached(
-            "update path set used_at = max(used_at, ?2), condemned_at = null \
-             where id = ?1 and (used_at <= ?3 or condemned_at is not null)",
-        )?
-        .execute(params![path, now, now - USE_INTERVAL])?;
+    connection.execute(
+        "update path set used_at = case when used_at < ?2 then ?2 else used_at end, \
+         condemned_at = null where id = ?1 and (used_at <= ?3 or condemned_at is not null)",
+        params![path, now, now - USE_INTERVAL],
+    )?;
     Ok(())
 }
 
 /// Records a use of all paths of a cache that have this NAR, and revives those that are condemned.
 pub(super) fn record_nar(
-    connection: &Connection,
+    connection: &Connection<'_>,
     cache: CacheId,
     nar: i64,
     now: i64,
 ) -> Result<(), StorageError> {
-    connection
-        .prepare_cached(
-            "update path set used_at = max(used_at, ?3), condemned_at = null \
-             where nar_id = ?1 and cache_id = ?2 and (used_at <= ?4 or condemned_at is not null)",
-        )?
-        .execute(params![nar, cache.0, now, now - USE_INTERVAL])?;
+    connection.execute(
+        "update path set used_at = case when used_at < ?3 then ?3 else used_at end, \
+         condemned_at = null where nar_id = ?1 and cache_id = ?2 \
+         and (used_at <= ?4 or condemned_at is not null)",
+        params![nar, cache, now, now - USE_INTERVAL],
+    )?;
     Ok(())
 }
 
 /// Revives a NAR that is condemned.
-pub(super) fn revive_nar(connection: &Connection, nar: i64, now: i64) -> Result<(), StorageError> {
-    connection
-        .prepare_cached("update nar set state = 1, state_at = ?2 where id = ?1 and state = 2")?
-        .execute(params![nar, now])?;
+pub(super) fn revive_nar(
+    connection: &Connection<'_>,
+    nar: i64,
+    now: i64,
+) -> Result<(), StorageError> {
+    let update = "update nar set state = 1, state_at = ?2 where id = ?1 and state = 2";
+    connection.execute(update, params![nar, now])?;
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::ops::{ControlFlow, Deref};
+use std::time::Duration;
 
 use super::change::Change;
 use super::row::Row;
@@ -13,6 +14,7 @@ use crate::error::StorageError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dialect {
     Sqlite,
+    #[expect(dead_code, reason = "the engine follows")]
     Postgres,
 }
 
@@ -27,14 +29,7 @@ pub(crate) enum Connection<'c> {
 /// Called with each row of a result.
 pub(super) type Visit<'v> = dyn FnMut(&Row<'_>) -> Result<ControlFlow<()>, StorageError> + 'v;
 
-impl<'c> Connection<'c> {
-    /// For statements that were not converted yet.
-    pub(crate) const fn raw(&self) -> &'c rusqlite::Connection {
-        match self {
-            Self::Sqlite(connection) => connection,
-        }
-    }
-
+impl Connection<'_> {
     /// Returns the SQL that the engine understands.
     pub(crate) const fn dialect(&self) -> Dialect {
         match self {
@@ -43,7 +38,7 @@ impl<'c> Connection<'c> {
     }
 
     /// Runs a statement that returns no rows. Returns the number of rows that it has changed.
-    pub(crate) fn execute(&self, sql: &str, params: &[Value<'_>]) -> Result<u64, StorageError> {
+    pub(crate) fn execute(&self, sql: &str, params: &[Value<'_>]) -> Result<usize, StorageError> {
         match self {
             Self::Sqlite(connection) => sqlite::execute(connection, sql, params),
         }
@@ -113,6 +108,42 @@ impl<'c> Connection<'c> {
                 let _rolled_back = connection.unchecked_transaction()?;
                 statements(self)
             }
+        }
+    }
+
+    /// Checks the tables and indexes that are small, as far as the engine does not do so itself.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::Damaged`] if one of them is damaged. Other errors.
+    pub(crate) fn check_small_tables(&self) -> Result<(), StorageError> {
+        match self {
+            Self::Sqlite(connection) => sqlite::check_small_tables(connection),
+        }
+    }
+
+    /// Returns at most `count_max` faults of the structure of the database, and as many of the
+    /// references between rows, as far as the engine does not check them itself. With `deep`, also
+    /// compares indexes with tables.
+    pub(crate) fn structural_faults(
+        &self,
+        deep: bool,
+        count_max: u32,
+    ) -> Result<Vec<String>, StorageError> {
+        match self {
+            Self::Sqlite(connection) => sqlite::faults(connection, deep, count_max),
+        }
+    }
+
+    /// Calls a function that runs statements on this connection, and interrupts them after this
+    /// time. Returns `None` if they were interrupted.
+    pub(crate) fn within<T>(
+        &self,
+        time_max: Duration,
+        statements: impl FnOnce() -> Result<T, StorageError>,
+    ) -> Result<Option<T>, StorageError> {
+        match self {
+            Self::Sqlite(connection) => sqlite::within(connection, time_max, statements),
         }
     }
 

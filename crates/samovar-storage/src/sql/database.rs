@@ -169,49 +169,4 @@ impl Database {
             }),
         }
     }
-
-    // The following functions are for statements that were not converted yet.
-
-    pub(crate) fn writer(&self) -> Result<super::sqlite::Taken<'_>, StorageError> {
-        match &self.engine {
-            Engine::Sqlite(sqlite) => sqlite.writer(),
-        }
-    }
-
-    pub(crate) fn read_raw<T>(
-        &self,
-        query: impl FnOnce(&rusqlite::Connection) -> Result<T, StorageError>,
-    ) -> Result<T, StorageError> {
-        self.read(|connection| query(connection.raw()))
-    }
-
-    pub(crate) fn write_raw<T>(
-        &self,
-        statements: impl FnOnce(&rusqlite::Connection) -> Result<T, StorageError>,
-    ) -> Result<T, StorageError> {
-        self.write_within_raw(PATIENCE, statements)
-    }
-
-    pub(crate) fn write_lazily_raw<T>(
-        &self,
-        statements: impl FnOnce(&rusqlite::Connection) -> Result<T, StorageError>,
-    ) -> Result<T, StorageError> {
-        let mut statements = Some(statements);
-        self.write_lazily(|transaction| {
-            let statements = statements.take().ok_or(StorageError::Busy)?;
-            statements(transaction.raw())
-        })
-    }
-
-    pub(crate) fn write_within_raw<T>(
-        &self,
-        patience: Duration,
-        statements: impl FnOnce(&rusqlite::Connection) -> Result<T, StorageError>,
-    ) -> Result<T, StorageError> {
-        let mut statements = Some(statements);
-        self.write_within(patience, |transaction| {
-            let statements = statements.take().ok_or(StorageError::Busy)?;
-            statements(transaction.raw())
-        })
-    }
 }

@@ -23,24 +23,20 @@
 //! was committed before, and its changes become visible together. Each statement outside of a
 //! transaction sees a snapshot of its own: see [`Connection::snapshot`].
 
-#![expect(
-    dead_code,
-    unused_imports,
-    reason = "statements are still converted to it"
-)]
-
 mod change;
 mod connection;
 mod database;
 pub(crate) mod lineage;
+mod random;
 mod row;
 mod sqlite;
 mod value;
 
 pub use change::CacheId;
 pub(crate) use change::Change;
-pub(crate) use connection::{Connection, Dialect, Transaction};
+pub(crate) use connection::{Connection, Transaction};
 pub use database::{Clock, Database};
-pub(crate) use row::{Column, Row};
+pub(crate) use random::random;
+pub(crate) use row::Row;
 pub(crate) use sqlite::SCHEMA;
 pub(crate) use value::{Value, params};

@@ -16,15 +16,16 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 
+pub(super) use self::integrity::{check_small_tables, faults, within};
 pub(crate) use self::schema::SCHEMA;
 pub(super) use self::statements::{each, execute, value};
-pub(crate) use self::writer::Taken;
 use self::writer::Writer;
 use super::database::{Clock, Flush};
 use crate::error::StorageError;
 use crate::token;
 use crate::waiting::{PATIENCE, Waits};
 
+mod integrity;
 mod restored;
 mod schema;
 mod statements;
@@ -131,10 +132,6 @@ impl Sqlite {
             true => Ok(()),
             false => Err(StorageError::Gone(root.unwrap_or(&self.path).to_owned())),
         }
-    }
-
-    pub(super) fn writer(&self) -> Result<Taken<'_>, StorageError> {
-        self.writer.take(PATIENCE)
     }
 
     /// Runs statements in one transaction. Waits at most `patience` for other writers.

@@ -68,7 +68,7 @@ pub fn write(storage: &Storage) -> Result<(), StorageError> {
         last_backup,
         ..
     } = storage;
-    let key = format!("{PREFIX}{}{SUFFIX}", backup::today(metadata)?);
+    let key = format!("{PREFIX}{}{SUFFIX}", backup::today(metadata));
     let state = backup::state(metadata)?;
     let started = Instant::now();
     let is_current = |(last, pause_end): &(String, Instant)| *last == state || started < *pause_end;
@@ -143,7 +143,7 @@ fn keep(objects: &Objects, key: &str) -> Result<String, StorageError> {
 ///
 /// [`StorageError::NoBackup`] if no backup can be read. Other errors.
 pub fn restore(storage: &Storage) -> Result<Option<Restored>, StorageError> {
-    let Some(backup) = newest(&storage.metadata, &storage.objects)? else {
+    let Some(backup) = newest(&storage.objects)? else {
         return Ok(None);
     };
     backup::restore(&storage.metadata, &backup.lines)?;
@@ -160,21 +160,18 @@ pub fn restore(storage: &Storage) -> Result<Option<Restored>, StorageError> {
 ///
 /// Any [`StorageError`].
 pub fn narinfos(storage: &Storage) -> Result<Vec<(String, String)>, StorageError> {
-    match newest(&storage.metadata, &storage.objects)? {
-        Some(backup) => backup::narinfos(&storage.metadata, &backup.lines),
+    match newest(&storage.objects)? {
+        Some(backup) => backup::narinfos(&backup.lines),
         None => Ok(Vec::new()),
     }
 }
 
 /// Reads the newest backup that can be read. Returns `None` if there is no backup. A power cut or a
 /// full disk may have damaged the newest file, while the older ones are intact.
-pub(crate) fn newest(
-    metadata: &Database,
-    objects: &Objects,
-) -> Result<Option<Backup>, StorageError> {
+pub(crate) fn newest(objects: &Objects) -> Result<Option<Backup>, StorageError> {
     let mut unreadable = Vec::new();
     for key in backups(objects)?.into_iter().rev() {
-        match read(metadata, objects, &key) {
+        match read(objects, &key) {
             Ok(lines) => {
                 return Ok(Some(Backup {
                     key,
@@ -191,7 +188,7 @@ pub(crate) fn newest(
     }
 }
 
-fn read(metadata: &Database, objects: &Objects, key: &str) -> Result<Vec<String>, StorageError> {
+fn read(objects: &Objects, key: &str) -> Result<Vec<String>, StorageError> {
     let failed = |error| StorageError::file("cannot read", key, error);
     let missing = || failed(io::ErrorKind::NotFound.into());
     let file = objects.read(key)?.ok_or_else(missing)?;
@@ -201,7 +198,7 @@ fn read(metadata: &Database, objects: &Objects, key: &str) -> Result<Vec<String>
     }
     let lines = lines_of(file).and_then(Iterator::collect::<io::Result<Vec<String>>>);
     let lines = lines.map_err(failed)?;
-    match backup::narinfos(metadata, &lines) {
+    match backup::narinfos(&lines) {
         Ok(_) => Ok(lines),
         Err(error) => Err(failed(io::Error::new(
             io::ErrorKind::InvalidData,

@@ -12,9 +12,9 @@ pub(in crate::sql) fn execute(
     connection: &Connection,
     sql: &str,
     params: &[Value<'_>],
-) -> Result<u64, StorageError> {
+) -> Result<usize, StorageError> {
     let mut statement = connection.prepare_cached(sql)?;
-    Ok(statement.execute(params_from_iter(params))? as u64)
+    Ok(statement.execute(params_from_iter(params))?)
 }
 
 pub(in crate::sql) fn each(

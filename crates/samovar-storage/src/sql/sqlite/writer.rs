@@ -59,7 +59,7 @@ impl Writer {
 
 /// The connection that writes. Dropping it returns the connection.
 #[derive(Debug)]
-pub(crate) struct Taken<'a> {
+pub(super) struct Taken<'a> {
     connection: MutexGuard<'a, Connection>,
     /// Whether commits flush the disk.
     flushes: bool,
