@@ -73,6 +73,9 @@ pub enum StorageError {
          nar/lost"
     )]
     NoFiles,
+    /// A storage is to be copied into itself.
+    #[error("both are the same storage")]
+    SameStorage,
     /// A server uses the storage, which must be used alone.
     #[error("a server uses the storage{}: stop it first", process(*.0))]
     InUse(Option<u32>),

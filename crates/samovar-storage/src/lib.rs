@@ -24,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
+pub mod copy;
 mod disk;
 mod error;
 pub mod gc;

@@ -13,8 +13,8 @@ use clap_complete::Shell;
 use crate::arguments::required;
 use crate::outcome::{Failed, Outcome, reason};
 use crate::{
-    caches, client_setup, command, convert, doctor, export, fsck, gc, hook, import, mount, pin,
-    prefetch, profile, pull, push, refs, secrets, serve, status, token, workspace,
+    caches, client_setup, command, convert, copy, doctor, export, fsck, gc, hook, import, mount,
+    pin, prefetch, profile, pull, push, refs, secrets, serve, status, token, workspace,
 };
 
 /// A command.
@@ -158,6 +158,11 @@ static COMMANDS: &[Entry] = &[
     Entry {
         define: export::command,
         run: |one, out| export::run(one, out).map(Outcome::code),
+        failure: FailureCode::OfReason(Failed::Unavailable),
+    },
+    Entry {
+        define: copy::command,
+        run: |one, out| copy::run(one, out).map(Outcome::code),
         failure: FailureCode::OfReason(Failed::Unavailable),
     },
     Entry {

@@ -21,6 +21,7 @@ mod client_certificate;
 mod client_setup;
 mod command;
 mod convert;
+mod copy;
 mod doctor;
 mod export;
 mod fsck;

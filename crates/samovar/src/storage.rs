@@ -11,14 +11,19 @@ use samovar_nix::StoreDir;
 use samovar_server::config::{CacheSettings, Configuration};
 use samovar_server::daemon::Identity;
 use samovar_server::server;
-use samovar_storage::RootKind;
 use samovar_storage::metadata::StoredPath;
+use samovar_storage::{Location, RootKind};
 use samovar_text::without_logins;
 use sha2::{Digest as _, Sha256};
 
 use crate::outcome::Failed;
 
 const PIECE_LEN: usize = 256 << 10;
+
+/// Returns where the configured storage keeps its data. Fails if none is configured.
+pub(crate) fn location(config: &Configuration) -> anyhow::Result<Location> {
+    Ok(Location::new(directory(config)?))
+}
 
 /// Returns the configured storage directory. Fails if none is configured.
 pub(crate) fn directory(config: &Configuration) -> anyhow::Result<PathBuf> {

@@ -30,6 +30,7 @@ pub mod pushes;
 mod rows;
 pub mod tokens;
 pub mod totals;
+pub(crate) mod transfer;
 pub(crate) mod uses;
 
 pub use crate::sql::{CacheId, Clock, Database};

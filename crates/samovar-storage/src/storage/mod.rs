@@ -16,7 +16,7 @@ pub mod mirrored;
 pub mod nar;
 pub mod narinfo;
 pub mod pinning;
-mod presence;
+pub(crate) mod presence;
 pub mod realisations;
 mod statistics;
 mod tokens;

@@ -158,7 +158,7 @@ pub(crate) fn new_path(
 }
 
 /// Converts a checked narinfo to a path that the server itself publishes.
-pub(super) fn of_narinfo(
+pub(crate) fn of_narinfo(
     stored: &StoredCache,
     nar_id: i64,
     info: NarInfo,

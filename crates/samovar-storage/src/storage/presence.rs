@@ -149,7 +149,7 @@ impl Storage {
 }
 
 /// Returns the object with the file of a NAR.
-fn object_of(nar: &StoredNar) -> NarObject<'_> {
+pub(crate) fn object_of(nar: &StoredNar) -> NarObject<'_> {
     NarObject {
         key: &nar.object_key,
         len: nar.file_size,

@@ -1,0 +1,159 @@
+//! `samovar storage copy` copies everything in a storage while its server runs, and a repetition
+//! copies what is new.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+mod support_uploads;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use support::samovar;
+use support_uploads::{MadePath, Site};
+use testkit::process::{fails, finish, output};
+
+/// Returns the command that copies a storage to another one.
+fn copy(from: &Path, to: &Path) -> Command {
+    let mut command = samovar();
+    command.args(["storage", "copy"]).arg(from).arg(to);
+    command
+}
+
+#[track_caller]
+fn copied(from: &Path, to: &Path) -> String {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = finish(&mut copy(from, to));
+    let (stdout, stderr) = (
+        String::from_utf8(stdout).unwrap(),
+        String::from_utf8(stderr).unwrap(),
+    );
+    assert!(status.success(), "{stdout}{stderr}");
+    stdout
+}
+
+fn pin(site: &Site, path: &MadePath) {
+    let mut command = samovar();
+    command
+        .args(["pin", "add", "--storage"])
+        .arg(site.storage());
+    output(command.args(["default/main", &path.store_path]));
+}
+
+/// What both storages have, as the database lists it.
+const ROWS: &str = "select hash_part, path.name, sigs, deriver, used_at, registered_at, nar_size, \
+     file_size, file_hash, compression from path join nar on nar.id = nar_id order by hash_part; \
+     select name, hex(hash), rights, created_at, expires_at, revoked_at from token \
+     where name <> 'samovar import' order by name; \
+     select pin.name, generation, hash_part, pin.created_at, hex(lineage) from pin \
+     join path on path.id = path_id order by generation; \
+     select name, generation from removed_pin order by name; \
+     select name, size, uploaded_at, is_left from log order by name; \
+     select key, body, sigs, recorded_at from extra order by key; \
+     select a.name, b.name from reference join path as a on a.id = referrer \
+     join path as b on b.id = reference order by 1, 2;";
+
+#[test]
+fn everything_is_copied_while_the_server_runs() {
+    let (from, to) = (Site::new(), Site::new());
+    let server = from.start();
+    let token = from.token(&["--name", "ci", "--rights", "read,push,pin"]);
+    let library = MadePath::new("library");
+    let program = MadePath::new("program").referring_to(&library.store_path);
+    server.publish(&token, &library);
+    server.publish(&token, &program);
+    pin(&from, &library);
+    pin(&from, &program);
+    let log = format!("/log/{}-program.drv", "0".repeat(32));
+    assert_eq!(server.put(&token, &log, "a log").status, 200);
+    from.sql(
+        "update path set used_at = used_at - 1000000, registered_at = registered_at - 2000000",
+    );
+
+    let first = copied(&from.config(), &to.config());
+    assert!(first.contains("2 paths: 2 copied with "), "{first}");
+    assert!(first.contains("2 NARs and 1 build log sent"), "{first}");
+    assert_eq!(to.sql(ROWS), from.sql(ROWS));
+
+    // What is new, or revoked, is copied by the next run; and nothing again.
+    let later = MadePath::new("later").referring_to(&program.store_path);
+    server.publish(&token, &later);
+    from.token(&["--name", "old"]);
+    from.revoke("old");
+    let mut remove = samovar();
+    remove
+        .args(["pin", "remove", "--storage"])
+        .arg(from.storage());
+    output(remove.args(["default/main"]));
+    server.process.terminate();
+    let second = copied(&from.config(), &to.storage());
+    assert!(second.contains("3 paths: 1 copied with "), "{second}");
+    assert!(
+        second.contains("2 known, 0 not copied\n1 NAR and 0 build logs sent"),
+        "{second}"
+    );
+    let third = copied(&from.storage(), &to.storage());
+    assert!(
+        third.contains("3 paths: 0 copied with 0 B, 3 known"),
+        "{third}"
+    );
+    let rows = "select used_at from path where name = 'library'";
+    assert_eq!(to.sql(rows), from.sql(rows));
+    assert_eq!(to.sql("select count(*) from pin").trim(), "0");
+    assert_eq!(to.sql(ROWS), from.sql(ROWS));
+
+    // Clients find everything at the new place, with the same token.
+    let server = to.start();
+    for path in [&library, &program, &later] {
+        server.assert_serves(path);
+    }
+    assert_eq!(server.get(&log).text(), "a log");
+    server.publish(&token, &MadePath::new("new"));
+    let mut fsck = samovar();
+    output(fsck.args(["fsck", "--deep", "--config"]).arg(to.config()));
+}
+
+#[test]
+fn a_damaged_path_is_named_and_the_others_are_copied() {
+    let (from, to) = (Site::new(), Site::new());
+    let server = from.start();
+    let token = from.token(&[]);
+    let (bad, good) = (MadePath::new("bad"), MadePath::new("good"));
+    let above = MadePath::new("above").referring_to(&bad.store_path);
+    for path in [&bad, &good, &above] {
+        server.publish(&token, path);
+    }
+    server.process.terminate();
+    let file = from.storage().join(bad.url());
+    let mut bytes = fs::read(&file).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&file, bytes).unwrap();
+    let done = finish(&mut copy(&from.config(), &to.config()));
+    assert_eq!(done.status.code(), Some(1));
+    let text = String::from_utf8(done.stdout).unwrap();
+    for part in [
+        format!("not copied {} of the cache default: ", bad.store_path),
+        format!(
+            "not copied {} of the cache default: its reference ",
+            above.store_path
+        ),
+        "3 paths: 1 copied with ".to_owned(),
+    ] {
+        assert!(text.contains(&part), "{part}: {text}");
+    }
+    to.start().assert_serves(&good);
+}
+
+#[test]
+fn what_is_no_storage_is_refused() {
+    let (from, to) = (Site::new(), Site::new());
+    let refused = fails(&mut copy(&from.storage(), &to.storage()));
+    assert!(refused.contains("is no storage"), "{refused}");
+    assert!(!from.storage().exists() && !to.storage().exists());
+    from.token(&[]);
+    let refused = fails(&mut copy(&from.config(), &from.storage()));
+    assert!(refused.contains("both are the same storage"), "{refused}");
+}
