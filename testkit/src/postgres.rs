@@ -1,16 +1,33 @@
-//! A PostgreSQL server for one test. Its data and its socket are in a temporary directory, which is
-//! removed after the test.
+//! PostgreSQL servers of tests. The data and the socket of each are in a temporary directory, which
+//! is removed after the test.
+//!
+//! * [`Postgres::start`] starts a server for one test, which may stop, kill, pause or copy it.
+//! * [`Postgres::shared`] starts one server for all tests of a process; each test
+//!   [gets a database of its own](Postgres::new_database) there.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, chown, symlink};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use postgres::{Client, NoTls};
+pub use postgres::{Client, NoTls};
 use tempfile::TempDir;
 
-use crate::eventually;
+use crate::process::{signal, signal_if_alive};
+use crate::{eventually, free_port, procfs};
+
+/// Runs a server until the test process has ended, however that happens: its end closes the
+/// standard input. Then removes the directory.
+const GUARD: &str = "\
+    folder=$1; shift
+    \"$@\" </dev/null & server=$!
+    read -r _
+    kill -QUIT $server
+    wait $server
+    rm -rf \"$folder\"";
 
 /// A PostgreSQL server, which may be stopped temporarily.
 #[derive(Debug)]
@@ -19,40 +36,137 @@ pub struct Postgres {
     programs: PathBuf,
     /// Additional settings, as `name=value`.
     settings: Vec<String>,
+    /// Port on the loopback interface. `None`: the server has a socket in its directory only.
+    port: Option<u16>,
     /// User and group of the server, because PostgreSQL refuses to run as root.
     user: Option<(u32, u32)>,
+    /// The server, or the guard of a shared one.
     child: Option<Child>,
 }
 
 impl Postgres {
     /// Creates a database and starts its server.
     pub fn start() -> Self {
+        Self::with_settings(&[])
+    }
+
+    /// Creates a database and starts its server with additional settings, as `name=value`. With the
+    /// setting `listen_addresses`, the server gets a free port.
+    pub fn with_settings(settings: &[&str]) -> Self {
+        let mut postgres = Self::create(settings);
+        postgres.resume();
+        postgres
+    }
+
+    /// Returns a server for all tests of this process. Starts it if necessary.
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<Postgres> = OnceLock::new();
+        SHARED.get_or_init(|| {
+            let mut postgres = Self::create(&["fsync=off", "max_connections=200"]);
+            let server = postgres.server();
+            let mut guard = postgres.command_of(Path::new("/bin/sh"));
+            guard.args(["-c", GUARD, "sh"]).arg(postgres.folder.path());
+            guard.arg(server.get_program()).args(server.get_args());
+            guard.stdin(Stdio::piped());
+            postgres.child = Some(silent(&mut guard).spawn().unwrap());
+            postgres.wait();
+            postgres
+        })
+    }
+
+    /// Returns whether PostgreSQL is installed.
+    pub fn is_installed() -> bool {
+        find_programs().is_some()
+    }
+
+    /// Creates a database whose name no other test uses. Returns its URL.
+    pub fn new_database(&self) -> String {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("test_{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        let create = format!("create database {name}");
+        self.client().batch_execute(&create).unwrap();
+        self.url_of(&name)
+    }
+
+    /// Creates a server that copies this one until it is [promoted](Self::promote). Its clients may
+    /// read.
+    pub fn standby(&self, settings: &[&str]) -> Self {
+        let mut standby = Self::prepare(settings);
+        let mut backup = standby.command("pg_basebackup");
+        backup.args([
+            "--write-recovery-conf",
+            "--checkpoint=fast",
+            "--no-sync",
+            "--pgdata",
+        ]);
+        backup.arg(standby.data()).arg("--dbname").arg(self.url());
+        let output = backup.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        standby.resume();
+        standby
+    }
+
+    /// Lets a standby accept writes.
+    pub fn promote(&self) {
+        let mut client = self.client();
+        client.query_one("select pg_promote()", &[]).unwrap();
+    }
+
+    /// Returns a server without data.
+    fn prepare(settings: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let is_root = folder.path().metadata().unwrap().uid() == 0;
         let user = is_root.then(|| (id("-u"), id("-g")));
         if let Some((uid, gid)) = user {
             chown(folder.path(), Some(uid), Some(gid)).unwrap();
         }
-        let mut postgres = Self {
+        let listens = settings
+            .iter()
+            .any(|it| it.starts_with("listen_addresses="));
+        let programs = find_programs();
+        Self {
             folder,
-            programs: programs(),
-            settings: Vec::new(),
+            programs: programs.unwrap_or_else(|| panic!("no PostgreSQL: run `make setup-test`")),
+            settings: settings.iter().map(|&setting| setting.to_owned()).collect(),
+            port: listens.then(free_port),
             user,
             child: None,
-        };
+        }
+    }
+
+    fn create(settings: &[&str]) -> Self {
+        let postgres = Self::prepare(settings);
         let mut initdb = postgres.command("initdb");
         initdb.args(["--username=postgres", "--auth=trust", "--no-sync"]);
         initdb.args(["--encoding=UTF8", "--locale=C", "--pgdata"]);
         let output = initdb.arg(postgres.data()).output().unwrap();
         assert!(output.status.success(), "{output:?}");
-        postgres.resume();
         postgres
     }
 
-    /// Returns the URL of the database.
+    /// Returns the URL of a database.
     pub fn url(&self) -> String {
+        self.url_of("postgres")
+    }
+
+    /// Returns the URL of a database with this name.
+    pub fn url_of(&self, database: &str) -> String {
         let folder = self.folder.path().display();
-        format!("postgresql:///postgres?host={folder}&user=postgres")
+        let port = self
+            .port
+            .map(|port| format!("&port={port}"))
+            .unwrap_or_default();
+        format!("postgresql:///{database}?host={folder}&user=postgres{port}")
+    }
+
+    /// Returns the port on the loopback interface.
+    pub fn port(&self) -> u16 {
+        self.port.unwrap()
+    }
+
+    /// Returns the directory of the server's data. The server's user owns it.
+    pub fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
     }
 
     /// Opens a connection.
@@ -88,48 +202,81 @@ impl Postgres {
     /// Stops the server as a power failure does: without shutdown and checkpoint.
     pub fn stop_at_once(&mut self) {
         if let Some(mut child) = self.child.take() {
-            let pid = child.id().to_string();
-            let kill = Command::new("kill").args(["-s", "QUIT", &pid]).status();
-            assert!(kill.unwrap().success());
+            signal(child.id(), "QUIT");
             child.wait().unwrap();
         }
     }
 
-    /// Starts the server after [`stop_at_once`](Self::stop_at_once).
-    pub fn resume(&mut self) {
-        let folder = self.folder.path().display().to_string();
-        let mut command = self.command("postgres");
-        command.arg("-D").arg(self.data());
-        command.args([
-            "-k",
-            &folder,
-            "-c",
-            "listen_addresses=",
-            "-c",
-            "shared_buffers=32MB",
-        ]);
-        for setting in &self.settings {
-            command.args(["-c", setting]);
+    /// Kills all processes of the server.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let all = procfs::family(child.id());
+            signal_if_alive(&all, "KILL");
+            child.wait().unwrap();
         }
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        self.child = Some(command.spawn().unwrap());
+    }
+
+    /// Stops all processes of the server until [`unpause`](Self::unpause): it accepts connections,
+    /// and answers nothing.
+    pub fn pause(&self) {
+        Self::signal_all(self.child.as_ref().unwrap(), "STOP");
+    }
+
+    /// Lets all processes of the server run again.
+    pub fn unpause(&self) {
+        Self::signal_all(self.child.as_ref().unwrap(), "CONT");
+    }
+
+    fn signal_all(child: &Child, name: &str) {
+        // The first one, so that it starts no others meanwhile.
+        signal(child.id(), name);
+        signal_if_alive(&procfs::children(child.id()), name);
+    }
+
+    /// Starts the server after [`stop_at_once`](Self::stop_at_once) or [`kill`](Self::kill).
+    pub fn resume(&mut self) {
+        self.child = Some(silent(&mut self.server()).spawn().unwrap());
+        self.wait();
+    }
+
+    fn wait(&self) {
         eventually("PostgreSQL answers", || {
             Client::connect(&self.url(), NoTls).is_ok()
         });
     }
 
-    fn data(&self) -> PathBuf {
-        self.folder.path().join("data")
+    /// Returns the command of the server.
+    fn server(&self) -> Command {
+        let mut command = self.command("postgres");
+        command.arg("-D").arg(self.data());
+        command.arg("-k").arg(self.folder.path());
+        command.args(["-c", "shared_buffers=32MB"]);
+        match self.port {
+            Some(port) => command.args(["-p", &port.to_string()]),
+            None => command.args(["-c", "listen_addresses="]),
+        };
+        for setting in &self.settings {
+            command.args(["-c", setting]);
+        }
+        command
     }
 
     fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(self.programs.join(program));
+        self.command_of(&self.programs.join(program))
+    }
+
+    fn command_of(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
         command.current_dir(self.folder.path());
         if let Some((uid, gid)) = self.user {
             command.uid(uid).gid(gid);
         }
         command
     }
+}
+
+fn silent(command: &mut Command) -> &mut Command {
+    command.stdout(Stdio::null()).stderr(Stdio::null())
 }
 
 impl Drop for Postgres {
@@ -156,12 +303,11 @@ fn id(of: &str) -> u32 {
 }
 
 /// Returns the directory of PostgreSQL's programs, which Debian keeps per version and outside of
-/// PATH.
-fn programs() -> PathBuf {
-    let versions = Path::new("/usr/lib/postgresql").read_dir();
-    let versions = versions.unwrap_or_else(|_| panic!("no PostgreSQL: run `make setup-test`"));
+/// PATH. `None`: it is not installed.
+fn find_programs() -> Option<PathBuf> {
+    let versions = Path::new("/usr/lib/postgresql").read_dir().ok()?;
     let mut folders: Vec<_> = versions.map(|it| it.unwrap().path().join("bin")).collect();
     folders.retain(|it| it.join("initdb").exists());
     folders.sort();
-    folders.pop().unwrap()
+    folders.pop()
 }
