@@ -31,12 +31,19 @@ pub enum StorageError {
     /// The token of an upload was revoked or has expired since the upload began.
     #[error("the token of the upload is not valid any more")]
     TokenInvalid,
-    /// SQLite returned an error. Contains its message.
+    /// The database returned an error. Contains its message.
     #[error("database: {0}")]
     Database(String),
     /// Other writers of the database, in this process or in another, did not end in time.
     #[error("database is busy: another process writes to it for a long time")]
     Busy,
+    /// The server of the database cannot be reached, or does not take part in transactions now.
+    #[error("the database is not available: {0}")]
+    Unavailable(String),
+    /// The connection to the database was lost during a commit, and it cannot be learnt whether the
+    /// transaction was committed. Contains the reason.
+    #[error("it is unknown whether the database has committed a transaction: {0}")]
+    Unknown(String),
     /// The disk has completed no operation of this kind for this time.
     #[error("the disk has completed no {} for {} s: see the log of the kernel", .0, .1.as_secs())]
     DiskHangs(&'static str, Duration),
@@ -188,9 +195,15 @@ impl StorageError {
             Self::Damaged(reason) => Self::Damaged(reason.clone()),
             Self::Database(reason) => Self::Database(reason.clone()),
             Self::Busy => Self::Busy,
+            Self::Unavailable(reason) => Self::Unavailable(reason.clone()),
             Self::DiskHangs(kind, time) => Self::DiskHangs(kind, *time),
             other => Self::Database(other.to_string()),
         }
+    }
+
+    /// Returns whether another attempt may succeed because the database is then free, or available.
+    pub(crate) const fn is_passing(&self) -> bool {
+        matches!(self, Self::Busy | Self::Unavailable(_))
     }
 
     /// Returns whether the error means that the disk or a quota is full.

@@ -79,6 +79,11 @@ pub(crate) fn within<T>(patience: Duration, wait: impl FnOnce(Duration) -> T) ->
     outcome
 }
 
+/// Returns whether the thread handles a request that waits for the storage: see [`Patience`].
+pub(crate) fn has_request() -> bool {
+    REQUEST.get().is_some()
+}
+
 /// The waits of all requests for one database.
 #[derive(Debug, Default)]
 pub struct Waits {
@@ -108,7 +113,7 @@ impl Waits {
     }
 
     /// Calls `attempt` with the maximum time for which it may wait. `attempt` may be called a
-    /// second time after [`StorageError::Busy`].
+    /// second time after [`StorageError::Busy`] or [`StorageError::Unavailable`].
     pub(crate) fn patiently<T>(
         &self,
         patience: Duration,
@@ -122,7 +127,7 @@ impl Waits {
             let started = Instant::now();
             if self.long_count.load(Ordering::Relaxed) == 0 {
                 match attempt(patience.min(PROMPT_TIME)) {
-                    Err(StorageError::Busy) if patience > PROMPT_TIME => {}
+                    Err(error) if error.is_passing() && patience > PROMPT_TIME => {}
                     outcome => return outcome,
                 }
             }

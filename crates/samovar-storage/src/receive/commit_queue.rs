@@ -89,7 +89,7 @@ impl<Item, Outcome> State<Item, Outcome> {
         let now = Instant::now();
         let (again, failed): (Vec<_>, Vec<_>) = batch
             .into_iter()
-            .partition(|waiting| matches!(error, StorageError::Busy) && waiting.deadline > now);
+            .partition(|waiting| error.is_passing() && waiting.deadline > now);
         let failed = failed.into_iter();
         let failed = failed.map(|waiting| (waiting.ticket, Err(error.copy())));
         self.outcomes.extend(failed);

@@ -5,6 +5,7 @@ use std::ops::{ControlFlow, Deref};
 use std::time::Duration;
 
 use super::change::Change;
+use super::postgres::Session;
 use super::row::Row;
 use super::sqlite;
 use super::value::Value;
@@ -14,7 +15,6 @@ use crate::error::StorageError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dialect {
     Sqlite,
-    #[expect(dead_code, reason = "the engine follows")]
     Postgres,
 }
 
@@ -24,6 +24,7 @@ pub(crate) enum Dialect {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Connection<'c> {
     Sqlite(&'c rusqlite::Connection),
+    Postgres(&'c Session),
 }
 
 /// Called with each row of a result.
@@ -34,6 +35,7 @@ impl Connection<'_> {
     pub(crate) const fn dialect(&self) -> Dialect {
         match self {
             Self::Sqlite(_) => Dialect::Sqlite,
+            Self::Postgres(_) => Dialect::Postgres,
         }
     }
 
@@ -41,6 +43,7 @@ impl Connection<'_> {
     pub(crate) fn execute(&self, sql: &str, params: &[Value<'_>]) -> Result<usize, StorageError> {
         match self {
             Self::Sqlite(connection) => sqlite::execute(connection, sql, params),
+            Self::Postgres(session) => session.execute(sql, params),
         }
     }
 
@@ -54,6 +57,9 @@ impl Connection<'_> {
     ) -> Result<(), StorageError> {
         match self {
             Self::Sqlite(connection) => sqlite::each(connection, sql, params, &mut visit),
+            Self::Postgres(session) => {
+                session.each(sql, params, &mut |row| visit(&Row::Postgres(row)))
+            }
         }
     }
 
@@ -108,6 +114,7 @@ impl Connection<'_> {
                 let _rolled_back = connection.unchecked_transaction()?;
                 statements(self)
             }
+            Self::Postgres(session) => session.snapshot(|| statements(self)),
         }
     }
 
@@ -119,6 +126,7 @@ impl Connection<'_> {
     pub(crate) fn check_small_tables(&self) -> Result<(), StorageError> {
         match self {
             Self::Sqlite(connection) => sqlite::check_small_tables(connection),
+            Self::Postgres(_) => Ok(()),
         }
     }
 
@@ -132,6 +140,7 @@ impl Connection<'_> {
     ) -> Result<Vec<String>, StorageError> {
         match self {
             Self::Sqlite(connection) => sqlite::faults(connection, deep, count_max),
+            Self::Postgres(_) => Ok(Vec::new()),
         }
     }
 
@@ -144,6 +153,7 @@ impl Connection<'_> {
     ) -> Result<Option<T>, StorageError> {
         match self {
             Self::Sqlite(connection) => sqlite::within(connection, time_max, statements),
+            Self::Postgres(session) => session.within(time_max, statements),
         }
     }
 
@@ -157,6 +167,14 @@ impl Connection<'_> {
     ) -> Result<(), StorageError> {
         match self {
             Self::Sqlite(connection) => sqlite::each(connection, sql, params, visit),
+            Self::Postgres(session) => {
+                for row in &session.query(sql, params)? {
+                    if visit(&Row::Postgres(row))?.is_break() {
+                        break;
+                    }
+                }
+                Ok(())
+            }
         }
     }
 }
@@ -174,6 +192,11 @@ impl<'c> Transaction<'c> {
             connection,
             changes: RefCell::default(),
         }
+    }
+
+    /// Returns the changes that were noted.
+    pub(super) fn into_changes(self) -> Vec<Change> {
+        self.changes.into_inner()
     }
 
     /// Notes a change that the other nodes must learn before the writer returns.

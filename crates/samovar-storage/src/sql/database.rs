@@ -4,14 +4,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::connection::{Connection, Transaction};
+use super::engine::{Clock, Flush};
+use super::postgres::{Postgres, PostgresSettings};
 use super::sqlite::Sqlite;
 use super::value::params;
 use crate::error::StorageError;
 use crate::token;
 use crate::waiting::{PATIENCE, Waits};
-
-/// Function that returns the present time, in seconds since 1970.
-pub type Clock = fn() -> i64;
 
 /// The metadata of a storage.
 #[derive(Debug)]
@@ -20,18 +19,15 @@ pub struct Database {
 }
 
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a process has one or two databases"
+)]
 enum Engine {
     /// A file.
     Sqlite(Sqlite),
-}
-
-/// What has happened to a commit once it returns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Flush {
-    /// It is on the disk.
-    AtCommit,
-    /// A power cut may undo it until the next transaction is committed.
-    Later,
+    /// A server.
+    Postgres(Postgres),
 }
 
 impl Database {
@@ -68,6 +64,48 @@ impl Database {
         Ok((Self::of_sqlite(sqlite), schema))
     }
 
+    /// Opens the database on a PostgreSQL server. Creates its tables if they do not exist. Its
+    /// clock is that of the server.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::Unavailable`] if the server cannot be reached for some time;
+    /// [`StorageError::Database`], or [`StorageError::SchemaTooNew`] if a newer version wrote the
+    /// database.
+    pub fn open_postgres(settings: &PostgresSettings) -> Result<Self, StorageError> {
+        Self::of_postgres(settings, None)
+    }
+
+    /// Opens the database on a PostgreSQL server with another clock than the server's.
+    ///
+    /// # Errors
+    ///
+    /// As [`open_postgres`](Self::open_postgres).
+    pub fn postgres_with_clock(
+        settings: &PostgresSettings,
+        clock: Clock,
+    ) -> Result<Self, StorageError> {
+        Self::of_postgres(settings, Some(clock))
+    }
+
+    fn of_postgres(
+        settings: &PostgresSettings,
+        clock: Option<Clock>,
+    ) -> Result<Self, StorageError> {
+        Ok(Self {
+            engine: Engine::Postgres(Postgres::open(settings, clock)?),
+        })
+    }
+
+    /// Returns the database that several nodes share. `None`: this one is a file.
+    #[cfg_attr(not(test), expect(dead_code, reason = "nodes will use it"))]
+    pub(crate) const fn postgres(&self) -> Option<&Postgres> {
+        match &self.engine {
+            Engine::Sqlite(_) => None,
+            Engine::Postgres(postgres) => Some(postgres),
+        }
+    }
+
     const fn of_sqlite(sqlite: Sqlite) -> Self {
         Self {
             engine: Engine::Sqlite(sqlite),
@@ -78,6 +116,7 @@ impl Database {
     pub(crate) const fn waits(&self) -> &Waits {
         match &self.engine {
             Engine::Sqlite(sqlite) => sqlite.waits(),
+            Engine::Postgres(postgres) => postgres.waits(),
         }
     }
 
@@ -86,6 +125,7 @@ impl Database {
     pub fn now(&self) -> i64 {
         match &self.engine {
             Engine::Sqlite(sqlite) => sqlite.now(),
+            Engine::Postgres(postgres) => postgres.now(),
         }
     }
 
@@ -99,6 +139,7 @@ impl Database {
     pub(crate) fn check_file(&self) -> Result<(), StorageError> {
         match &self.engine {
             Engine::Sqlite(sqlite) => sqlite.check_file(),
+            Engine::Postgres(_) => Ok(()),
         }
     }
 
@@ -118,13 +159,17 @@ impl Database {
 
     /// Runs a query on one of the pool's connections. Its statements see what was committed before
     /// they run: a query of several statements that must agree runs them in a
-    /// [`snapshot`](Connection::snapshot).
+    /// [`snapshot`](Connection::snapshot). An engine on another machine calls `query` again if it
+    /// was lost meanwhile.
     pub(crate) fn read<T>(
         &self,
-        query: impl FnOnce(&Connection<'_>) -> Result<T, StorageError>,
+        mut query: impl FnMut(&Connection<'_>) -> Result<T, StorageError>,
     ) -> Result<T, StorageError> {
         match &self.engine {
             Engine::Sqlite(sqlite) => sqlite.read(|raw| query(&Connection::Sqlite(raw))),
+            Engine::Postgres(postgres) => {
+                postgres.read(|session| query(&Connection::Postgres(session)))
+            }
         }
     }
 
@@ -166,6 +211,11 @@ impl Database {
         match &self.engine {
             Engine::Sqlite(sqlite) => sqlite.transact(patience, flush, |raw| {
                 statements(&Transaction::new(Connection::Sqlite(raw)))
+            }),
+            Engine::Postgres(postgres) => postgres.transact(patience, flush, |session| {
+                let transaction = Transaction::new(Connection::Postgres(session));
+                let outcome = statements(&transaction)?;
+                Ok((outcome, transaction.into_changes()))
             }),
         }
     }

@@ -8,6 +8,7 @@ use crate::error::StorageError;
 #[derive(Debug)]
 pub(crate) enum Row<'r> {
     Sqlite(&'r rusqlite::Row<'r>),
+    Postgres(&'r tokio_postgres::Row),
 }
 
 impl Row<'_> {
@@ -34,6 +35,7 @@ impl Row<'_> {
     fn value(&self, index: usize) -> Result<Value<'_>, StorageError> {
         match self {
             Self::Sqlite(row) => super::sqlite::value(row, index),
+            Self::Postgres(row) => super::postgres::value(row, index),
         }
     }
 }

@@ -20,7 +20,7 @@ pub(super) use self::integrity::{check_small_tables, faults, within};
 pub(crate) use self::schema::SCHEMA;
 pub(super) use self::statements::{each, execute, value};
 use self::writer::Writer;
-use super::database::{Clock, Flush};
+use super::engine::{Clock, Flush};
 use crate::error::StorageError;
 use crate::token;
 use crate::waiting::{PATIENCE, Waits};

@@ -1,0 +1,211 @@
+//! [`Postgres`]: the metadata of a storage in a PostgreSQL database, which several nodes share.
+//!
+//! # Theory of operation
+//!
+//! **Writers take turns**, as with SQLite: each transaction that writes takes an advisory lock
+//! first, and the lock is released by the commit. So what holds with one writer holds here, and the
+//! order of commits is the order of sequence numbers. A node has one connection that writes. The
+//! server ends a transaction whose node hangs for 5 s.
+//!
+//! **A commit whose answer is lost** may have happened or not. Each transaction inserts a random
+//! identifier into the table `outcome`. After such a loss, the writer takes the lock again, on any
+//! server, and looks the identifier up: the lock was released, so the transaction is over. If it
+//! was committed, the writer updates the row: the new commit returns only after all earlier ones
+//! are as durable as the server is set to make them, on its standbys, too. If not, the transaction
+//! is run again.
+//!
+//! **While the server is away**, writers wait as they wait for SQLite's lock: see
+//! [`Waits`]. So do look-ups of uploads, whose clients must not get a transient error. All others
+//! fail at once.
+//!
+//! **Other nodes learn changes** from the table `change`: a transaction that has noted some adds
+//! them with the next sequence number, in one round trip with its commit. After the commit, a
+//! function of the nodes is called, which returns once all nodes know them.
+
+#![cfg_attr(not(test), expect(dead_code, reason = "nodes will use it"))]
+
+pub(crate) mod exclusive;
+mod failure;
+mod keys;
+pub(crate) mod link;
+mod outcome;
+mod pool;
+mod schema;
+pub(crate) mod server;
+mod session;
+mod settings;
+mod statement;
+#[cfg(test)]
+mod tests;
+mod tls;
+mod values;
+mod writer;
+
+use std::fmt;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::Change;
+use super::engine::{Clock, Flush};
+use crate::error::StorageError;
+use crate::waiting::{self, PATIENCE, Waits};
+
+pub(crate) use session::Session;
+pub use settings::{PostgresSettings, PostgresSettingsError};
+pub(super) use values::value;
+
+use pool::Pool;
+use server::{Purpose, ServerTime};
+use writer::{Attempt, Writer};
+
+/// Maximum time to wait for the server when the database is opened.
+const OPEN_TIME: Duration = Duration::from_secs(20);
+
+/// First pause before another attempt to reach the server, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+
+/// Function that is called with the sequence number of a commit, before its writer returns.
+pub(crate) type OnCommit = Box<dyn Fn(i64) + Send + Sync>;
+
+/// The metadata of a storage in a PostgreSQL database.
+pub(crate) struct Postgres {
+    settings: PostgresSettings,
+    readers: Pool,
+    writer: Writer,
+    /// Replaces the clock of the server, for tests.
+    clock: Option<Clock>,
+    time: Mutex<ServerTime>,
+    waits: Waits,
+    on_commit: OnceLock<OnCommit>,
+}
+
+impl Postgres {
+    /// Opens the database, and creates or upgrades its tables. Waits some time for a server that
+    /// cannot be reached.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::Unavailable`], [`StorageError::Database`], or
+    /// [`StorageError::SchemaTooNew`] if a newer version has shut out this one.
+    pub(crate) fn open(
+        settings: &PostgresSettings,
+        clock: Option<Clock>,
+    ) -> Result<Self, StorageError> {
+        let (session, greeting) = retrying(OPEN_TIME, |_left| {
+            let opened = server::connect(settings, Purpose::Write)?;
+            schema::migrate(&opened.0, settings)?;
+            Ok(opened)
+        })?;
+        Ok(Self {
+            settings: settings.clone(),
+            readers: Pool::default(),
+            writer: Writer::new(settings, session),
+            clock,
+            time: Mutex::new(greeting.time),
+            waits: Waits::default(),
+            on_commit: OnceLock::new(),
+        })
+    }
+
+    /// Returns how callers wait for this database.
+    pub(crate) const fn waits(&self) -> &Waits {
+        &self.waits
+    }
+
+    /// Returns the present time by the clock of the server, in seconds since 1970.
+    pub(crate) fn now(&self) -> i64 {
+        match self.clock {
+            Some(clock) => clock(),
+            None => self
+                .time
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .now(),
+        }
+    }
+
+    /// Sets the function that is called after each commit with changes. It can be set once.
+    pub(crate) fn set_on_commit(&self, on_commit: OnCommit) {
+        // The storage sets it once.
+        self.on_commit.set(on_commit).ok();
+    }
+
+    /// Runs a query in one of the sessions that read.
+    pub(crate) fn read<T>(
+        &self,
+        mut query: impl FnMut(&Session) -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
+        let mut attempt = || {
+            self.readers
+                .with(|| self.connect(Purpose::Read), &mut query)
+        };
+        match waiting::has_request() {
+            true => self
+                .waits
+                .patiently(PATIENCE, |patience| retrying(patience, |_left| attempt())),
+            false => attempt(),
+        }
+    }
+
+    /// Runs statements in one transaction, and commits it with the changes that they return. Waits
+    /// at most `patience` for other writers and for the server. Runs them again if the server was
+    /// lost before it committed them.
+    pub(in crate::sql) fn transact<T>(
+        &self,
+        patience: Duration,
+        flush: Flush,
+        mut statements: impl FnMut(&Session) -> Result<(T, Vec<Change>), StorageError>,
+    ) -> Result<T, StorageError> {
+        let (value, sequence) = self.waits.patiently(patience, |patience| {
+            retrying(patience, |left| {
+                let attempt = Attempt {
+                    database: self,
+                    patience: left,
+                    flush,
+                };
+                attempt.run(&mut statements)
+            })
+        })?;
+        if let (Some(sequence), Some(on_commit)) = (sequence, self.on_commit.get()) {
+            on_commit(sequence);
+        }
+        Ok(value)
+    }
+
+    fn connect(&self, purpose: Purpose) -> Result<Session, StorageError> {
+        let (session, greeting) = server::connect(&self.settings, purpose)?;
+        self.set_time(greeting.time);
+        Ok(session)
+    }
+
+    fn set_time(&self, time: ServerTime) {
+        *self.time.lock().unwrap_or_else(PoisonError::into_inner) = time;
+    }
+}
+
+impl fmt::Debug for Postgres {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Postgres")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Calls `attempt` with the time that is left of `patience`, again as long as the server is not
+/// available and there is time.
+fn retrying<T>(
+    patience: Duration,
+    mut attempt: impl FnMut(Duration) -> Result<T, StorageError>,
+) -> Result<T, StorageError> {
+    let started = Instant::now();
+    let (mut pause, pause_max) = PAUSES;
+    loop {
+        let outcome = attempt(patience.saturating_sub(started.elapsed()));
+        let left = patience.saturating_sub(started.elapsed());
+        if !matches!(outcome, Err(StorageError::Unavailable(_))) || left < pause {
+            return outcome;
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(pause_max);
+    }
+}

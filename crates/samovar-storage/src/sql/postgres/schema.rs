@@ -1,0 +1,105 @@
+//! The tables in PostgreSQL, and their migrations.
+//!
+//! Each version is an SQL file that changes the tables of the version before it, and only adds to
+//! them: during an upgrade, programs of two versions use the tables together. If a version must
+//! shut out older programs, it raises `least-program` in the table `meta`.
+
+use std::time::Duration;
+
+use super::keys::Key;
+use super::session::Session;
+use super::settings::PostgresSettings;
+use crate::error::StorageError;
+
+/// The schema version that this program makes.
+const SCHEMA: i64 = 1;
+
+/// The statements that upgrade each version to the next. The first ones create version 1.
+const STEPS: [&str; 1] = [include_str!("schema_1.sql")];
+
+/// Maximum time of a migration.
+const MIGRATION_TIME: Duration = Duration::from_secs(3600);
+
+/// Creates or upgrades the tables if necessary. Programs that do so at once wait for each other.
+///
+/// # Errors
+///
+/// [`StorageError::SchemaTooNew`], and [`StorageError::Database`] if the role may not create them.
+pub(super) fn migrate(session: &Session, settings: &PostgresSettings) -> Result<(), StorageError> {
+    // The usual start takes no lock.
+    if needed_steps(session, settings)?.is_empty() {
+        return Ok(());
+    }
+    let lock = Key::writer(settings).number();
+    let begin =
+        format!("begin; set local statement_timeout = 0; select pg_advisory_xact_lock({lock})");
+    let migrated = session
+        .begin(&begin, MIGRATION_TIME)
+        .and_then(|_| run_steps(session, settings));
+    if migrated.is_err() {
+        session.roll_back();
+    }
+    migrated
+}
+
+fn run_steps(session: &Session, settings: &PostgresSettings) -> Result<(), StorageError> {
+    let schema = &settings.schema;
+    // Another program may have done it meanwhile.
+    let steps = needed_steps(session, settings)?;
+    if steps.len() == STEPS.len() && !has_schema(session, schema)? {
+        session.batch(&format!("create schema \"{schema}\""), MIGRATION_TIME)?;
+    }
+    for step in steps {
+        session.batch(step, MIGRATION_TIME)?;
+    }
+    let record = format!(
+        "insert into meta values ('schema', '{SCHEMA}') \
+             on conflict (key) do update set value = excluded.value; \
+         insert into meta values ('least-program', '1'), \
+             ('store-id', replace(gen_random_uuid()::text, '-', '')) on conflict (key) do nothing; \
+         commit"
+    );
+    session.end(&record, MIGRATION_TIME)?;
+    Ok(())
+}
+
+/// Returns the steps that the tables lack.
+fn needed_steps(
+    session: &Session,
+    settings: &PostgresSettings,
+) -> Result<&'static [&'static str], StorageError> {
+    let has_meta = format!(
+        "select to_regclass('\"{}\".meta') is not null",
+        settings.schema
+    );
+    if first(session, &has_meta)?.as_deref() != Some("t") {
+        return Ok(&STEPS);
+    }
+    let value = |key: &str| -> Result<i64, StorageError> {
+        let text = first(
+            session,
+            &format!("select value from meta where key = '{key}'"),
+        )?;
+        let number = text.and_then(|text| text.parse().ok());
+        number.ok_or_else(|| StorageError::Database(format!("the table meta has no {key}")))
+    };
+    let (found, least) = (value("schema")?, value("least-program")?);
+    if least > SCHEMA {
+        return Err(StorageError::SchemaTooNew {
+            found,
+            supported: SCHEMA,
+        });
+    }
+    let done = usize::try_from(found).unwrap_or(0).min(STEPS.len());
+    Ok(&STEPS[done..])
+}
+
+fn has_schema(session: &Session, schema: &str) -> Result<bool, StorageError> {
+    let query = format!("select to_regnamespace('\"{schema}\"') is not null");
+    Ok(first(session, &query)?.as_deref() == Some("t"))
+}
+
+fn first(session: &Session, query: &str) -> Result<Option<String>, StorageError> {
+    let mut answers = session.batch(query, MIGRATION_TIME)?;
+    Ok(answers.pop().flatten())
+}

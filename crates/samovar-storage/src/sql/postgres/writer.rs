@@ -1,0 +1,204 @@
+//! [`Writer`]: the session that writes, and [`Attempt`]: one attempt to run a transaction.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::keys::Key;
+use super::outcome::{Outcome, TransactionId};
+use super::server::{Purpose, ServerTime};
+use super::session::Session;
+use super::settings::PostgresSettings;
+use super::{Change, Flush, Postgres, outcome};
+use crate::error::StorageError;
+
+/// Time for the network and the server in addition to that for other writers.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Maximum time until the answer to a commit. Then its outcome is looked up.
+const COMMIT_TIME: Duration = Duration::from_secs(20);
+
+/// The session that writes, used by one caller at a time.
+#[derive(Debug)]
+pub(super) struct Writer {
+    lock: Key,
+    /// `None`: there is no connection.
+    session: Mutex<Option<Session>>,
+    is_taken: Mutex<bool>,
+    /// Notified when a caller returns the session.
+    returned: Condvar,
+}
+
+impl Writer {
+    pub(super) fn new(settings: &PostgresSettings, session: Session) -> Self {
+        Self {
+            lock: Key::writer(settings),
+            session: Mutex::new(Some(session)),
+            is_taken: Mutex::default(),
+            returned: Condvar::new(),
+        }
+    }
+
+    /// Waits at most `patience` for other callers.
+    fn take(&self, patience: Duration) -> Result<Turn<'_>, StorageError> {
+        let is_taken = self.is_taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut is_taken, _timeout) = self
+            .returned
+            .wait_timeout_while(is_taken, patience, |is_taken| *is_taken)
+            .unwrap_or_else(PoisonError::into_inner);
+        if *is_taken {
+            return Err(StorageError::Busy);
+        }
+        *is_taken = true;
+        drop(is_taken);
+        Ok(Turn {
+            session: self.session.lock().unwrap_or_else(PoisonError::into_inner),
+            writer: self,
+        })
+    }
+}
+
+/// The right to use the session. Dropping it returns the session, unless that cannot be used again.
+struct Turn<'w> {
+    session: MutexGuard<'w, Option<Session>>,
+    writer: &'w Writer,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if self
+            .session
+            .as_ref()
+            .is_some_and(|session| !session.is_usable())
+        {
+            // A panic may have left a transaction open. The server rolls it back.
+            *self.session = None;
+        }
+        let is_taken = self.writer.is_taken.lock();
+        *is_taken.unwrap_or_else(PoisonError::into_inner) = false;
+        self.writer.returned.notify_one();
+    }
+}
+
+/// One attempt to run a transaction.
+pub(super) struct Attempt<'d> {
+    pub(super) database: &'d Postgres,
+    /// Maximum time to wait for other writers.
+    pub(super) patience: Duration,
+    pub(super) flush: Flush,
+}
+
+impl Attempt<'_> {
+    /// Runs the statements and commits them. Returns their result, and the sequence number if there
+    /// were changes.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::Unavailable`] if nothing was committed and another attempt may succeed;
+    /// [`StorageError::Unknown`] if it is unknown whether it was committed.
+    pub(super) fn run<T>(
+        &self,
+        statements: &mut impl FnMut(&Session) -> Result<(T, Vec<Change>), StorageError>,
+    ) -> Result<(T, Option<i64>), StorageError> {
+        let started = Instant::now();
+        let mut turn = self.database.writer.take(self.patience)?;
+        let session = match turn.session.take().filter(Session::is_usable) {
+            Some(session) => session,
+            None => self.database.connect(Purpose::Write)?,
+        };
+        let session = &*turn.session.insert(session);
+        let left = self.patience.saturating_sub(started.elapsed());
+        let id = self.begin(session, left)?;
+        let (value, changes) = statements(session)
+            .and_then(|outcome| match session.has_failed() {
+                false => Ok(outcome),
+                true => Err(StorageError::Database(
+                    "a statement of a transaction failed, and it was to be committed".to_owned(),
+                )),
+            })
+            .inspect_err(|_| session.roll_back())?;
+        match commit(session, &changes, self.database.now()) {
+            Ok(sequence) => Ok((value, sequence)),
+            Err(error @ StorageError::Unavailable(_)) => {
+                session.set_broken();
+                // The lock of the lost session is released by the server.
+                *turn.session = None;
+                match outcome::find(self.database, self.database.writer.lock, &id) {
+                    Outcome::Committed(sequence) => {
+                        Ok((value, (!changes.is_empty()).then_some(sequence)))
+                    }
+                    Outcome::RolledBack => Err(error),
+                    Outcome::Unknown(reason) => Err(StorageError::Unknown(reason)),
+                }
+            }
+            Err(error) => {
+                session.roll_back();
+                Err(error)
+            }
+        }
+    }
+
+    /// Begins the transaction, and takes the lock of all writers.
+    fn begin(&self, session: &Session, patience: Duration) -> Result<TransactionId, StorageError> {
+        let commit = match self.flush {
+            Flush::AtCommit => "",
+            Flush::Later => "set local synchronous_commit to off; ",
+        };
+        let statements = format!(
+            "begin; {commit}{}; {}; select extract(epoch from clock_timestamp())::bigint",
+            take_lock(self.database.writer.lock, patience),
+            outcome::INSERT
+        );
+        let answers = session.begin(&statements, patience + GRACE);
+        let answers = answers.inspect_err(|_| session.roll_back())?;
+        let answer = |index: usize| answers.get(index).cloned().flatten().unwrap_or_default();
+        if let Some(time) = ServerTime::parse(&answer(2)) {
+            self.database.set_time(time);
+        }
+        Ok(TransactionId(answer(1)))
+    }
+}
+
+/// Returns the statements that take the lock of all writers until the end of the transaction. They
+/// wait at most `patience`.
+pub(super) fn take_lock(lock: Key, patience: Duration) -> String {
+    // 0 would mean without limit.
+    let limit_ms = patience.as_millis().max(1);
+    format!(
+        "set local lock_timeout to {limit_ms}; select pg_advisory_xact_lock({}); \
+         set local lock_timeout to 0",
+        lock.number()
+    )
+}
+
+/// Adds the changes and commits, in one round trip. Returns the sequence number of the changes.
+fn commit(session: &Session, changes: &[Change], now: i64) -> Result<Option<i64>, StorageError> {
+    if changes.is_empty() {
+        session.end("commit", COMMIT_TIME)?;
+        return Ok(None);
+    }
+    let mut rows = String::new();
+    for (number, change) in changes.iter().enumerate() {
+        let (kind, cache, hash_part) = change.columns();
+        let cache = cache.map_or("null".to_owned(), |cache| cache.0.to_string());
+        let hash_part = hash_part.map_or("null".to_owned(), |part| hex(part.as_bytes()));
+        let comma = if number == 0 { "" } else { ", " };
+        rows += &format!("{comma}({number}, {kind}, {cache}::bigint, {hash_part}::bytea)");
+    }
+    let statements = format!(
+        "with next as (update clock set seq = seq + 1 where id = 1 returning seq), added as ( \
+             insert into change (seq, number, at, op, cache_id, hash_part) \
+             select next.seq, its.number, {now}, its.op, its.cache_id, its.hash_part \
+             from next, (values {rows}) as its (number, op, cache_id, hash_part)) \
+         select seq from next; commit"
+    );
+    let answers = session.end(&statements, COMMIT_TIME)?;
+    let sequence = answers.into_iter().flatten().next();
+    let sequence = sequence.and_then(|text| text.parse().ok());
+    let missing = || StorageError::Damaged("the table clock is empty".to_owned());
+    sequence.ok_or_else(missing).map(Some)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("'\\x{digits}'")
+}
