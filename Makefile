@@ -12,9 +12,10 @@ endif
 
 PORT ?= 5000
 XTASK = cargo run --quiet --package xtask --
+SERVER ?= versitygw
 SUDO = $(if $(filter-out 0,$(shell id -u)),sudo)
 
-.PHONY: serve demo-workspaces test quick check setup setup-test sample bootstrap fmt clippy test-rust doc deny advisories tidy crates suites autobahn instructions chaos fuzz bench rig-check macos
+.PHONY: serve demo-workspaces test quick check setup setup-test sample bootstrap fmt clippy test-rust doc deny advisories tidy crates suites autobahn instructions chaos fuzz bench rig-check macos test-s3
 .NOTPARALLEL:
 
 ## Builds the server and serves this machine's store, or a sample store where it has none.
@@ -97,6 +98,10 @@ chaos:
 ## What a request costs in instructions and system calls, against xtask/instructions.txt.
 instructions:
 	@$(XTASK) instructions
+
+## The tests of the S3 client against SERVER: versitygw, seaweedfs or garage.
+test-s3: bootstrap
+	@$(XTASK) test-s3 $(SERVER)
 
 ## Every fuzz target, briefly.
 fuzz:

@@ -23,6 +23,7 @@ mod instructions;
 mod macos;
 mod newer_nix;
 mod quick;
+mod s3;
 mod sample;
 mod serve;
 mod setup;
@@ -50,6 +51,8 @@ usage: xtask TASK [ARGUMENT...]
   fuzz --seconds N [TARGET...]     run the fuzz targets, N seconds each
   suites [--update] [--address HOST:PORT] [NAME...]
                                    run conformance suites
+  test-s3 NAME                     run the tests of the S3 client against an engine: s3s-fs,
+                                   versitygw, seaweedfs or garage
   autobahn [--update]              run the Autobahn suite against the WebSocket echo server
   instructions [--renew]           count instructions and system calls of requests; fail above the
                                    budget, or write a new one with --renew
@@ -132,6 +135,7 @@ fn run_task(words: &[&str]) -> Result<()> {
         ["leaks"] => chaos::find_leaks(),
         ["instructions", rest @ ..] => instructions::run_gates(rest),
         ["suites", rest @ ..] => suites::run_suites(rest),
+        ["test-s3", server] => s3::test(server),
         ["test", names @ ..] => test_run::run(names),
         ["quick"] => quick::run(None),
         ["quick", base] if !base.starts_with('-') => quick::run(Some(base)),

