@@ -17,7 +17,7 @@ use crate::wire::{Answer, Request, Wire};
 const RESUMED_MAX: u32 = 5;
 
 /// Least number of bytes in a second at which an object is read. A slower engine has failed.
-const RATE_MIN: u64 = 16 << 10;
+const RATE_MIN: u64 = 64 << 10;
 
 /// The bytes of an object, or of a range of it, as they arrive.
 ///

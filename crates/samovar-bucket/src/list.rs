@@ -55,9 +55,10 @@ pub(crate) fn list(
 type Page = rusty_s3::actions::ListObjectsV2Response;
 
 fn page(wire: &Wire, prefix: &str, token: Option<&str>) -> Result<Page, BucketError> {
+    // Without encoding-type: XML can express all keys of ours, and some engines say that they have
+    // encoded keys when they have not.
     let mut request = Request::bucket(Method::Get)
         .query("list-type", "2")
-        .query("encoding-type", "url")
         .query("prefix", prefix.to_owned());
     if let Some(token) = token {
         request = request.query("continuation-token", token.to_owned());

@@ -194,6 +194,10 @@ impl Source<'_> {
             Ok(()) => Ok(()),
             // Its answer may have been lost, or the engine has done it and forgotten.
             Err(_) if self.is_there(upload)? => Ok(()),
+            // The credentials may do this, for they sent the parts: so it means the upload.
+            Err(error) if error.is_denied() => {
+                Err(self.wire.error(self.key.clone(), Fault::NoUpload))
+            }
             Err(error) => Err(error),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Where credentials come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,7 +49,7 @@ impl fmt::Debug for FixedCredentials {
 }
 
 /// Why there are no usable credentials. Never contains a secret.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum CredentialError {
     /// No source has any.
@@ -63,7 +64,7 @@ pub enum CredentialError {
         file: PathBuf,
         /// Why.
         #[source]
-        source: std::io::Error,
+        source: Arc<std::io::Error>,
     },
     /// A file has no credentials.
     #[error(
@@ -92,7 +93,7 @@ pub enum CredentialError {
         service: &'static str,
         /// Why.
         #[source]
-        source: std::io::Error,
+        source: Arc<std::io::Error>,
     },
     /// A service refused to give credentials, or its answer has none.
     #[error("{service} gave none: status {status}{}", code_in_brackets(code))]

@@ -15,6 +15,21 @@ pub(crate) fn element(document: &str, name: &str) -> Option<String> {
     (!text.contains('<')).then(|| decoded(text.trim()))
 }
 
+/// Returns the texts between each `<Name>` and its `</Name>`, as they are.
+pub(crate) fn elements<'d>(document: &'d str, name: &str) -> Vec<&'d str> {
+    let (open, close) = (format!("<{name}>"), format!("</{name}>"));
+    let mut found = Vec::new();
+    let mut rest = document;
+    while let Some((_, after)) = rest.split_once(&open) {
+        let Some((text, end)) = after.split_once(&close) else {
+            break;
+        };
+        found.push(text);
+        rest = end;
+    }
+    found
+}
+
 /// Appends `text` to `document`, encoded as the text of an element.
 pub(crate) fn append_text(document: &mut String, text: &str) {
     for character in text.chars() {
@@ -55,6 +70,12 @@ mod tests {
         assert_eq!(element("<html>no</html>", "Code"), None);
         assert_eq!(element("<Code>a<b></Code>", "Code"), None);
         assert_eq!(element("<Code>a", "Code"), None);
+    }
+
+    #[test]
+    fn all_elements_are_found() {
+        let answer = "<R><Rule><A>1</A></Rule><Rule><A>2</A></Rule><Rule></R>";
+        assert_eq!(elements(answer, "Rule"), ["<A>1</A>", "<A>2</A>"]);
     }
 
     proptest! {

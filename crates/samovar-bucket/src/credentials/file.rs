@@ -1,6 +1,7 @@
 //! Files of credentials: the shared file of Amazon's tools, or two lines.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::credentials::login::Found;
 use crate::source::CredentialError;
@@ -11,7 +12,7 @@ use crate::source::CredentialError;
 pub(crate) fn read(file: &Path, section: &str) -> Result<Found, CredentialError> {
     let text = std::fs::read_to_string(file).map_err(|source| CredentialError::Unreadable {
         file: file.to_owned(),
-        source,
+        source: Arc::new(source),
     })?;
     parse(&text, section).ok_or_else(|| CredentialError::Form {
         file: file.to_owned(),

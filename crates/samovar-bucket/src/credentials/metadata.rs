@@ -6,6 +6,7 @@
 //! guide, "Use the Instance Metadata Service" (version 2: a token first, by PUT).
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ureq::Agent;
@@ -128,7 +129,7 @@ impl Ask<'_> {
     fn once(&self, agent: &Agent) -> Result<String, CredentialError> {
         let unreachable = |source| CredentialError::Unreachable {
             service: self.service,
-            source,
+            source: Arc::new(source),
         };
         let mut builder = Request::builder().method(self.method).uri(self.url);
         for (name, value) in self.headers {
@@ -198,7 +199,7 @@ fn container_token(environment: &Environment) -> Result<Option<String>, Credenti
     };
     let token = std::fs::read_to_string(file).map_err(|source| CredentialError::Unreadable {
         file: file.into(),
-        source,
+        source: Arc::new(source),
     })?;
     Ok(Some(token.trim().to_owned()))
 }

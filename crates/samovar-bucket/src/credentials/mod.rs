@@ -32,13 +32,24 @@ const RENEWED_BEFORE_S: i64 = 300;
 /// After an attempt to renew credentials that still work, the next begins after this time.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(10);
 
+/// For this time, others that wait for credentials get the error of the thread that asked for them.
+const FAILED_FOR: Duration = Duration::from_secs(1);
+
 /// The credentials of a bucket.
 #[derive(Debug)]
 pub(crate) struct Credentials {
     chain: Chain,
     held: Mutex<Option<Held>>,
-    /// Held by the thread that fetches others, with the time of the last attempt.
-    renewal: Mutex<Option<Instant>>,
+    /// Held by the thread that fetches others.
+    renewal: Mutex<Renewal>,
+}
+
+#[derive(Debug, Default)]
+struct Renewal {
+    /// When credentials that still work were last to be renewed.
+    last: Option<Instant>,
+    /// Why there are none, and since when.
+    failed: Option<(Instant, CredentialError)>,
 }
 
 #[derive(Debug, Clone)]
@@ -56,7 +67,7 @@ impl Credentials {
         Self {
             chain,
             held: Mutex::new(None),
-            renewal: Mutex::new(None),
+            renewal: Mutex::new(Renewal::default()),
         }
     }
 
@@ -75,15 +86,15 @@ impl Credentials {
     /// Of many requests that were refused, one fetches; it does so at most every ten seconds,
     /// because a request may also be refused for other reasons.
     pub(crate) fn renew_after(&self, refused: &Arc<Login>) -> bool {
-        let mut last = lock(&self.renewal);
+        let mut renewal = lock(&self.renewal);
         let is_held = |held: Held| Arc::ptr_eq(&held.login, refused);
         if !self.held().is_some_and(is_held) {
             return true;
         }
-        if last.is_some_and(|last| last.elapsed() < RENEWAL_PAUSE) {
+        if renewal.is_recent() {
             return false;
         }
-        *last = Some(Instant::now());
+        renewal.last = Some(Instant::now());
         let Ok(found) = self.chain.find() else {
             return false;
         };
@@ -96,13 +107,13 @@ impl Credentials {
 
     /// Renews credentials that still work, unless another thread does so.
     fn renewed_early(&self, held: Held) -> Arc<Login> {
-        let Ok(mut last) = self.renewal.try_lock() else {
+        let Ok(mut renewal) = self.renewal.try_lock() else {
             return held.login;
         };
-        if last.is_some_and(|last| last.elapsed() < RENEWAL_PAUSE) {
+        if renewal.is_recent() {
             return held.login;
         }
-        *last = Some(Instant::now());
+        renewal.last = Some(Instant::now());
         match self.chain.find() {
             Ok(found) => self.hold(found),
             // The old ones work, and the next request tries again.
@@ -112,14 +123,27 @@ impl Credentials {
 
     /// Fetches credentials, or waits for the thread that does so.
     fn fetched(&self) -> Result<Arc<Login>, CredentialError> {
-        let mut last = lock(&self.renewal);
+        let mut renewal = lock(&self.renewal);
         if let Some(held) = self.held()
             && !held.ends_before(unix_now_s() + 1)
         {
             return Ok(held.login);
         }
-        *last = Some(Instant::now());
-        Ok(self.hold(self.chain.find()?))
+        if let Some((since, error)) = &renewal.failed
+            && since.elapsed() < FAILED_FOR
+        {
+            return Err(error.clone());
+        }
+        match self.chain.find() {
+            Ok(found) => {
+                *renewal = Renewal::default();
+                Ok(self.hold(found))
+            }
+            Err(error) => {
+                renewal.failed = Some((Instant::now(), error.clone()));
+                Err(error)
+            }
+        }
     }
 
     fn hold(&self, found: Found) -> Arc<Login> {
@@ -133,6 +157,12 @@ impl Credentials {
 
     fn held(&self) -> Option<Held> {
         lock(&self.held).clone()
+    }
+}
+
+impl Renewal {
+    fn is_recent(&self) -> bool {
+        self.last.is_some_and(|last| last.elapsed() < RENEWAL_PAUSE)
     }
 }
 

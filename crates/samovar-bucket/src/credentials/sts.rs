@@ -6,6 +6,7 @@
 //! is not signed: the identity's token is what it proves itself by.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ureq::Agent;
@@ -39,7 +40,7 @@ pub(super) fn assume(
     let token = std::fs::read_to_string(token_file);
     let token = token.map_err(|source| CredentialError::Unreadable {
         file: token_file.to_owned(),
-        source,
+        source: Arc::new(source),
     })?;
     let body = Serializer::new(String::new())
         .append_pair("Action", "AssumeRoleWithWebIdentity")

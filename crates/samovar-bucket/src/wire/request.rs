@@ -20,7 +20,7 @@ use crate::wire::refusal::Refusal;
 const EXPECT_LEN_MIN: u64 = 1 << 20;
 
 /// Least number of bytes in a second at which a body is sent. A slower connection is given up.
-const SEND_RATE_MIN: u64 = 16 << 10;
+const SEND_RATE_MIN: u64 = 256 << 10;
 
 /// A request to the engine.
 #[derive(Debug)]
@@ -105,9 +105,7 @@ impl<'r> Request<'r> {
 impl fmt::Display for Request<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let operation = match (self.method, self.query.first()) {
-            (Method::Get, Some(("list-type" | "encoding-type" | "continuation-token", _))) => {
-                "LIST"
-            }
+            (Method::Get, Some(("list-type" | "continuation-token", _))) => "LIST",
             (Method::Post, Some(("uploads", _))) => "start of upload of",
             (Method::Post, Some(("uploadId", _))) => "end of upload of",
             (Method::Post, _) => "DELETE of several objects",
