@@ -212,9 +212,9 @@ impl Copy<'_, '_> {
         for at in 0..self.pairs.len() {
             logs::copy(self, at)?;
             let Pair { name, ids, .. } = &self.pairs[at];
-            self.progress.realisation_count += transfer::realisations(databases, *ids)?;
+            self.progress.realisation_count += transfer::realisations(databases, *ids)? as u64;
             let (copied, missing) = transfer::pins(databases, *ids)?;
-            self.progress.pin_count += copied;
+            self.progress.pin_count += copied as u64;
             if missing > 0 {
                 let cache = name.clone();
                 let name = format!("{missing} generations of pins");

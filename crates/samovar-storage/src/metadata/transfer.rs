@@ -94,7 +94,9 @@ pub(crate) fn tokens(from: &Database, to: &Database) -> Result<usize, StorageErr
                 "insert into token \
                  (hash, name, cache, names, rights, created_at, expires_at, revoked_at) \
                  values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) on conflict (hash) do update set \
-                     revoked_at = coalesce(token.revoked_at, excluded.revoked_at)",
+                     revoked_at = coalesce(token.revoked_at, excluded.revoked_at), \
+                     expires_at = case when token.expires_at < excluded.expires_at \
+                         then excluded.expires_at else token.expires_at end",
                 params![
                     &token.hash,
                     &token.name,
@@ -118,7 +120,7 @@ pub(crate) fn tokens(from: &Database, to: &Database) -> Result<usize, StorageErr
 pub(crate) fn pins(
     (from, to): (&Database, &Database),
     cache: Both,
-) -> Result<(u64, u64), StorageError> {
+) -> Result<(usize, usize), StorageError> {
     let (pins, removed) = from.read(|connection| {
         connection.snapshot(|connection| {
             Ok((
@@ -148,8 +150,7 @@ pub(crate) fn pins(
             )?;
         }
         transaction.note(Change::PinsChanged(cache.to));
-        let count = pins.len() as u64;
-        Ok((copied, count.saturating_sub(copied)))
+        Ok((copied, pins.len().saturating_sub(copied)))
     })
 }
 
@@ -191,7 +192,7 @@ fn insert_generation(
     transaction: &Transaction<'_>,
     cache: CacheId,
     pin: &Generation,
-) -> Result<u64, StorageError> {
+) -> Result<usize, StorageError> {
     let copied = transaction.execute(
         "insert into pin (cache_id, name, generation, path_id, created_at, expires_at, \
              token_name, host, message, lineage) \
@@ -315,7 +316,7 @@ pub(crate) fn set_log(to: &Database, cache: CacheId, log: &Log) -> Result<(), St
 pub(crate) fn realisations(
     (from, to): (&Database, &Database),
     cache: Both,
-) -> Result<u64, StorageError> {
+) -> Result<usize, StorageError> {
     let query = "select key, (select hash_part from path where id = path_id), body, sigs, \
                  recorded_at from extra where cache_id = ?1 order by key";
     let found = from.read(|connection| {
