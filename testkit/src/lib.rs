@@ -19,7 +19,7 @@
 //! | [`nginx`] | nginx in front of servers |
 //! | [`s3`] | an S3 engine |
 //! | [`nix`] | Nix's programs without the configuration of this machine, and the sample store |
-//! | `postgres` | a PostgreSQL server for one test, with the feature of that name |
+//! | [`postgres`] | PostgreSQL servers of tests; with the feature of that name, also connections |
 //! | [`sqlite`] | SQL in another process, which waits for locks, or keeps them to test locking |
 //!
 //! A function named `try_…` returns errors; its counterpart without the prefix panics, which fails
@@ -45,7 +45,6 @@ pub mod limit;
 pub mod nar;
 pub mod nginx;
 pub mod nix;
-#[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod process;
 pub mod procfs;

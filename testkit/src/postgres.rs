@@ -5,15 +5,18 @@
 //! * [`Postgres::shared`] starts one server for all tests of a process; each test
 //!   [gets a database of its own](Postgres::new_database) there.
 
+#[cfg(feature = "postgres")]
+mod connections;
+
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, chown, symlink};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-pub use postgres::{Client, NoTls};
+#[cfg(feature = "postgres")]
+pub use connections::{Client, NoTls};
 use tempfile::TempDir;
 
 use crate::process::{signal, signal_if_alive};
@@ -28,6 +31,9 @@ const GUARD: &str = "\
     kill -QUIT $server
     wait $server
     rm -rf \"$folder\"";
+
+/// Port in the name of the socket of a server without a port.
+const PORT: u16 = 5432;
 
 /// A PostgreSQL server, which may be stopped temporarily.
 #[derive(Debug)]
@@ -79,15 +85,6 @@ impl Postgres {
         find_programs().is_some()
     }
 
-    /// Creates a database whose name no other test uses. Returns its URL.
-    pub fn new_database(&self) -> String {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("test_{}", COUNT.fetch_add(1, Ordering::Relaxed));
-        let create = format!("create database {name}");
-        self.client().batch_execute(&create).unwrap();
-        self.url_of(&name)
-    }
-
     /// Creates a server that copies this one until it is [promoted](Self::promote). Its clients may
     /// read.
     pub fn standby(&self, settings: &[&str]) -> Self {
@@ -104,12 +101,6 @@ impl Postgres {
         assert!(output.status.success(), "{output:?}");
         standby.resume();
         standby
-    }
-
-    /// Lets a standby accept writes.
-    pub fn promote(&self) {
-        let mut client = self.client();
-        client.query_one("select pg_promote()", &[]).unwrap();
     }
 
     /// Returns a server without data.
@@ -167,11 +158,6 @@ impl Postgres {
     /// Returns the directory of the server's data. The server's user owns it.
     pub fn data(&self) -> PathBuf {
         self.folder.path().join("data")
-    }
-
-    /// Opens a connection.
-    pub fn client(&self) -> Client {
-        Client::connect(&self.url(), NoTls).unwrap()
     }
 
     /// Restarts the server as a copy that offers an extension without contents.
@@ -240,8 +226,12 @@ impl Postgres {
     }
 
     fn wait(&self) {
+        let port = self.port.unwrap_or(PORT).to_string();
         eventually("PostgreSQL answers", || {
-            Client::connect(&self.url(), NoTls).is_ok()
+            let mut asked = self.command("pg_isready");
+            asked.arg("--host").arg(self.folder.path());
+            let asked = silent(asked.args(["--port", &port])).status();
+            asked.unwrap().success()
         });
     }
 
@@ -310,4 +300,29 @@ fn find_programs() -> Option<PathBuf> {
     folders.retain(|it| it.join("initdb").exists());
     folders.sort();
     folders.pop()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_starts_again_after_its_end() {
+        if !Postgres::is_installed() {
+            return;
+        }
+        let mut postgres = Postgres::with_settings(&["listen_addresses=127.0.0.1"]);
+        let is_there = |postgres: &Postgres| {
+            std::net::TcpStream::connect(("127.0.0.1", postgres.port())).is_ok()
+        };
+        assert!(is_there(&postgres));
+        postgres.kill();
+        assert!(!is_there(&postgres));
+        postgres.resume();
+        postgres.pause();
+        assert!(is_there(&postgres));
+        postgres.unpause();
+        postgres.stop_at_once();
+        assert!(!is_there(&postgres));
+    }
 }

@@ -1,0 +1,29 @@
+//! Connections to servers of tests, and what is done by them.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+pub use postgres::{Client, NoTls};
+
+use super::Postgres;
+
+impl Postgres {
+    /// Opens a connection.
+    pub fn client(&self) -> Client {
+        Client::connect(&self.url(), NoTls).unwrap()
+    }
+
+    /// Creates a database whose name no other test uses. Returns its URL.
+    pub fn new_database(&self) -> String {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("test_{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        let create = format!("create database {name}");
+        self.client().batch_execute(&create).unwrap();
+        self.url_of(&name)
+    }
+
+    /// Lets a standby accept writes.
+    pub fn promote(&self) {
+        let mut client = self.client();
+        client.query_one("select pg_promote()", &[]).unwrap();
+    }
+}
