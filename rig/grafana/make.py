@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes dashboards/{original,use,kettles}.json; with --check, says whether they are as written.
+"""Writes dashboards/{original,use,kettles,nodes}.json; with --check, says whether they are as written.
 
 A panel is defined by a title, a unit, a description, and its queries with their legends. All other
 properties are the same for all panels.
@@ -342,7 +342,50 @@ KETTLES = [
           (f"rate(locust_failed_requests[{RATE}])", "{{endpoint}}")),
 ]
 
+NODES = [
+    row("Bucket"),
+    panel("Reachable", "short", "1: the last request to the bucket, or the last statement of the database, was "
+          "answered.",
+          ("samovar_bucket_up", "bucket, {{instance}}"), ("samovar_database_up", "database, {{instance}}")),
+    panel("Requests", "reqps", "Requests to the bucket, by kind and result. S3 engines charge for them.",
+          (f"sum by (kind, result) (rate(samovar_bucket_requests_total[{RATE}]))", "{{kind}}, {{result}}"),
+          (f"sum(rate(samovar_bucket_retries_total[{RATE}]))", "sent again")),
+    panel("Mean time of a request", "s", "With all its attempts.",
+          (f"sum by (kind) (rate(samovar_bucket_request_seconds_sum[{RATE}])) / "
+           f"sum by (kind) (rate(samovar_bucket_request_seconds_count[{RATE}]))", "{{kind}}")),
+    panel("In progress", "short", "Requests to the bucket. The limit falls if the engine is overloaded.",
+          ("samovar_bucket_requests_running", "{{instance}}"),
+          ("samovar_bucket_requests_running_max", "limit of {{instance}}")),
+    panel("Bytes", "Bps", "Between the nodes and the bucket.",
+          (f"sum(rate(samovar_bucket_sent_bytes_total[{RATE}]))", "sent"),
+          (f"sum(rate(samovar_bucket_received_bytes_total[{RATE}]))", "received")),
+    panel("Redirects", "reqps", "Downloads for which clients were sent to the bucket.",
+          (f"sum(rate(samovar_bucket_redirects_total[{RATE}]))", "redirects")),
+    row("Disk cache"),
+    panel("Files read", "reqps", "A file that the disk cache lacks is downloaded from the bucket.",
+          (f"rate(samovar_bucket_cache_hits_total[{RATE}])", "found, {{instance}}"),
+          (f"rate(samovar_bucket_cache_misses_total[{RATE}])", "downloaded, {{instance}}"),
+          (f"rate(samovar_bucket_cache_evictions_total[{RATE}])", "removed for room, {{instance}}")),
+    panel("Size", "bytes", "Of the disk cache.",
+          ("samovar_bucket_cache_bytes", "{{instance}}"),
+          ("samovar_bucket_cache_max_bytes", "limit of {{instance}}")),
+    panel("Files", "short", "In the disk cache.", ("samovar_bucket_cache_files", "{{instance}}")),
+    row("Database"),
+    panel("Transactions", "ops", "By kind and result.",
+          (f"sum by (kind, result) (rate(samovar_database_transactions_total[{RATE}]))",
+           "{{kind}}, {{result}}")),
+    panel("Mean time of a transaction", "s", "And of the wait before it, for a connection or for the turn to write.",
+          (f"sum by (kind) (rate(samovar_database_transaction_seconds_sum[{RATE}])) / "
+           f"sum by (kind) (rate(samovar_database_transaction_seconds_count[{RATE}]))", "{{kind}}"),
+          (f"sum by (kind) (rate(samovar_database_wait_seconds_sum[{RATE}])) / "
+           f"sum by (kind) (rate(samovar_database_wait_seconds_count[{RATE}]))", "wait, {{kind}}")),
+    panel("Connections", "short", "Open ones, and new ones per second.",
+          ("samovar_database_connections", "{{instance}}"),
+          (f"rate(samovar_database_connects_total[{RATE}])", "new, {{instance}}")),
+]
+
 DASHBOARDS = {
+    "nodes.json": dashboard("samovar-nodes", "Samovar: nodes, bucket and database", NODES, 8),
     "original.json": dashboard("samovar-original", "Load Test", ORIGINAL, 24),
     "use.json": dashboard("samovar-use", "Samovar: utilisation, saturation, errors", USE, 8),
     "kettles.json": dashboard("samovar-kettles", "Samovar: kettles", KETTLES, 8),
