@@ -1,16 +1,25 @@
 //! Deletion of objects.
 
 use rusty_s3::Method;
-use rusty_s3::actions::{DeleteObjects, DeleteObjectsResponse, ErrorObject, ObjectIdentifier};
+use rusty_s3::actions::{DeleteObjects, ObjectIdentifier};
 
 use crate::error::{BucketError, Fault};
-use crate::wire::{Body, Request, Wire};
+use crate::wire::{Body, Refusal, Request, Wire};
+use crate::xml::{element, elements};
 
 /// Maximum number of objects in one request, by S3's specification.
 const BATCH_MAX: usize = 1000;
 
 /// How often a batch is sent of which the engine could not delete some objects.
 const BATCH_ATTEMPTS: u32 = 3;
+
+/// An object that the engine has not deleted.
+#[derive(Debug, PartialEq, Eq)]
+struct Undeleted {
+    key: String,
+    code: String,
+    message: String,
+}
 
 pub(crate) fn delete(wire: &Wire, keys: &[&str]) -> Result<(), BucketError> {
     let keys = keys.iter().map(|key| wire.whole(key));
@@ -46,24 +55,22 @@ fn several(wire: &Wire, batch: &[String]) -> Result<(), BucketError> {
             }
             Err(error) => return Err(error),
         };
-        let mut errors = errors.into_iter().filter(|error| error.code != "NoSuchKey");
-        let Some(first) = errors.next() else {
+        let is_there = |error: &Undeleted| error.code != "NoSuchKey";
+        let errors: Vec<Undeleted> = errors.into_iter().filter(is_there).collect();
+        let Some(first) = errors.first() else {
             return Ok(());
         };
+        left.retain(|key| errors.iter().any(|error| error.key == *key));
         let is_passing = matches!(first.code.as_str(), "InternalError" | "SlowDown");
-        if !is_passing || attempt == BATCH_ATTEMPTS {
+        if !is_passing || left.is_empty() || attempt == BATCH_ATTEMPTS {
             return Err(refused(wire, first));
         }
-        left = std::iter::once(first)
-            .chain(errors)
-            .map(|error| error.key)
-            .collect();
     }
     Ok(())
 }
 
 /// Sends a batch, and returns the objects that were not deleted.
-fn request(wire: &Wire, batch: &[String]) -> Result<Vec<ErrorObject>, BucketError> {
+fn request(wire: &Wire, batch: &[String]) -> Result<Vec<Undeleted>, BucketError> {
     let objects: Vec<_> = batch.iter().cloned().map(ObjectIdentifier::new).collect();
     let mut action = DeleteObjects::new(wire.bucket(), None, objects.iter());
     action.set_quiet(true);
@@ -75,10 +82,24 @@ fn request(wire: &Wire, batch: &[String]) -> Result<Vec<ErrorObject>, BucketErro
         .body(Body::Bytes(body.as_bytes()));
     let failed = |fault| wire.error(request.to_string(), fault);
     let text = wire.send(&request)?.text().map_err(failed)?;
-    match DeleteObjectsResponse::parse(&text) {
-        Ok(parsed) => Ok(parsed.errors),
-        Err(_) => Err(failed(crate::wire::Refusal::in_success(&text))),
+    if !text.contains("<DeleteResult") {
+        return Err(failed(Refusal::in_success(&text)));
     }
+    Ok(undeleted(&text))
+}
+
+/// Reads which objects were not deleted. Engines differ in the name space, and in the fields that
+/// they leave out.
+fn undeleted(text: &str) -> Vec<Undeleted> {
+    let errors = elements(text, "Error").into_iter();
+    let field = |error: &str, name| element(error, name).unwrap_or_default();
+    errors
+        .map(|error| Undeleted {
+            key: field(error, "Key"),
+            code: field(error, "Code"),
+            message: field(error, "Message"),
+        })
+        .collect()
 }
 
 /// Whether the engine has no request for several objects.
@@ -92,16 +113,35 @@ fn is_unknown(fault: &Fault) -> bool {
     }
 }
 
-fn refused(wire: &Wire, error: ErrorObject) -> BucketError {
-    let code = error.code;
+fn refused(wire: &Wire, error: &Undeleted) -> BucketError {
+    let code = error.code.clone();
     let fault = match code.as_str() {
         "AccessDenied" => Fault::Denied { code },
         "InternalError" | "SlowDown" => Fault::Unavailable { status: 200, code },
         _ => Fault::Refused {
             status: 200,
             code,
-            message: error.message,
+            message: error.message.clone(),
         },
     };
     wire.error(format!("DELETE {}", error.key), fault)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_that_were_not_deleted_are_read() {
+        let plain = "<DeleteResult><Error><Key>a&amp;b</Key><Code>AccessDenied</Code></Error>\
+                     <Deleted><Key>c</Key></Deleted></DeleteResult>";
+        let expected = Undeleted {
+            key: "a&b".to_owned(),
+            code: "AccessDenied".to_owned(),
+            message: String::new(),
+        };
+        assert_eq!(undeleted(plain), [expected]);
+        let nothing = "<DeleteResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"/>";
+        assert_eq!(undeleted(nothing), []);
+    }
 }

@@ -15,13 +15,12 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use rusty_s3::Method;
-use rusty_s3::actions::{CompleteMultipartUploadResponse, CreateMultipartUpload};
 
 use crate::error::{BucketError, Fault};
 use crate::put::{PutOptions, digest_of_piece, with_options};
 use crate::stat::head;
 use crate::wire::{Body, Refusal, Request, Wire};
-use crate::xml::append_text;
+use crate::xml::{append_text, element};
 
 /// Length up to which an object is written by one PUT.
 pub(crate) const WHOLE_LEN_MAX: u64 = 16 << 20;
@@ -116,14 +115,9 @@ impl Source<'_> {
         let answer = self.wire.send(&request)?;
         let begun_at = answer.date();
         let text = answer.text().map_err(failed)?;
-        let begun = CreateMultipartUpload::parse_response(&text);
-        let begun = begun
-            .ok()
-            .ok_or_else(|| failed(Refusal::in_success(&text)))?;
-        Ok(Upload {
-            id: begun.upload_id().to_owned(),
-            begun_at,
-        })
+        let id = element(&text, "UploadId");
+        let id = id.ok_or_else(|| failed(Refusal::in_success(&text)))?;
+        Ok(Upload { id, begun_at })
     }
 
     /// Sends all parts. After the first failure, no other part is begun.
@@ -209,7 +203,7 @@ impl Source<'_> {
         let mut is_second = false;
         loop {
             let text = self.wire.send(request)?.text().map_err(failed)?;
-            if CompleteMultipartUploadResponse::parse(&text).is_ok() {
+            if text.contains("<CompleteMultipartUploadResult") {
                 return Ok(());
             }
             let error = failed(Refusal::in_success(&text));

@@ -264,9 +264,8 @@ impl<'p> Probe<'p> {
 /// Many engines have no rules, and credentials need not be allowed to read them.
 fn unknown_rules(error: BucketError) -> Result<Outcome, BucketError> {
     match error.fault() {
-        // No rules: Amazon's code is NoSuchLifecycleConfiguration, with status 404.
-        Fault::NoBucket | Fault::NoObject => Ok(Outcome::Good),
-        Fault::Refused { status: 404, .. } => Ok(Outcome::Good),
+        // No rules: Amazon's code is NoSuchLifecycleConfiguration. Engines without rules refuse the
+        // request, or take it for another one.
         Fault::Refused { .. } | Fault::Unavailable { .. } | Fault::Answer { .. } => {
             Ok(Outcome::Good)
         }

@@ -23,18 +23,39 @@ pub struct Stat {
 }
 
 /// Returns what the engine says of the object with this whole key.
+///
+/// The answer to a HEAD has no text, so it does not tell an absent object from an absent bucket or
+/// an unknown access key, for which some engines have status 404, too. A GET then tells.
 pub(crate) fn head(wire: &Wire, key: &str) -> Result<Option<Stat>, BucketError> {
     let request = Request::object(Method::Head, key).signed("x-amz-checksum-mode", "ENABLED");
-    let answer = match wire.send(&request) {
-        Ok(answer) => answer,
-        Err(error) if matches!(error.fault(), Fault::NoObject) => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let stat = stat(&answer);
-    answer.finish();
-    let what = "HEAD has no length";
-    let stat = stat.ok_or_else(|| wire.error(request.to_string(), Fault::Answer { what }))?;
-    Ok(Some(stat))
+    let failed = |what| wire.error(request.to_string(), Fault::Answer { what });
+    for _ in 0..2 {
+        let answer = match wire.send(&request) {
+            Ok(answer) => answer,
+            Err(error) if error.is_absent() && is_absent(wire, key)? => return Ok(None),
+            // It was written in between.
+            Err(error) if error.is_absent() => continue,
+            Err(error) => return Err(error),
+        };
+        let stat = stat(&answer);
+        answer.finish();
+        return stat.map(Some).ok_or_else(|| failed("HEAD has no length"));
+    }
+    Err(failed(
+        "HEAD says that it is absent, and GET that it is not",
+    ))
+}
+
+/// Whether the engine says that it has no such object, rather than anything else.
+fn is_absent(wire: &Wire, key: &str) -> Result<bool, BucketError> {
+    let request = Request::object(Method::Get, key).header("range", "bytes=0-0");
+    match wire.send(&request) {
+        Ok(_) => Ok(false),
+        Err(error) if error.is_absent() => Ok(true),
+        // An empty object has no first byte.
+        Err(error) if matches!(error.fault(), Fault::Range) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 fn stat(answer: &Answer) -> Option<Stat> {

@@ -244,6 +244,7 @@ fn multipart(complete: Vec<Reply>, head: Reply) -> Canned {
             }
             "POST" => complete(asked),
             "HEAD" => head.clone(),
+            "GET" => Reply::error(404, "NoSuchKey"),
             "DELETE" => Reply::new(204, ""),
             _ => ok(),
         }
@@ -356,6 +357,28 @@ fn a_list_that_does_not_end_is_an_error() {
         .list("", &mut |_| ControlFlow::Continue(()))
         .unwrap_err();
     assert!(error.to_string().contains("begins again"), "{error}");
+}
+
+#[test]
+fn only_the_word_of_an_engine_means_that_an_object_is_absent() {
+    let page = || Reply::new(404, "<html>there is nothing here</html>");
+    let server = Canned::start(move |_| page());
+    let bucket_of_proxy = bucket(&server);
+    for error in [
+        bucket_of_proxy.head("k").unwrap_err(),
+        bucket_of_proxy.get("k", None).unwrap_err(),
+        bucket_of_proxy.delete(&["k"]).unwrap_err(),
+    ] {
+        assert!(error.to_string().contains("not an engine's"), "{error}");
+    }
+    let server = Canned::start(|_| Reply::error(404, "NoSuchBucket"));
+    let error = bucket(&server).head("k").unwrap_err();
+    assert!(matches!(error.fault(), Fault::NoBucket), "{error}");
+    let server = Canned::start(|_| Reply::error(404, "NoSuchKey"));
+    let bucket = bucket(&server);
+    assert!(bucket.head("k").unwrap().is_none());
+    assert!(bucket.get("k", None).unwrap().is_none());
+    bucket.delete(&["k"]).unwrap();
 }
 
 #[test]

@@ -165,16 +165,18 @@ impl Said {
             return give_up(Fault::Region { region });
         }
         match (self.status, self.code.as_str()) {
-            (_, "NoSuchBucket") => give_up(Fault::NoBucket),
-            (_, "NoSuchUpload") => give_up(Fault::NoUpload),
-            (300..=399, _) => give_up(Fault::Redirect),
-            (404, _) => give_up(absent(request)),
-            (412, _) => give_up(Fault::Exists),
-            (416, _) => give_up(Fault::Range),
+            // Some engines do not know an access key with status 404.
             _ if self.is_of_signature() => {
                 let offset_s = self.offset_s;
                 Refusal::new(self.denied(), Advice::Correct { offset_s })
             }
+            (_, "NoSuchBucket") => give_up(Fault::NoBucket),
+            (_, "NoSuchUpload") => give_up(Fault::NoUpload),
+            (300..=399, _) => give_up(Fault::Redirect),
+            (_, "NoSuchKey") => give_up(Fault::NoObject),
+            (404, "") => give_up(not_found(request)),
+            (412, _) => give_up(Fault::Exists),
+            (416, _) => give_up(Fault::Range),
             (401 | 403, _) => give_up(self.denied()),
             _ if self.is_passing() => Refusal::new(self.unavailable(), Advice::Again),
             _ => give_up(self.refused()),
@@ -201,6 +203,8 @@ impl Said {
                 | "InvalidToken"
                 | "TokenRefreshRequired"
                 | "SignatureDoesNotMatch"
+                // versitygw.
+                | "XAdminUserNotFound"
                 | "RequestTimeTooSkewed"
         );
         // HEAD has no text, and engines give an expired signature different codes.
@@ -254,13 +258,19 @@ impl Said {
     }
 }
 
-/// What is absent if the status is 404 and no code says so.
-fn absent(request: &Request<'_>) -> Fault {
+/// What status 404 means if no code says so. A page of a proxy does not mean that an object is
+/// absent.
+fn not_found(request: &Request<'_>) -> Fault {
     let is_upload = request.query.iter().any(|(name, _)| *name == "uploadId");
-    match request.method {
-        _ if is_upload => Fault::NoUpload,
-        Method::Get | Method::Head | Method::Delete if request.key.is_some() => Fault::NoObject,
-        _ => Fault::NoBucket,
+    if is_upload {
+        Fault::NoUpload
+    } else if request.method == Method::Head {
+        // Answers to HEAD never have a code.
+        Fault::NoObject
+    } else {
+        Fault::Answer {
+            what: "status 404 that is not an engine's",
+        }
     }
 }
 
