@@ -11,7 +11,7 @@ use samovar_server::config::{CacheSettings, Configuration};
 use samovar_storage::gc::{Retention, RetentionRule, retention_time};
 use samovar_storage::metadata::{CacheSummary, DAY, Database, Freed, caches};
 use samovar_storage::objects::Objects;
-use samovar_storage::{Location, kept, purge_step};
+use samovar_storage::{kept, purge_step};
 use serde_json::{Value, json};
 
 use crate::arguments::{json, required, switch};
@@ -60,13 +60,12 @@ pub(crate) fn command() -> Command {
 /// or the storage cannot be used.
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
     let (name, matches) = matches.subcommand().context("a subcommand is missing")?;
-    let config = serve::configuration(&serve::settings(matches)?)?;
-    let directory = storage::directory(&config)?;
-    let metadata = open(&directory, false)?;
+    let (config, location) = storage::configured(matches)?;
+    let metadata = open(&location, false)?;
     // Without a configuration file, it is unknown which caches the server names.
     let configured = serve::file(matches).map(|_| &*config.caches);
     if name == "delete" {
-        let objects = Objects::open(&Location::from(&directory))?;
+        let objects = Objects::open(&location)?;
         return delete(&metadata, &objects, configured, matches, out);
     }
     let mut caches = caches::all(&metadata)?;

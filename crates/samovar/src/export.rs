@@ -8,16 +8,16 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, anyhow, ensure};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use samovar_nix::{HashPart, StoreDir, StorePath};
+use samovar_storage::cache_info;
 use samovar_storage::metadata::{CacheId, Database, StoredPath, caches, check, paths};
 use samovar_storage::objects::Objects;
-use samovar_storage::{Location, cache_info};
 use tempfile::NamedTempFile;
 
 use crate::outcome::{Failed, Outcome};
 use crate::roots;
 use crate::serve;
 use crate::size::{counted, human};
-use crate::storage::{copy, directory, renderer, signing};
+use crate::storage::{configured, copy, renderer, signing};
 use crate::token::open_as_caller;
 
 /// Number of paths that one database query reads.
@@ -74,10 +74,10 @@ pub(crate) fn command() -> Command {
 ///
 /// The configuration is invalid, or the storage or the directory cannot be used.
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<Outcome> {
-    let config = serve::configuration(&serve::settings(matches)?)?;
-    let root = directory(&config)?;
+    let (config, location) = configured(matches)?;
+    let root = location.directory();
     // Root stays root: the target is root's, and nothing is created in the storage.
-    let metadata: &Database = &open_as_caller(&root, false)?;
+    let metadata: &Database = &open_as_caller(&location, false)?;
     let first = config.caches.first().context("a server has a cache")?;
     let named: Option<&String> = matches.get_one("cache");
     let name = named.map_or(first.storage_name(), String::as_str);
@@ -96,8 +96,8 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     let to: &PathBuf = matches.get_one("to").context("a directory is missing")?;
     let export = Export {
         metadata,
-        objects: &Objects::open(&Location::from(&root))?,
-        root: &root,
+        objects: &Objects::open(&location)?,
+        root,
         cache: cache.id,
         store_dir: &cache.store_dir,
         to,

@@ -6,7 +6,6 @@ use std::io::Write;
 
 use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use samovar_storage::Location;
 use samovar_storage::check::fsck::{Finding, Fsck, Options, Summary};
 use samovar_storage::metadata::caches;
 use samovar_storage::objects::Objects;
@@ -15,7 +14,7 @@ use serde_json::json;
 use crate::outcome::Outcome;
 use crate::serve;
 use crate::size::{counted, human};
-use crate::storage::{directory, renderer, signing};
+use crate::storage::{configured, renderer, signing};
 use crate::token::open;
 
 /// Defines the command `samovar fsck`.
@@ -59,10 +58,9 @@ fn switch(id: &'static str) -> Arg {
 ///
 /// The configuration is invalid, there is no storage, or it cannot be read.
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<Outcome> {
-    let config = serve::configuration(&serve::settings(matches)?)?;
-    let directory = directory(&config)?;
-    let metadata = open(&directory, false)?;
-    let objects = Objects::open(&Location::from(&directory))?;
+    let (config, location) = configured(matches)?;
+    let metadata = open(&location, false)?;
+    let objects = Objects::open(&location)?;
     let options = Options {
         deep: matches.get_flag("deep"),
         repair: matches.get_flag("repair"),

@@ -13,7 +13,7 @@ use samovar_storage::gc::{Collector, Retention, Retentions, Rules, Verdict, prev
 use samovar_storage::metadata::{Database, caches, collect, totals};
 use samovar_storage::objects::Objects;
 use samovar_storage::upkeep::PAUSE;
-use samovar_storage::{Location, is_in_use, unused_extras};
+use samovar_storage::{is_in_use, unused_extras};
 
 use crate::serve;
 use crate::size::{counted, human};
@@ -70,9 +70,8 @@ pub(crate) fn command() -> Command {
 /// The configuration is invalid, there is no storage, another collector is running, or the storage
 /// cannot be used.
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
-    let config = serve::configuration(&serve::settings(matches)?)?;
-    let directory = storage::directory(&config)?;
-    let metadata = open(&directory, false)?;
+    let (config, location) = storage::configured(matches)?;
+    let metadata = open(&location, false)?;
     let retentions = retentions(&config);
     let is_now = matches.get_flag("now");
     let rules = match is_now {
@@ -99,9 +98,9 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
         }
         return Ok(());
     }
-    let objects = Objects::open(&Location::from(&directory))?;
+    let objects = Objects::open(&location)?;
     let collector = Collector::start(
-        &directory,
+        location.directory(),
         &metadata,
         &objects,
         rules,
@@ -112,7 +111,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
     let Some(collector) = collector else {
         bail!("another collector uses the storage: try again when it has ended");
     };
-    let collector = match is_now && is_in_use(&directory)? {
+    let collector = match is_now && is_in_use(location.directory())? {
         true => collector.pausing(PAUSE),
         false => collector,
     };

@@ -16,7 +16,7 @@ use samovar_storage::token::now;
 use crate::arguments::switch;
 use crate::refs::check_successor;
 use crate::roots::{self, Root};
-use crate::token::{date, directory, lifetime, open, storage};
+use crate::token::{date, lifetime, location, open, storage};
 
 /// Defines the command `samovar pin`.
 pub(crate) fn command() -> Command {
@@ -94,7 +94,7 @@ fn name() -> Arg {
 /// There is no such storage, path or pin, or the database cannot be used.
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
     let (name, matches) = matches.subcommand().context("a subcommand is missing")?;
-    let metadata = open(&directory(matches)?, false)?;
+    let metadata = open(&location(matches)?, false)?;
     match name {
         "add" => add(&metadata, matches, out),
         "remove" => remove(&metadata, matches, out),

@@ -3,12 +3,13 @@
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, anyhow, ensure};
+use clap::ArgMatches;
 use samovar_cache::{Signing, render_uploaded};
 use samovar_nix::StoreDir;
-use samovar_server::config::{CacheSettings, Configuration};
+use samovar_server::config::{CacheSettings, Configuration, Origin};
 use samovar_server::daemon::Identity;
 use samovar_server::server;
 use samovar_storage::metadata::StoredPath;
@@ -17,20 +18,39 @@ use samovar_text::without_logins;
 use sha2::{Digest as _, Sha256};
 
 use crate::outcome::Failed;
+use crate::serve;
 
 const PIECE_LEN: usize = 256 << 10;
 
 /// Returns where the configured storage keeps its data. Fails if none is configured.
 pub(crate) fn location(config: &Configuration) -> anyhow::Result<Location> {
-    Ok(Location::new(directory(config)?))
+    let none = "no storage is configured: name its directory with --storage, or use --config";
+    let location = config.location()?;
+    location.ok_or_else(|| Failed::Usage.because(anyhow!(none)))
 }
 
-/// Returns the configured storage directory. Fails if none is configured.
-pub(crate) fn directory(config: &Configuration) -> anyhow::Result<PathBuf> {
-    config.check_storage()?;
-    let none = "no storage is configured: name its directory with --storage, or use --config";
-    let directory = config.storage.clone();
-    directory.ok_or_else(|| Failed::Usage.because(anyhow!(none)))
+/// Returns the configuration of a command on a storage, and where the storage is. Refuses
+/// `--storage` for a directory if a file or the environment configures a bucket: the command would
+/// work on what is in that bucket.
+pub(crate) fn configured(matches: &ArgMatches) -> anyhow::Result<(Configuration, Location)> {
+    let settings = serve::settings(matches)?;
+    let config = serve::configuration(&settings)?;
+    let is_given = |name: &str| {
+        let setting = settings.exactly(name);
+        setting.is_some_and(|setting| matches!(setting.origin, Origin::Option(_)))
+    };
+    if let Some(bucket) = settings.exactly("bucket.url")
+        && is_given("storage")
+        && !is_given("bucket.url")
+    {
+        return Err(Failed::Usage.because(anyhow!(
+            "--storage names a storage in a directory, but {} sets bucket.url: leave out \
+             --storage, or name another configuration with --config",
+            bucket.origin
+        )));
+    }
+    let location = location(&config)?;
+    Ok((config, location))
 }
 
 /// Makes the directory of a new storage for the user of the server, whom the configuration names.

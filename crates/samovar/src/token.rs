@@ -4,7 +4,7 @@
 //! valid from the next request on. A revoked token can publish nothing once `revoke` has returned.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, bail, ensure};
 use clap::{Arg, ArgMatches, Command, value_parser};
@@ -14,12 +14,12 @@ use samovar_protocol::names::TOKEN_PREFIX;
 use samovar_server::config;
 use samovar_storage::metadata::{Database, NewToken, caches, tokens};
 use samovar_storage::token::{Rights, Token, TokenHash, now};
-use samovar_storage::{RootKind, open_database};
+use samovar_storage::{Location, RootKind, open_database};
 use time::OffsetDateTime;
 
 use crate::arguments::{option, required};
 use crate::outcome::Failed;
-use crate::storage::{announce_new, become_owner, make_for_user, note};
+use crate::storage::{announce_new, become_owner, configured, make_for_user, note};
 use crate::usage::misspelled;
 use crate::{secrets, serve};
 
@@ -94,11 +94,11 @@ pub(crate) fn storage() -> [Arg; 2] {
     ]
 }
 
-/// Returns the directory of `--storage`, or of the configuration of the server.
-pub(crate) fn directory(matches: &ArgMatches) -> anyhow::Result<PathBuf> {
+/// Returns the storage in the directory of `--storage`, or of the configuration of the server.
+pub(crate) fn location(matches: &ArgMatches) -> anyhow::Result<Location> {
     match matches.get_one::<PathBuf>("storage") {
-        Some(directory) => Ok(directory.clone()),
-        None => crate::storage::directory(&serve::configuration(&serve::settings(matches)?)?),
+        Some(directory) => Ok(Location::new(directory)),
+        None => Ok(configured(matches)?.1),
     }
 }
 
@@ -123,12 +123,12 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
             return secrets::make(matches, out);
         }
     };
-    let directory = directory(matches)?;
+    let location = location(matches)?;
     if name == "create" && matches.get_one::<PathBuf>("storage").is_none() {
         let config = serve::configuration(&serve::settings(matches)?)?;
-        make_for_user(&directory, &config, false)?;
+        make_for_user(location.directory(), &config, false)?;
     }
-    let metadata = open(&directory, name == "create")?;
+    let metadata = open(&location, name == "create")?;
     match name {
         "create" => create(&metadata, matches, out),
         "revoke" => revoke(&metadata, matches, out),
@@ -149,13 +149,14 @@ fn check_name(matches: &ArgMatches) -> anyhow::Result<()> {
 
 /// Opens the database of a storage, as its owner if root runs the command. Creates it if
 /// `may_create` is true and the directory is new.
-pub(crate) fn open(directory: &Path, may_create: bool) -> anyhow::Result<Database> {
-    become_owner(directory)?;
-    open_as_caller(directory, may_create)
+pub(crate) fn open(location: &Location, may_create: bool) -> anyhow::Result<Database> {
+    become_owner(location.directory())?;
+    open_as_caller(location, may_create)
 }
 
 /// Like [`open`], but root stays root.
-pub(crate) fn open_as_caller(directory: &Path, may_create: bool) -> anyhow::Result<Database> {
+pub(crate) fn open_as_caller(location: &Location, may_create: bool) -> anyhow::Result<Database> {
+    let directory = location.directory();
     let failed = || format!("cannot use the storage {directory:?}");
     if RootKind::of(directory).with_context(failed)? == RootKind::New {
         ensure!(
@@ -164,7 +165,7 @@ pub(crate) fn open_as_caller(directory: &Path, may_create: bool) -> anyhow::Resu
         );
         announce_new(directory)?;
     }
-    open_database(directory).with_context(failed)
+    open_database(location).with_context(failed)
 }
 
 fn create(metadata: &Database, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {

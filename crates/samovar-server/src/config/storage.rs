@@ -3,6 +3,8 @@
 
 use std::path::PathBuf;
 
+use samovar_storage::Location;
+
 use super::Configuration;
 use super::draft::requires;
 use super::error::ConfigError;
@@ -28,18 +30,18 @@ pub struct BucketSettings {
 }
 
 impl Configuration {
-    /// Refuses a bucket, which this version cannot use yet.
+    /// Returns where the storage keeps its data; `None` if none is configured.
     ///
     /// # Errors
     ///
-    /// A bucket is set.
-    pub fn check_storage(&self) -> Result<(), ConfigError> {
-        match self.bucket {
-            Some(_) => Err(ConfigError::Conflict(
+    /// The bucket or the database cannot be used as configured.
+    pub fn location(&self) -> Result<Option<Location>, ConfigError> {
+        if self.bucket.is_some() {
+            return Err(ConfigError::Conflict(
                 "bucket.url: this version cannot store paths in a bucket: remove it".to_owned(),
-            )),
-            None => Ok(()),
+            ));
         }
+        Ok(self.storage.as_ref().map(Location::new))
     }
 }
 

@@ -119,7 +119,7 @@ fn check_parts(config: &Configuration, errors: &ErrorLog) -> anyhow::Result<()> 
     }
     caches::read(&config.caches, errors)?;
     nar_cache::check(config)?;
-    config.check_storage()?;
+    config.location()?;
     let identity = Identity::find(config.user.as_deref(), config.group.as_deref())?;
     if let Some(tls) = &config.tls {
         reload::read_certificate(tls, &config.names, errors)?;

@@ -409,10 +409,10 @@ fn open_storage(
     before: Option<&Path>,
     errors: &ErrorLog,
 ) -> anyhow::Result<Option<Arc<Storage>>> {
-    let Some(directory) = &config.storage else {
+    let Some(location) = config.location()? else {
         return Ok(None);
     };
-    config.check_storage()?;
+    let directory = location.directory();
     let failed = || format!("cannot use the storage {directory:?}");
     refuse_root(directory, &config.names).with_context(failed)?;
     let is_new = RootKind::of(directory).with_context(failed)? == RootKind::New;
@@ -420,7 +420,7 @@ fn open_storage(
         !is_new || before != Some(directory),
         "the storage {directory:?} of the running server is not there: put its directory back"
     );
-    let storage = Storage::open(directory, store_dir).with_context(failed)?;
+    let storage = Storage::open(&location, store_dir).with_context(failed)?;
     if is_new {
         errors.info(format_args!(
             "{directory:?} is a new storage; if you meant another directory, correct {}",

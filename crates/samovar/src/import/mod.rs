@@ -6,7 +6,6 @@ mod source;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::{self, Write};
-use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow, bail};
@@ -20,13 +19,13 @@ use samovar_storage::backup::{self, Restored};
 use samovar_storage::import;
 use samovar_storage::metadata::{Published, StoredPath};
 use samovar_storage::token::Token;
-use samovar_storage::{PutError, Refusal, Storage, StorageError, StoredCache, narinfo};
+use samovar_storage::{Location, PutError, Refusal, Storage, StorageError, StoredCache, narinfo};
 use samovar_store::{Settings, Store};
 
 use crate::outcome::{Failed, Outcome};
 use crate::serve;
 use crate::size::counted;
-use crate::storage::{announce_new, become_owner, directory, make_for_user, renderer, signing};
+use crate::storage::{announce_new, become_owner, configured, make_for_user, renderer, signing};
 use crate::trust::{is_signed, keys};
 use source::Source;
 
@@ -113,18 +112,18 @@ pub(crate) fn command() -> Command {
 ///
 /// The configuration is invalid, or the source or the storage cannot be used.
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<Outcome> {
-    let config = serve::configuration(&serve::settings(matches)?)?;
-    let root = directory(&config)?;
+    let (config, location) = configured(matches)?;
+    let root = location.directory();
     let rebuilds = matches.get_flag("rebuild");
     let from: Vec<&String> = matches.get_many("from").into_iter().flatten().collect();
     let paths = matches.get_many("paths").into_iter().flatten();
     let paths: Vec<String> = paths.cloned().collect();
-    make_for_user(&root, &config, from.is_empty())?;
-    become_owner(&root)?;
-    let source = Source::open(&from, &root, matches.get_flag("link"))?;
-    announce_new(&root)?;
+    make_for_user(root, &config, from.is_empty())?;
+    become_owner(root)?;
+    let source = Source::open(&from, root, matches.get_flag("link"))?;
+    announce_new(root)?;
     let failed = || format!("cannot use the storage {root:?}");
-    let storage = open(&root, source.store_dir(), rebuilds, from.is_empty());
+    let storage = open(&location, source.store_dir(), rebuilds, from.is_empty());
     let storage = storage.with_context(failed)?;
     let (cache, signing) = cache_of(&storage, &config, matches.get_one("cache"), from.is_empty())?;
     let (found, mut failures) = source.find(&paths)?;
@@ -164,7 +163,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
         false => None,
     };
     if rebuilds {
-        import::end_rebuild(&root).with_context(failed)?;
+        import::end_rebuild(root).with_context(failed)?;
     }
     let Counts {
         imported,
@@ -185,11 +184,12 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
 
 /// Opens the storage. `is_in_place`: the paths are in its own directory.
 fn open(
-    root: &Path,
+    location: &Location,
     store_dir: &StoreDir,
     rebuilds: bool,
     is_in_place: bool,
 ) -> Result<Arc<Storage>, StorageError> {
+    let root = location.directory();
     if rebuilds {
         import::begin_rebuild(root)?;
         return import::open_for_rebuild(root, store_dir);
@@ -197,7 +197,7 @@ fn open(
     if is_in_place {
         import::begin(root)?;
     }
-    Storage::open(root, store_dir)
+    Storage::open(location, store_dir)
 }
 
 /// Returns the cache into which the paths are imported, and its signing keys.
