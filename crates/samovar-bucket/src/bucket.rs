@@ -14,6 +14,7 @@ use crate::put::PutOptions;
 use crate::rights::RightFinding;
 use crate::settings::Settings;
 use crate::stat::Stat;
+use crate::statistics::Statistics;
 use crate::wire::{Request, Wire};
 use crate::{delete, download, list, multipart, put, rights, stat};
 
@@ -140,6 +141,12 @@ impl Bucket {
         let login = self.wire.login().map_err(failed)?;
         let valid = valid.clamp(Duration::from_secs(1), VALID_MAX);
         Ok(self.wire.signed_url(&request, &login, valid).into())
+    }
+
+    /// Returns what was done since the bucket was opened. Clones of a bucket count together.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        self.wire.statistics()
     }
 
     /// Tries each right that is needed, below `.samovar/probe/`, and other properties of the

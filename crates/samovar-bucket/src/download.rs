@@ -11,6 +11,7 @@ use ureq::BodyReader;
 
 use crate::error::{BucketError, Fault};
 use crate::limit::Permit;
+use crate::statistics::add;
 use crate::wire::{Answer, Request, Wire};
 
 /// How often a download goes on after its connection was lost without a byte in between.
@@ -81,6 +82,7 @@ impl Download {
     /// Connects anew, at the first byte that is missing.
     fn resume(&mut self) -> Result<(), BucketError> {
         self.body = None;
+        add(&self.wire.counters().resumed, 1);
         let request = request(&self.key, Some(&self.left), Some(&self.etag));
         let failed = |fault| self.wire.error(request.to_string(), fault);
         let changed = || {
@@ -117,7 +119,9 @@ impl Read for Download {
                 Ok(read) => {
                     self.resumed = 0;
                     // At most `left`.
-                    self.left.start += u64::try_from(read).unwrap_or(left);
+                    let read_len = u64::try_from(read).unwrap_or(left);
+                    self.left.start += read_len;
+                    add(&self.wire.counters().received_len, read_len);
                     if self.left.is_empty() {
                         self.end();
                     }

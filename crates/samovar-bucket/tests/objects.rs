@@ -114,6 +114,28 @@ fn an_object_may_be_empty_and_have_any_name() {
 }
 
 #[test]
+fn requests_are_counted() {
+    let Some(engine) = Engine::start() else {
+        return;
+    };
+    let bucket = engine.bucket("");
+    bucket.put("a", &[1; 1000], &plain()).unwrap();
+    bucket.put("b", &[1; 500], &plain()).unwrap();
+    assert_eq!(read(&bucket, "a").len(), 1000);
+    assert!(bucket.get("c", None).unwrap().is_none());
+    bucket.delete(&["a", "b"]).unwrap();
+    keys(&bucket, "");
+    let statistics = bucket.statistics();
+    let counts = statistics.operations.map(|it| (it.succeeded, it.failed));
+    // In the order of `Operation::ALL`.
+    let expected = [(2, 0), (2, 0), (0, 0), (1, 0), (1, 0), (0, 0), (0, 0)];
+    assert_eq!(counts, expected);
+    assert!(statistics.sent_len >= 1500);
+    assert_eq!(statistics.received_len, 1000);
+    assert_eq!((statistics.in_flight, statistics.in_flight_max), (0, 64));
+}
+
+#[test]
 fn ranges_are_read() {
     let Some(engine) = Engine::start() else {
         return;
@@ -317,8 +339,8 @@ fn wrong_settings_are_told_apart() {
     let error = nobody.put("a", b"x", &plain()).unwrap_err();
     assert!(error.is_denied(), "{error}");
 
-    // s3s-fs makes a bucket that it lacks.
-    if Engine::name() != "s3s-fs" {
+    // These make a bucket that they lack.
+    if !matches!(Engine::name().as_str(), "s3s-fs" | "seaweedfs") {
         let absent = with(&|settings| settings.bucket = "no-such-bucket".to_owned());
         let error = absent.put("a", b"x", &plain()).unwrap_err();
         assert!(

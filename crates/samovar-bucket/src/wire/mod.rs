@@ -17,6 +17,7 @@ use jiff::Timestamp;
 use rusty_s3::UrlStyle;
 use rusty_s3::signing::sign;
 use ureq::Agent;
+use ureq::http::StatusCode;
 use url::Url;
 
 use crate::clock::unix_now_s;
@@ -24,6 +25,7 @@ use crate::credentials::{Credentials, Login};
 use crate::error::{BucketError, Fault};
 use crate::limit::{Limit, Permit};
 use crate::settings::{Settings, SettingsError, Style, Timing};
+use crate::statistics::{Counters, Statistics, add};
 
 use agent::agent;
 pub(crate) use answer::Answer;
@@ -49,6 +51,7 @@ pub(crate) struct Wire {
     credentials: Credentials,
     limit: Arc<Limit>,
     timing: Timing,
+    counters: Counters,
     /// The engine's clock less ours, in seconds.
     clock_offset_s: AtomicI64,
     /// The bucket and its host, for messages.
@@ -80,6 +83,7 @@ impl Wire {
             prefix: settings.prefix.clone(),
             limit: Arc::new(Limit::new()),
             timing: settings.timing,
+            counters: Counters::default(),
             clock_offset_s: AtomicI64::new(0),
             bucket,
             agent,
@@ -88,6 +92,14 @@ impl Wire {
 
     pub(crate) fn timing(&self) -> &Timing {
         &self.timing
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    pub(crate) fn statistics(&self) -> Statistics {
+        self.counters.statistics(self.limit.numbers())
     }
 
     pub(crate) fn bucket(&self) -> &rusty_s3::Bucket {
@@ -169,14 +181,26 @@ impl Wire {
     ) -> Result<Answer, Refusal> {
         let clock_offset_s = self.clock_offset_s();
         let url = self.signed_url(request, login, SIGNED_FOR);
+        let begun = Instant::now();
         let sent = request::send(&self.agent, request, &url, &self.timing);
-        let response = sent.inspect_err(|refusal| refusal.tell(&permit))?;
+        let time = begun.elapsed();
+        // That an object is absent is an answer, not a failure.
+        let has_succeeded = sent.as_ref().is_ok_and(|response| {
+            response.status().is_success() || response.status() == StatusCode::NOT_FOUND
+        });
+        self.counters
+            .count(request.operation(), has_succeeded, time);
+        let response = sent?;
         if response.status().is_success() {
             permit.succeeded();
+            add(&self.counters.sent_len, request.body.len());
             return Ok(Answer::new(response, permit));
         }
         let refusal = Refusal::read(response, request, clock_offset_s);
-        refusal.tell(&permit);
+        if refusal.is_slow_down {
+            add(&self.counters.slow_downs, 1);
+            permit.refused();
+        }
         Err(refusal)
     }
 

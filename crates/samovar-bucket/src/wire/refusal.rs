@@ -7,7 +7,6 @@ use ureq::http::{Response, header};
 
 use crate::clock::unix_now_s;
 use crate::error::Fault;
-use crate::limit::Permit;
 use crate::wire::answer::unix_time;
 use crate::wire::request::Request;
 use crate::xml::element;
@@ -27,7 +26,7 @@ pub(crate) struct Refusal {
     pub(crate) fault: Fault,
     pub(crate) advice: Advice,
     /// Whether the engine asks for fewer requests.
-    is_slow_down: bool,
+    pub(crate) is_slow_down: bool,
 }
 
 /// What to do after an attempt that failed.
@@ -45,13 +44,6 @@ pub(crate) enum Advice {
 }
 
 impl Refusal {
-    /// Records at the limit of requests what the engine said about its load.
-    pub(crate) fn tell(&self, permit: &Permit) {
-        if self.is_slow_down {
-            permit.refused();
-        }
-    }
-
     fn new(fault: Fault, advice: Advice) -> Self {
         Self {
             fault,

@@ -12,6 +12,7 @@ use ureq::http::{Request as HttpRequest, Response, header};
 use ureq::{Agent, AsSendBody, SendBody};
 use url::Url;
 
+use crate::operation::Operation;
 use crate::settings::Timing;
 use crate::wire::refusal::Refusal;
 
@@ -101,15 +102,33 @@ impl<'r> Request<'r> {
     }
 }
 
+impl Request<'_> {
+    pub(crate) fn operation(&self) -> Operation {
+        let has = |wanted: &str| self.query.iter().any(|(name, _)| *name == wanted);
+        match self.method {
+            _ if has("uploads") || has("uploadId") => Operation::Multipart,
+            _ if has("list-type") => Operation::List,
+            _ if has("delete") => Operation::Delete,
+            _ if self.key.is_none() => Operation::Other,
+            Method::Put => Operation::Put,
+            Method::Get => Operation::Get,
+            Method::Head => Operation::Head,
+            Method::Delete => Operation::Delete,
+            Method::Post => Operation::Other,
+        }
+    }
+}
+
 /// For messages: the method, and the key if there is one.
 impl fmt::Display for Request<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let operation = match (self.method, self.query.first()) {
-            (Method::Get, Some(("list-type" | "continuation-token", _))) => "LIST",
-            (Method::Post, Some(("uploads", _))) => "start of upload of",
-            (Method::Post, Some(("uploadId", _))) => "end of upload of",
-            (Method::Post, _) => "DELETE of several objects",
-            (method, _) => method.to_str(),
+        let operation = match (self.operation(), self.method) {
+            (Operation::List, _) => "LIST",
+            (Operation::Multipart, Method::Put) => "PUT of a part of",
+            (Operation::Multipart, Method::Delete) => "abortion of the upload of",
+            (Operation::Multipart, _) => "multipart upload of",
+            (Operation::Delete, Method::Post) => "DELETE of several objects",
+            (_, method) => method.to_str(),
         };
         f.write_str(operation)?;
         match &self.key {
