@@ -12,4 +12,10 @@ mod macos;
 use linux as system;
 #[cfg(target_os = "macos")]
 use macos as system;
-pub(crate) use system::{boot_seconds, has_syncfs, start_writeback, syncfs};
+pub(crate) use system::{boot_time, has_syncfs, start_writeback, syncfs};
+
+/// Returns the number of seconds since the boot of the machine, including those in which it was
+/// suspended.
+pub(crate) fn boot_seconds() -> i64 {
+    i64::try_from(boot_time().as_secs()).unwrap_or(i64::MAX)
+}

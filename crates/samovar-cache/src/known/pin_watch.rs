@@ -6,8 +6,9 @@
 //! A waiting request occupies no worker: its response is deferred. While there are waiting requests
 //! or sockets, one thread compares the newest generations in the database with those that the
 //! requests know, and with those that were last sent to the sockets. It does so when a request of
-//! this process has changed a pin, and every [`POLL_TIME`], because other processes change pins,
-//! too: `samovar pin`, and the other process of a zero-downtime upgrade. Otherwise the thread ends.
+//! this process or another node has changed a pin, and every [`POLL_TIME`], because other processes
+//! change pins, too: `samovar pin`, and the other process of a zero-downtime upgrade. Otherwise the
+//! thread ends.
 //!
 //! No change is missed. A request notes the number of changes so far, reads the pins, and then
 //! starts to wait or to follow. If the number has changed meanwhile, the thread reads the database
@@ -106,7 +107,7 @@ impl PinWatch {
         self.state.locked().change_count
     }
 
-    /// Records that this process has changed a pin. Called after the change was committed.
+    /// Records that a pin was changed. Called after the change was committed.
     pub(crate) fn change(&self) {
         let mut state = self.state.locked();
         state.change_count += 1;

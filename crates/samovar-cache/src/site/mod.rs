@@ -141,6 +141,11 @@ impl Site {
         };
         let is_observed = observer.observes();
         let shared = Arc::new(SharedStore::new(store, settings, observer));
+        if let Some(storage) = &config.storage {
+            let watch = Arc::downgrade(&shared.pin_watch);
+            let changed = move || watch.upgrade().iter().for_each(|watch| watch.change());
+            storage.set_on_pins_changed(changed);
+        }
         let caches = {
             let upstreams = config.upstreams.as_ref();
             Caches::build(&shared, config.caches, narinfo_memory_len, None, upstreams)

@@ -132,14 +132,22 @@ impl StoredCache {
         let Some(hash) = TokenHash::of(text) else {
             return Ok(Err(Denied::Unknown));
         };
-        let token = tokens::find(&self.storage.metadata, &hash)?;
+        let seen = &self.storage.seen_tokens;
+        let epoch = seen.epoch();
+        let known = match self.storage.catalog.lease() {
+            Some(lease) if lease.lives() => seen.find(&hash, Token::clone),
+            _ => None,
+        };
+        let token = match known {
+            Some(token) => Some(token),
+            None => tokens::find(&self.storage.metadata, &hash)?,
+        };
         let token = token.ok_or(Denied::Unknown).and_then(|token| {
             token.check(&self.name, now)?;
             Ok(token)
         });
-        let seen = &self.storage.seen_tokens;
         match (&token, self.seen(text, |_| ())) {
-            (Ok(token), None) => seen.remember(hash, token.clone()),
+            (Ok(token), None) => seen.remember(hash, token.clone(), epoch),
             (Err(_), Some(())) => seen.forget(&hash),
             _ => {}
         }

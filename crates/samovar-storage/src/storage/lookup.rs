@@ -11,7 +11,7 @@ impl StoredCache {
     /// does not. Never blocks on a disk.
     #[must_use]
     pub fn may_contain(&self, hash_part: HashPart) -> bool {
-        self.storage.index().may_contain(self.id, hash_part)
+        self.storage.catalog.view().may_contain(self.id, hash_part)
     }
 
     /// Returns when this process has noticed that an uploaded path was deleted, in seconds since
@@ -24,7 +24,12 @@ impl StoredCache {
 
     /// Returns whether an uploaded path with this hash part is in the index in memory.
     pub(super) fn surely_contains(&self, hash_part: HashPart) -> bool {
-        let index = self.storage.index();
+        if self.storage.catalog.is_followed() {
+            // Another node may have deleted it a moment ago. Who asks prepares for the answer of
+            // the database.
+            return false;
+        }
+        let index = self.storage.catalog.index();
         index.paths.contains(&(self.id, hash_part))
     }
 
@@ -40,22 +45,52 @@ impl StoredCache {
             return Ok(None);
         }
         let storage = &*self.storage;
-        let mut path = paths::find(&storage.metadata, self.id, hash_part)?;
+        let mut path = match storage.catalog.row(self.id, hash_part) {
+            Some(path) => Some(path),
+            None => self.find(hash_part)?,
+        };
         if let Some(found) = &path
             && !storage.seems_whole(&found.nar)?
         {
             path = None;
         }
         match &path {
-            Some(path) if path.used_at <= storage.metadata.now() - USE_INTERVAL => {
-                storage.uses().paths.insert(path.id);
-            }
-            Some(_) => {}
+            Some(path) => self.record_use(path),
             None => {
                 storage.forget(self.id, hash_part)?;
             }
         }
         Ok(path)
+    }
+
+    /// Returns the uploaded path with this hash part from the database, and keeps its row in memory
+    /// if several nodes share the database.
+    fn find(&self, hash_part: HashPart) -> Result<Option<StoredPath>, StorageError> {
+        let storage = &*self.storage;
+        let catalog = &storage.catalog;
+        let key = (self.id, hash_part);
+        if !catalog.is_followed() {
+            return paths::find(&storage.metadata, self.id, hash_part);
+        }
+        let epoch = catalog.rows.epoch(&key);
+        match paths::find(&storage.metadata, self.id, hash_part) {
+            Ok(Some(path)) => {
+                catalog.rows.keep(key, epoch, path.clone());
+                Ok(Some(path))
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Records that a path was used, unless a recent use of it is recorded.
+    fn record_use(&self, path: &StoredPath) {
+        let storage = &*self.storage;
+        let now = storage.metadata.now();
+        if path.used_at <= now - USE_INTERVAL {
+            storage.uses().paths.insert(path.id);
+            let key = (self.id, path.path.hash_part());
+            storage.catalog.rows.used(&key, now);
+        }
     }
 
     /// Returns the uploaded paths with these hash parts, in the same order. Each result is the same
@@ -67,47 +102,68 @@ impl StoredCache {
     /// Any [`StorageError`]. A damaged row fails only the result of its own path.
     pub fn lookup_many(&self, hash_parts: &[HashPart]) -> Result<Vec<LookupResult>, StorageError> {
         let storage = &*self.storage;
-        let index = storage.index();
-        let possible: Vec<bool> = hash_parts
-            .iter()
-            .map(|hash_part| index.may_contain(self.id, *hash_part))
-            .collect();
-        drop(index);
-        let asked: Vec<HashPart> = hash_parts
-            .iter()
-            .zip(&possible)
-            .filter_map(|(hash_part, is_possible)| is_possible.then_some(*hash_part))
-            .collect();
-        if asked.is_empty() {
-            return Ok(possible.iter().map(|_| Ok(None)).collect());
+        let view = storage.catalog.view();
+        let mut answers: Vec<LookupResult> = Vec::with_capacity(hash_parts.len());
+        // The places of the answers that the database has to give.
+        let mut asked = Vec::new();
+        for (at, hash_part) in hash_parts.iter().enumerate() {
+            let is_possible = view.may_contain(self.id, *hash_part);
+            let row = is_possible.then(|| storage.catalog.row(self.id, *hash_part));
+            if is_possible && row.as_ref().is_none_or(Option::is_none) {
+                asked.push(at);
+            }
+            answers.push(Ok(row.flatten()));
         }
-        let mut found = paths::find_all(&storage.metadata, self.id, &asked)?;
-        for found in &mut found {
-            if let Ok(Some(path)) = found
-                && !storage.seems_whole(&path.nar)?
-            {
-                *found = Ok(None);
+        drop(view);
+        let parts: Vec<HashPart> = asked.iter().map(|at| hash_parts[*at]).collect();
+        for (at, found) in asked.into_iter().zip(self.find_all(&parts)?) {
+            answers[at] = found;
+        }
+        for (hash_part, answer) in hash_parts.iter().zip(&mut answers) {
+            match answer {
+                Ok(Some(path)) if !storage.seems_whole(&path.nar)? => *answer = Ok(None),
+                _ => {}
+            }
+            match answer {
+                Ok(Some(path)) => self.record_use(path),
+                Ok(None)
+                    if storage
+                        .catalog
+                        .index()
+                        .paths
+                        .contains(&(self.id, *hash_part)) =>
+                {
+                    storage.forget(self.id, *hash_part)?;
+                }
+                _ => {}
             }
         }
-        let before = storage.metadata.now() - USE_INTERVAL;
-        let mut uses = storage.uses();
-        let used = found.iter().flatten().flatten();
-        uses.paths.extend(
-            used.filter(|path| path.used_at <= before)
-                .map(|path| path.id),
-        );
-        drop(uses);
-        for (hash_part, found) in asked.iter().zip(&found) {
-            if matches!(found, Ok(None)) {
-                storage.forget(self.id, *hash_part)?;
+        Ok(answers)
+    }
+
+    /// Like [`find`](Self::find), for many paths.
+    fn find_all(&self, hash_parts: &[HashPart]) -> Result<Vec<LookupResult>, StorageError> {
+        let storage = &*self.storage;
+        let catalog = &storage.catalog;
+        if hash_parts.is_empty() || !catalog.is_followed() {
+            return match hash_parts.is_empty() {
+                true => Ok(Vec::new()),
+                false => paths::find_all(&storage.metadata, self.id, hash_parts),
+            };
+        }
+        let epochs: Vec<_> = hash_parts
+            .iter()
+            .map(|hash_part| catalog.rows.epoch(&(self.id, *hash_part)))
+            .collect();
+        let found = paths::find_all(&storage.metadata, self.id, hash_parts)?;
+        for ((hash_part, epoch), found) in hash_parts.iter().zip(epochs).zip(&found) {
+            if let Ok(Some(path)) = found {
+                catalog
+                    .rows
+                    .keep((self.id, *hash_part), epoch, path.clone());
             }
         }
-        let mut found = found.into_iter();
-        let answers = possible.into_iter().map(|is_possible| match is_possible {
-            true => found.next().unwrap_or(Ok(None)),
-            false => Ok(None),
-        });
-        Ok(answers.collect())
+        Ok(found)
     }
 
     /// Returns the uploaded path with this hash part, without recording a use or reviving it.

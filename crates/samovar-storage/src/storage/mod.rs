@@ -6,6 +6,7 @@ pub mod browse;
 mod cache;
 mod collected;
 pub(crate) mod counters;
+mod followed;
 mod hidden;
 pub mod kept;
 pub mod logs;
@@ -15,6 +16,7 @@ mod lost;
 pub mod mirrored;
 pub mod nar;
 pub mod narinfo;
+mod on_pins;
 pub mod pinning;
 pub(crate) mod presence;
 pub mod realisations;
@@ -22,7 +24,6 @@ mod statistics;
 mod tokens;
 pub mod upkeep;
 
-use std::collections::HashSet;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -34,6 +35,7 @@ use std::time::{Duration, Instant};
 
 use samovar_nix::{HashPart, StoreDir};
 
+use crate::catalog::Catalog;
 use crate::error::StorageError;
 use crate::gc::plausible::Jumps;
 use crate::gc::{Retentions, Rules};
@@ -66,6 +68,7 @@ use self::counters::Counters;
 use self::loose::{LooseBytes, NarOfToken};
 use self::lost::{OnLost, Place, place_of_nars};
 use self::mirrored::Mirror;
+use self::on_pins::OnPins;
 use self::tokens::SeenTokens;
 
 /// Interval at which a new process checks whether the old one has ended.
@@ -85,7 +88,8 @@ pub struct Storage {
     pub(crate) nar_queue: CommitQueue<NarOfToken, Result<(), StorageError>>,
     pub(crate) joins: Joins,
     pub(crate) counters: Counters,
-    index: RwLock<Index>,
+    /// What is in memory of the paths.
+    pub(crate) catalog: Catalog,
     /// Held while paths are added to or removed from both the database and the index, so that the
     /// two agree.
     changing: Mutex<()>,
@@ -100,6 +104,7 @@ pub struct Storage {
     pub(crate) store_id: String,
     pub(crate) place_of_nars: Place,
     pub(crate) on_lost: OnLost,
+    pub(crate) on_pins: OnPins,
     /// How far the clock has jumped since the storage was opened.
     pub(crate) jumps: Mutex<Jumps>,
     /// What the last backup of this process contains, see [`backup::state`], and the time before
@@ -115,19 +120,6 @@ pub struct Storage {
     pub(crate) is_over_quota: AtomicBool,
     /// Whether the last probe succeeded.
     pub(crate) is_usable: AtomicBool,
-}
-
-/// The hash parts of all paths, in memory.
-#[derive(Debug, Default)]
-pub(crate) struct Index {
-    pub(crate) paths: HashSet<(CacheId, HashPart)>,
-    /// The exclusive lock of the directory. While this process holds it, no other process
-    /// publishes, so `paths` is complete. `None` while the old process of a zero-downtime upgrade
-    /// runs; then look-ups query the database.
-    lock: Option<File>,
-    /// Whether another process may publish although `lock` is set: a new process during a
-    /// zero-downtime upgrade. Then look-ups query the database.
-    is_shared: bool,
 }
 
 impl Storage {
@@ -189,7 +181,7 @@ impl Storage {
             nar_queue: CommitQueue::default(),
             joins: Joins::default(),
             counters: Counters::default(),
-            index: RwLock::default(),
+            catalog: Catalog::default(),
             changing: Mutex::default(),
             seen_tokens: SeenTokens::default(),
             loose_bytes: Arc::default(),
@@ -200,6 +192,7 @@ impl Storage {
             store_id,
             place_of_nars: place_of_nars(root),
             on_lost: OnLost::default(),
+            on_pins: OnPins::default(),
             jumps: Mutex::new(Jumps::new(clock() - boot_seconds())),
             last_backup: Mutex::default(),
             mirror: RwLock::default(),
@@ -244,7 +237,7 @@ impl Storage {
     /// Returns whether no other process uses the storage.
     #[must_use]
     pub fn is_alone(&self) -> bool {
-        self.index().lock.is_some()
+        self.catalog.index().lock.is_some()
     }
 
     /// Returns the process that has written its ID into the lock file: one that used the storage
@@ -293,7 +286,7 @@ impl Storage {
     /// While this is set, all processes hold a shared lock. Each of them takes the exclusive lock
     /// only after all others have ended.
     pub fn set_shared(&self, is_shared: bool) {
-        let mut index = self.index_mut();
+        let mut index = self.catalog.index_mut();
         index.is_shared = is_shared;
         let Some(lock) = &index.lock else {
             return;
@@ -343,7 +336,7 @@ impl Storage {
         written.ok();
         // If a path is published after this read, its own commit adds it to the index.
         let paths = paths::hash_parts(&self.metadata)?;
-        let mut index = self.index_mut();
+        let mut index = self.catalog.index_mut();
         index.paths.extend(paths);
         if index.is_shared {
             // An upgrade has started while the index was loaded.
@@ -351,14 +344,6 @@ impl Storage {
         }
         index.lock = Some(lock);
         Ok(())
-    }
-
-    pub(crate) fn index(&self) -> RwLockReadGuard<'_, Index> {
-        self.index.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
-        self.index.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns which cache is mirrored. That does not change while the guard is held.
@@ -405,16 +390,19 @@ impl Storage {
     ///
     /// Any [`StorageError`].
     pub fn refresh(&self) -> Result<(), StorageError> {
+        if self.catalog.is_followed() {
+            return Ok(());
+        }
         let _changing = self.changing();
         let paths = paths::hash_parts(&self.metadata)?;
-        self.index_mut().paths.extend(paths);
+        self.catalog.index_mut().paths.extend(paths);
         Ok(())
     }
 
     /// Removes a path from the index in memory if the database no longer has it, because the
     /// collector of another process has deleted it. Returns whether the path was removed.
     pub(crate) fn forget(&self, cache: CacheId, hash_part: HashPart) -> Result<bool, StorageError> {
-        if !self.index().paths.contains(&(cache, hash_part)) {
+        if !self.catalog.index().paths.contains(&(cache, hash_part)) {
             return Ok(false);
         }
         let _changing = self.changing();
@@ -422,18 +410,14 @@ impl Storage {
             return Ok(false);
         }
         self.collected.add((cache, hash_part), self.metadata.now());
-        Ok(self.index_mut().paths.remove(&(cache, hash_part)))
+        if self.catalog.is_followed() {
+            return Ok(false);
+        }
+        Ok(self.catalog.index_mut().paths.remove(&(cache, hash_part)))
     }
 
     pub(crate) fn changing(&self) -> MutexGuard<'_, ()> {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Index {
-    /// Returns whether a path may exist. If `false`, it certainly does not.
-    pub(crate) fn may_contain(&self, cache: CacheId, hash_part: HashPart) -> bool {
-        self.lock.is_none() || self.is_shared || self.paths.contains(&(cache, hash_part))
     }
 }
 

@@ -196,17 +196,17 @@ fn commit(
     let outcomes = paths::publish(&storage.metadata, batch, patience)?;
     let path_count = batch.iter().map(|group| group.len()).sum();
     storage.counters.committed(path_count, started.elapsed());
-    let mut index = storage.index_mut();
-    for (group, outcomes) in batch.iter().zip(&outcomes) {
-        if !outcomes.iter().all(Published::is_success) {
-            continue;
-        }
-        // Also those that were known: an earlier attempt may have published them and failed.
-        for new in *group {
-            index.paths.insert((new.cache, new.path.hash_part()));
+    if !storage.catalog.is_followed() {
+        let mut index = storage.catalog.index_mut();
+        let published = batch.iter().zip(&outcomes);
+        let published =
+            published.filter(|(_, outcomes)| outcomes.iter().all(Published::is_success));
+        for (group, _) in published {
+            // Also those that were known: an earlier attempt may have published them and failed.
+            let paths = group.iter().map(|new| (new.cache, new.path.hash_part()));
+            index.paths.extend(paths);
         }
     }
-    drop(index);
     storage.check_committed()?;
     Ok(outcomes)
 }

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU64;
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use rustix::fs::Advice;
 use rustix::io::Errno;
@@ -18,10 +19,9 @@ const SYNCFS_TYPES: [i64; 6] = [
     0x0102_1994,
 ];
 
-/// Returns the number of seconds since the boot of the machine, including those in which it was
-/// suspended.
-pub(crate) fn boot_seconds() -> i64 {
-    clock_gettime(ClockId::Boottime).tv_sec
+/// Returns the time since the boot of the machine, including that in which it was suspended.
+pub(crate) fn boot_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
 }
 
 /// Starts to write a part of a file to the disk. A failure does no harm.

@@ -1,15 +1,15 @@
 //! System calls of macOS.
 
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Returns the number of seconds since the boot of the machine, including those in which it was
-/// suspended.
-pub(crate) fn boot_seconds() -> i64 {
+/// Returns the time since the boot of the machine, including that in which it was suspended.
+pub(crate) fn boot_time() -> Duration {
     // Unlike on Linux, this clock does not stop while the machine is suspended.
-    clock_gettime(ClockId::Monotonic).tv_sec
+    Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default()
 }
 
 /// Does nothing: the kernel has no such call.

@@ -1,0 +1,74 @@
+//! [`Lease`]: until when this node may answer from memory.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use samovar_lease::Moment;
+
+use crate::sys::boot_time;
+
+/// The end of the lease of this node, as other threads see it.
+#[derive(Debug, Default)]
+pub(crate) struct Lease {
+    /// In nanoseconds since the boot of the machine, with the time in which it was suspended. 0:
+    /// there was none yet.
+    end: AtomicU64,
+}
+
+impl Lease {
+    /// Sets the end. `None`: the lease ends now.
+    pub(crate) fn set(&self, end: Option<Moment>) {
+        let now = Self::now();
+        let end = end.unwrap_or_else(|| self.end().min(now));
+        let nanos = u64::try_from(end.0.as_nanos()).unwrap_or(u64::MAX);
+        // What was applied to the catalog before is seen by who sees the new end.
+        self.end.store(nanos, Ordering::Release);
+    }
+
+    /// Returns whether the lease lives.
+    pub(crate) fn lives(&self) -> bool {
+        Self::now() < self.end()
+    }
+
+    /// Returns the time for which the lease will live.
+    pub(crate) fn left(&self) -> Duration {
+        self.end().since(Self::now())
+    }
+
+    /// Returns the time since the end of the lease. `None`: there was none yet.
+    pub(crate) fn ended_since(&self) -> Option<Duration> {
+        let end = self.end();
+        (end != Moment::default()).then(|| Self::now().since(end))
+    }
+
+    /// Returns the present moment, on the clock of leases.
+    pub(crate) fn now() -> Moment {
+        Moment(boot_time())
+    }
+
+    fn end(&self) -> Moment {
+        Moment(Duration::from_nanos(self.end.load(Ordering::Acquire)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_lives_until_its_end() {
+        let lease = Lease::default();
+        assert!(!lease.lives());
+        assert_eq!(lease.ended_since(), None);
+        lease.set(Some(Lease::now().after(Duration::from_secs(60))));
+        assert!(lease.lives());
+        assert!(lease.left() > Duration::from_secs(50));
+        lease.set(None);
+        assert!(!lease.lives());
+        assert!(lease.ended_since().is_some());
+        // The end stays where it is.
+        let ended = lease.end();
+        lease.set(None);
+        assert_eq!(lease.end(), ended);
+    }
+}
