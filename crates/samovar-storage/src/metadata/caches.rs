@@ -389,14 +389,19 @@ fn purge_paths(
 /// Returns whether uploads into a cache may be published. If the deletion of the cache is complete,
 /// creates the cache again.
 pub(super) fn restore(transaction: &Transaction<'_>, cache: CacheId) -> Result<bool, StorageError> {
-    let query = "select deletion from cache where id = ?1";
-    let deletion: i64 = transaction.row(query, params![cache], |row| row.get(0))?;
+    let deletion = deletion(transaction, cache)?;
     if deletion == 2 {
         let update = "update cache set deletion = 0 where id = ?1";
         transaction.execute(update, params![cache])?;
         transaction.note(Change::CacheChanged(cache));
     }
     Ok(deletion != 1)
+}
+
+/// Returns the state of the deletion of a cache. 0: none; 1: in progress; 2: complete.
+pub(super) fn deletion(connection: &Connection<'_>, cache: CacheId) -> Result<i64, StorageError> {
+    let query = "select deletion from cache where id = ?1";
+    connection.row(query, params![cache], |row| row.get(0))
 }
 
 pub(super) fn mirrored_in(connection: &Connection<'_>) -> Result<Option<CacheRow>, StorageError> {

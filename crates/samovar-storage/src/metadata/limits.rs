@@ -39,7 +39,10 @@ pub(crate) fn file_bytes(database: &Database, cache: CacheId) -> Result<u64, Sto
 }
 
 /// Returns the total length of a cache's NAR files, and the total length of all else in the cache.
-fn bytes(connection: &Connection<'_>, cache: CacheId) -> Result<(u64, u64), StorageError> {
+pub(super) fn bytes(
+    connection: &Connection<'_>,
+    cache: CacheId,
+) -> Result<(u64, u64), StorageError> {
     let query = "select file_bytes, extra_bytes from cache where id = ?1";
     connection.row(query, params![cache], |row| {
         Ok((unsigned(row.get(0)?)?, unsigned(row.get(1)?)?))
@@ -55,10 +58,21 @@ pub(super) fn over_limit(
     file_size: u64,
     extra_len: u64,
 ) -> Result<Option<u64>, StorageError> {
-    let (files, extras) = bytes(connection, cache)?;
+    let stored = bytes(connection, cache)?;
+    Ok(over(stored, limit, file_size, extra_len))
+}
+
+/// Like [`over_limit`], for a cache that stores files of NARs and other data of the lengths
+/// `stored`.
+pub(super) fn over(
+    (files, extras): (u64, u64),
+    limit: SizeLimit,
+    file_size: u64,
+    extra_len: u64,
+) -> Option<u64> {
     let (used, added, max) = match limit.quota {
         Some(quota) => (files + extras, file_size.saturating_add(extra_len), quota),
         None => (extras, extra_len, limit.extra_max),
     };
-    Ok((added > 0 && used.saturating_add(added) > max).then_some(used))
+    (added > 0 && used.saturating_add(added) > max).then_some(used)
 }

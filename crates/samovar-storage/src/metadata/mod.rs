@@ -26,6 +26,7 @@ mod path;
 pub mod paths;
 mod pin;
 pub mod pins;
+pub(crate) mod publish;
 pub mod pushes;
 mod rows;
 pub mod tokens;

@@ -1,19 +1,13 @@
-//! Uploaded paths and their references: finds and publishes them.
+//! Uploaded paths and their references: finds them.
 
 use std::ops::ControlFlow;
-use std::time::Duration;
 
-use samovar_nix::{ContentAddress, Glob, HashPart, Signature, StorePath};
+use samovar_nix::{ContentAddress, HashPart, Signature, StorePath};
 
-use super::limits::over_limit;
-use super::rows::{base_name, damaged, is_shown, nar_columns, nar_of, path_of, signed, unsigned};
-use super::tokens::{self, Permit};
-use super::{
-    CacheId, Database, LookupResult, NewPath, OWN_LEN, Published, SIGNATURE_COUNT_MAX, StoredPath,
-    caches, uses,
-};
+use super::rows::{base_name, damaged, is_shown, nar_columns, nar_of, path_of};
+use super::{CacheId, Database, LookupResult, SIGNATURE_COUNT_MAX, StoredPath, uses};
 use crate::error::StorageError;
-use crate::sql::{Change, Connection, Row, Transaction, Value, params};
+use crate::sql::{Connection, Row, Transaction, Value, params};
 
 /// Returns the path with this hash part in a cache, or `None` if the cache does not have it or
 /// its NAR is lost. Revives the path if it is condemned: the collector does not delete a
@@ -145,221 +139,12 @@ pub(crate) fn outer_references(
     })
 }
 
-/// Publishes groups of paths in one transaction, in the given order: a path may refer to an
-/// earlier one. If the outcome of one path [is not a success](Published::is_success), none of
-/// its group is published.
-///
-/// Waits at most `patience` for other writers.
-///
-/// # Errors
-///
-/// Any [`StorageError`]. Nothing is published then.
-pub(crate) fn publish(
-    database: &Database,
-    batch: &[&[NewPath]],
-    patience: Duration,
-) -> Result<Vec<Vec<Published>>, StorageError> {
-    database.write_within(patience, |transaction| {
-        let now = database.now();
-        let outcomes = batch
-            .iter()
-            .map(|group| publish_group(transaction, group, now));
-        outcomes.collect()
-    })
-}
-
 fn hash_parts_of(
     connection: &Connection<'_>,
     query: &str,
     params: &[Value<'_>],
 ) -> Result<Vec<HashPart>, StorageError> {
     connection.rows(query, params, |row| Ok(HashPart::from_bytes(row.get(0)?)))
-}
-
-/// Publishes all paths of a group, or none.
-fn publish_group(
-    transaction: &Transaction<'_>,
-    group: &[NewPath],
-    now: i64,
-) -> Result<Vec<Published>, StorageError> {
-    transaction.attempt(|| {
-        let outcomes = group.iter().map(|new| publish_one(transaction, new, now));
-        let outcomes = outcomes.collect::<Result<Vec<_>, _>>()?;
-        let succeeds = outcomes.iter().all(Published::is_success);
-        Ok((outcomes, succeeds))
-    })
-}
-
-/// Publishes a path. If the outcome is not a success, the caller must roll back.
-fn publish_one(
-    transaction: &Transaction<'_>,
-    new: &NewPath,
-    now: i64,
-) -> Result<Published, StorageError> {
-    // Check the token in the transaction that inserts the path: after a revocation has returned, no
-    // upload with the token is published.
-    let has_name = |names: &Glob| names.matches(new.path.name());
-    let permit = match new.token {
-        Some(token) => tokens::permit(transaction, token, now, has_name)?,
-        None => Permit::Granted,
-    };
-    match permit {
-        Permit::Granted => {}
-        Permit::Invalid => return Ok(Published::TokenInvalid),
-        Permit::OtherName(names) => return Ok(Published::OtherName(names)),
-    }
-    if !caches::restore(transaction, new.cache)? {
-        return Ok(Published::CacheDeleted);
-    }
-    let nar = "select state, file_size from nar where id = ?1";
-    let nar: Option<(i64, i64)> = transaction.optional(nar, params![new.nar_id], |row| {
-        Ok((row.get(0)?, row.get(1)?))
-    })?;
-    let Some((1 | 2, file_size)) = nar else {
-        return Ok(Published::MissingNar);
-    };
-    let file_size = unsigned(file_size)?;
-    let known = transaction.optional(
-        "select path.id, path.name, sigs, state, nar_id <> ?3, \
-         nar_hash <> (select nar_hash from nar where id = ?3) \
-         from path join nar on nar.id = nar_id where cache_id = ?1 and hash_part = ?2",
-        params![new.cache, new.path.hash_part().as_bytes(), new.nar_id],
-        |row| {
-            Ok(Known {
-                id: row.get(0)?,
-                name: row.get(1)?,
-                sigs: row.get(2)?,
-                is_lost: row.get::<i64>(3)? == 3,
-                is_other_file: row.get(4)?,
-                is_other_nar: row.get(5)?,
-            })
-        },
-    )?;
-    if let Some(known) = &known
-        && known.name != new.path.name()
-    {
-        let path = path_of(new.path.hash_part(), &known.name)?;
-        return Ok(Published::OtherPath(path));
-    }
-    uses::revive_nar(transaction, new.nar_id, now)?;
-    match known {
-        Some(known) => publish_again(transaction, new, &known, now),
-        None => insert_path(transaction, new, file_size, now),
-    }
-}
-
-/// A published path with the hash part of one that a client publishes.
-struct Known {
-    id: i64,
-    name: String,
-    sigs: String,
-    /// Whether its NAR is lost.
-    is_lost: bool,
-    /// Whether its NAR is another row than the client's NAR.
-    is_other_file: bool,
-    /// Whether its NAR has another hash than the client's NAR.
-    is_other_nar: bool,
-}
-
-/// Publishes a path that already exists.
-fn publish_again(
-    transaction: &Transaction<'_>,
-    new: &NewPath,
-    known: &Known,
-    now: i64,
-) -> Result<Published, StorageError> {
-    let Known { id, sigs, .. } = known;
-    let change = Change::PathChanged(new.cache, new.path.hash_part());
-    uses::record_path(transaction, *id, now)?;
-    if known.is_other_nar && !known.is_lost {
-        return Ok(Published::Conflict);
-    }
-    if known.is_other_file && known.is_lost {
-        // The path's first NAR is lost, so the new one replaces it.
-        let update = "update path set nar_id = ?2 where id = ?1";
-        transaction.execute(update, params![*id, new.nar_id])?;
-        transaction.note(change);
-    }
-    let added = joined(sigs, &new.signatures);
-    let added_len = added.len().saturating_sub(sigs.len()) as u64;
-    if let Some(used) = over_limit(transaction, new.cache, new.limit, 0, added_len)? {
-        return Ok(Published::OverLimit { used });
-    }
-    if added != *sigs {
-        transaction.execute(
-            "update path set sigs = ?2, own_bytes = own_bytes + length(?2) - length(sigs) \
-             where id = ?1",
-            params![*id, &added],
-        )?;
-        transaction.note(change);
-    }
-    Ok(Published::Known)
-}
-
-/// Inserts a path that does not exist yet, and its references.
-fn insert_path(
-    transaction: &Transaction<'_>,
-    new: &NewPath,
-    file_size: u64,
-    now: i64,
-) -> Result<Published, StorageError> {
-    let is_counted: bool = transaction.row(
-        "select exists (select 1 from path where nar_id = ?1 and cache_id = ?2)",
-        params![new.nar_id, new.cache],
-        |row| row.get(0),
-    )?;
-    let file_size = if is_counted { 0 } else { file_size };
-    let sigs = joined("", &new.signatures);
-    let own_len = own_len(new, &sigs);
-    if let Some(used) = over_limit(transaction, new.cache, new.limit, file_size, own_len)? {
-        return Ok(Published::OverLimit { used });
-    }
-    let (mut references, mut outer, mut missing) = (Vec::new(), Vec::new(), Vec::new());
-    for reference in &new.references {
-        match path_row(transaction, new.cache, &reference.path)? {
-            Some(id) => {
-                uses::record_path(transaction, id, now)?;
-                references.push(id);
-            }
-            None if reference.is_elsewhere => outer.push(reference.path.base_name()),
-            None => missing.push(reference.path.clone()),
-        }
-    }
-    let address = new.content_address.map(|address| address.to_string());
-    let id: i64 = transaction.row(
-        "insert into path (cache_id, hash_part, name, nar_id, self_reference, deriver, ca, \
-         sigs, registered_at, used_at, token_id, own_bytes) \
-         values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?9, ?10, ?11) returning id",
-        params![
-            new.cache,
-            new.path.hash_part().as_bytes(),
-            new.path.name(),
-            new.nar_id,
-            new.has_self_reference,
-            new.deriver.as_ref().map(StorePath::base_name),
-            address.as_ref(),
-            &sigs,
-            now,
-            new.token,
-            signed(own_len)?
-        ],
-        |row| row.get(0),
-    )?;
-    for reference in references {
-        let insert = "insert into reference (referrer, reference) values (?1, ?2)";
-        transaction.execute(insert, params![id, reference])?;
-    }
-    for base_name in outer {
-        let insert = "insert into outer_reference (referrer, base_name) values (?1, ?2)";
-        transaction.execute(insert, params![id, base_name])?;
-    }
-    transaction.note(Change::PathAdded(new.cache, new.path.hash_part()));
-    Ok(match missing.is_empty() {
-        true => Published::New,
-        // The row stays until the rollback, so that later paths of the group do not report it as
-        // missing.
-        false => Published::MissingReferences(missing),
-    })
 }
 
 /// Returns the row number of the path with this hash part and name, or `None` if it does not exist.
@@ -489,11 +274,4 @@ fn path_without_references(row: &Row<'_>, hash_part: HashPart) -> Result<StoredP
             .transpose()?,
         registered_at: row.get(13)?,
     })
-}
-
-/// Returns the length of a new path without its NAR, in bytes.
-fn own_len(new: &NewPath, sigs: &str) -> u64 {
-    let references = new.references.iter();
-    let references: usize = references.map(|new| new.path.base_name().len()).sum();
-    OWN_LEN + (references + sigs.len()) as u64
 }

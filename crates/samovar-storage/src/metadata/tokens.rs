@@ -174,18 +174,26 @@ pub(super) fn permit(
     now: i64,
     matches: impl FnOnce(&Glob) -> bool,
 ) -> Result<Permit, StorageError> {
-    let query = "select revoked_at is null and (expires_at is null or expires_at > ?2), names \
-                 from token where id = ?1";
-    let found: Option<(bool, Option<String>)> =
-        connection.optional(query, params![token, now], |row| {
-            Ok((row.get(0)?, row.get(1)?))
-        })?;
-    let Some((true, names)) = found else {
+    let Some(names) = permitted_names(connection, token, now)? else {
         return Ok(Permit::Invalid);
     };
-    Ok(match names.map(|names| Glob::new(&names)) {
+    Ok(match names {
         Some(names) if !matches(&names) => Permit::OtherName(names),
         _ => Permit::Granted,
+    })
+}
+
+/// Returns the pattern of the names that a token permits; within it `None`: all names. Returns
+/// `None` if the token is not valid now.
+pub(super) fn permitted_names(
+    connection: &Connection<'_>,
+    token: i64,
+    now: i64,
+) -> Result<Option<Option<Glob>>, StorageError> {
+    let query = "select names from token where id = ?1 \
+                 and revoked_at is null and (expires_at is null or expires_at > ?2)";
+    connection.optional(query, params![token, now], |row| {
+        Ok(row.get::<Option<&str>>(0)?.map(Glob::new))
     })
 }
 

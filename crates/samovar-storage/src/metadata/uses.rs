@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::{CacheId, Database};
 use crate::error::StorageError;
-use crate::sql::{Connection, params};
+use crate::sql::{Connection, Value, params};
 
 /// Time that must have passed since the last recorded use of a path until another use is recorded,
 /// in seconds.
@@ -24,14 +24,29 @@ pub(crate) fn record(database: &Database, uses: &Uses) -> Result<(), StorageErro
     // If a power cut undoes this, it also undoes later deletions.
     database.write_lazily(|transaction| {
         let now = database.now();
-        for id in &uses.paths {
-            record_path(transaction, *id, now)?;
-        }
+        record_paths(transaction, uses.paths.iter().copied(), now)?;
         for (cache, nar) in &uses.nars {
             record_nar(transaction, *cache, *nar, now)?;
         }
         Ok(())
     })
+}
+
+/// Records that paths were used, and revives those that are condemned.
+pub(super) fn record_paths(
+    connection: &Connection<'_>,
+    paths: impl Iterator<Item = i64>,
+    now: i64,
+) -> Result<(), StorageError> {
+    let mut ids: Vec<i64> = paths.collect();
+    // In this order all programs lock rows.
+    ids.sort_unstable();
+    ids.dedup();
+    let ids: Vec<Value<'_>> = ids.into_iter().map(Value::from).collect();
+    let update = "update path set used_at = case when used_at < ?1 then ?1 else used_at end, \
+         condemned_at = null where (used_at <= ?2 or condemned_at is not null) and id";
+    connection.execute_of(update, params![now, now - USE_INTERVAL], &ids)?;
+    Ok(())
 }
 
 /// Records that a path was used, and revives it if it is condemned.
@@ -40,12 +55,7 @@ pub(super) fn record_path(
     path: i64,
     now: i64,
 ) -> Result<(), StorageError> {
-    connection.execute(
-        "update path set used_at = case when used_at < ?2 then ?2 else used_at end, \
-         condemned_at = null where id = ?1 and (used_at <= ?3 or condemned_at is not null)",
-        params![path, now, now - USE_INTERVAL],
-    )?;
-    Ok(())
+    record_paths(connection, std::iter::once(path), now)
 }
 
 /// Records a use of all paths of a cache that have this NAR, and revives those that are condemned.

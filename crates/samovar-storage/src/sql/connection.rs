@@ -104,6 +104,69 @@ impl Connection<'_> {
         found.ok_or_else(|| StorageError::Database(format!("no row is the result of: {sql}")))
     }
 
+    /// Runs a query for each of these keys, and calls a function with each row. The query ends with
+    /// the name of the column with the key, and has the parameters `params`. The order of the rows
+    /// is undefined.
+    pub(crate) fn each_of(
+        &self,
+        query: &str,
+        params: &[Value<'_>],
+        keys: &[Value<'_>],
+        mut visit: impl FnMut(&Row<'_>) -> Result<(), StorageError>,
+    ) -> Result<(), StorageError> {
+        self.of(query, params, keys, |sql, params| {
+            self.all(sql, params, &mut |row| {
+                visit(row)?;
+                Ok(ControlFlow::Continue(()))
+            })
+        })
+    }
+
+    /// Runs a statement for each of these keys. It is as in [`each_of`](Self::each_of). Returns the
+    /// number of rows that were changed.
+    pub(crate) fn execute_of(
+        &self,
+        statement: &str,
+        params: &[Value<'_>],
+        keys: &[Value<'_>],
+    ) -> Result<usize, StorageError> {
+        let mut count = 0;
+        self.of(statement, params, keys, |sql, params| {
+            count += self.execute(sql, params)?;
+            Ok(())
+        })?;
+        Ok(count)
+    }
+
+    /// Runs a statement for each of these keys: once for all of them, if the engine is on another
+    /// machine, and a round trip costs more than the work.
+    fn of(
+        &self,
+        statement: &str,
+        params: &[Value<'_>],
+        keys: &[Value<'_>],
+        mut run: impl FnMut(&str, &[Value<'_>]) -> Result<(), StorageError>,
+    ) -> Result<(), StorageError> {
+        let number = params.len() + 1;
+        let mut params = params.to_vec();
+        match self.dialect() {
+            Dialect::Sqlite => {
+                let sql = format!("{statement} = ?{number}");
+                params.push(Value::Null);
+                for key in keys {
+                    params[number - 1] = *key;
+                    run(&sql, &params)?;
+                }
+                Ok(())
+            }
+            Dialect::Postgres if keys.is_empty() => Ok(()),
+            Dialect::Postgres => {
+                params.push(Value::List(keys));
+                run(&format!("{statement} = any(?{number})"), &params)
+            }
+        }
+    }
+
     /// Calls a function whose statements all see one snapshot, in which nothing is written.
     pub(crate) fn snapshot<T>(
         &self,
@@ -204,23 +267,6 @@ impl<'c> Transaction<'c> {
         if self.dialect() != Dialect::Sqlite {
             self.changes.borrow_mut().push(change);
         }
-    }
-
-    /// Runs statements, and undoes them with the changes that they have noted if they return
-    /// `false`.
-    pub(crate) fn attempt<T>(
-        &self,
-        statements: impl FnOnce() -> Result<(T, bool), StorageError>,
-    ) -> Result<T, StorageError> {
-        let noted_count = self.changes.borrow().len();
-        self.execute("savepoint attempt", &[])?;
-        let (outcome, succeeds) = statements()?;
-        if !succeeds {
-            self.execute("rollback to attempt", &[])?;
-            self.changes.borrow_mut().truncate(noted_count);
-        }
-        self.execute("release attempt", &[])?;
-        Ok(outcome)
     }
 }
 

@@ -36,7 +36,7 @@ mod value;
 
 pub use change::CacheId;
 pub(crate) use change::Change;
-pub(crate) use connection::{Connection, Transaction};
+pub(crate) use connection::{Connection, Dialect, Transaction};
 pub use database::Database;
 pub use engine::Clock;
 pub use postgres::{PostgresSettings, PostgresSettingsError};

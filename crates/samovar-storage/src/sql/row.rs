@@ -25,6 +25,7 @@ impl Row<'_> {
                 Value::Integer(_) => "an integer",
                 Value::Text(_) => "a text",
                 Value::Bytes(_) => "a blob",
+                Value::List(_) => "a list",
             };
             StorageError::Damaged(format!(
                 "column {index} of a row has the wrong type: {kind}"

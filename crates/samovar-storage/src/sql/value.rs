@@ -10,6 +10,8 @@ pub(crate) enum Value<'v> {
     Integer(i64),
     Text(&'v str),
     Bytes(&'v [u8]),
+    /// Values of one type, as a parameter for PostgreSQL.
+    List(&'v [Self]),
 }
 
 /// Makes the parameters of a statement: `params![id, name]` is the slice of these [`Value`]s.

@@ -7,7 +7,7 @@ use samovar_nix::narinfo::NarInfo;
 use samovar_nix::{HashPart, StorePath};
 
 use crate::error::StorageError;
-use crate::metadata::{NewPath, NewReference, Published, paths};
+use crate::metadata::{NewPath, NewReference, Published, publish};
 use crate::mirror::Render;
 use crate::receive::PutError;
 use crate::receive::{Refusal, publish as rules};
@@ -193,7 +193,7 @@ fn commit(
 ) -> Result<Vec<Vec<Published>>, StorageError> {
     let _changing = storage.changing();
     let started = Instant::now();
-    let outcomes = paths::publish(&storage.metadata, batch, patience)?;
+    let outcomes = publish::publish(&storage.metadata, batch, patience)?;
     let path_count = batch.iter().map(|group| group.len()).sum();
     storage.counters.committed(path_count, started.elapsed());
     if !storage.catalog.is_followed() {

@@ -18,6 +18,7 @@ impl ToSql for Value<'_> {
             Value::Integer(number) => integer(number, kind, out)?,
             Value::Text(text) => out.extend_from_slice(text.as_bytes()),
             Value::Bytes(bytes) => out.extend_from_slice(bytes),
+            Value::List(values) => return values.to_sql(kind, out),
         }
         Ok(IsNull::No)
     }

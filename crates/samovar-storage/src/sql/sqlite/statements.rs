@@ -58,6 +58,7 @@ impl ToSql for Value<'_> {
             Self::Integer(number) => ValueRef::Integer(number),
             Self::Text(text) => ValueRef::Text(text.as_bytes()),
             Self::Bytes(bytes) => ValueRef::Blob(bytes),
+            Self::List(_) => return Err(rusqlite::Error::ToSqlConversionFailure("a list".into())),
         }))
     }
 }
