@@ -21,7 +21,9 @@ pub(crate) fn test(server: &str) -> Result<()> {
     }
     let mut tests = Command::new("cargo");
     tests.args(["test", "--package", "samovar-bucket"]);
-    tests.args(["--test", "objects", "--test", "faults", "--test", "rights"]);
+    tests.args([
+        "--test", "objects", "--test", "faults", "--test", "rights", "--test", "tls",
+    ]);
     run(tests.env("SAMOVAR_TEST_S3", server))
 }
 

@@ -389,14 +389,18 @@ fn an_engine_that_is_away_is_an_error_that_may_pass() {
     settings.credentials = CredentialSource::Anonymous;
     settings.timing.patience = Duration::from_secs(1);
     let begun = Instant::now();
-    let error = Bucket::open(&settings).unwrap().head("k").unwrap_err();
+    let bucket = Bucket::open(&settings).unwrap();
+    let error = bucket.head("k").unwrap_err();
     assert!(matches!(error.fault(), Fault::Unreachable(_)), "{error}");
+    let statistics = bucket.statistics();
+    assert_eq!(statistics.down, Some(error.to_string()));
+    assert!(statistics.retry_count > 0);
     assert!(error.is_transient());
     assert!(begun.elapsed() < Duration::from_secs(20));
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 50, ..ProptestConfig::default() })]
 
     /// No answer makes the client panic.
     #[test]

@@ -126,11 +126,14 @@ fn requests_are_counted() {
     bucket.delete(&["a", "b"]).unwrap();
     keys(&bucket, "");
     let statistics = bucket.statistics();
-    let counts = statistics.operations.map(|it| (it.succeeded, it.failed));
+    let counts = statistics
+        .operations
+        .map(|it| (it.answered_count, it.failed_count));
     // In the order of `Operation::ALL`.
     let expected = [(2, 0), (2, 0), (0, 0), (1, 0), (1, 0), (0, 0), (0, 0)];
     assert_eq!(counts, expected);
     assert!(statistics.sent_len >= 1500);
+    assert_eq!((statistics.retry_count, statistics.down), (0, None));
     assert_eq!(statistics.received_len, 1000);
     assert_eq!((statistics.in_flight, statistics.in_flight_max), (0, 64));
 }

@@ -17,7 +17,6 @@ use jiff::Timestamp;
 use rusty_s3::UrlStyle;
 use rusty_s3::signing::sign;
 use ureq::Agent;
-use ureq::http::StatusCode;
 use url::Url;
 
 use crate::clock::unix_now_s;
@@ -136,6 +135,14 @@ impl Wire {
         request: &Request<'_>,
         attempts: u32,
     ) -> Result<Answer, BucketError> {
+        let begun = Instant::now();
+        let came = self.attempts(request, attempts);
+        self.counters
+            .count(request.operation(), &came, begun.elapsed());
+        came
+    }
+
+    fn attempts(&self, request: &Request<'_>, attempts: u32) -> Result<Answer, BucketError> {
         let failed = |fault| self.error(request.to_string(), fault);
         let until = Instant::now() + self.timing.patience;
         let mut corrected = false;
@@ -169,6 +176,7 @@ impl Wire {
                     attempt += 1;
                 }
             }
+            add(&self.counters.retries, 1);
         }
     }
 
@@ -181,16 +189,7 @@ impl Wire {
     ) -> Result<Answer, Refusal> {
         let clock_offset_s = self.clock_offset_s();
         let url = self.signed_url(request, login, SIGNED_FOR);
-        let begun = Instant::now();
-        let sent = request::send(&self.agent, request, &url, &self.timing);
-        let time = begun.elapsed();
-        // That an object is absent is an answer, not a failure.
-        let has_succeeded = sent.as_ref().is_ok_and(|response| {
-            response.status().is_success() || response.status() == StatusCode::NOT_FOUND
-        });
-        self.counters
-            .count(request.operation(), has_succeeded, time);
-        let response = sent?;
+        let response = request::send(&self.agent, request, &url, &self.timing)?;
         if response.status().is_success() {
             permit.succeeded();
             add(&self.counters.sent_len, request.body.len());

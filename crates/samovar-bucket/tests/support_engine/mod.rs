@@ -62,6 +62,32 @@ impl Engine {
         }
     }
 
+    /// Starts s3s-fs, which takes the labels before `domain` in a host name for a bucket. Returns
+    /// `None` if it is not installed.
+    #[track_caller]
+    pub(crate) fn with_domain(domain: &str) -> Option<Self> {
+        // Says whether it is installed.
+        drop(S3Engine::start()?);
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join(BUCKET)).unwrap();
+        let mut command = Command::new(tools().join("bin/s3s-fs"));
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+        let port = address.port();
+        command.args(["--host", "127.0.0.1", "--port", &port.to_string()]);
+        command.args(["--access-key", ACCESS_KEY, "--secret-key", SECRET_KEY]);
+        command.args(["--domain", &format!("{domain}:{port}")]);
+        command.arg(dir.path()).env("RUST_LOG", "error");
+        let running = Running::Other(Process::spawn(&mut command), dir);
+        eventually("s3s-fs answers", || TcpStream::connect(address).is_ok());
+        Some(Self {
+            address,
+            key_id: ACCESS_KEY.to_owned(),
+            secret: SECRET_KEY.to_owned(),
+            region: "us-east-1",
+            _running: running,
+        })
+    }
+
     /// Returns the name of the engine.
     pub(crate) fn name() -> String {
         let name = std::env::var("SAMOVAR_TEST_S3").unwrap_or_default();
