@@ -9,7 +9,7 @@
 mod connections;
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt as _, chown, symlink};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -211,6 +211,16 @@ impl Postgres {
     /// Lets all processes of the server run again.
     pub fn unpause(&self) {
         Self::signal_all(self.child.as_ref().unwrap(), "CONT");
+    }
+
+    /// Writes a file into the directory of the data, which the server's user alone can read.
+    pub fn write_file(&self, name: &str, content: &str) {
+        let path = self.data().join(name);
+        fs::write(&path, content).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        if let Some((uid, gid)) = self.user {
+            chown(&path, Some(uid), Some(gid)).unwrap();
+        }
     }
 
     fn signal_all(child: &Child, name: &str) {

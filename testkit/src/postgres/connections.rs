@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub use postgres::{Client, NoTls};
 
 use super::Postgres;
+use crate::process::signal;
+use crate::{PATIENCE, eventually};
 
 impl Postgres {
     /// Opens a connection.
@@ -25,5 +27,15 @@ impl Postgres {
     pub fn promote(&self) {
         let mut client = self.client();
         client.query_one("select pg_promote()", &[]).unwrap();
+    }
+
+    /// Kills the process of one connection. The server then ends all others, and recovers.
+    pub fn crash_one_process(&self) {
+        let mut client = self.client();
+        let pid = client.query_one("select pg_backend_pid()", &[]).unwrap();
+        signal(pid.get::<_, i32>(0).try_into().unwrap(), "KILL");
+        eventually("the server has noticed it", || {
+            client.is_valid(PATIENCE).is_err()
+        });
     }
 }

@@ -34,13 +34,15 @@ pub(super) fn storage_error(error: &Error) -> StorageError {
     }
 }
 
-/// Returns whether the session cannot be used after this error.
+/// Returns whether the session cannot be used after this error: it has ended, or the server accepts
+/// no writes any more, while another host may.
 pub(super) fn is_final(error: &Error) -> bool {
     error.as_db_error().is_none_or(|error| {
-        matches!(
+        let is_fatal = matches!(
             error.parsed_severity(),
             Some(Severity::Fatal | Severity::Panic)
-        )
+        );
+        is_fatal || *error.code() == SqlState::READ_ONLY_SQL_TRANSACTION
     })
 }
 

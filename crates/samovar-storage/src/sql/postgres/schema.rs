@@ -68,8 +68,11 @@ fn needed_steps(
     session: &Session,
     settings: &PostgresSettings,
 ) -> Result<&'static [&'static str], StorageError> {
+    // Not `to_regclass`: its cache may be older than what another program has just committed.
     let has_meta = format!(
-        "select to_regclass('\"{}\".meta') is not null",
+        "select exists (select 1 from pg_catalog.pg_class as its \
+             join pg_catalog.pg_namespace on pg_namespace.oid = its.relnamespace \
+             where nspname = '{}' and relname = 'meta')",
         settings.schema
     );
     if first(session, &has_meta)?.as_deref() != Some("t") {
@@ -95,7 +98,8 @@ fn needed_steps(
 }
 
 fn has_schema(session: &Session, schema: &str) -> Result<bool, StorageError> {
-    let query = format!("select to_regnamespace('\"{schema}\"') is not null");
+    let query =
+        format!("select exists (select 1 from pg_catalog.pg_namespace where nspname = '{schema}')");
     Ok(first(session, &query)?.as_deref() == Some("t"))
 }
 

@@ -1,5 +1,8 @@
 //! The engine with a real server.
 
+mod access;
+mod faults;
+
 use std::ops::ControlFlow;
 
 use samovar_nix::HashPart;
