@@ -23,7 +23,6 @@
 
 #![forbid(unsafe_code)]
 
-#[expect(dead_code, reason = "the thread of a node is added next")]
 mod catalog;
 pub mod check;
 pub mod copy;
@@ -35,6 +34,7 @@ mod layout;
 mod location;
 pub mod metadata;
 mod mirror;
+pub mod nodes;
 pub mod objects;
 pub mod push;
 mod receive;

@@ -30,11 +30,6 @@ impl Lease {
         Self::now() < self.end()
     }
 
-    /// Returns the time for which the lease will live.
-    pub(crate) fn left(&self) -> Duration {
-        self.end().since(Self::now())
-    }
-
     /// Returns the time since the end of the lease. `None`: there was none yet.
     pub(crate) fn ended_since(&self) -> Option<Duration> {
         let end = self.end();
@@ -62,7 +57,6 @@ mod tests {
         assert_eq!(lease.ended_since(), None);
         lease.set(Some(Lease::now().after(Duration::from_secs(60))));
         assert!(lease.lives());
-        assert!(lease.left() > Duration::from_secs(50));
         lease.set(None);
         assert!(!lease.lives());
         assert!(lease.ended_since().is_some());

@@ -16,6 +16,7 @@ mod rows;
 use std::collections::HashSet;
 use std::fs::File;
 use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
 use samovar_nix::HashPart;
 
@@ -86,6 +87,21 @@ impl Catalog {
     /// Returns the row of a path, if it is in memory and is the truth.
     pub(crate) fn row(&self, cache: CacheId, hash_part: HashPart) -> Option<StoredPath> {
         match self.lease()?.lives() {
+            true => self.rows.find(&(cache, hash_part)),
+            false => None,
+        }
+    }
+
+    /// Returns the row of a path, if it is in memory and the lease has ended less than `hold_secs`
+    /// seconds ago: for that long, a path that was there is not deleted.
+    pub(crate) fn held_row(
+        &self,
+        cache: CacheId,
+        hash_part: HashPart,
+        hold_secs: i64,
+    ) -> Option<StoredPath> {
+        let hold = Duration::from_secs(u64::try_from(hold_secs).unwrap_or(0));
+        match self.lease()?.ended_since()? < hold {
             true => self.rows.find(&(cache, hash_part)),
             false => None,
         }

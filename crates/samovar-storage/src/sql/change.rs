@@ -31,10 +31,6 @@ pub(crate) enum Change {
     MirroredChanged,
 }
 
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the engine that stores them follows")
-)]
 impl Change {
     /// Returns the number of the kind, the cache and the hash part, as the table `change` has them.
     pub(crate) const fn columns(&self) -> (i64, Option<CacheId>, Option<&HashPart>) {

@@ -98,7 +98,6 @@ impl Database {
     }
 
     /// Returns the database that several nodes share. `None`: this one is a file.
-    #[cfg_attr(not(test), expect(dead_code, reason = "nodes will use it"))]
     pub(crate) const fn postgres(&self) -> Option<&Postgres> {
         match &self.engine {
             Engine::Sqlite(_) => None,

@@ -14,7 +14,6 @@ impl Storage {
     }
 
     /// Tells that another node may have changed pins.
-    #[expect(dead_code, reason = "the thread of a node is added next")]
     pub(crate) fn pins_changed(&self) {
         if let Some(on_pins) = self.on_pins.0.get() {
             on_pins();
@@ -22,7 +21,6 @@ impl Storage {
     }
 
     /// Remembers that paths were deleted now, to explain why they are missing.
-    #[expect(dead_code, reason = "the thread of a node is added next")]
     pub(crate) fn remember_collected(&self, paths: impl Iterator<Item = (CacheId, HashPart)>) {
         let now = self.metadata.now();
         paths.for_each(|path| self.collected.add(path, now));

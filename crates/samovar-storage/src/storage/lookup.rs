@@ -64,7 +64,7 @@ impl StoredCache {
     }
 
     /// Returns the uploaded path with this hash part from the database, and keeps its row in memory
-    /// if several nodes share the database.
+    /// if several nodes share the database. While that is away, returns the row in memory.
     fn find(&self, hash_part: HashPart) -> Result<Option<StoredPath>, StorageError> {
         let storage = &*self.storage;
         let catalog = &storage.catalog;
@@ -77,6 +77,10 @@ impl StoredCache {
             Ok(Some(path)) => {
                 catalog.rows.keep(key, epoch, path.clone());
                 Ok(Some(path))
+            }
+            Err(error @ StorageError::Unavailable(_)) => {
+                let held = catalog.held_row(self.id, hash_part, storage.rules.hold);
+                held.map(Some).ok_or(error)
             }
             outcome => outcome,
         }
@@ -155,7 +159,16 @@ impl StoredCache {
             .iter()
             .map(|hash_part| catalog.rows.epoch(&(self.id, *hash_part)))
             .collect();
-        let found = paths::find_all(&storage.metadata, self.id, hash_parts)?;
+        let found = paths::find_all(&storage.metadata, self.id, hash_parts);
+        let found = match found {
+            Err(error @ StorageError::Unavailable(_)) => {
+                let hold = storage.rules.hold;
+                let held = |hash_part| catalog.held_row(self.id, hash_part, hold);
+                let held = |hash_part: &HashPart| held(*hash_part).map(Some).ok_or(error.copy());
+                return Ok(hash_parts.iter().map(held).collect());
+            }
+            found => found?,
+        };
         for ((hash_part, epoch), found) in hash_parts.iter().zip(epochs).zip(&found) {
             if let Ok(Some(path)) = found {
                 catalog

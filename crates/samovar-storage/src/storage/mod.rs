@@ -200,6 +200,9 @@ impl Storage {
             is_over_quota: AtomicBool::new(false),
             is_usable: AtomicBool::new(true),
         });
+        if storage.metadata.postgres().is_some() {
+            storage.catalog.follow();
+        }
         match lock.try_lock() {
             Ok(()) => {
                 storage.objects.remove_unfinished()?;
@@ -335,7 +338,10 @@ impl Storage {
             .and_then(|()| (&lock).write_all(pid.as_bytes()));
         written.ok();
         // If a path is published after this read, its own commit adds it to the index.
-        let paths = paths::hash_parts(&self.metadata)?;
+        let paths = match self.catalog.is_followed() {
+            true => Vec::new(),
+            false => paths::hash_parts(&self.metadata)?,
+        };
         let mut index = self.catalog.index_mut();
         index.paths.extend(paths);
         if index.is_shared {

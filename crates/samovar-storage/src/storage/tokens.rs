@@ -71,7 +71,6 @@ impl SeenTokens {
     }
 
     /// Forgets all tokens, also those that queries are just reading.
-    #[expect(dead_code, reason = "the thread of a node is added next")]
     pub(crate) fn forget_all(&self) {
         let mut seen = self.seen_mut();
         seen.epoch += 1;

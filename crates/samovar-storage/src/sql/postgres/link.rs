@@ -76,8 +76,8 @@ impl Postgres {
         self.set_time(greeting.time);
         let mut identity = greeting.identity;
         let incarnation = session.batch(
-            "insert into incarnation values (1, gen_random_uuid()) on conflict (id) do nothing; \
-             select value from incarnation",
+            "insert into generation default values on conflict do nothing; \
+             select id from generation",
             self.settings.connect_time,
         )?;
         identity.incarnation = incarnation.into_iter().flatten().next();

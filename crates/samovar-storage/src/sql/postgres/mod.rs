@@ -24,7 +24,8 @@
 
 #![cfg_attr(not(test), expect(dead_code, reason = "nodes will use it"))]
 
-pub(crate) mod exclusive;
+pub(crate) mod confirmation;
+mod exclusive;
 mod failure;
 mod keys;
 pub(crate) mod link;
@@ -42,8 +43,10 @@ mod values;
 mod writer;
 
 use std::fmt;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use samovar_lease::Seq;
 
 use super::Change;
 use super::engine::{Clock, Flush};
@@ -54,6 +57,7 @@ pub(crate) use session::Session;
 pub use settings::{PostgresSettings, PostgresSettingsError};
 pub(super) use values::value;
 
+use confirmation::confirm;
 use pool::Pool;
 use server::{Purpose, ServerTime};
 use writer::{Attempt, Writer};
@@ -64,9 +68,6 @@ const OPEN_TIME: Duration = Duration::from_secs(20);
 /// First pause before another attempt to reach the server, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
-/// Function that is called with the sequence number of a commit, before its writer returns.
-pub(crate) type OnCommit = Box<dyn Fn(i64) + Send + Sync>;
-
 /// The metadata of a storage in a PostgreSQL database.
 pub(crate) struct Postgres {
     settings: PostgresSettings,
@@ -76,7 +77,6 @@ pub(crate) struct Postgres {
     clock: Option<Clock>,
     time: Mutex<ServerTime>,
     waits: Waits,
-    on_commit: OnceLock<OnCommit>,
 }
 
 impl Postgres {
@@ -103,7 +103,6 @@ impl Postgres {
             clock,
             time: Mutex::new(greeting.time),
             waits: Waits::default(),
-            on_commit: OnceLock::new(),
         })
     }
 
@@ -122,12 +121,6 @@ impl Postgres {
                 .unwrap_or_else(PoisonError::into_inner)
                 .now(),
         }
-    }
-
-    /// Sets the function that is called after each commit with changes. It can be set once.
-    pub(crate) fn set_on_commit(&self, on_commit: OnCommit) {
-        // The storage sets it once.
-        self.on_commit.set(on_commit).ok();
     }
 
     /// Runs a query in one of the sessions that read.
@@ -166,8 +159,10 @@ impl Postgres {
                 attempt.run(&mut statements)
             })
         })?;
-        if let (Some(sequence), Some(on_commit)) = (sequence, self.on_commit.get()) {
-            on_commit(sequence);
+        if let Some(sequence) = sequence {
+            confirm(Seq(sequence), &|look| {
+                self.readers.with(|| self.connect(Purpose::Read), look)
+            })?;
         }
         Ok(value)
     }

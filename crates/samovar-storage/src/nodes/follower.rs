@@ -1,0 +1,210 @@
+//! [`Follower`]: the thread of a node. It does the input and output of [`Node`].
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use samovar_lease::{Moment, Node, Step, Times, Watch};
+
+use super::{Control, NodeSettings, apply, statements};
+use crate::catalog::Lease;
+use crate::error::StorageError;
+use crate::sql::{CHANNEL, Connection, Link, mark, observe};
+use crate::storage::Storage;
+
+/// First and longest pause after a failed statement.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+
+/// Maximum time to wait for a notification, after which the thread looks whether it is to end.
+const WAIT: Duration = Duration::from_millis(100);
+
+/// Interval at which the rows of all nodes are observed.
+const WATCH_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Interval at which old changes are deleted.
+const PRUNE_INTERVAL: Duration = Duration::from_secs(600);
+
+/// The thread of a node.
+#[derive(Debug)]
+pub(super) struct Follower {
+    storage: Weak<Storage>,
+    settings: NodeSettings,
+    control: Arc<Control>,
+    node: Node,
+    watch: Watch,
+    /// The connection. `None`: there was none yet, or it was lost.
+    link: Option<Link>,
+    pause: Duration,
+    watch_due: Moment,
+    prune_due: Moment,
+}
+
+impl Follower {
+    pub(super) fn new(
+        storage: &Arc<Storage>,
+        settings: NodeSettings,
+        control: Arc<Control>,
+    ) -> Self {
+        let times = Times::default();
+        Self {
+            storage: Arc::downgrade(storage),
+            settings,
+            control,
+            node: Node::new(times),
+            watch: Watch::new(times),
+            link: None,
+            pause: PAUSES.0,
+            watch_due: Moment::default(),
+            prune_due: Moment::default(),
+        }
+    }
+
+    /// Follows until the node has left.
+    pub(super) fn run(mut self) {
+        while let Some(storage) = self.storage.upgrade() {
+            if self.control.is_leaving() {
+                self.node.leave();
+                storage.catalog.follow().set(None);
+            }
+            let step = self.node.next(Lease::now());
+            let outcome = match step {
+                Step::End => break,
+                Step::Rest(until) => {
+                    let observed = self.observe(&storage);
+                    // Nothing may keep the storage open while this thread waits.
+                    drop(storage);
+                    observed.and_then(|()| self.rest(until))
+                }
+                step => self.perform(&storage, step),
+            };
+            match outcome {
+                Ok(()) => self.pause = PAUSES.0,
+                Err(_) if self.control.is_leaving() => break,
+                // Who needs the database reports its errors.
+                Err(_) => self.fail(),
+            }
+        }
+        self.end();
+    }
+
+    /// Runs the statement of a step, and reports its result to the node.
+    fn perform(&mut self, storage: &Storage, step: Step) -> Result<(), StorageError> {
+        let link = self.take_link(storage)?;
+        let outcome = self.perform_on(&link, storage, step);
+        self.link = Some(link);
+        outcome
+    }
+
+    fn perform_on(
+        &mut self,
+        link: &Link,
+        storage: &Storage,
+        step: Step,
+    ) -> Result<(), StorageError> {
+        let sent = Lease::now();
+        let connection = Connection::Postgres(link.session());
+        match step {
+            Step::Load => {
+                let snapshot = apply::load(storage, link.session())?;
+                self.node.loaded(snapshot);
+            }
+            Step::Join(snapshot) => {
+                let now = storage.metadata.now();
+                let row = statements::join(&connection, &self.settings, snapshot, now)?;
+                self.node.joined(sent, row);
+            }
+            Step::Renew(row) => {
+                let is_there = statements::renew(&connection, row, storage.metadata.now())?;
+                self.node.renewed(sent, is_there);
+            }
+            Step::Read(row, after) => {
+                let found = apply::read(storage, &connection, row, after)?;
+                self.node.read(found);
+            }
+            Step::Confirm(row, seen) => {
+                let is_there = statements::confirm(&connection, row, seen)?;
+                self.node.confirmed(is_there);
+            }
+            Step::Leave(row) => {
+                statements::leave(&connection, row)?;
+                self.node.left();
+            }
+            Step::Rest(_) | Step::End => {}
+        }
+        storage.catalog.follow().set(self.node.lease());
+        Ok(())
+    }
+
+    /// Waits for a notification, at most until the given moment.
+    fn rest(&mut self, until: Moment) -> Result<(), StorageError> {
+        let Some(link) = &self.link else {
+            return Err(StorageError::Unavailable(
+                "there is no connection".to_owned(),
+            ));
+        };
+        let limit = until.since(Lease::now()).min(WAIT);
+        if !link.wait(limit)?.is_empty() {
+            self.node.notified();
+        }
+        Ok(())
+    }
+
+    /// Observes the rows of all nodes if it is time to, and marks those that have lapsed.
+    fn observe(&mut self, storage: &Storage) -> Result<(), StorageError> {
+        let now = Lease::now();
+        if now < self.watch_due {
+            return Ok(());
+        }
+        self.watch_due = now.after(WATCH_INTERVAL);
+        let link = self.take_link(storage)?;
+        let outcome = self.observe_on(&link, storage);
+        self.link = Some(link);
+        outcome
+    }
+
+    fn observe_on(&mut self, link: &Link, storage: &Storage) -> Result<(), StorageError> {
+        let observed = observe(link.session())?;
+        let rows = observed.rows.iter();
+        let rows = rows.map(|(row, renewals, _)| (*row, *renewals));
+        let now = Lease::now();
+        let found = self.watch.observe(now, observed.generation, rows);
+        mark(link.session(), &found, observed.is_aged)?;
+        if now >= self.prune_due {
+            let connection = Connection::Postgres(link.session());
+            statements::prune(&connection, storage.metadata.now())?;
+            self.prune_due = now.after(PRUNE_INTERVAL);
+        }
+        Ok(())
+    }
+
+    /// Takes the connection out of `self`. Makes one if there is none.
+    fn take_link(&mut self, storage: &Storage) -> Result<Link, StorageError> {
+        if let Some(link) = self.link.take().filter(|link| !link.is_lost()) {
+            return Ok(link);
+        }
+        let postgres = storage.metadata.postgres();
+        let none = || StorageError::Database("the database is a file".to_owned());
+        let link = postgres.ok_or_else(none)?.link()?;
+        link.listen(CHANNEL)?;
+        Ok(link)
+    }
+
+    /// Starts the pass again after a pause.
+    fn fail(&mut self) {
+        self.node.failed();
+        self.link = self.link.take().filter(|link| !link.is_lost());
+        self.control.pause(self.pause);
+        self.pause = (self.pause * 2).min(PAUSES.1);
+    }
+
+    /// Deletes the row if the storage was dropped before the node has left, and tells that the
+    /// thread has ended.
+    fn end(mut self) {
+        self.node.leave();
+        if let (Step::Leave(row), Some(link)) = (self.node.next(Lease::now()), &self.link) {
+            // Ignore errors: the row lapses.
+            statements::leave(&Connection::Postgres(link.session()), row).ok();
+        }
+        self.control.state().has_ended = true;
+        self.control.changed.notify_all();
+    }
+}
