@@ -207,9 +207,6 @@ fn a_commit_whose_answer_is_lost_is_looked_up() {
     let port = proxy.address().port();
     let url = format!("postgresql://postgres@127.0.0.1:{port}/postgres?sslmode=disable");
     let database = open(&url);
-    let (sender, receiver) = std::sync::mpsc::channel();
-    let postgres = database.postgres().unwrap();
-    postgres.set_on_commit(Box::new(move |sequence| sender.send(sequence).unwrap()));
     let mut acknowledged = HashSet::new();
     let faults = [
         // The server commits, and the answer is lost.
@@ -230,8 +227,6 @@ fn a_commit_whose_answer_is_lost_is_looked_up() {
         assert_eq!(proxy.cut_count(), 3.min(number as u64 + 1));
     }
     check_all_once(&database, &acknowledged);
-    // Each transaction increments the number twice.
-    assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [2, 4, 6, 8]);
 }
 
 #[test]
