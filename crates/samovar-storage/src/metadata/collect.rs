@@ -162,7 +162,8 @@ pub fn condemn_paths(
     database.write(|transaction| {
         let condemned_at = is_condemned.then_some(UNCONFIRMED);
         let update = "update path set condemned_at = ?2 where id = ?1 \
-             and (condemned_at is null) = (?2 is not null) returning cache_id, hash_part";
+             and (condemned_at is null) = (cast(?2 as bigint) is not null) \
+             returning cache_id, hash_part";
         for id in ids {
             let changed = transaction.optional(update, params![*id, condemned_at], key_of)?;
             if let Some((cache, hash_part)) = changed {

@@ -29,6 +29,8 @@ pub mod pins;
 pub(crate) mod publish;
 pub mod pushes;
 mod rows;
+#[cfg(test)]
+mod tests;
 pub mod tokens;
 pub mod totals;
 pub(crate) mod transfer;

@@ -221,7 +221,7 @@ pub(crate) fn unpin(database: &Database, removal: &Unpin) -> Result<Unpinned, St
                 "select ",
                 is_shown!("?1"),
                 " and exists (select 1 from pin where cache_id = ?1 and name = ?2 \
-                 and (?3 is null or generation = ?3))"
+                 and (cast(?3 as bigint) is null or generation = ?3))"
             ),
             params![cache, name, removal.generation],
             |row| row.get(0),
@@ -235,7 +235,7 @@ pub(crate) fn unpin(database: &Database, removal: &Unpin) -> Result<Unpinned, St
         let count = delete_some(
             transaction,
             "delete from pin where cache_id = ?1 and name = ?2 \
-             and (?3 is null or generation = ?3) returning cache_id",
+             and (cast(?3 as bigint) is null or generation = ?3) returning cache_id",
             params![cache, name, removal.generation],
         )?;
         limit_removed(transaction, cache, now)?;

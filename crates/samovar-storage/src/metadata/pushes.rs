@@ -171,7 +171,7 @@ pub(crate) fn close(
 /// Returns the identifiers of the pushes of a token. `None`: of all tokens.
 pub(crate) fn all(database: &Database, token: Option<i64>) -> Result<Vec<String>, StorageError> {
     database.read(|connection| {
-        let query = "select id from push where ?1 is null or token_id = ?1";
+        let query = "select id from push where cast(?1 as bigint) is null or token_id = ?1";
         connection.rows(query, params![token], |row| row.get(0))
     })
 }

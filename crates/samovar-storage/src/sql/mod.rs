@@ -13,6 +13,7 @@
 //!   subquery.
 //! * A sum of integers is converted: `cast(sum(size) as bigint)`. A condition is a condition: it is
 //!   counted with `filter`, and a column with a flag is compared with 0.
+//! * A parameter that is only compared with null has a type: `cast(?1 as bigint) is null`.
 //! * JSON, dates and random bytes are made in Rust.
 //!
 //! Where engines must differ, a statement is chosen by [`Connection::dialect`].
