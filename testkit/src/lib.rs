@@ -56,4 +56,4 @@ pub mod wait;
 pub mod websocket;
 
 pub use free_port::free_port;
-pub use wait::{PATIENCE, eventually};
+pub use wait::{PATIENCE, eventually, holds_within};

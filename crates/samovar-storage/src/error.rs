@@ -28,6 +28,9 @@ pub enum StorageError {
         /// Cause of the failure.
         error: io::Error,
     },
+    /// A request to the bucket failed. Contains the request, the bucket and the cause.
+    #[error("{0}")]
+    Bucket(String),
     /// The token of an upload was revoked or has expired since the upload began.
     #[error("the token of the upload is not valid any more")]
     TokenInvalid,
@@ -72,6 +75,12 @@ pub enum StorageError {
          unmounted: put it back; if it was replaced, restart the server"
     )]
     Gone(PathBuf),
+    /// The bucket has no identifier of a storage, or that of another one.
+    #[error(
+        "the bucket is not that of this storage: .samovar/store-id is missing in it, or is another \
+         one; correct its URL"
+    )]
+    OtherBucket,
     /// The directory of NAR files lacks the files that the database lists. It is empty, or another
     /// directory than before.
     #[error(
@@ -196,6 +205,7 @@ impl StorageError {
             Self::Database(reason) => Self::Database(reason.clone()),
             Self::Busy => Self::Busy,
             Self::Unavailable(reason) => Self::Unavailable(reason.clone()),
+            Self::Bucket(reason) => Self::Bucket(reason.clone()),
             Self::DiskHangs(kind, time) => Self::DiskHangs(kind, *time),
             other => Self::Database(other.to_string()),
         }

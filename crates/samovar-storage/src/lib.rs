@@ -1,4 +1,5 @@
-//! Stores uploaded paths: verified NAR files in a directory, and metadata in SQLite.
+//! Stores uploaded paths: verified NAR files in a directory or a bucket, and metadata in a
+//! database.
 //!
 //! # Theory of operation
 //!
@@ -13,7 +14,8 @@
 //!   commit is synced before the client gets its response.
 //! * **A path is published only if its references exist.** References are rows with a foreign key.
 //!   Paths of the live Nix store count as existing.
-//! * **The directory is a plain binary cache** that any Nix can read as `file://`.
+//! * **The directory is a plain binary cache** that any Nix can read as `file://`. So is a bucket
+//!   in which each file has its own object.
 //! * **Knowing the hash of a file does not allow a client to use the file.** The client's token
 //!   must have uploaded the file, or must be able to read it in the same cache.
 //! * **The collector deletes only paths that no pin, use or rule of retention protects**: see
@@ -52,7 +54,7 @@ pub use check::{Foreign, Inspection, inspect};
 pub use error::{Doubt, StorageError, is_full};
 pub use gc::{purge_step, unused_extras};
 pub use layout::DATABASE;
-pub use location::Location;
+pub use location::{BucketLocation, Location};
 pub use mirror::{Render, cache_info};
 pub use objects::Space;
 pub use receive::{Admitted, PutError, REALISATION_LEN_MAX, Refusal, Wait};

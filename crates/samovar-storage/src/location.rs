@@ -2,10 +2,28 @@
 
 use std::path::{Path, PathBuf};
 
+use samovar_bucket::Settings;
+
 /// Where a storage keeps its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
     directory: PathBuf,
+    bucket: Option<BucketLocation>,
+}
+
+/// The bucket with the objects of a storage.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BucketLocation {
+    /// The bucket, and how it is reached.
+    pub settings: Settings,
+    /// Maximum total length of the files in the disk cache, in bytes.
+    pub cache_len_max: u64,
+    /// Length of a file above which clients download it from the bucket directly, in bytes. `None`:
+    /// they download all files through the server.
+    pub redirect_over: Option<u64>,
+    /// Whether small files that arrive together share an object. Otherwise the bucket is a plain
+    /// binary cache: each file has its own object, and the narinfos are in the bucket, too.
+    pub packs: bool,
 }
 
 impl Location {
@@ -14,7 +32,22 @@ impl Location {
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self {
             directory: directory.into(),
+            bucket: None,
         }
+    }
+
+    /// Sets the bucket that has the objects instead of the directory. The directory then has
+    /// temporary files and copies of objects.
+    #[must_use]
+    pub fn with_bucket(mut self, bucket: Option<BucketLocation>) -> Self {
+        self.bucket = bucket;
+        self
+    }
+
+    /// Returns the bucket with the objects. `None`: they are in the directory.
+    #[must_use]
+    pub fn bucket(&self) -> Option<&BucketLocation> {
+        self.bucket.as_ref()
     }
 
     /// Returns the local directory of the storage.

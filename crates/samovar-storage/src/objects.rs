@@ -10,23 +10,33 @@
 //! of an `ObjectGroup` are synced together. A file that is not synced yet never replaces another
 //! one. After an error of `fsync`, the call is never repeated for the same file: the kernel may
 //! have dropped the pages that it failed to write, and a second call would succeed without them.
+//!
+//! In a bucket, an object is durable when its PUT was answered. Nothing depends on conditional
+//! writes or on the list of objects being current.
 
+mod arrival;
+mod bucket;
 mod directory;
+mod disk_cache;
 mod files;
 mod opened;
+mod pack;
 
 use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::disk::Disk;
 use crate::error::StorageError;
 use crate::location::Location;
 
+pub use self::bucket::InBucket;
 pub use self::directory::Directory;
 pub(crate) use self::directory::{create_directory, identity};
 pub(crate) use self::files::{NewObject, ObjectGroup};
 pub use self::opened::{NarFile, NarReader, Ready};
+pub use self::pack::InPack;
 
 /// Free space and size of a disk, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +54,8 @@ pub struct ObjectState {
     pub len: u64,
     /// Time of the last change, in seconds since 1970.
     pub modified_at: i64,
-    /// Inode number of the file, and the nanoseconds of its modification time.
+    /// Inode number of the file, and the nanoseconds of its modification time; in a bucket, a hash
+    /// of the entity tag.
     version: (u64, i64),
 }
 
@@ -55,6 +66,29 @@ pub struct Placed {
     /// The file, if it gets its name only when it is synced. Dropping this value removes the file
     /// if the file has not got its name.
     pending: Option<PathBuf>,
+    /// Length of the object, in bytes.
+    len: u64,
+    /// SHA-256 of the object, if it is known.
+    sha256: Option<[u8; 32]>,
+    /// Whether the file is still to be sent to a bucket.
+    awaits_sending: bool,
+    /// Set when the file was sent: its place, if it shares an object with others.
+    sent: OnceLock<Option<InPack>>,
+}
+
+impl Placed {
+    fn is_unsent(&self) -> bool {
+        self.awaits_sending && self.sent.get().is_none()
+    }
+
+    fn set_sent(&self, place: Option<InPack>) {
+        self.sent.set(place).ok();
+    }
+
+    /// Returns the place of the file, if it shares an object with others.
+    pub(crate) fn pack(&self) -> Option<&InPack> {
+        self.sent.get().and_then(Option::as_ref)
+    }
 }
 
 impl Drop for Placed {
@@ -67,12 +101,18 @@ impl Drop for Placed {
 }
 
 /// The object with the file of a NAR.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct NarObject<'a> {
-    /// Key of the object.
+    /// Row number of the NAR.
+    pub(crate) id: i64,
+    /// Key of the object, unless the file shares one.
     pub(crate) key: &'a str,
     /// Length of the file, in bytes.
     pub(crate) len: u64,
+    /// SHA-256 of the file.
+    pub(crate) sha256: &'a [u8; 32],
+    /// Place of the file, if it shares an object with others.
+    pub(crate) pack: Option<InPack>,
 }
 
 /// Function that receives the key of an object.
@@ -86,6 +126,8 @@ type VisitState<'a> = &'a mut dyn FnMut(&str, ObjectState) -> Result<(), Storage
 pub enum Objects {
     /// They are files in a directory.
     Directory(Directory),
+    /// They are in a bucket.
+    Bucket(Arc<InBucket>),
 }
 
 impl Objects {
@@ -95,7 +137,11 @@ impl Objects {
     ///
     /// [`StorageError::File`] if an operation on the file system fails.
     pub fn open(location: &Location) -> Result<Self, StorageError> {
-        Ok(Self::Directory(Directory::open(location.directory())?))
+        let root = location.directory();
+        Ok(match location.bucket() {
+            Some(bucket) => Self::Bucket(Arc::new(InBucket::open(root, bucket)?)),
+            None => Self::Directory(Directory::open(root)?),
+        })
     }
 
     /// Returns the objects of a directory that exists, to read them.
@@ -108,6 +154,13 @@ impl Objects {
     pub(crate) fn on(self, disk: &Arc<Disk>) -> Self {
         match self {
             Self::Directory(directory) => Self::Directory(directory.on(disk)),
+            Self::Bucket(mut bucket) => {
+                // It is not shared yet.
+                if let Some(bucket) = Arc::get_mut(&mut bucket) {
+                    bucket.set_disk(disk);
+                }
+                Self::Bucket(bucket)
+            }
         }
     }
 
@@ -115,13 +168,28 @@ impl Objects {
     pub(crate) fn directory(&self) -> Option<&Directory> {
         match self {
             Self::Directory(directory) => Some(directory),
+            Self::Bucket(_) => None,
         }
+    }
+
+    /// Returns the bucket with the objects, or `None` if they are elsewhere.
+    pub(crate) fn bucket(&self) -> Option<&InBucket> {
+        match self {
+            Self::Directory(_) => None,
+            Self::Bucket(bucket) => Some(bucket),
+        }
+    }
+
+    /// Returns whether the objects can be a plain binary cache.
+    pub(crate) fn can_mirror(&self) -> bool {
+        self.bucket().is_none_or(|bucket| !bucket.packs())
     }
 
     /// Starts a new object, which is invisible until [`NewObject::publish`].
     pub(crate) fn create(&self) -> Result<NewObject, StorageError> {
         match self {
-            Self::Directory(directory) => directory.create(),
+            Self::Directory(directory) => directory.create(None),
+            Self::Bucket(bucket) => bucket.local().create(Some(Arc::clone(bucket))),
         }
     }
 
@@ -130,6 +198,7 @@ impl Objects {
     pub(crate) fn start_group(&self) -> Result<ObjectGroup<'_>, StorageError> {
         match self {
             Self::Directory(directory) => directory.start_group(),
+            Self::Bucket(bucket) => Ok(ObjectGroup::to_bucket(bucket)),
         }
     }
 
@@ -142,6 +211,7 @@ impl Objects {
     pub(crate) fn sync_names(&self, synced: &[&Placed]) -> Result<(), StorageError> {
         match self {
             Self::Directory(directory) => directory.sync_names(synced),
+            Self::Bucket(bucket) => bucket.send(synced),
         }
     }
 
@@ -153,6 +223,7 @@ impl Objects {
     pub fn read(&self, key: &str) -> Result<Option<File>, StorageError> {
         match self {
             Self::Directory(directory) => directory.read(key),
+            Self::Bucket(bucket) => bucket.read(key),
         }
     }
 
@@ -169,8 +240,24 @@ impl Objects {
                 };
                 let failed = |error| StorageError::file("cannot read", nar.key, error);
                 let is_whole = file.metadata().map_err(failed)?.len() == nar.len;
-                Ok(is_whole.then(|| NarFile::local(file, nar.len)))
+                Ok(is_whole.then(|| NarFile::local(file, 0, nar.len)))
             }
+            Self::Bucket(bucket) => bucket.open_nar(nar),
+        }
+    }
+
+    /// Opens the file of a NAR to read it once from its start, without making a copy. Returns
+    /// `None` if its object does not exist.
+    pub(crate) fn read_nar(
+        &self,
+        nar: &NarObject<'_>,
+    ) -> Result<Option<Box<dyn Read + Send>>, StorageError> {
+        match self {
+            Self::Directory(directory) => {
+                let file = directory.read(nar.key)?;
+                Ok(file.map(|file| Box::new(file) as Box<_>))
+            }
+            Self::Bucket(bucket) => bucket.read_nar(nar),
         }
     }
 
@@ -178,7 +265,20 @@ impl Objects {
     pub(crate) fn state(&self, key: &str) -> Result<Option<ObjectState>, StorageError> {
         match self {
             Self::Directory(directory) => directory.state(key),
+            Self::Bucket(bucket) => bucket.state(key),
         }
+    }
+
+    /// Returns the length of the file of a NAR, or `None` if it does not exist. In a bucket, that
+    /// takes a request.
+    pub(crate) fn nar_len(&self, nar: &NarObject<'_>) -> Result<Option<u64>, StorageError> {
+        let key = nar.pack.as_ref().map_or(nar.key, |place| &place.key);
+        let state = self.state(key)?;
+        Ok(state.map(|state| match &nar.pack {
+            // The row and the pack were made together.
+            Some(place) if place.start + nar.len <= state.len => nar.len,
+            _ => state.len,
+        }))
     }
 
     /// Calls `visit` with the key of each object directly below a prefix. The prefix is empty or
@@ -190,6 +290,7 @@ impl Objects {
     pub(crate) fn list(&self, prefix: &str, visit: Visit<'_>) -> Result<(), StorageError> {
         match self {
             Self::Directory(directory) => directory.list(prefix, visit),
+            Self::Bucket(bucket) => bucket.list(prefix, &mut |key, _state| visit(key)),
         }
     }
 
@@ -207,6 +308,7 @@ impl Objects {
                     None => Ok(()),
                 }
             }),
+            Self::Bucket(bucket) => bucket.list(prefix, visit),
         }
     }
 
@@ -215,6 +317,7 @@ impl Objects {
     pub(crate) fn directories(&self, prefix: &str) -> Result<Vec<String>, StorageError> {
         match self {
             Self::Directory(directory) => directory.directories(prefix),
+            Self::Bucket(bucket) => bucket.directories(prefix),
         }
     }
 
@@ -222,6 +325,7 @@ impl Objects {
     pub(crate) fn remove_directory(&self, key: &str) -> Result<(), StorageError> {
         match self {
             Self::Directory(directory) => directory.remove_directory(key),
+            Self::Bucket(bucket) => bucket.remove_directory(key),
         }
     }
 
@@ -230,6 +334,7 @@ impl Objects {
     pub(crate) fn link(&self, file: &Path, key: &str) -> Result<(), StorageError> {
         match self {
             Self::Directory(directory) => directory.link(file, key),
+            Self::Bucket(bucket) => bucket.copy(file, key),
         }
     }
 
@@ -237,6 +342,7 @@ impl Objects {
     pub(crate) fn rename(&self, key: &str, new: &str) -> Result<(), StorageError> {
         match self {
             Self::Directory(directory) => directory.rename(key, new),
+            Self::Bucket(bucket) => bucket.rename(key, new),
         }
     }
 
@@ -244,6 +350,7 @@ impl Objects {
     pub(crate) fn remove(&self, key: &str) -> Result<(), StorageError> {
         match self {
             Self::Directory(directory) => directory.remove(key),
+            Self::Bucket(bucket) => bucket.remove_all(&[key.to_owned()]),
         }
     }
 
@@ -251,6 +358,7 @@ impl Objects {
     pub(crate) fn remove_all(&self, keys: &[String]) -> Result<(), StorageError> {
         match self {
             Self::Directory(directory) => keys.iter().try_for_each(|key| directory.remove(key)),
+            Self::Bucket(bucket) => bucket.remove_all(keys),
         }
     }
 
@@ -259,6 +367,7 @@ impl Objects {
     pub(crate) fn remove_unfinished(&self) -> Result<(), StorageError> {
         match self {
             Self::Directory(directory) => directory.remove_unfinished(),
+            Self::Bucket(bucket) => bucket.local().remove_unfinished(),
         }
     }
 
@@ -266,6 +375,7 @@ impl Objects {
     pub(crate) fn space(&self) -> Result<Option<Space>, StorageError> {
         match self {
             Self::Directory(directory) => directory.space(),
+            Self::Bucket(bucket) => bucket.local().space(),
         }
     }
 
@@ -274,6 +384,7 @@ impl Objects {
     pub(crate) fn write_mirror(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError> {
         match self {
             Self::Directory(directory) => directory.write_mirror(key, bytes),
+            Self::Bucket(bucket) => bucket.put(key, bytes),
         }
     }
 }

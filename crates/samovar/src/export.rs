@@ -9,7 +9,7 @@ use anyhow::{Context as _, anyhow, ensure};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use samovar_nix::{HashPart, StoreDir, StorePath};
 use samovar_storage::cache_info;
-use samovar_storage::metadata::{CacheId, Database, StoredPath, caches, check, paths};
+use samovar_storage::metadata::{CacheId, Database, StoredPath, caches, check, packs, paths};
 use samovar_storage::objects::Objects;
 use tempfile::NamedTempFile;
 
@@ -304,7 +304,8 @@ impl Export<'_> {
     /// Writes the NAR file of a path into the target directory, and checks its hash.
     fn nar(&self, stored: &StoredPath) -> anyhow::Result<()> {
         let key = &stored.nar.object_key;
-        let mut file = self.objects.read(key)?.context("the file is missing")?;
+        let file = packs::read_nar(self.metadata, self.objects, &stored.nar)?;
+        let mut file = file.context("the file is missing")?;
         let to = self.to.join(key);
         let parent = to.parent().unwrap_or(self.to);
         fs::create_dir_all(parent)?;

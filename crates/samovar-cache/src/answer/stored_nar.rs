@@ -56,3 +56,16 @@ impl Source for ArrivingBody {
         }
     }
 }
+
+/// A body whose length is stated, in bytes, and that is not sent.
+pub(crate) struct Unread(pub(crate) u64);
+
+impl Source for Unread {
+    fn len(&self) -> Option<u64> {
+        Some(self.0)
+    }
+
+    fn pull(&mut self, _batch: &mut Batch) -> io::Result<Progress> {
+        Err(io::Error::other("the body of a HEAD request is not sent"))
+    }
+}

@@ -5,13 +5,14 @@ use samovar_http::{Body, Head, Response};
 use samovar_nix::{HashPart, StorePath};
 use samovar_protocol::names::FileName;
 use samovar_storage::metadata::{Client, StoredPath};
+use samovar_storage::objects::NarFile;
 use samovar_storage::token::now;
 use samovar_storage::{StoredCache, browse, logs};
 
 use super::{Context, needs_token, realisation, render, unavailable, with_token};
 use crate::answer::build_log;
 use crate::answer::nar::Part;
-use crate::answer::stored_nar;
+use crate::answer::stored_nar::{self, Unread};
 use crate::narinfo::form::NarinfoForm;
 use crate::refusal::{Fixed, TEXT};
 use crate::route::Route;
@@ -134,26 +135,52 @@ fn nar(context: Context<'_>, head: Head<'_>, name: &FileName) -> Response {
             is_reader: context.is_reader,
         };
         let client = token.as_ref().map_or(everybody, Client::from);
-        let opened = context.stored.open_file(client, name)?;
-        if let Some((nar, _file)) = &opened
-            && let Some(token) = &token
-            && head.method() == Method::Head
-        {
-            // A client that pushes skips a file that is here, and publishes its path later.
-            context.stored.renew_file(token, nar)?;
+        let stored = context.stored;
+        if head.method() == Method::Head {
+            let found = stored.find_file(client, name)?;
+            if let (Some(nar), Some(token)) = (&found, &token) {
+                // A client that pushes skips a file that is here, and publishes its path later.
+                stored.renew_file(token, nar)?;
+            }
+            return Ok(found.map(|nar| Opened::Known(nar.file_size)));
         }
-        Ok(opened)
+        if let Some(url) = stored.direct_url(client, name)? {
+            return Ok(Some(Opened::Elsewhere(url)));
+        }
+        let opened = stored.open_file(client, name)?;
+        Ok(opened.map(|(_nar, file)| Opened::File(file)))
     });
-    let (nar, file) = match opened {
+    let opened = match opened {
         Ok(Some(opened)) => opened,
         Ok(None) => return Fixed::NoPath.response(),
         Err(error) => return unavailable(context, &error),
     };
-    let part = match Part::requested(head, nar.file_size) {
-        Ok(part) => part,
-        Err(unsatisfiable) => return unsatisfiable,
-    };
-    part.response(stored_nar::body(&file, part.start..part.end))
+    let part = |len| Part::requested(head, len);
+    match opened {
+        Opened::Elsewhere(url) => {
+            // The URL is valid for an hour, and for this client.
+            let response = Response::new(Status::FOUND, Body::Empty).header("Location", url);
+            response.header("Cache-Control", "private, no-store")
+        }
+        Opened::Known(len) => match part(len) {
+            Ok(part) => part.response(Body::Source(Box::new(Unread(part.end - part.start)))),
+            Err(unsatisfiable) => unsatisfiable,
+        },
+        Opened::File(file) => match part(file.len()) {
+            Ok(part) => part.response(stored_nar::body(&file, part.start..part.end)),
+            Err(unsatisfiable) => unsatisfiable,
+        },
+    }
+}
+
+/// How a file is delivered.
+enum Opened {
+    /// By the server.
+    File(NarFile),
+    /// By the bucket, at this URL.
+    Elsewhere(String),
+    /// Not at all, because only its length is asked for, in bytes.
+    Known(u64),
 }
 
 /// Returns whether the policy hides an uploaded path from the client. While that is unknown, the

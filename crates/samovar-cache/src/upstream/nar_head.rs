@@ -4,6 +4,7 @@ use samovar_http::{Body, Response};
 use samovar_nix::PathInfo;
 use samovar_nix::narinfo::NarInfo;
 
+use crate::answer::stored_nar::Unread;
 use crate::known::small_nars;
 use crate::upstream::request::file_len;
 
@@ -14,24 +15,6 @@ pub(super) fn head_of_nar(narinfo: &NarInfo) -> Response {
         None => Body::Empty,
     };
     small_nars::HEAD.response(body)
-}
-
-/// A body whose length is stated and that is not sent.
-struct Unread(u64);
-
-impl samovar_http::Source for Unread {
-    fn len(&self) -> Option<u64> {
-        Some(self.0)
-    }
-
-    fn pull(
-        &mut self,
-        _batch: &mut samovar_http::Batch,
-    ) -> std::io::Result<samovar_http::Progress> {
-        Err(std::io::Error::other(
-            "the body of a HEAD request is not sent",
-        ))
-    }
 }
 
 /// Converts a narinfo into a row as in the Nix store.

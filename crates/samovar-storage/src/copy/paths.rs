@@ -14,12 +14,11 @@ use crate::error::StorageError;
 use crate::metadata::transfer::{self, Times};
 use crate::metadata::{
     CacheId, ListedPath, NewNar, NewPath, Published, SizeLimit, StoredNar, StoredPath, check, nars,
-    paths,
+    packs, paths,
 };
 use crate::receive::PutError;
 use crate::storage::counters::locked;
 use crate::storage::nar::{NewFile, object_key, store};
-use crate::storage::presence::object_of;
 use crate::storage::{Storage, StoredCache, narinfo};
 use crate::verify::{Unlimited, verify};
 
@@ -199,7 +198,8 @@ fn receive(from: &Origin, to: &Storage, nar: &StoredNar) -> Result<u64, PutError
         return Ok(0);
     }
     let missing = || PutError::Source(std::io::Error::other("its file is missing in the source"));
-    let opened = from.objects.open_nar(object_of(nar));
+    let object = packs::object_of(&from.metadata, &from.objects, nar);
+    let opened = object.and_then(|object| from.objects.open_nar(object));
     // An error of the source concerns this NAR; one of the target concerns all.
     let opened = opened.map_err(|error| PutError::Source(std::io::Error::other(error)))?;
     let file = opened.ok_or_else(missing)?;

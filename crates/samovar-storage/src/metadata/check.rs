@@ -265,6 +265,7 @@ fn paths(
 
 fn is_orphan_in(connection: &Connection<'_>, key: &str) -> Result<bool, StorageError> {
     let query = "select not exists (select 1 from nar where object_key = ?1) \
+                 and not exists (select 1 from packed where pack = ?1) \
                  and not exists (select 1 from garbage where object_key = ?1 and done_at is null)";
     connection.row(query, params![key], |row| row.get(0))
 }

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use samovar_nix::{HashPart, StorePath};
 
 use super::rows::{base_name, damaged, path_of, unsigned};
-use super::{CacheId, Database, caches};
+use super::{CacheId, Database, caches, packs};
 use crate::error::StorageError;
 use crate::layout::{is_of_upstream, narinfo_key};
 use crate::sql::{Change, Connection, Row, Value, params};
@@ -324,10 +324,14 @@ pub(crate) fn delete_nars(
         let mut sizes = Vec::new();
         for id in ids {
             let params = params![sent_before, *id, before];
+            let place = packs::place_in(transaction, *id)?;
             let row: Option<(String, i64)> =
                 transaction.optional(delete, params, |row| Ok((row.get(0)?, row.get(1)?)))?;
             if let Some((key, size)) = row {
                 discard(transaction, &key, now)?;
+                if let Some(place) = place {
+                    packs::release(transaction, &place.key, now)?;
+                }
                 sizes.push(unsigned(size)?);
             }
         }

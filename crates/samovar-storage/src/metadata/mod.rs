@@ -22,6 +22,7 @@ pub mod extras;
 pub mod limits;
 pub(crate) mod nars;
 pub mod overview;
+pub mod packs;
 mod path;
 pub mod paths;
 mod pin;

@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use super::rows::{is_shown, is_usable, nar_columns, nar_of, signed, unsigned};
-use super::{CacheId, Client, Database, NewNar, OWN_LEN, StoredNar, tokens, uses};
+use super::{CacheId, Client, Database, NewNar, OWN_LEN, StoredNar, packs, tokens, uses};
 use crate::error::StorageError;
 use crate::sql::{Connection, Transaction, params};
+
+/// State of a NAR whose file is lost.
+const LOST: i64 = 3;
 
 /// Returns the index of a NAR's zstd frames, or `None` if the NAR has no index.
 pub(crate) fn frames(database: &Database, nar_id: i64) -> Result<Option<Vec<u8>>, StorageError> {
@@ -89,10 +92,13 @@ pub(crate) fn row(database: &Database, file_hash: &[u8; 32]) -> Result<Option<i6
 /// [`StorageError::TokenInvalid`]. Other errors. Nothing is recorded then.
 pub(crate) fn add(database: &Database, token: i64, new: &[NewNar]) -> Result<bool, StorageError> {
     database.write(|transaction| {
-        let mut new = new.iter();
-        new.try_fold(false, |were_lost, new| {
-            Ok(were_lost | add_one(transaction, Some(token), new, database.now())?)
-        })
+        let now = database.now();
+        let mut were_lost = false;
+        for new in new {
+            were_lost |= add_one(transaction, Some(token), new, now)?;
+        }
+        packs::release_unused(transaction, new.iter(), now)?;
+        Ok(were_lost)
     })
 }
 
@@ -110,8 +116,9 @@ pub(crate) fn add_of_tokens(
     patience: Duration,
 ) -> Result<Vec<Result<bool, StorageError>>, StorageError> {
     database.write_within(patience, |transaction| {
+        let now = database.now();
         let outcomes = new.iter().map(|(token, new)| {
-            match add_one(transaction, *token, new, database.now()) {
+            match add_one(transaction, *token, new, now) {
                 // Found before the first statement that writes.
                 Err(error @ (StorageError::KeyInUse(_) | StorageError::TokenInvalid)) => {
                     Ok(Err(error))
@@ -119,7 +126,9 @@ pub(crate) fn add_of_tokens(
                 outcome => outcome.map(Ok),
             }
         });
-        outcomes.collect()
+        let outcomes = outcomes.collect();
+        packs::release_unused(transaction, new.iter().map(|(_, new)| new), now)?;
+        outcomes
     })
 }
 
@@ -190,8 +199,9 @@ fn add_one(
     if is_garbage_in(transaction, &nar.object_key)? {
         return Err(StorageError::KeyInUse(nar.object_key.clone()));
     }
-    let was_lost = "select exists (select 1 from nar where file_hash = ?1 and state = 3)";
-    let was_lost = transaction.row(was_lost, params![&nar.file_hash], |row| row.get(0))?;
+    let state = "select state from nar where file_hash = ?1";
+    let state: Option<i64> =
+        transaction.optional(state, params![&nar.file_hash], |row| row.get(0))?;
     transaction.execute(
         "insert into nar (nar_hash, nar_size, file_hash, file_size, compression, object_key, \
          frames, listing, created_at, state_at) \
@@ -210,6 +220,9 @@ fn add_one(
             now
         ],
     )?;
+    if state.is_none_or(|state| state == LOST) && (state.is_some() || new.pack.is_some()) {
+        packs::record(transaction, new, now)?;
+    }
     if let Some(token) = token {
         transaction.execute(
             "insert into sent (token_id, nar_id, sent_at, is_held) \
@@ -219,7 +232,7 @@ fn add_one(
             params![token, now, &nar.file_hash],
         )?;
     }
-    Ok(was_lost)
+    Ok(state == Some(LOST))
 }
 
 /// Returns whether a deletion of the object with this key may still be in progress. Then a new

@@ -5,6 +5,7 @@ use samovar_nix::{ContentAddress, Glob, NarHash, Signature, StorePath};
 
 use super::{CacheId, SizeLimit};
 use crate::error::StorageError;
+use crate::objects::InPack;
 use crate::verify::Verified;
 
 /// A verified NAR and its file, which is stored once for all paths and caches that use the NAR.
@@ -37,6 +38,8 @@ pub struct NewNar {
     pub frames: Option<Vec<u8>>,
     /// Whether the same file is stored already, and not lost.
     pub is_stored: bool,
+    /// Place of the file, if it shares an object with others.
+    pub pack: Option<InPack>,
 }
 
 impl NewNar {
@@ -56,6 +59,7 @@ impl NewNar {
             listing: verified.listing,
             frames: verified.frames,
             is_stored,
+            pack: None,
         }
     }
 }

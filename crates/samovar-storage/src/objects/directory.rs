@@ -15,6 +15,7 @@ use crate::layout::{PART_PREFIX, TMP};
 use crate::regular::open_regular;
 use crate::reserve;
 
+use super::bucket::InBucket;
 use super::files::{NewObject, ObjectGroup, sync_names};
 use super::{ObjectState, Placed, Space};
 
@@ -63,12 +64,13 @@ impl Directory {
         Ok(Self::existing(root))
     }
 
-    /// Starts a new object, which is invisible until [`NewObject::publish`].
-    pub(crate) fn create(&self) -> Result<NewObject, StorageError> {
+    /// Starts a new object, which is invisible until [`NewObject::publish`]. `sender`: the bucket
+    /// to which it is sent then. `None`: it stays in the directory.
+    pub(crate) fn create(&self, sender: Option<Arc<InBucket>>) -> Result<NewObject, StorageError> {
         let file = reserve::check_room(&self.root)
             .and_then(|()| self.disk.write(|| self.temporary()))
             .map_err(|error| StorageError::file("cannot create a file in", TMP, error))?;
-        Ok(NewObject::new(file, self.root.clone(), &self.disk))
+        Ok(NewObject::new(file, self.root.clone(), &self.disk, sender))
     }
 
     /// Opens an object for reading. Returns `None` if it does not exist.
@@ -273,12 +275,28 @@ impl Directory {
         Ok(())
     }
 
+    /// Opens the local directory of a storage whose objects are in a bucket.
+    pub(super) fn open_local(root: &Path) -> Result<Self, StorageError> {
+        create_directory(&root.join(TMP))
+            .map_err(|error| StorageError::file("cannot create", TMP, error))?;
+        Ok(Self::existing(root))
+    }
+
+    /// Returns the path of the file with this key.
+    pub(super) fn path(&self, key: &str) -> PathBuf {
+        self.root.join(key)
+    }
+
     /// Returns a directory that exists, to read its objects.
     pub(crate) fn existing(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
             disk: Arc::default(),
         }
+    }
+
+    pub(super) fn set_disk(&mut self, disk: &Arc<Disk>) {
+        self.disk = Arc::clone(disk);
     }
 
     /// Sets what notices if the disk of the directory hangs.

@@ -3,11 +3,12 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tempfile::NamedTempFile;
 
 use super::Placed;
+use super::bucket::InBucket;
 use super::directory::{create_directory, sync_directory};
 use crate::disk::Disk;
 use crate::error::StorageError;
@@ -34,6 +35,10 @@ pub(crate) struct NewObject {
     file: NamedTempFile,
     root: PathBuf,
     disk: Arc<Disk>,
+    /// The bucket to which the object is sent. `None`: it stays in the directory.
+    sender: Option<Arc<InBucket>>,
+    /// SHA-256 of the object, if it is known.
+    sha256: Option<[u8; 32]>,
     /// Number of bytes written.
     len: u64,
     /// Number of bytes of which the kernel was told to start writing them to the disk.
@@ -41,14 +46,26 @@ pub(crate) struct NewObject {
 }
 
 impl NewObject {
-    pub(super) fn new(file: NamedTempFile, root: PathBuf, disk: &Arc<Disk>) -> Self {
+    pub(super) fn new(
+        file: NamedTempFile,
+        root: PathBuf,
+        disk: &Arc<Disk>,
+        sender: Option<Arc<InBucket>>,
+    ) -> Self {
         Self {
             file,
             root,
             disk: Arc::clone(disk),
+            sender,
+            sha256: None,
             len: 0,
             writeback_len: 0,
         }
+    }
+
+    /// Sets the SHA-256 of the whole object, which need not be computed again then.
+    pub(crate) fn set_sha256(&mut self, sha256: [u8; 32]) {
+        self.sha256 = Some(sha256);
     }
 
     /// Returns the open file.
@@ -67,7 +84,27 @@ impl NewObject {
     /// Gives the file its name; see [`NewObject::place`]. Also returns the open file.
     fn named(self, key: &str, is_stored: bool) -> Result<(Placed, File), StorageError> {
         let disk = Arc::clone(&self.disk);
-        disk.write(|| self.rename(key, is_stored))
+        disk.write(|| match &self.sender {
+            Some(_) => self.keep(key),
+            None => self.rename(key, is_stored),
+        })
+    }
+
+    /// Keeps the temporary file until it is sent.
+    fn keep(self, key: &str) -> Result<(Placed, File), StorageError> {
+        let (len, sha256) = (self.len, self.sha256);
+        let kept = self.file.keep();
+        let (file, pending) =
+            kept.map_err(|error| StorageError::file("cannot write", key, error.error))?;
+        let placed = Placed {
+            key: key.to_owned(),
+            pending: Some(pending),
+            len,
+            sha256,
+            awaits_sending: true,
+            sent: OnceLock::new(),
+        };
+        Ok((placed, file))
     }
 
     fn rename(self, key: &str, is_stored: bool) -> Result<(Placed, File), StorageError> {
@@ -80,9 +117,14 @@ impl NewObject {
             None => Ok(()),
         }
         .map_err(failed)?;
+        let len = self.len;
         let placed = |pending| Placed {
             key: key.to_owned(),
             pending,
+            len,
+            sha256: None,
+            awaits_sending: false,
+            sent: OnceLock::new(),
         };
         let error = match self.file.persist_noclobber(&path) {
             Ok(file) => return Ok((placed(None), file)),
@@ -112,7 +154,7 @@ impl Write for NewObject {
         if self.len / CHECK_LEN > checked_len {
             reserve::check_room(&self.root)?;
         }
-        if self.len - self.writeback_len >= WRITEBACK_LEN {
+        if self.sender.is_none() && self.len - self.writeback_len >= WRITEBACK_LEN {
             self.start_writeback();
         }
         Ok(len)
@@ -134,11 +176,16 @@ impl NewObject {
         Ok(self.named(key, is_stored)?.0)
     }
 
-    /// Like [`place`](Self::place), and waits until the contents are on the disk. The object
-    /// becomes durable with [`super::Directory::sync_names`].
+    /// Like [`place`](Self::place), and waits until the contents are on the disk, or in the bucket
+    /// unless they are short. The object becomes durable with [`super::Objects::sync_names`].
     pub(crate) fn place_synced(self, key: &str, is_stored: bool) -> Result<Placed, StorageError> {
-        let disk = Arc::clone(&self.disk);
+        let (disk, sender) = (Arc::clone(&self.disk), self.sender.clone());
         let (placed, file) = self.named(key, is_stored)?;
+        if let Some(sender) = sender {
+            // A small file waits for others that share an object with it.
+            sender.send_large(&placed)?;
+            return Ok(placed);
+        }
         // A journaling file system that syncs the renamed file makes the name durable, too. Syncing
         // the directory then costs nothing.
         disk.flush(|| file.sync_all())
@@ -146,8 +193,19 @@ impl NewObject {
         Ok(placed)
     }
 
+    /// Makes the object visible under `key`. In a directory, it is not durable.
+    pub(crate) fn place_alone(self, key: &str) -> Result<(), StorageError> {
+        match self.sender {
+            Some(_) => self.publish(key),
+            None => self.place(key, false).map(drop),
+        }
+    }
+
     /// Makes the object durable and visible under `key`. Replaces an existing object with that key.
     pub(crate) fn publish(self, key: &str) -> Result<(), StorageError> {
+        if let Some(sender) = &self.sender {
+            return sender.put_file(key, self.file.as_file(), self.sha256);
+        }
         let (root, disk) = (self.root.clone(), Arc::clone(&self.disk));
         let placed = self.place_synced(key, false)?;
         disk.flush(|| sync_names(&root, &[&placed]))
@@ -155,7 +213,7 @@ impl NewObject {
 }
 
 fn sync_file(root: &Path, disk: &Disk, placed: &Placed) -> Result<(), StorageError> {
-    let Placed { key, pending } = placed;
+    let Placed { key, pending, .. } = placed;
     let synced = match pending {
         Some(pending) => File::open(pending),
         None => File::open(root.join(key)),
@@ -199,7 +257,16 @@ fn rename_pending(root: &Path, placed: &[&Placed]) -> Result<(), StorageError> {
 
 /// Objects that become durable together, which is faster than one by one.
 #[derive(Debug)]
-pub(crate) struct ObjectGroup<'a> {
+pub(crate) struct ObjectGroup<'a>(Place<'a>);
+
+#[derive(Debug)]
+enum Place<'a> {
+    Directory(InDirectory<'a>),
+    Bucket(&'a InBucket),
+}
+
+#[derive(Debug)]
+struct InDirectory<'a> {
     root: &'a Path,
     /// The root directory. `syncfs` reports the write errors since this was opened.
     opened: File,
@@ -208,8 +275,12 @@ pub(crate) struct ObjectGroup<'a> {
 }
 
 impl<'a> ObjectGroup<'a> {
+    pub(super) fn to_bucket(bucket: &'a InBucket) -> Self {
+        Self(Place::Bucket(bucket))
+    }
+
     pub(super) fn new(root: &'a Path, opened: File, disk: &'a Disk) -> Self {
-        Self { root, opened, disk }
+        Self(Place::Directory(InDirectory { root, opened, disk }))
     }
 }
 
@@ -237,6 +308,15 @@ fn sync_files(root: &Path, disk: &Disk, placed: &[&Placed]) -> Result<(), Storag
 impl ObjectGroup<'_> {
     /// Makes [placed](NewObject::place) objects durable: after that, they survive a power cut.
     pub(crate) fn sync(self, placed: &[&Placed]) -> Result<(), StorageError> {
+        match self.0 {
+            Place::Directory(directory) => directory.sync(placed),
+            Place::Bucket(bucket) => bucket.send(placed),
+        }
+    }
+}
+
+impl InDirectory<'_> {
+    fn sync(self, placed: &[&Placed]) -> Result<(), StorageError> {
         if placed.len() < SYNCFS_COUNT_MIN || !sys::has_syncfs(&self.opened) {
             return sync_files(self.root, self.disk, placed);
         }

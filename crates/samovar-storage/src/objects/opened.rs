@@ -6,12 +6,24 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
+use super::arrival::{Failure, Reader};
+
 /// The file of a NAR, opened for reading. Reads are independent of each other.
 #[derive(Debug, Clone)]
 pub struct NarFile {
-    file: Arc<File>,
-    /// Length of the NAR's file, in bytes.
+    source: Source,
+    /// Offset of the file in its object, in bytes.
+    start: u64,
+    /// Length of the file, in bytes.
     len: u64,
+}
+
+#[derive(Debug, Clone)]
+enum Source {
+    /// A local file with the whole object.
+    Local(Arc<File>),
+    /// An object that is being received.
+    Arriving(Reader),
 }
 
 /// What can be read now.
@@ -24,9 +36,18 @@ pub enum Ready {
 }
 
 impl NarFile {
-    pub(crate) fn local(file: File, len: u64) -> Self {
+    pub(super) fn local(file: File, start: u64, len: u64) -> Self {
         Self {
-            file: Arc::new(file),
+            source: Source::Local(Arc::new(file)),
+            start,
+            len,
+        }
+    }
+
+    pub(super) fn arriving(reader: Reader, start: u64, len: u64) -> Self {
+        Self {
+            source: Source::Arriving(reader),
+            start,
             len,
         }
     }
@@ -43,10 +64,15 @@ impl NarFile {
         self.len == 0
     }
 
-    /// Returns the local file with these bytes, and where they are in it, if all of them are there.
+    /// Returns the local file with these bytes, and where they are in it. `None`: the object is
+    /// still being received.
     #[must_use]
     pub fn whole(&self, range: Range<u64>) -> Option<(Arc<File>, Range<u64>)> {
-        Some((Arc::clone(&self.file), range))
+        let file = match &self.source {
+            Source::Local(file) => Arc::clone(file),
+            Source::Arriving(reader) => reader.whole()?,
+        };
+        Some((file, self.start + range.start..self.start + range.end))
     }
 
     /// Returns the first of these bytes, as many as can be read now. `range` is not empty and ends
@@ -61,8 +87,14 @@ impl NarFile {
         range: Range<u64>,
         waker: impl FnOnce() + Send + 'static,
     ) -> io::Result<Ready> {
-        drop(waker);
-        Ok(Ready::Bytes(Arc::clone(&self.file), range))
+        let (at, end) = (self.start + range.start, self.start + range.end);
+        match &self.source {
+            Source::Local(file) => Ok(Ready::Bytes(Arc::clone(file), at..end)),
+            Source::Arriving(reader) => match reader.ready(at, waker).map_err(failed)? {
+                Some((file, there)) => Ok(Ready::Bytes(file, at..end.min(there))),
+                None => Ok(Ready::Wait),
+            },
+        }
     }
 
     /// Reads bytes from an offset on. Waits until there are some. Returns 0 at the end of the file.
@@ -71,10 +103,22 @@ impl NarFile {
     ///
     /// If the bytes cannot be had.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let left = self.len.saturating_sub(offset);
+        let mut left = self.len.saturating_sub(offset);
+        if left == 0 {
+            return Ok(0);
+        }
+        let at = self.start + offset;
+        let file = match &self.source {
+            Source::Local(file) => Arc::clone(file),
+            Source::Arriving(reader) => {
+                let (file, there) = reader.wait(at).map_err(failed)?;
+                left = left.min(there - at);
+                file
+            }
+        };
         let len = usize::try_from(left).unwrap_or(usize::MAX);
         let len = len.min(buffer.len());
-        self.file.read_at(&mut buffer[..len], offset)
+        file.read_at(&mut buffer[..len], at)
     }
 
     /// Fills the buffer with the bytes from an offset on. Waits until they are there.
@@ -125,4 +169,8 @@ impl Read for NarReader {
         self.offset += len as u64;
         Ok(len)
     }
+}
+
+fn failed(failure: Failure) -> io::Error {
+    io::Error::other(failure.to_string())
 }

@@ -171,7 +171,7 @@ fn needs(
     let mut needs = pushes::needs(&storage.metadata, stored.id, token.into(), lines)?;
     for (need, line) in needs.iter_mut().zip(lines) {
         while let Need::Nothing(nar) | Need::Narinfo(nar) = need
-            && !storage.is_whole(nar)?
+            && !storage.is_there(nar)?
         {
             // The NAR is recorded as lost now, but it may have another file.
             let again = pushes::needs(
@@ -244,7 +244,7 @@ fn usable_nar(
     let storage = &*stored.storage;
     // Each file that is missing is recorded as lost. A policy may hide the paths of some files.
     for nar in pushes::usable_nars(&storage.metadata, stored.id, token.into(), nar_hash)? {
-        if stored.shows_nar(Some(token.id), nar.id)? && storage.is_whole(&nar)? {
+        if stored.shows_nar(Some(token.id), nar.id)? && storage.is_there(&nar)? {
             return Ok(Some(nar));
         }
     }

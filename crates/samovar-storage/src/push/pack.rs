@@ -121,12 +121,15 @@ fn counted<T>(counters: &Counters, outcome: Result<T, StorageError>) -> Result<T
 fn record(
     storage: &Storage,
     token: &Token,
-    batch: Batch<'_>,
+    mut batch: Batch<'_>,
     outcomes: &mut [PackOutcome],
 ) -> Result<(), StorageError> {
     if !batch.new.is_empty() {
         let files: Vec<&Placed> = batch.files.iter().collect();
         batch.group.sync(&files)?;
+        for (new, file) in batch.new.iter_mut().zip(&files) {
+            new.pack = file.pack().cloned();
+        }
         if nars::add(&storage.metadata, token.id, &batch.new)? {
             storage.check_mirror();
         }

@@ -256,7 +256,7 @@ fn receive_part(push: &Push<'_>, part: &PartKey, source: &mut dyn Read) -> Resul
         return Err(PartError::Sha256 { stated, found }.into());
     }
     let key = part.to_string();
-    object.place(&key, false)?;
+    object.place_alone(&key)?;
     let is_replaced = |other: &&PartKey| {
         other.is_of(push.id, &nar_hash) && other.number == number && *other != part
     };

@@ -88,6 +88,53 @@ impl StoredCache {
         }
     }
 
+    /// Returns a NAR file that the client may use, without opening it. Returns `None` if there is
+    /// no such file, or if it is lost or has a wrong length; then the next upload replaces it. In a
+    /// bucket, that takes a request.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn find_file(
+        &self,
+        client: Client,
+        name: &FileName,
+    ) -> Result<Option<StoredNar>, StorageError> {
+        let storage = &*self.storage;
+        let Some(nar) = self.file(client, name)? else {
+            return Ok(None);
+        };
+        let is_whole = storage.is_whole(&nar)?;
+        storage.uses().nars.insert((self.id, nar.id));
+        Ok(is_whole.then_some(nar))
+    }
+
+    /// Returns a URL by which the client downloads a NAR file that it may use from the bucket
+    /// directly. Returns `None` if it is to download the file through the server, or if there is no
+    /// such file.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorageError`].
+    pub fn direct_url(
+        &self,
+        client: Client,
+        name: &FileName,
+    ) -> Result<Option<String>, StorageError> {
+        let storage = &*self.storage;
+        let Some(bucket) = storage.objects.bucket().filter(|bucket| bucket.redirects()) else {
+            return Ok(None);
+        };
+        let Some(nar) = self.file(client, name)? else {
+            return Ok(None);
+        };
+        let url = bucket.url(&storage.object_of(&nar)?)?;
+        if url.is_some() {
+            storage.uses().nars.insert((self.id, nar.id));
+        }
+        Ok(url)
+    }
+
     /// Opens a NAR file that the client may use. Returns `None` if there is no such file, or if it
     /// is lost or has a wrong length; then the next upload replaces it.
     ///

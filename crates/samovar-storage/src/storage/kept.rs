@@ -181,10 +181,11 @@ impl Keeping {
     pub fn finish(self, verified: Verified, info: NarInfo) -> Result<(), NotKept> {
         let Self {
             stored,
-            object,
+            mut object,
             arriving,
             ..
         } = self;
+        object.set_sha256(verified.file_hash);
         let storage = &*stored.storage;
         check_size(&stored, verified.file_size)?;
         let name = FileName::new(verified.file_hash, verified.compression);

@@ -1,5 +1,6 @@
 //! [`LooseBytes`]: counts the bytes of files that were sent with a token and that no path uses.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,6 +19,20 @@ pub(crate) struct NarOfToken {
     pub(crate) new: (Option<i64>, NewNar),
     pub(crate) file: Placed,
     pub(crate) _in_flight: Option<InFlight>,
+}
+
+impl NarOfToken {
+    /// Returns the NAR to record, with the place of its file.
+    pub(crate) fn to_record(&self) -> Cow<'_, (Option<i64>, NewNar)> {
+        match self.file.pack() {
+            None => Cow::Borrowed(&self.new),
+            Some(place) => {
+                let (token, mut new) = self.new.clone();
+                new.pack = Some(place.clone());
+                Cow::Owned((token, new))
+            }
+        }
+    }
 }
 
 /// Upper bounds, by token id, of the total length of the token's files that no path uses.

@@ -34,6 +34,7 @@ impl fmt::Display for LostFile {
         write!(f, "{} ", self.key)?;
         match self.found {
             None => write!(f, "is missing")?,
+            Some(found) if found == self.expected => write!(f, "has wrong bytes")?,
             Some(found) => write!(f, "has {}, not {}", counted(found, "byte"), self.expected)?,
         }
         write!(f, " and is recorded as lost; ")?;

@@ -18,14 +18,14 @@ pub mod nar;
 pub mod narinfo;
 mod on_pins;
 pub mod pinning;
-pub(crate) mod presence;
+mod presence;
 pub mod realisations;
 mod statistics;
 mod tokens;
 pub mod upkeep;
 
-use std::fs::{self, File, TryLockError};
-use std::io::{self, Write as _};
+use std::fs::{File, TryLockError};
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{
@@ -70,6 +70,9 @@ use self::lost::{OnLost, Place, place_of_nars};
 use self::mirrored::Mirror;
 use self::on_pins::OnPins;
 use self::tokens::SeenTokens;
+
+/// Maximum length of the text of a storage identifier, in bytes.
+const STORE_ID_LEN_MAX: u64 = 1024;
 
 /// Interval at which a new process checks whether the old one has ended.
 const LOCK_INTERVAL: Duration = Duration::from_millis(100);
@@ -166,7 +169,7 @@ impl Storage {
         let (metadata, objects) = opened.map_err(|error| root::explain(root, error))?;
         check::small_tables(&metadata)?;
         let store_id = metadata.store_id()?;
-        check_store_id(root, &objects, &store_id)?;
+        check_store_id(&objects, &store_id)?;
         write_cache_info(&objects, store_dir)?;
         let lock = open_lock(root)?;
         let storage = Arc::new(Self {
@@ -202,6 +205,13 @@ impl Storage {
         });
         if storage.metadata.postgres().is_some() {
             storage.catalog.follow();
+        }
+        if let Some(bucket) = storage.objects.bucket() {
+            let lost = Arc::downgrade(&storage);
+            bucket.set_on_wrong(move |nar| {
+                // Ignore errors: the next reader finds the same.
+                lost.upgrade().map(|storage| storage.lose(nar).ok());
+            });
         }
         match lock.try_lock() {
             Ok(()) => {
@@ -252,8 +262,9 @@ impl Storage {
     }
 
     /// Returns the cache with this name. Creates it if it does not exist. `is_mirrored`: whether
-    /// its narinfos are also written into the directory, which makes the directory a plain binary
-    /// cache. Only one cache of a storage may be mirrored.
+    /// its narinfos are also written beside the objects, which makes the directory or the bucket a
+    /// plain binary cache, unless small files share objects. Only one cache of a storage may be
+    /// mirrored.
     ///
     /// # Errors
     ///
@@ -271,7 +282,7 @@ impl Storage {
             quota: None,
             hides: None,
         };
-        if is_mirrored {
+        if is_mirrored && self.objects.can_mirror() {
             mirrored::become_mirrored(&cache)?;
         }
         Ok(cache)
@@ -322,6 +333,9 @@ impl Storage {
     /// Sets the function that lends the worker slot of a thread that waits for the database for
     /// long. It can be set once.
     pub fn set_lend_slot(&self, lend_slot: LendSlot) {
+        if let Some(bucket) = self.objects.bucket() {
+            bucket.set_lend_slot(lend_slot);
+        }
         self.metadata.waits().set_lend_slot(lend_slot);
     }
 
@@ -496,22 +510,33 @@ fn keep_others_out(lock: &File) {
     lock.try_lock_shared().ok();
 }
 
-/// Compares the storage identifiers in the directory and in the database. If the directory has
-/// none, writes the identifier of the database there.
-fn check_store_id(root: &Path, objects: &Objects, database: &str) -> Result<(), StorageError> {
-    let path = root.join(STORE_ID);
-    match fs::read_to_string(&path) {
-        Ok(directory) if directory.trim() == database => Ok(()),
-        Ok(directory) => Err(StorageError::StoreId {
-            directory: directory.trim().to_owned(),
+/// Compares the storage identifiers beside the objects and in the database. If there is none beside
+/// the objects, writes the identifier of the database there.
+fn check_store_id(objects: &Objects, database: &str) -> Result<(), StorageError> {
+    match read_store_id(objects)? {
+        Some(found) if found == database => Ok(()),
+        Some(found) => Err(StorageError::StoreId {
+            directory: found,
             database: database.to_owned(),
         }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+        None => {
             let mut object = objects.create()?;
             writeln!(object, "{database}")
                 .map_err(|error| StorageError::file("cannot write", STORE_ID, error))?;
             object.publish(STORE_ID)
         }
-        Err(error) => Err(StorageError::file("cannot read", STORE_ID, error)),
     }
+}
+
+/// Returns the storage identifier beside the objects, or `None` if there is none.
+fn read_store_id(objects: &Objects) -> Result<Option<String>, StorageError> {
+    let Some(file) = objects.read(STORE_ID)? else {
+        return Ok(None);
+    };
+    let failed = |error| StorageError::file("cannot read", STORE_ID, error);
+    let mut id = String::new();
+    file.take(STORE_ID_LEN_MAX)
+        .read_to_string(&mut id)
+        .map_err(failed)?;
+    Ok(Some(id.trim().to_owned()))
 }

@@ -1,5 +1,6 @@
 //! Receives and records NARs.
 
+use std::borrow::Cow;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -54,7 +55,7 @@ fn receive_new(
     memory: &mut dyn Memory,
 ) -> Result<(), PutError> {
     let storage = &*stored.storage;
-    if let Some((nar, _file)) = stored.open_file(token.into(), name)? {
+    if let Some(nar) = stored.find_file(token.into(), name)? {
         // The file is stored already, so discard the body.
         io::copy(source, &mut io::sink()).map_err(PutError::Source)?;
         check_token(&storage.metadata, token)?;
@@ -115,6 +116,7 @@ pub(crate) fn receive(
     let verified = verify(&mut object)?;
     let counters = &storage.counters;
     counters.verified(verified.nar_size, started.elapsed());
+    object.set_sha256(verified.file_hash);
     let name = name(&verified)?;
     // The path that will use the file counts, too.
     stored.check_quota(*used, verified.file_size.saturating_add(OWN_LEN))?;
@@ -150,7 +152,8 @@ fn commit(
     let nars = batch.iter().copied().flatten();
     let files: Vec<&Placed> = nars.clone().map(|nar| &nar.file).collect();
     storage.objects.sync_names(&files)?;
-    let new: Vec<&(Option<i64>, NewNar)> = nars.map(|nar| &nar.new).collect();
+    let new: Vec<Cow<'_, (Option<i64>, NewNar)>> = nars.map(NarOfToken::to_record).collect();
+    let new: Vec<&(Option<i64>, NewNar)> = new.iter().map(|new| &**new).collect();
     let outcomes = nars::add_of_tokens(&storage.metadata, &new, patience)?;
     if outcomes.iter().any(|outcome| matches!(outcome, Ok(true))) {
         storage.check_mirror();

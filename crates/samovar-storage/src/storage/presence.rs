@@ -12,10 +12,10 @@ use std::sync::atomic::Ordering;
 
 use crate::error::StorageError;
 use crate::layout::{STORE_ID, narinfo_key};
-use crate::metadata::{StoredNar, check};
+use crate::metadata::{StoredNar, check, packs};
 use crate::objects::{NarFile, NarObject};
-use crate::storage::Storage;
 use crate::storage::lost::{LostFile, place_of_nars};
+use crate::storage::{Storage, read_store_id};
 use crate::unmounted::check_files;
 
 impl Storage {
@@ -36,8 +36,19 @@ impl Storage {
     /// when the storage was opened.
     pub fn check_presence(&self) -> Result<(), StorageError> {
         self.check_directory()?;
+        if self.objects.bucket().is_some() {
+            return self.check_bucket();
+        }
         // The disk of the files may have been unmounted before the storage was opened.
         check_files(&self.metadata, &self.objects)
+    }
+
+    /// Checks that the bucket is the one of the storage.
+    fn check_bucket(&self) -> Result<(), StorageError> {
+        match read_store_id(&self.objects)? {
+            Some(id) if id == self.store_id => Ok(()),
+            _ => Err(StorageError::OtherBucket),
+        }
     }
 
     /// Checks that the directory has what was committed. Nothing may be acknowledged before this
@@ -45,7 +56,7 @@ impl Storage {
     /// storage is usable, its directory is the one in which the last probe has found the NAR files,
     /// so they are not looked for again.
     pub(crate) fn check_committed(&self) -> Result<(), StorageError> {
-        match self.is_usable() {
+        match self.is_usable() || self.objects.bucket().is_some() {
             true => self.check_directory(),
             false => self.check_presence(),
         }
@@ -55,6 +66,9 @@ impl Storage {
     /// that were opened.
     fn check_directory(&self) -> Result<(), StorageError> {
         self.metadata.check_file()?;
+        if self.objects.bucket().is_some() {
+            return Ok(());
+        }
         let id = fs::read_to_string(self.root.join(STORE_ID));
         let is_present = id.is_ok_and(|id| id.trim() == self.store_id)
             && place_of_nars(&self.root) == self.place_of_nars;
@@ -68,6 +82,9 @@ impl Storage {
     /// file gets its name there. Costs one system call while the storage is usable;
     /// [`check_committed`](Self::check_committed) follows before the file is acknowledged.
     pub(crate) fn check_place(&self) -> Result<(), StorageError> {
+        if self.objects.bucket().is_some() {
+            return Ok(());
+        }
         match self.is_usable() {
             true if place_of_nars(&self.root) == self.place_of_nars => Ok(()),
             _ => self.check_presence(),
@@ -98,7 +115,7 @@ impl Storage {
     pub(crate) fn open_whole(&self, nar: &StoredNar) -> Result<Option<NarFile>, StorageError> {
         // A second attempt follows if an upload replaces the file meanwhile.
         for _ in 0..2 {
-            match self.objects.open_nar(object_of(nar))? {
+            match self.objects.open_nar(self.object_of(nar)?)? {
                 Some(file) => return Ok(Some(file)),
                 None if self.is_whole(nar)? => {}
                 None => return Ok(None),
@@ -109,9 +126,8 @@ impl Storage {
 
     /// Returns whether the file of a NAR exists with the right length. If not, records it as lost.
     pub(crate) fn is_whole(&self, nar: &StoredNar) -> Result<bool, StorageError> {
-        let key = &nar.object_key;
-        let len =
-            || -> Result<_, StorageError> { Ok(self.objects.state(key)?.map(|state| state.len)) };
+        let object = self.object_of(nar)?;
+        let len = || self.objects.nar_len(&object);
         let mut found = len()?;
         if found == Some(nar.file_size) {
             return Ok(true);
@@ -125,15 +141,8 @@ impl Storage {
         };
         let mut remove = |hash_part| self.objects.remove(&narinfo_key(hash_part));
         let metadata = &self.metadata;
-        if check::set_lost(metadata, nar.id, true, &mut is_unchanged, &mut remove)?
-            && let Some(on_lost) = self.on_lost.0.get()
-        {
-            on_lost(&LostFile {
-                key: key.clone(),
-                found,
-                expected: nar.file_size,
-                paths: check::paths_of_nar(metadata, nar.id)?,
-            });
+        if check::set_lost(metadata, nar.id, true, &mut is_unchanged, &mut remove)? {
+            self.report_lost(nar, found)?;
         }
         Ok(found == Some(nar.file_size))
     }
@@ -141,17 +150,51 @@ impl Storage {
     /// Like [`is_whole`](Self::is_whole), but a file that cannot be examined counts as whole: the
     /// request for the file itself reports the cause.
     pub(crate) fn seems_whole(&self, nar: &StoredNar) -> Result<bool, StorageError> {
-        match self.is_whole(nar) {
+        match self.is_there(nar) {
             Err(StorageError::File { .. }) => Ok(true),
             outcome => outcome,
         }
     }
-}
 
-/// Returns the object with the file of a NAR.
-pub(crate) fn object_of(nar: &StoredNar) -> NarObject<'_> {
-    NarObject {
-        key: &nar.object_key,
-        len: nar.file_size,
+    /// Returns whether a NAR that is not recorded as lost counts as there without a look at its
+    /// file, because that takes a request to a bucket. A reader that needs the file looks.
+    pub(crate) fn is_there(&self, nar: &StoredNar) -> Result<bool, StorageError> {
+        match self.objects.bucket() {
+            Some(_) => Ok(true),
+            None => self.is_whole(nar),
+        }
+    }
+
+    /// Returns the object with the file of a NAR.
+    pub(crate) fn object_of<'a>(&self, nar: &'a StoredNar) -> Result<NarObject<'a>, StorageError> {
+        packs::object_of(&self.metadata, &self.objects, nar)
+    }
+
+    /// Records a NAR whose object in the bucket has wrong bytes as lost.
+    pub(crate) fn lose(&self, id: i64) -> Result<(), StorageError> {
+        let Some(listed) = check::nars_after(&self.metadata, id - 1, 1)?.pop() else {
+            return Ok(());
+        };
+        let nar = listed.nar;
+        if nar.id != id {
+            return Ok(());
+        }
+        let mut remove = |hash_part| self.objects.remove(&narinfo_key(hash_part));
+        if check::set_lost(&self.metadata, id, true, &mut || Ok(true), &mut remove)? {
+            self.report_lost(&nar, Some(nar.file_size))?;
+        }
+        Ok(())
+    }
+
+    fn report_lost(&self, nar: &StoredNar, found: Option<u64>) -> Result<(), StorageError> {
+        if let Some(on_lost) = self.on_lost.0.get() {
+            on_lost(&LostFile {
+                key: nar.object_key.clone(),
+                found,
+                expected: nar.file_size,
+                paths: check::paths_of_nar(&self.metadata, nar.id)?,
+            });
+        }
+        Ok(())
     }
 }

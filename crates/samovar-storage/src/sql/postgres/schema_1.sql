@@ -48,6 +48,14 @@ create table nar (
 create index nar_nar_hash on nar (nar_hash);
 create index nar_not_live on nar (state) where state <> 1;
 
+-- NARs whose files share an object of the bucket.
+create table packed (
+    nar_id bigint primary key references nar (id) on delete cascade,
+    pack   text not null, -- key of the object
+    start  bigint not null -- offset of the file in the object
+);
+create index packed_pack on packed (pack);
+
 create table sent (
     token_id bigint not null references token (id) on delete cascade,
     nar_id   bigint not null references nar (id) on delete cascade,

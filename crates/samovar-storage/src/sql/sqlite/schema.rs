@@ -8,11 +8,11 @@ use rusqlite::{Connection, TransactionBehavior};
 use crate::error::StorageError;
 
 /// The schema version that this program reads and writes.
-pub(crate) const SCHEMA: i64 = 9;
+pub(crate) const SCHEMA: i64 = 10;
 
 /// The SQL statements that upgrade each version to the next. The first ones create version 1 in an
 /// empty database.
-const STEPS: [&str; 9] = [
+const STEPS: [&str; 10] = [
     include_str!("schema_1.sql"),
     include_str!("schema_2.sql"),
     include_str!("schema_3.sql"),
@@ -22,6 +22,7 @@ const STEPS: [&str; 9] = [
     include_str!("schema_7.sql"),
     include_str!("schema_8.sql"),
     include_str!("schema_9.sql"),
+    include_str!("schema_10.sql"),
 ];
 
 /// Upgrades the database to the present schema version, in one transaction.
