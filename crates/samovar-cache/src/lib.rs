@@ -29,6 +29,7 @@ mod debug_info;
 pub mod fuzzing;
 mod known;
 mod narinfo;
+mod oidc;
 mod pages;
 mod prepared;
 mod private_file;
@@ -49,6 +50,9 @@ pub use known::nar_cache::NarCacheDirectory;
 pub use known::program::Program;
 pub use narinfo::key_file::{KeyFileError, LoadedKey, load_key};
 pub use narinfo::signing::{Sign, Signing, Stored};
+pub use oidc::{
+    IssuerAnswer, IssuerRule, IssuerSettings, LIFETIME_MAX, LIFETIME_MIN, Oidc, ask_issuer,
+};
 pub use pages::{PagesConfig, admin};
 pub use reader::policy::{PolicyConfig, RootFault, Rule, faulty_roots, newest_readable};
 pub use route::is_own_segment;

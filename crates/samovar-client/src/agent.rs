@@ -1,6 +1,6 @@
 //! The settings of HTTP agents: certificates, time limits, resolvers.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,6 +54,17 @@ pub(crate) fn builder(
     patience: Patience,
     certificate: Option<ClientCert>,
 ) -> anyhow::Result<ConfigBuilder<AgentScope>> {
+    builder_with(remote, patience, certificate, None)
+}
+
+/// Returns the settings that all clients share. `authorities`: PEM file with the only trusted
+/// certificates; `None`: those of this machine.
+pub(crate) fn builder_with(
+    remote: &Remote,
+    patience: Patience,
+    certificate: Option<ClientCert>,
+    authorities: Option<&Path>,
+) -> anyhow::Result<ConfigBuilder<AgentScope>> {
     let mut builder = Agent::config_builder()
         .http_status_as_error(false)
         .user_agent(concat!("samovar/", env!("CARGO_PKG_VERSION")))
@@ -68,7 +79,10 @@ pub(crate) fn builder(
         let tls = TlsConfig::builder()
             .provider(TlsProvider::Rustls)
             .unversioned_rustls_crypto_provider(provider)
-            .root_certs(RootCerts::new_with_certs(&root_certificates()?))
+            .root_certs(RootCerts::new_with_certs(&match authorities {
+                Some(file) => certificates_in(file, "name another file")?,
+                None => root_certificates()?,
+            }))
             .client_cert(certificate)
             .build();
         builder = builder.tls_config(tls);
@@ -98,7 +112,12 @@ fn root_certificates() -> anyhow::Result<Vec<Certificate<'static>>> {
         .find(|path| path.exists())
         .context("no trusted certificates found: set NIX_SSL_CERT_FILE to a PEM file")?,
     };
-    let pem = std::fs::read(&file)
+    certificates_in(&file, "set NIX_SSL_CERT_FILE to another file")
+}
+
+/// Reads the certificates in a PEM file. `fix`: what to do if it has none.
+fn certificates_in(file: &Path, fix: &str) -> anyhow::Result<Vec<Certificate<'static>>> {
+    let pem = std::fs::read(file)
         .with_context(|| format!("cannot read the trusted certificates in {file:?}"))?;
     let certificates: Vec<_> = ureq::tls::parse_pem(&pem)
         .filter_map(|item| match item {
@@ -107,7 +126,7 @@ fn root_certificates() -> anyhow::Result<Vec<Certificate<'static>>> {
         })
         .collect();
     if certificates.is_empty() {
-        bail!("{file:?} holds no certificate: set NIX_SSL_CERT_FILE to another file");
+        bail!("{file:?} holds no certificate: {fix}");
     }
     Ok(certificates)
 }

@@ -16,6 +16,9 @@ use crate::sys::{DESCRIPTORS, hide_memory, own_program};
 /// Environment variable that may contain a token.
 pub const TOKEN_VARIABLE: &str = "SAMOVAR_TOKEN";
 
+/// Environment variable with the ID token of a CI job.
+pub const ID_TOKEN_VARIABLE: &str = "SAMOVAR_ID_TOKEN";
+
 /// Environment variable with the number of a pipe that has the token, in a process that
 /// [`move_token`] or [`pass_token`] has started.
 pub const PIPE_VARIABLE: &str = "SAMOVAR_TOKEN_PIPE";
@@ -115,7 +118,10 @@ fn pass(command: &mut Command, token: &str) -> anyhow::Result<PipeReader> {
 /// Removes the token from the environment of a program that does not need it, such as a build with
 /// scripts of others. To hide it also in the environment of this process, [`hide_token`] first.
 pub fn without_token(command: &mut Command) -> &mut Command {
-    command.env_remove(TOKEN_VARIABLE).env_remove(PIPE_VARIABLE)
+    for name in [TOKEN_VARIABLE, PIPE_VARIABLE, ID_TOKEN_VARIABLE] {
+        command.env_remove(name);
+    }
+    command
 }
 
 /// Returns the token in the first line of a text. `source`: description of the text's origin.

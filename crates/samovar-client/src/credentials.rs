@@ -4,6 +4,7 @@
 //!
 //! | source; the first one that exists is used | sent as |
 //! | --- | --- |
+//! | `--oidc`: the ID token of a CI job, which is exchanged for a token | bearer token |
 //! | `--token-file` | bearer token |
 //! | `--netrc-file` | HTTP Basic |
 //! | a login in the URL | HTTP Basic |
@@ -15,31 +16,52 @@
 //! than the recorded cache has, the token is not for the recorded cache.
 
 use std::io;
-use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Once;
+use std::sync::{Arc, Once};
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 
 use crate::credential::{TOKEN_VARIABLE, token_in, token_variable};
+use crate::exchanged::ExchangedToken;
+use crate::id_token::IdTokenSource;
 use crate::netrc::{login, netrc_of_nix};
 use crate::notice::notice;
-use crate::remote::{Remote, URL_VARIABLE};
+pub use crate::plain_http::{PLAIN_VARIABLE, check_encrypted};
+use crate::remote::{Remote, Renew as _, URL_VARIABLE};
 
-/// Environment variable with the hosts to which credentials may be sent over plain HTTP, separated
-/// by commas.
-pub const PLAIN_VARIABLE: &str = "SAMOVAR_PLAIN_HTTP";
+/// What the command line says about the exchange of an ID token.
+#[derive(Debug, Clone, Default)]
+pub struct OidcOptions {
+    /// File with the ID token; `None`: the variables of the CI service.
+    pub id_token_file: Option<PathBuf>,
+    /// Audience of the ID token; `None`: the URL of the server, without a path.
+    pub audience: Option<String>,
+}
 
 /// The files that the command line names, and whether it also names the server.
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
+    /// How to get a token for the ID token of a CI job; `None`: the other sources are used.
+    pub oidc: Option<OidcOptions>,
     /// File with a token in its first line; `-` for standard input.
     pub token_file: Option<PathBuf>,
     /// File with the token as the password for the host of the URL.
     pub netrc_file: Option<PathBuf>,
     /// Whether the URL is one that a workspace or kept changes have recorded.
     pub is_recorded: bool,
+}
+
+impl OidcOptions {
+    /// Exchanges the ID token of this job for a token of the cache at `remote`.
+    ///
+    /// # Errors
+    ///
+    /// As [`ExchangedToken::new`].
+    pub fn exchange(&self, remote: &Remote) -> anyhow::Result<Arc<ExchangedToken>> {
+        let source = IdTokenSource::find(self.id_token_file.as_deref())?;
+        ExchangedToken::new(remote, source, self.audience.as_deref())
+    }
 }
 
 impl Sources {
@@ -69,6 +91,16 @@ impl Sources {
     /// A file that the command line names cannot be read, or has no credentials for the host; or
     /// they would be sent unencrypted, see [`check_encrypted`].
     pub fn authorize(&self, remote: &mut Remote) -> anyhow::Result<()> {
+        if let Some(options) = &self.oidc {
+            let token = options.exchange(remote)?;
+            let authorization = token.authorization();
+            remote.authorize(
+                authorization,
+                "the token for the ID token of this job".to_owned(),
+            );
+            remote.renew_by(token);
+            return Ok(());
+        }
         if let Some((authorization, source)) = self.find(remote)? {
             remote.authorize(authorization, source);
         }
@@ -153,49 +185,4 @@ fn bearer(token: &str) -> String {
 
 fn of_netrc(host: &str, file: &Path) -> String {
     format!("the password for {host:?} in {file:?}")
-}
-
-/// Refuses to send the credentials of `remote` over plain HTTP to another machine, unless
-/// [`PLAIN_VARIABLE`] names it.
-///
-/// # Errors
-///
-/// They would be sent unencrypted.
-pub fn check_encrypted(remote: &Remote) -> anyhow::Result<()> {
-    let host = remote.host();
-    if remote.authorization().is_none() || remote.is_secure() || is_loopback(host) {
-        return Ok(());
-    }
-    let permitted = std::env::var(PLAIN_VARIABLE).unwrap_or_default();
-    let mut permitted = permitted.split([',', ' ']);
-    let source = remote.login_source().unwrap_or("the token");
-    ensure!(
-        permitted.any(|one| one == host),
-        "{source} would be sent to {host} unencrypted, and could be read on the network: use \
-         HTTPS, or permit it by {PLAIN_VARIABLE}={host}"
-    );
-    Ok(())
-}
-
-fn is_loopback(host: &str) -> bool {
-    let address: Option<IpAddr> = host.parse().ok();
-    host == "localhost" || address.is_some_and(|address| address.is_loopback())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn loopback_hosts() {
-        for (host, expected) in [
-            ("localhost", true),
-            ("127.0.0.2", true),
-            ("::1", true),
-            ("10.0.0.1", false),
-            ("localhost.example.org", false),
-        ] {
-            assert_eq!(is_loopback(host), expected, "{host}");
-        }
-    }
 }

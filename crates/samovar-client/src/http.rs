@@ -1,5 +1,7 @@
 //! Sends HTTP requests, and repeats those that fail temporarily.
 
+mod limited;
+
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{Read, Seek as _};
@@ -8,7 +10,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{anyhow, bail};
-use ureq::config::RedirectAuthHeaders;
 use ureq::http::Response;
 use ureq::tls::ClientCert;
 use ureq::typestate::{WithBody, WithoutBody};
@@ -20,16 +21,12 @@ use crate::agent::{OtherHost, builder};
 use crate::credential::TOKEN_VARIABLE;
 use crate::failed::Failed;
 use crate::fault::{Fault, is_closed, is_timeout};
-use crate::guarded::Guarded;
 use crate::netrc::netrc_of_nix;
 use crate::notice::notice;
 use crate::pace::{Pace, Paced};
 pub use crate::patience::Patience;
 use crate::progress::Progress;
 use crate::remote::Remote;
-
-/// Maximum number of idle connections to a server with [`Http::guarded`].
-const GUARDED_AT_ONCE_MAX: usize = 64;
 
 /// Pause before the second attempt. It doubles before each further attempt.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -135,43 +132,6 @@ impl Http {
             }
         };
         Ok(Self::of(agent, remote, patience))
-    }
-
-    /// Returns a client of a server that is trusted only as far as it is public: it may redirect a
-    /// request at most five times, and not to an address of this machine or its network, unless its
-    /// own address is of that kind. The login is sent to the server's own host alone.
-    ///
-    /// `silence`: maximum wait for a connection, for the head of a response, and for each read of
-    /// its body.
-    ///
-    /// # Errors
-    ///
-    /// The trusted certificates of this machine cannot be read.
-    pub fn guarded(remote: Remote, silence: Duration) -> anyhow::Result<Self> {
-        let pace = Pace {
-            silence,
-            ..Pace::DOWNLOAD
-        };
-        let patience = Patience::QUERY.with_pace(pace);
-        let agent = |idle_count_max| -> anyhow::Result<Agent> {
-            let config = builder(&remote, patience, None)?
-                .max_redirects(5)
-                .redirect_auth_headers(RedirectAuthHeaders::SameHost)
-                .max_idle_connections(idle_count_max)
-                .max_idle_connections_per_host(idle_count_max)
-                .build();
-            let resolver = Guarded::new(remote.host().to_owned());
-            Ok(Agent::with_parts(
-                config,
-                DefaultConnector::default(),
-                resolver,
-            ))
-        };
-        let (pooled, unpooled) = (agent(GUARDED_AT_ONCE_MAX)?, agent(0)?);
-        Ok(Self {
-            unpooled: Some(unpooled),
-            ..Self::of(pooled, remote, patience).once()
-        })
     }
 
     fn of(agent: Agent, remote: Remote, patience: Patience) -> Self {
@@ -523,7 +483,7 @@ impl Http {
         for (name, value) in &self.headers {
             request = request.header(*name, value);
         }
-        match self.remote.authorization() {
+        match self.remote.present_authorization() {
             Some(value) => request.header("Authorization", value),
             None => request,
         }

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`remote`], [`credentials`] | the URL of a server, and the login or token for it |
 //! | [`netrc`], [`credential`] | where logins and tokens are found |
+//! | [`id_token`], [`exchanged`] | the ID token of a CI job, and the token that it gives |
 //! | [`http`], [`pace`], [`fault`] | requests, which are repeated after temporary failures |
 //! | [`cache`], [`walk`] | narinfos and closures of a binary cache |
 //! | [`prefetch`] | makes a cache keep paths of its upstreams |
@@ -30,16 +31,19 @@ mod agent;
 pub mod cache;
 pub mod credential;
 pub mod credentials;
+pub mod exchanged;
 pub mod failed;
 pub mod fault;
 mod guarded;
 pub mod hashing;
 pub mod http;
+pub mod id_token;
 pub mod machine;
 pub mod netrc;
 pub mod notice;
 pub mod pace;
 mod patience;
+mod plain_http;
 pub mod prefetch;
 pub mod private;
 pub mod progress;

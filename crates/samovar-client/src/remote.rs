@@ -1,6 +1,7 @@
 //! The URL of a cache or of an admin listener, separated from its login.
 
 use std::fmt;
+use std::sync::Arc;
 
 use anyhow::{anyhow, ensure};
 use base64::Engine as _;
@@ -29,6 +30,15 @@ struct RemoteLogin {
     authorization: String,
     /// Description of the source, such as `the token in SAMOVAR_TOKEN`.
     source: String,
+    /// What renews a login that expires.
+    renewal: Option<Arc<dyn Renew>>,
+}
+
+/// A login that expires and is renewed by the requests that need it.
+pub trait Renew: fmt::Debug + Send + Sync {
+    /// Returns the present value of the `Authorization` header. May block while the login is
+    /// renewed.
+    fn authorization(&self) -> String;
 }
 
 impl Remote {
@@ -65,6 +75,7 @@ impl Remote {
             login: login.map(|login| RemoteLogin {
                 authorization: basic(login),
                 source: "the login in the URL".to_owned(),
+                renewal: None,
             }),
         })
     }
@@ -121,7 +132,25 @@ impl Remote {
         self.login = Some(RemoteLogin {
             authorization,
             source,
+            renewal: None,
         });
+    }
+
+    /// Lets requests renew the login. Does nothing without a login.
+    pub fn renew_by(&mut self, renewal: Arc<dyn Renew>) {
+        if let Some(login) = &mut self.login {
+            login.renewal = Some(renewal);
+        }
+    }
+
+    /// Returns the value of the `Authorization` header for a request that is sent now, if there is
+    /// a login. May block while the login is renewed.
+    pub fn present_authorization(&self) -> Option<String> {
+        let login = self.login.as_ref()?;
+        Some(match &login.renewal {
+            Some(renewal) => renewal.authorization(),
+            None => login.authorization.clone(),
+        })
     }
 
     /// Returns the URL without a login.

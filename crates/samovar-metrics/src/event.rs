@@ -186,6 +186,30 @@ pub enum Event<'a> {
         /// The reason, as it was sent to the client.
         reason: &'a dyn fmt::Display,
     },
+    /// The ID token of a CI job was exchanged for a token.
+    IdTokenExchanged {
+        /// The name of the token.
+        token: &'a str,
+        /// The rights of the token.
+        rights: &'a dyn fmt::Display,
+        /// The client's address; `None` if it is unknown.
+        address: Option<IpAddr>,
+        /// The name of the cache; `None` if the server has only one.
+        cache: Option<&'a str>,
+    },
+    /// An ID token was refused, or could not be verified.
+    IdTokenRefused {
+        /// The name of the issuer; `None` if it is not configured.
+        issuer: Option<&'a str>,
+        /// The claim `sub`, if the token was verified.
+        subject: Option<&'a str>,
+        /// The client's address; `None` if it is unknown.
+        address: Option<IpAddr>,
+        /// The name of the cache; `None` if the server has only one.
+        cache: Option<&'a str>,
+        /// The reason, as a sentence.
+        reason: &'a str,
+    },
     /// An uploaded file is missing or has a wrong length. It is recorded as lost.
     FileLost(&'a dyn fmt::Display),
     /// The storage cannot be read or written.
@@ -247,13 +271,22 @@ pub struct Uploader<'a> {
 impl fmt::Display for Uploader<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "with the token {:?}", self.token)?;
-        if let Some(address) = self.address {
-            write!(f, " from {address}")?;
-        }
-        match self.cache {
-            Some(cache) => write!(f, " in the cache {cache:?}"),
-            None => Ok(()),
-        }
+        write_from(f, self.address, self.cache)
+    }
+}
+
+/// Writes the address of a client and the cache of a request, if they are known.
+fn write_from(
+    f: &mut fmt::Formatter<'_>,
+    address: Option<IpAddr>,
+    cache: Option<&str>,
+) -> fmt::Result {
+    if let Some(address) = address {
+        write!(f, " from {address}")?;
+    }
+    match cache {
+        Some(cache) => write!(f, " in the cache {cache:?}"),
+        None => Ok(()),
     }
 }
 
@@ -372,6 +405,32 @@ impl fmt::Display for Event<'_> {
                     write!(f, "of {path} ")?;
                 }
                 write!(f, "to {url} {by} was refused: {reason}")
+            }
+            Self::IdTokenExchanged {
+                token,
+                rights,
+                address,
+                cache,
+            } => {
+                write!(f, "the token {token:?} with the rights {rights} was given")?;
+                write_from(f, *address, *cache)
+            }
+            Self::IdTokenRefused {
+                issuer,
+                subject,
+                address,
+                cache,
+                reason,
+            } => {
+                f.write_str("an ID token")?;
+                if let Some(issuer) = issuer {
+                    write!(f, " of the issuer {issuer:?}")?;
+                }
+                if let Some(subject) = subject {
+                    write!(f, " for {subject:?}")?;
+                }
+                write_from(f, *address, *cache)?;
+                write!(f, " was not exchanged: {reason}")
             }
             Self::FileLost(file) => write!(f, "the uploaded file {file}"),
             Self::StorageFailed(error) => write!(f, "the storage cannot be used: {error}"),

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::event_count::EventCount;
+use crate::oidc::{self, OidcStatus};
 use crate::remote::{self, BucketStatus, DatabaseStatus};
 use crate::text::Text;
 
@@ -70,6 +71,8 @@ pub struct StorageStatus {
     pub bucket: Option<BucketStatus>,
     /// The database server; `None` if the database is in the directory.
     pub database: Option<DatabaseStatus>,
+    /// The issuers whose ID tokens are exchanged for tokens; empty if there are none.
+    pub oidc: Vec<OidcStatus>,
 }
 
 /// Counters of uploads since the start.
@@ -228,6 +231,9 @@ pub(crate) fn expose(text: &mut Text, storage: &StorageStatus) {
     }
     if let Some(database) = &storage.database {
         remote::expose_database(text, database);
+    }
+    if !storage.oidc.is_empty() {
+        oidc::expose(text, &storage.oidc);
     }
 }
 

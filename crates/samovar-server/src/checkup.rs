@@ -3,6 +3,7 @@
 //! Each finding states the problem and how to fix it.
 
 mod files;
+mod oidc;
 mod storage;
 mod upstreams;
 
@@ -157,6 +158,7 @@ pub fn examine(config: &Configuration, findings: &mut Findings) -> Examined {
     }
     daemon(config, store.as_deref(), findings);
     upstreams::examine(config, store.as_deref(), findings);
+    oidc::examine(config, findings);
     let examined = |(cache, keys): (&CacheSettings, _)| ExaminedCache {
         prefix: cache.prefix.clone(),
         keys,

@@ -24,6 +24,7 @@ fn page() -> String {
         ("Options of the server", Scope::Server),
         ("Options of a cache", Scope::Cache),
         ("Options of an upstream", Scope::Upstream),
+        ("Options of an OIDC issuer", Scope::Oidc),
     ] {
         write!(text, "\n## {title}\n").unwrap();
         for spec in OptionSpec::of(scope) {

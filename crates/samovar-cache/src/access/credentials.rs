@@ -23,9 +23,23 @@ use zeroize::Zeroize;
 /// bytes.
 const BASIC_LEN_MAX: usize = 768;
 
-/// Maximum length of a bearer token, in bytes. JSON Web Tokens may be longer, but are not
-/// supported.
+/// Maximum length of a bearer token, in bytes. JSON Web Tokens are longer; they are exchanged for
+/// tokens: see [`bearer`].
 const TOKEN_LEN_MAX: usize = 1024;
+
+/// Returns the bearer token in these header fields, whatever its form and length are; `None` if
+/// there is none, or more than one `Authorization` field.
+pub(crate) fn bearer<'a>(fields: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Option<&'a [u8]> {
+    let is_ours = |name: &[u8]| name.eq_ignore_ascii_case(b"authorization");
+    let mut values = fields.filter(|(name, _)| is_ours(name));
+    let (Some((_, value)), None) = (values.next(), values.next()) else {
+        return None;
+    };
+    let (scheme, rest) = value.split_at(value.iter().position(|byte| *byte == b' ')?);
+    scheme
+        .eq_ignore_ascii_case(b"bearer")
+        .then(|| rest.trim_ascii())
+}
 
 /// The credentials of a request.
 #[derive(Debug)]

@@ -20,6 +20,8 @@ pub(crate) enum UploadRoute {
     PinEvents,
     /// A URL below `pin/`. `None`: the rest is not the name of a pin.
     Pin(Option<PinName>),
+    /// `oidc`: the exchange of ID tokens.
+    Oidc,
     /// A URL below `push/`. `None`: the push protocol has no such URL.
     Push(Option<Target>),
 }
@@ -51,6 +53,7 @@ impl UploadRoute {
         }
         match path {
             b"pin-events" => Self::PinEvents,
+            b"oidc" => Self::Oidc,
             _ => Self::Of(Box::new(own(path, query, true))),
         }
     }
@@ -143,6 +146,7 @@ mod tests {
         assert_eq!(of("/upload/pin/"), Route::Upload(UploadRoute::Pins));
         let events = Route::Upload(UploadRoute::PinEvents);
         assert_eq!(of("/upload/pin-events"), events);
+        assert_eq!(of("/upload/oidc"), Route::Upload(UploadRoute::Oidc));
         assert_eq!(name("/%75pload/%70in/a%2Fb"), is("a/b"));
         for wrong in ["a/b", "a%0a", "a%00", "a%2", "%FF"] {
             assert_eq!(name(&format!("/upload/pin/{wrong}")), Some(None), "{wrong}");
@@ -164,6 +168,9 @@ mod tests {
             "/upload/upload/nix-cache-info",
             "/pin-events",
             "/upload/pin-events/",
+            "/oidc",
+            "/upload/oidc/",
+            "/upload/OIDC",
             "/x.narinfo",
             "/{H}-name.narinfo",
             "/nar/{H}.nar",

@@ -20,10 +20,25 @@ impl Cache {
         match verdict {
             Some(Verdict::Unverified) => true,
             Some(Verdict::Refused(access::Refusal::Denied)) => {
-                self.uploads().is_some() && upload::has_token(head)
+                let path = self.below_prefix(head.path()).unwrap_or_default();
+                self.may_admit_token(head, &self.route(path, head.query()))
             }
             _ => false,
         }
+    }
+
+    /// Whether the request has a token or an ID token, by which a worker may admit it.
+    pub(super) fn may_admit_token(&self, head: Head<'_>, route: &Route) -> bool {
+        self.uploads().is_some() && (upload::has_token(head) || upload::has_id_token(head, route))
+    }
+
+    /// Whether a token or an ID token admits the request to a cache that is not public. May wait
+    /// for the issuer of an ID token.
+    pub(super) fn admits_token(&self, head: Head<'_>, route: &Route) -> bool {
+        self.uploads().is_some_and(|stored| {
+            upload::admits(stored, head, route)
+                || upload::exchanges(self.oidc.as_deref(), stored, head, route)
+        })
     }
 
     /// Whether [`upload`] decides about the access of the request, because it needs a token also in

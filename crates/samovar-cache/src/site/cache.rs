@@ -28,6 +28,7 @@ use crate::known::nar_cache::Form;
 use crate::known::shared_store::SharedStore;
 use crate::narinfo::form::NarinfoForm;
 use crate::narinfo::narinfos::{NarinfoMemory, Narinfos};
+use crate::oidc::Oidc;
 use crate::pages::{self, PagedCache, PagesConfig};
 use crate::prepared::may_go_inline;
 use crate::reader::Reader;
@@ -59,6 +60,7 @@ pub(crate) struct Cache {
     priority: u32,
     pub(crate) pages: Option<PagesConfig>,
     uploads: Option<StoredCache>,
+    pub(crate) oidc: Option<Arc<Oidc>>,
     upstreams: Option<Arc<CacheUpstreams>>,
     /// Whether the server has no other cache.
     is_only: bool,
@@ -78,10 +80,8 @@ impl Cache {
     ) -> Self {
         // The closures of deny rules contain uploaded paths.
         let name = |stored: &StoredCache| stored.name().to_owned();
-        let has_same_uploads = |before: &&Self| {
-            let uploads = before.uploads.as_ref();
-            uploads.map(name) == config.uploads.as_ref().map(name)
-        };
+        let has_same_uploads =
+            |before: &&Self| before.uploads.as_ref().map(name) == config.uploads.as_ref().map(name);
         let before = before.filter(has_same_uploads);
         let narinfos = match before.map(|before| &before.narinfos) {
             Some(same) if same.are_made_of(&config.signing, &config.policy, memory) => {
@@ -133,6 +133,7 @@ impl Cache {
             priority: config.priority,
             pages: config.pages,
             uploads,
+            oidc: config.oidc,
             upstreams,
             is_only,
         }
@@ -228,9 +229,7 @@ impl Cache {
             match access.admit(head, Instant::now(), token) {
                 Verdict::Granted => {}
                 Verdict::Unverified => return Ok(access.dispatch(head, reply)),
-                Verdict::Refused(access::Refusal::Denied)
-                    if self.uploads.is_some() && upload::has_token(head) =>
-                {
+                Verdict::Refused(access::Refusal::Denied) if self.may_admit_token(head, route) => {
                     return Ok(self.dispatch_upload(head, route, reply));
                 }
                 Verdict::Refused(access::Refusal::Denied)
@@ -414,7 +413,7 @@ impl Cache {
         let uploads = self.uploads.as_ref();
         if let Some(access) = self.guard()
             && !self.asks_for_token(access, head, route)
-            && !uploads.is_some_and(|stored| upload::admits(stored, head, route))
+            && !self.admits_token(head, route)
             && let Err(response) = self.ask(access, head, route)
         {
             return response;
@@ -593,6 +592,7 @@ impl Cache {
             cache_info: self.about.cache_info().body(),
             is_reader: false,
             address: None,
+            oidc: self.oidc.as_deref(),
             cache: (!self.is_only).then_some(&*self.name),
             upstreams: self.referable(),
         }

@@ -1,9 +1,12 @@
 //! The configuration of one cache.
 
+use std::sync::Arc;
+
 use samovar_storage::StoredCache;
 
 use crate::access::Access;
 use crate::narinfo::signing::Signing;
+use crate::oidc::Oidc;
 use crate::pages::PagesConfig;
 use crate::reader::policy::PolicyConfig;
 use crate::upstream::UpstreamConfig;
@@ -28,6 +31,9 @@ pub struct CacheConfig {
     pub pages: Option<PagesConfig>,
     /// The storage for this cache's uploads; `None` if the cache is read-only.
     pub uploads: Option<StoredCache>,
+    /// The issuers whose ID tokens are exchanged for tokens, which all caches share; `None`: there
+    /// are none.
+    pub oidc: Option<Arc<Oidc>>,
     /// The upstreams of this cache, and how they are asked.
     pub upstreams: UpstreamConfig,
 }
@@ -43,6 +49,7 @@ impl Default for CacheConfig {
             access: None,
             pages: None,
             uploads: None,
+            oidc: None,
             upstreams: UpstreamConfig::default(),
         }
     }

@@ -46,6 +46,7 @@ use crate::known::nar_cache::NarCacheDirectory;
 use crate::known::program::Program;
 use crate::known::shared_store::{SharedConfig, SharedStore};
 use crate::narinfo::narinfos::NarinfoMemory;
+use crate::oidc::Oidc;
 use crate::refusal::Fixed;
 use crate::route::upload::UploadRoute;
 use crate::route::{Route, path};
@@ -183,6 +184,11 @@ impl Site {
     /// Returns the upstream caches; `None` if there are none.
     pub fn upstreams(&self) -> Option<Arc<Upstreams>> {
         self.upstreams.locked().clone()
+    }
+
+    /// Returns the issuers of ID tokens; `None` if there are none.
+    pub fn oidc(&self) -> Option<Arc<Oidc>> {
+        self.caches().iter().find_map(|cache| cache.oidc.clone())
     }
 
     /// Returns the observer of this site's events.

@@ -20,6 +20,7 @@ pub(super) fn status(storage: &Storage, caches: &Caches) -> StorageStatus {
         uploads.find(|stored| stored.name() == name)?.quota()
     };
     let totals = statistics.totals.as_ref();
+    let oidc = caches.iter().find_map(|cache| cache.oidc.as_deref());
     let of_caches = totals.into_iter().flat_map(|totals| &totals.caches);
     StorageStatus {
         directory: storage.directory().display().to_string(),
@@ -38,6 +39,7 @@ pub(super) fn status(storage: &Storage, caches: &Caches) -> StorageStatus {
         collector: collector(statistics),
         bucket: None,
         database: None,
+        oidc: oidc.map(|oidc| oidc.status()).unwrap_or_default(),
     }
 }
 

@@ -17,7 +17,7 @@
 //! | `realisations/…`, `build-trace-v2/…` | checked, stored with the path of its output |
 //!
 //! Below `upload/push/` are the URLs of the push protocol: see [`push`]. Below `upload/pin/` are
-//! the pins: see [`pin`].
+//! the pins: see [`pin`]. `upload/oidc` exchanges ID tokens for tokens: see [`oidc`].
 //!
 //! # Access
 //!
@@ -40,6 +40,7 @@ mod body;
 mod bulk;
 mod elsewhere;
 mod get;
+mod oidc;
 mod pin;
 mod push;
 mod realisation;
@@ -67,6 +68,7 @@ use samovar_storage::{
 use crate::access::{Access, TokenFault};
 use crate::narinfo::narinfos::Narinfos;
 use crate::narinfo::signing::Signing;
+use crate::oidc::Oidc;
 use crate::reader::uploaded_info;
 use crate::refusal::{Fixed, text_response};
 use crate::route::Route;
@@ -76,6 +78,7 @@ use crate::upstream::CacheUpstreams;
 pub(crate) use self::authorize::may_read_pins;
 pub(crate) use self::bulk::Uploaded;
 pub(crate) use self::get::{deleted_at, find, reads_files, writes};
+pub(crate) use self::oidc::{exchanges, has_id_token};
 #[cfg(fuzzing)]
 pub(crate) use self::pin::fuzzing;
 
@@ -112,6 +115,8 @@ pub(crate) struct Context<'a> {
     pub(crate) is_reader: bool,
     /// The client's address, if it is known and the request changes something.
     pub(crate) address: Option<IpAddr>,
+    /// The issuers whose ID tokens are exchanged; `None`: there are none.
+    pub(crate) oidc: Option<&'a Oidc>,
     /// The name of the cache; `None` if the server has only one.
     pub(crate) cache: Option<&'a str>,
     /// The upstreams to whose paths uploads may refer.
@@ -276,6 +281,7 @@ pub(crate) fn handle(
             let response = reader.decided(|| match route {
                 _ if let Some(refused) = refused => refused,
                 Route::Upload(UploadRoute::Push(push)) => push::answer(context, request, *push),
+                Route::Upload(UploadRoute::Oidc) => oidc::answer(context, request),
                 Route::Upload(UploadRoute::Pins) => pin::list(context, request),
                 Route::Upload(UploadRoute::PinEvents) => pin::events::open(context, request),
                 Route::Upload(UploadRoute::Pin(name)) => {

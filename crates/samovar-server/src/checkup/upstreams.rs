@@ -170,17 +170,25 @@ fn clock(info: &CacheInfo, name: &str, findings: &mut Findings) {
     let Some((theirs, ours)) = info.clocks else {
         return;
     };
-    let later = |one: SystemTime, other: SystemTime| one.duration_since(other).unwrap_or_default();
-    let (ahead, behind) = (later(theirs, ours), later(ours, theirs));
-    if ahead.max(behind) > CLOCK_TOLERANCE {
-        let minutes = counted(ahead.max(behind).as_secs() / 60, "minute");
-        let direction = if ahead > behind { "ahead" } else { "behind" };
+    let (difference, direction) = difference((theirs, ours));
+    if difference > CLOCK_TOLERANCE {
+        let minutes = counted(difference.as_secs() / 60, "minute");
         findings.warning(
             SUBJECT,
             format!("the clock of {name:?} is {minutes} {direction} of that of this machine"),
             "let NTP set the one that is wrong: timedatectl set-ntp true",
         );
     }
+}
+
+/// Returns by how much another clock differs from that of this machine, and its direction: `ahead`
+/// or `behind`. `clocks`: the times of both.
+pub(super) fn difference(clocks: (SystemTime, SystemTime)) -> (Duration, &'static str) {
+    let (theirs, ours) = clocks;
+    let later = |one: SystemTime, other: SystemTime| one.duration_since(other).unwrap_or_default();
+    let (ahead, behind) = (later(theirs, ours), later(ours, theirs));
+    let direction = if ahead > behind { "ahead" } else { "behind" };
+    (ahead.max(behind), direction)
 }
 
 /// Requests paths of the store, until the upstream has one, and checks its signature.

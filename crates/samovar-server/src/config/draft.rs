@@ -7,6 +7,7 @@ use samovar_cache::{PublicKey, Sign};
 use samovar_upstream::settings::UpstreamSettings;
 
 use super::error::ConfigError;
+use super::issuer_rules::RuleDraft;
 use super::kinds::{CertificateFiles, ClientAuthority};
 use super::storage::{self, BucketDraft, DatabaseDraft};
 use super::{CacheSettings, Configuration, Pages, Tls, Value};
@@ -46,6 +47,15 @@ pub(super) struct UpstreamDraft {
     pub(super) public_keys: Option<Vec<PublicKey>>,
     pub(super) keep: Option<bool>,
     pub(super) keep_size: Option<u64>,
+}
+
+/// The options of one issuer of ID tokens that were read so far.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct IssuerDraft {
+    pub(super) issuer: Option<String>,
+    pub(super) audience: Option<String>,
+    pub(super) ca_file: Option<PathBuf>,
+    pub(super) rules: Vec<RuleDraft>,
 }
 
 impl Default for UpstreamDraft {

@@ -7,8 +7,10 @@ mod certificates;
 mod draft;
 mod error;
 mod harmonia;
+mod issuer_rules;
 mod kinds;
 mod nearest;
+mod oidc;
 mod options;
 mod read;
 mod remarks;
@@ -26,7 +28,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use samovar_cache::access::AccessConfig;
-use samovar_cache::{NarCoding, PolicyConfig, Sign, SiteConfig, Stored};
+use samovar_cache::{IssuerSettings, NarCoding, PolicyConfig, Sign, SiteConfig, Stored};
 use samovar_http::Limits;
 use samovar_storage::gc::Retention;
 use samovar_upstream::settings::{UpstreamSettings, WhenDown};
@@ -119,6 +121,8 @@ pub struct Configuration {
     pub node: Option<String>,
     /// The upstreams, sorted by name. Names and URLs are different, the latter even without logins.
     pub upstreams: Vec<UpstreamSettings>,
+    /// The issuers of ID tokens, sorted by name. Their URLs are different.
+    pub oidc: Vec<IssuerSettings>,
     /// Memory for NARs of upstreams while they are passed on, bytes.
     pub upstream_memory_len: usize,
     /// The caches, which have different URL paths; never empty.
@@ -225,6 +229,7 @@ impl Default for Configuration {
             state_directory: None,
             scrub_rate: None,
             upstreams: Vec::new(),
+            oidc: Vec::new(),
             upstream_memory_len: 64 << 20,
             caches: vec![CacheSettings::default()],
             remarks: Vec::new(),

@@ -7,6 +7,7 @@ use samovar_text::without_logins;
 
 use super::draft::{CacheDraft, ServerDraft};
 use super::error::{ConfigError, Origin};
+use super::oidc::issuers;
 use super::options::{self, FindCredential, Kind, OptionSpec, Row, Scope};
 use super::remarks::remarks;
 use super::settings::{Setting, Settings};
@@ -79,6 +80,7 @@ pub fn read(
     let of_urls = std::mem::take(&mut config.upstreams);
     let has_storage = config.storage.is_some();
     config.upstreams = upstreams(settings, of_urls, has_storage, &credential)?;
+    config.oidc = issuers(settings, has_storage, &credential)?;
     check_uses(settings, &config)?;
     check_shown_metrics(&config)?;
     config.files = settings.files().to_vec();

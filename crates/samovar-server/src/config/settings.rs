@@ -229,6 +229,7 @@ impl Settings {
         for (scope, gone) in [
             (Scope::Cache, "no longer served"),
             (Scope::Upstream, "no longer asked"),
+            (Scope::Oidc, "no longer trusted"),
         ] {
             let names = |settings: &Self| -> BTreeSet<String> {
                 let names = settings.named(scope).map(|(name, _)| name.to_owned());

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use anyhow::bail;
 use samovar_cache::access::{Access, AccessConfig, AccessError, CertificateConfig};
 use samovar_cache::{
-    CacheConfig, PagesConfig, RootFault, Signing, Site, UpstreamConfig, Upstreams, faulty_roots,
-    load_key,
+    CacheConfig, Oidc, PagesConfig, RootFault, Signing, Site, UpstreamConfig, Upstreams,
+    faulty_roots, load_key,
 };
 use samovar_metrics::Observer;
 use samovar_storage::gc::Retentions;
@@ -54,6 +54,7 @@ pub(super) fn replace(
     let (mut caches, mut warnings) = make(&config.caches, renew)?;
     if let Some(storage) = site.storage() {
         add_uploads(&mut caches, &config.caches, storage)?;
+        add_oidc(&mut caches, config, site.oidc().as_deref())?;
         storage.refresh()?;
         warnings.extend(upload_warnings(&config.caches, storage)?);
     }
@@ -248,6 +249,23 @@ pub(super) fn add_uploads(
     Ok(())
 }
 
+/// Lets caches that take uploads exchange ID tokens. `before`: the issuers that are replaced.
+pub(super) fn add_oidc(
+    caches: &mut [CacheConfig],
+    config: &Configuration,
+    before: Option<&Oidc>,
+) -> anyhow::Result<()> {
+    if config.oidc.is_empty() {
+        return Ok(());
+    }
+    let oidc = Oidc::new(&config.oidc, before).map_err(anyhow::Error::msg)?;
+    let oidc = Arc::new(oidc);
+    for cache in caches.iter_mut().filter(|cache| cache.uploads.is_some()) {
+        cache.oidc = Some(Arc::clone(&oidc));
+    }
+    Ok(())
+}
+
 /// Returns the function that lets the storage mirror the first cache, which changes the directory.
 pub(super) fn mirror_first(
     caches: &[CacheConfig],
@@ -298,6 +316,7 @@ fn make(
             pages: cache.pages.as_ref().map(|of| pages(of, &cache.access)),
             access: Some(access),
             uploads: None,
+            oidc: None,
             upstreams: UpstreamConfig {
                 names: match cache.sources.upstreams {
                     true => cache.upstreams.clone(),

@@ -75,6 +75,10 @@ counts! {
     UploadConflict = "upload_conflict",
     /// An upload was refused.
     UploadRefused = "upload_refused",
+    /// The ID token of a CI job was exchanged for a token.
+    IdTokenExchanged = "id_token_exchanged",
+    /// An ID token was refused, or could not be verified.
+    IdTokenRefused = "id_token_refused",
     /// An uploaded file was missing or had a wrong length.
     FileLost = "file_lost",
     /// The storage could not be read or written.

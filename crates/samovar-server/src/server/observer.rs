@@ -187,6 +187,9 @@ impl Logs {
             Event::UploadConflict { .. } => (Some(Count::UploadConflict), Limited(Warning, paths)),
             Event::PathPinned { .. } | Event::PinRemoved { .. } => (None, Each(Info)),
             Event::UploadRefused { .. } => (Some(Count::UploadRefused), Limited(Warning, limits)),
+            // The audit trail of tokens, as that of uploads.
+            Event::IdTokenExchanged { .. } => (Some(Count::IdTokenExchanged), Each(Info)),
+            Event::IdTokenRefused { .. } => (Some(Count::IdTokenRefused), Limited(Warning, limits)),
             Event::FileLost(_) => (Some(Count::FileLost), Limited(Error, paths)),
             Event::StorageFailed(_) => (Some(Count::StorageFailed), Limited(Error, limits)),
             Event::UpstreamDown { .. } => (Some(Count::UpstreamDown), Each(Warning)),

@@ -245,6 +245,7 @@ impl<'a> Bound<'a> {
                     .map_or_else(String::new, |pid| format!(" (process {pid})"))
             );
             caches::add_uploads(&mut caches, &config.caches, storage)?;
+            caches::add_oidc(&mut caches, config, None)?;
             storage.set_retentions(caches::retentions(config));
             for warning in caches::upload_warnings(&config.caches, storage)? {
                 logs.errors.warning(warning);

@@ -96,6 +96,7 @@ fn context_of<'a>(stored: &'a StoredCache, narinfos: &'a Arc<Narinfos>) -> Conte
         cache_info: &[],
         is_reader: false,
         address: None,
+        oidc: None,
         cache: None,
         upstreams: None,
     }

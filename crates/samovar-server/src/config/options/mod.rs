@@ -3,10 +3,11 @@
 //! The configuration file, the environment, the command line, `--help` and the reference of the
 //! book are derived from it. `server.rs` declares the options of the process, `storage.rs` those of
 //! its bucket and database, `cache.rs` the options of a cache, `upstream.rs` the options of an
-//! upstream cache.
+//! upstream cache, `oidc.rs` those of an issuer of ID tokens.
 
 pub(super) mod cache;
 mod kind;
+pub(super) mod oidc;
 pub(super) mod server;
 pub(super) mod storage;
 pub(super) mod upstream;
@@ -16,7 +17,8 @@ use std::time::Duration;
 
 use samovar_cache::Rule;
 
-use super::draft::{CacheDraft, ServerDraft, UpstreamDraft};
+use super::draft::{CacheDraft, IssuerDraft, ServerDraft, UpstreamDraft};
+use super::issuer_rules::{self, RuleDraft};
 use super::toml::Value;
 use super::{CertificateFiles, Configuration, certificates, rules, unit, value};
 
@@ -70,11 +72,14 @@ pub enum Scope {
     Cache,
     /// An upstream: the option is set in `[upstreams.NAME]`. Takes effect at start and at reload.
     Upstream,
+    /// An issuer of ID tokens: the option is set in `[oidc.NAME]`. Takes effect at start and at
+    /// reload.
+    Oidc,
 }
 
 impl Scope {
     /// The scopes whose things have names, with a table for each.
-    pub(super) const NAMED: [Self; 2] = [Self::Cache, Self::Upstream];
+    pub(super) const NAMED: [Self; 3] = [Self::Cache, Self::Upstream, Self::Oidc];
 
     /// Returns the name of the table that contains a table per named thing of this scope; empty
     /// for the server, which has no name.
@@ -83,6 +88,7 @@ impl Scope {
             Self::Server => "",
             Self::Cache => "caches",
             Self::Upstream => "upstreams",
+            Self::Oidc => "oidc",
         }
     }
 
@@ -92,6 +98,7 @@ impl Scope {
             Self::Server => "the server",
             Self::Cache => "a cache",
             Self::Upstream => "an upstream",
+            Self::Oidc => "an OIDC issuer",
         }
     }
 
@@ -195,6 +202,7 @@ pub(super) enum Set<D> {
     Urls(fn(&mut D, Vec<String>)),
     Rules(fn(&mut D, Vec<Rule>)),
     Certificates(fn(&mut D, Vec<CertificateFiles>)),
+    IssuerRules(fn(&mut D, Vec<RuleDraft>)),
 }
 
 /// Resolves the path in a value. For a value `credential:NAME`, returns the path of the service
@@ -216,11 +224,12 @@ impl<D> Set<D> {
             Self::Url(_) => Kind::Url,
             Self::UrlOf(expected, _) => Kind::UrlOf(expected),
             Self::Urls(_) => Kind::Urls,
-            Self::Rules(_) | Self::Certificates(_) => Kind::Tables,
+            Self::Rules(_) | Self::Certificates(_) | Self::IssuerRules(_) => Kind::Tables,
         }
     }
 
     /// Sets the option in a draft. If the value is invalid, the error describes valid values.
+    // Long: one case per type of values.
     pub(super) fn apply(
         &self,
         draft: &mut D,
@@ -288,6 +297,7 @@ impl<D> Set<D> {
             }
             Self::Rules(set) => set(draft, rules::rules(value)?),
             Self::Certificates(set) => set(draft, certificates::certificates(value, credential)?),
+            Self::IssuerRules(set) => set(draft, issuer_rules::rules(value)?),
         }
         Ok(())
     }
@@ -335,6 +345,10 @@ const fn upstream(
     help: &'static str,
 ) -> Row<UpstreamDraft> {
     Row::new(Scope::Upstream, name, set, help).of_one()
+}
+
+const fn issuer(name: &'static str, set: Set<IssuerDraft>, help: &'static str) -> Row<IssuerDraft> {
+    Row::new(Scope::Oidc, name, set, help).of_one()
 }
 
 impl<D> Row<D> {
@@ -408,7 +422,9 @@ impl OptionSpec {
         let of_server = of_server.map(|row| &row.spec);
         let of_caches = cache::OPTIONS.iter().map(|row| &row.spec);
         let of_upstreams = upstream::OPTIONS.iter().map(|row| &row.spec);
-        of_server.chain(of_caches).chain(of_upstreams)
+        let of_issuers = oidc::OPTIONS.iter().map(|row| &row.spec);
+        let of_named = of_caches.chain(of_upstreams).chain(of_issuers);
+        of_server.chain(of_named)
     }
 
     /// Returns all options in the order of help, each with its heading.
@@ -563,6 +579,7 @@ mod tests {
         check_first_words(storage::OPTIONS);
         check_first_words(cache::OPTIONS);
         check_first_words(upstream::OPTIONS);
+        check_first_words(oidc::OPTIONS);
     }
 
     fn check_first_words<D: Default + PartialEq + std::fmt::Debug>(rows: &[Row<D>]) {
