@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Arg, ArgAction, ArgMatches, value_parser};
 use samovar_nix::PublicKey;
 
-use crate::credentials::Sources;
+use crate::credentials::{OidcOptions, Sources};
 use crate::trust::keys;
 
 /// Defines a positional argument that must be given.
@@ -66,10 +66,49 @@ pub(crate) fn credentials() -> [Arg; 2] {
     ]
 }
 
-/// Reads the options of [`credentials`].
+/// Defines the options of [`credentials`], and those of CI jobs, for the commands that such jobs
+/// run.
+pub(crate) fn job_credentials() -> [Arg; 4] {
+    let [token_file, netrc_file] = credentials();
+    let oidc = oidc().conflicts_with_all(["token-file", "netrc-file"]);
+    [token_file, netrc_file, oidc, id_token_file()]
+}
+
+/// Defines `--oidc`.
+pub(crate) fn oidc() -> Arg {
+    option("oidc", "AUDIENCE")
+        .num_args(0..=1)
+        .require_equals(true)
+        .default_missing_value("")
+        .help(
+            "Exchange the ID token of this CI job for a token, which is renewed; AUDIENCE: that of \
+             the ID token [default: URL of the server without a path]",
+        )
+}
+
+/// Defines `--id-token-file`.
+pub(crate) fn id_token_file() -> Arg {
+    option("id-token-file", "FILE")
+        .requires("oidc")
+        .value_parser(value_parser!(PathBuf))
+        .help("File with the ID token [default: SAMOVAR_ID_TOKEN, or that of GitHub]")
+}
+
+/// Reads the options of [`oidc`] and [`id_token_file`].
+pub(crate) fn oidc_options(matches: &ArgMatches) -> Option<OidcOptions> {
+    // Not all commands have the option.
+    let audience = matches.try_get_one::<String>("oidc").ok()??;
+    Some(OidcOptions {
+        id_token_file: matches.get_one::<PathBuf>("id-token-file").cloned(),
+        audience: Some(audience.clone()).filter(|audience| !audience.is_empty()),
+    })
+}
+
+/// Reads the options of [`credentials`] or [`job_credentials`].
 pub(crate) fn sources(matches: &ArgMatches) -> Sources {
     let file = |id: &str| matches.get_one::<PathBuf>(id).cloned();
     Sources {
+        oidc: oidc_options(matches),
         token_file: file("token-file"),
         netrc_file: file("netrc-file"),
         is_recorded: false,

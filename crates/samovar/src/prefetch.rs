@@ -10,7 +10,7 @@ use samovar_client::prefetch::{End, file_len, prefetch};
 use samovar_nix::narinfo::NarInfo;
 use serde_json::{Value, json};
 
-use crate::arguments::{credentials, json, paths, required, sources};
+use crate::arguments::{job_credentials, json, paths, required, sources};
 use crate::cache::Cache;
 use crate::command::{hash_parts, names};
 use crate::http::{Http, Patience};
@@ -36,7 +36,7 @@ pub(crate) fn command() -> Command {
              NAR for less time than the server needs to receive it",
         ))
         .arg(paths().required(true))
-        .args(credentials())
+        .args(job_credentials())
         .arg(json())
 }
 

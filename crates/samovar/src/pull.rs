@@ -16,7 +16,7 @@ use samovar_workspace::Manifest;
 use samovar_workspace::unpack::{Options, UnpackError, unpack};
 use serde_json::json;
 
-use crate::arguments::{credentials, json, keys_of, required, sources, trusted_keys};
+use crate::arguments::{job_credentials, json, keys_of, required, sources, trusted_keys};
 use crate::credentials::Sources;
 use crate::outcome::Failed;
 use crate::progress::Progress;
@@ -46,7 +46,7 @@ pub(crate) fn command() -> Command {
                 .help("A directory that does not exist or is empty"),
         )
         .arg(trusted_keys())
-        .args(credentials())
+        .args(job_credentials())
         .arg(json())
 }
 

@@ -15,7 +15,7 @@ use samovar_server::config::{
 use samovar_server::server::{self, Applied, Predecessor};
 use samovar_text::without_logins;
 
-use crate::credential::{PIPE_VARIABLE, TOKEN_VARIABLE};
+use crate::credential::{ID_TOKEN_VARIABLE, PIPE_VARIABLE, TOKEN_VARIABLE};
 use crate::credentials::PLAIN_VARIABLE;
 use crate::outcome::Failed;
 use crate::remote::URL_VARIABLE;
@@ -31,8 +31,9 @@ const SERVICE_CREDENTIALS: &str = "/run/credentials/samovar.service";
 
 /// Environment variables of other commands. They are not options, and may be set for a whole login,
 /// or for the command that a client runs.
-const CLIENT_VARIABLES: [&str; 7] = [
+const CLIENT_VARIABLES: [&str; 8] = [
     TOKEN_VARIABLE,
+    ID_TOKEN_VARIABLE,
     PIPE_VARIABLE,
     PLAIN_VARIABLE,
     URL_VARIABLE,

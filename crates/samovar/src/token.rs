@@ -13,7 +13,7 @@ use samovar_nix::Glob;
 use samovar_protocol::names::TOKEN_PREFIX;
 use samovar_server::config;
 use samovar_storage::metadata::{Database, NewToken, caches, tokens};
-use samovar_storage::token::{Rights, Token, TokenHash, now};
+use samovar_storage::token::{OIDC_PREFIX, Rights, Token, TokenHash, now};
 use samovar_storage::{Location, RootKind, open_database};
 use time::OffsetDateTime;
 
@@ -174,6 +174,11 @@ fn create(metadata: &Database, matches: &ArgMatches, out: &mut dyn Write) -> any
         !name.is_empty() && !name.chars().any(|c| c.is_control() || c.is_whitespace()),
         "the name must not be empty, or contain a blank or a control character: it may become the \
          login in a netrc file"
+    );
+    ensure!(
+        !name.starts_with(OIDC_PREFIX),
+        "names that begin with {OIDC_PREFIX} are those of tokens that CI jobs get for their ID \
+         tokens: choose another name"
     );
     let pattern = |id| matches.get_one::<Glob>(id).cloned();
     let rights = matches.get_one::<Rights>("rights").copied();

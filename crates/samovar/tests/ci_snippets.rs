@@ -3,12 +3,15 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
+mod support_oidc;
+mod support_push;
 mod support_uploads;
 
 use std::fs;
 use std::path::Path;
 
 use support::{bare, hash};
+use support_oidc::{AUDIENCE, Issuer, Pair};
 use support_uploads::Site;
 use testkit::nix::{OwnStore, local};
 use testkit::process::output;
@@ -16,6 +19,9 @@ use testkit::process::output;
 /// A derivation that Nix builds without a program of the machine. `%` is replaced by its name.
 const DERIVATION: &str = "derivation { name = \"%\"; system = \"builtin\"; derivations = \"\"; \
                           builder = \"builtin:buildenv\"; manifest = \"/none\"; }";
+
+/// Names and values of environment variables.
+type Variables = Vec<(&'static str, String)>;
 
 /// Returns the text of the block scalar that follows `key`, without its indentation.
 fn block(text: &str, key: &str) -> String {
@@ -27,10 +33,21 @@ fn block(text: &str, key: &str) -> String {
     lines.join("\n")
 }
 
-/// Runs a script of a job, which must build a path with this name and push it.
-fn pushes(script: &str, name: &str, run: &str) {
+/// Runs a script of a job, which must build a path with this name and push it. The job has no
+/// secret but the ID token of an issuer, in these variables.
+fn pushes(script: &str, name: &str, run: &str, variables: impl Fn(&Issuer) -> Variables) {
+    let pair = Pair::rsa("key");
+    let issuer = Issuer::start(&[&pair]);
     let site = Site::new();
     let server = site.start();
+    // The audience that the job requests by default is the URL of the server.
+    let configuration = issuer.configuration("");
+    site.configure_empty(&configuration.replace(AUDIENCE, &server.url()));
+    server.process.signal("HUP");
+    server.process.wait_for("the configuration was reloaded");
+    let mut claims = issuer.claims("example/app", "main");
+    claims["aud"] = server.url().into();
+    issuer.set(|answers| answers.id_token = pair.token(&claims));
     let store = OwnStore::new();
     let home = tempfile::tempdir().unwrap();
     let settings = "build-users-group =\nsandbox = false\nsubstituters =\n";
@@ -45,13 +62,29 @@ fn pushes(script: &str, name: &str, run: &str) {
         .env("NIX_REMOTE", local(store.root()))
         .env("CACHE", server.url())
         .env("PUBLIC_KEY", format!("cache-1:{}=", "A".repeat(43)))
-        .env("SAMOVAR_TOKEN", site.token(&["--rights", "read,push"]))
-        .env("RUN", run);
+        .env("RUN", run)
+        .envs(variables(&issuer));
     let text = output(&mut bash);
     let suffix = format!("-{name}");
     let built = text.lines().find(|line| line.ends_with(&suffix)).unwrap();
     let narinfo = server.get(&format!("/{}.narinfo", hash(built)));
     assert_eq!(narinfo.status, 200, "{text}");
+}
+
+/// Returns the variables of a job of GitHub.
+fn of_github(issuer: &Issuer) -> Variables {
+    vec![
+        (
+            "ACTIONS_ID_TOKEN_REQUEST_URL",
+            format!("{}/github?api-version=2.0", issuer.url),
+        ),
+        ("ACTIONS_ID_TOKEN_REQUEST_TOKEN", "request-token".to_owned()),
+    ]
+}
+
+/// Returns the variables of a job of GitLab.
+fn of_gitlab(issuer: &Issuer) -> Variables {
+    vec![("SAMOVAR_ID_TOKEN", issuer.id_token())]
 }
 
 fn page() -> String {
@@ -65,8 +98,22 @@ fn build(name: &str) -> String {
 }
 
 #[test]
+fn the_workflow_pushes_what_its_command_builds() {
+    let page = page();
+    let line = page
+        .lines()
+        .find(|line| line.contains("- run: samovar push"));
+    let (_, script) = line.unwrap().split_once("- run: ").unwrap();
+    let script = script
+        .replace("https://cache.example.org", "\"$CACHE\"")
+        .replace("nix build .#app", &build("workflow"));
+    pushes(&script, "workflow", "", of_github);
+}
+
+#[test]
 fn the_composite_action_pushes_what_its_command_builds() {
-    pushes(&block(&page(), "      run: |"), "action", &build("action"));
+    let script = block(&page(), "      run: |");
+    pushes(&script, "action", &build("action"), of_github);
 }
 
 #[test]
@@ -78,5 +125,5 @@ fn the_gitlab_job_pushes_what_its_command_builds() {
     let push = push.unwrap().trim_start().trim_start_matches("- ");
     let script = format!("{exports}\n{push}").replace("nix build .#app", &build("gitlab"));
     assert!(script.contains("nix-build"), "{script}");
-    pushes(&script, "gitlab", "");
+    pushes(&script, "gitlab", "", of_gitlab);
 }

@@ -21,10 +21,10 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use samovar_client::push::may_push;
 use samovar_nix::PublicKey;
 
-use crate::arguments::switch;
+use crate::arguments::{id_token_file, oidc, oidc_options, switch};
 use crate::cache::{Cache, INFO_PATH};
 use crate::credential::{TOKEN_VARIABLE, token_in};
-use crate::credentials::{check_encrypted, warn_if_open};
+use crate::credentials::{OidcOptions, check_encrypted, warn_if_open};
 use crate::http::{Http, Patience};
 use crate::netrc::{login, netrc_of_nix};
 use crate::notice::notice;
@@ -49,12 +49,13 @@ pub(crate) fn command() -> Command {
         .about("Sets up this client for a cache: substituter, public key and login")
         .after_help(
             "Changes the settings of the machine in /etc/nix if run as root, else those of the \
-             user in ~/.config/nix, and prints what it changed. The cache states its public key in \
-             cache-info.json. A token is read from --token-file or SAMOVAR_TOKEN, checked by \
-             the cache, and written into the netrc file of Nix, which has one login for all caches \
-             of a host. Exit code 0: the client uses the cache; 1: you must do a printed step by \
-             hand, or the cache refused the request; 2: the command line is invalid; 3: the cache \
-             is unavailable.",
+             user in ~/.config/nix, and prints what it changed. The cache states its public key \
+             in cache-info.json. A token is read from --token-file or SAMOVAR_TOKEN, checked by \
+             the cache, and written into the netrc file of Nix, which has one login for all \
+             caches of a host. With --oidc, the token is that of a CI job, and expires within \
+             an hour. Exit code 0: the client uses the cache; 1: you must do a printed step by \
+             hand, or the cache refused the request; 2: the command line is invalid; 3: the \
+             cache is unavailable.",
         )
         .arg(
             Arg::new("key")
@@ -72,10 +73,12 @@ pub(crate) fn command() -> Command {
                 .value_parser(value_parser!(PathBuf))
                 .help("File with a token in its first line; - is standard input"),
         )
+        .arg(oidc().conflicts_with("token-file"))
+        .arg(id_token_file())
         .arg(switch("print").help("Print what would be changed, and change nothing"))
         .arg(
             switch("undo")
-                .conflicts_with_all(["key", "yes", "token-file"])
+                .conflicts_with_all(["key", "yes", "token-file", "oidc"])
                 .help("Remove what this command has added for the cache"),
         )
         .arg(
@@ -169,8 +172,13 @@ impl Setup {
         out: &mut dyn Write,
     ) -> anyhow::Result<Self> {
         let file = matches.get_one::<PathBuf>("token-file");
-        let token = token(file.map(PathBuf::as_path));
-        let token = token.map_err(|error| Failed::Usage.because(error))?;
+        let token = match oidc_options(matches) {
+            Some(options) => Some(Token::of_job(&options, &remote, out)?),
+            None => {
+                let token = token(file.map(PathBuf::as_path));
+                token.map_err(|error| Failed::Usage.because(error))?
+            }
+        };
         let netrc_in_use = netrc_of_nix();
         let host = remote.host().to_owned();
         if let Some(Token { text, source }) = &token {
@@ -481,6 +489,22 @@ fn settings(text: &str) -> String {
 struct Token {
     text: String,
     source: String,
+}
+
+impl Token {
+    /// Exchanges the ID token of this CI job for a token. Lets GitHub hide the token in the log of
+    /// the job.
+    fn of_job(options: &OidcOptions, remote: &Remote, out: &mut dyn Write) -> anyhow::Result<Self> {
+        let text = options.exchange(remote)?.token();
+        if std::env::var_os("GITHUB_ACTIONS").is_some_and(|value| value == "true") {
+            writeln!(out, "::add-mask::{text}")?;
+            out.flush()?;
+        }
+        Ok(Self {
+            text,
+            source: "the token for the ID token of this job".to_owned(),
+        })
+    }
 }
 
 /// Reads the token from the file (`-`: standard input) or the environment variable. Returns `None`

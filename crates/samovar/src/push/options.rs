@@ -9,7 +9,7 @@ use samovar_nix::Glob;
 use samovar_protocol::names::{PIN_TEXT_LEN_MAX, PinName};
 
 use super::tree::KEEP;
-use crate::arguments::{credentials, json, option, paths, sources, spool, switch};
+use crate::arguments::{job_credentials, json, option, paths, sources, spool, switch};
 use crate::credentials::Sources;
 use crate::remote::Remote;
 use crate::token::lifetime;
@@ -84,7 +84,7 @@ pub(crate) fn command() -> Command {
         .args(selection())
         .args(pin())
         .args(directory())
-        .args(credentials())
+        .args(job_credentials())
         .arg(
             option("jobs", "N")
                 .value_parser(value_parser!(u16).range(1..))

@@ -8,7 +8,7 @@ use clap::{Arg, ArgMatches, Command};
 use serde_json::json;
 
 use super::{Expected, Generation, RefName, Refs, Update, Updated, check_snapshot};
-use crate::arguments::{credentials, json, required, sources};
+use crate::arguments::{job_credentials, json, required, sources};
 use crate::credentials::Sources;
 use crate::http::{Http, Patience, printable};
 use crate::outcome::Failed;
@@ -17,7 +17,7 @@ use crate::token::{date, date_and_time};
 
 /// Defines the command `samovar ref`.
 pub(crate) fn command() -> Command {
-    let sub = |name, about| Command::new(name).about(about).args(credentials());
+    let sub = |name, about| Command::new(name).about(about).args(job_credentials());
     Command::new("ref")
         .about("Manages refs: names of snapshots of trees, with numbered generations")
         .after_help(
