@@ -129,6 +129,19 @@ impl BucketError {
         &self.fault
     }
 
+    /// Returns the error with its causes, in one line for logs and status pages.
+    #[must_use]
+    pub fn with_causes(&self) -> String {
+        let mut line = self.to_string();
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            line.push_str(": ");
+            line.push_str(&error.to_string());
+            cause = error.source();
+        }
+        line
+    }
+
     /// Returns whether the same request may succeed later, without a change of settings or rights.
     #[must_use]
     pub fn is_transient(&self) -> bool {

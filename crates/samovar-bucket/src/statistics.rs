@@ -13,7 +13,7 @@ use crate::operation::Operation;
 pub struct Statistics {
     /// By operation, in the order of [`Operation::ALL`].
     pub operations: [OperationStatistics; Operation::COUNT],
-    /// Why the last request was not answered, in a sentence; `None` if it was.
+    /// Why the last request was not answered, in one line; `None` if it was.
     pub down: Option<String>,
     /// Number of requests that were sent again.
     pub retry_count: u64,
@@ -86,7 +86,7 @@ impl Counters {
             self.is_down.store(why.is_some(), Ordering::Relaxed);
             // A text is right, even if a thread panicked.
             let mut down = self.down.lock().unwrap_or_else(PoisonError::into_inner);
-            *down = why.map(ToString::to_string);
+            *down = why.map(BucketError::with_causes);
         }
     }
 

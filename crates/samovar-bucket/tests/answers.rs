@@ -393,7 +393,12 @@ fn an_engine_that_is_away_is_an_error_that_may_pass() {
     let error = bucket.head("k").unwrap_err();
     assert!(matches!(error.fault(), Fault::Unreachable(_)), "{error}");
     let statistics = bucket.statistics();
-    assert_eq!(statistics.down, Some(error.to_string()));
+    assert_eq!(statistics.down, Some(error.with_causes()));
+    assert!(
+        error.with_causes().contains("refused"),
+        "{}",
+        error.with_causes()
+    );
     assert!(statistics.retry_count > 0);
     assert!(error.is_transient());
     assert!(begun.elapsed() < Duration::from_secs(20));
