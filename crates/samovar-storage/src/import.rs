@@ -23,7 +23,7 @@ use crate::root::{self, PRIVATE, REBUILDING, RootKind, create_private, is_rebuil
 use crate::storage::backup::newest;
 use crate::storage::nar::object_key;
 use crate::storage::{Storage, StoredCache, is_in_use};
-use crate::token::{self, Rights, Token, TokenHash};
+use crate::token::{Rights, Token, TokenHash};
 use crate::verify::{Unlimited, verify};
 
 /// Name of the token with which imported paths are recorded.
@@ -107,7 +107,7 @@ pub fn open_for_rebuild(
     location: impl Into<Location>,
     store_dir: &StoreDir,
 ) -> Result<Arc<Storage>, StorageError> {
-    Storage::of_prepared(&location.into(), store_dir, Rules::default(), token::now)
+    Storage::of_prepared(&location.into(), store_dir, Rules::default(), None)
 }
 
 /// Returns the name of the cache whose narinfos are also written into the directory. If the

@@ -38,6 +38,7 @@ pub mod metadata;
 mod mirror;
 pub mod nodes;
 pub mod objects;
+mod postgres;
 pub mod push;
 mod receive;
 mod regular;
@@ -57,12 +58,12 @@ pub use layout::DATABASE;
 pub use location::{BucketLocation, Location};
 pub use mirror::{Render, cache_info};
 pub use objects::Space;
+pub use postgres::{PostgresSettings, PostgresSettingsError};
 pub use receive::{Admitted, PutError, REALISATION_LEN_MAX, Refusal, Wait};
 pub use regular::open_regular;
 pub use reserve::has_room;
 pub use root::{RootKind, owned};
 pub use samovar_verify as verify;
-pub use sql::{PostgresSettings, PostgresSettingsError};
 pub use storage::{
     CollectorStatistics, LostFile, Statistics, Storage, StoredCache, is_in_use, open_database,
 };

@@ -4,11 +4,14 @@ use std::path::{Path, PathBuf};
 
 use samovar_bucket::Settings;
 
+use crate::postgres::PostgresSettings;
+
 /// Where a storage keeps its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
     directory: PathBuf,
     bucket: Option<BucketLocation>,
+    database: Option<PostgresSettings>,
 }
 
 /// The bucket with the objects of a storage.
@@ -33,6 +36,7 @@ impl Location {
         Self {
             directory: directory.into(),
             bucket: None,
+            database: None,
         }
     }
 
@@ -48,6 +52,20 @@ impl Location {
     #[must_use]
     pub fn bucket(&self) -> Option<&BucketLocation> {
         self.bucket.as_ref()
+    }
+
+    /// Sets the PostgreSQL database that has the metadata instead of a file in the directory.
+    #[must_use]
+    pub fn with_database(mut self, database: Option<PostgresSettings>) -> Self {
+        self.database = database;
+        self
+    }
+
+    /// Returns the PostgreSQL database with the metadata. `None`: they are in a file in the
+    /// directory.
+    #[must_use]
+    pub const fn database(&self) -> Option<&PostgresSettings> {
+        self.database.as_ref()
     }
 
     /// Returns the local directory of the storage.

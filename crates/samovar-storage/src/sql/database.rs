@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use super::connection::{Connection, Transaction};
 use super::engine::{Clock, Flush};
-use super::postgres::{Postgres, PostgresSettings};
+use super::postgres::Postgres;
 use super::sqlite::Sqlite;
 use super::value::params;
 use crate::error::StorageError;
+use crate::postgres::PostgresSettings;
 use crate::token;
 use crate::waiting::{PATIENCE, Waits};
 
@@ -64,31 +65,15 @@ impl Database {
         Ok((Self::of_sqlite(sqlite), schema))
     }
 
-    /// Opens the database on a PostgreSQL server. Creates its tables if they do not exist. Its
-    /// clock is that of the server.
+    /// Opens the database on a PostgreSQL server. Creates its tables if they do not exist. `clock`:
+    /// another clock than the server's, for tests.
     ///
     /// # Errors
     ///
     /// [`StorageError::Unavailable`] if the server cannot be reached for some time;
     /// [`StorageError::Database`], or [`StorageError::SchemaTooNew`] if a newer version wrote the
     /// database.
-    pub fn open_postgres(settings: &PostgresSettings) -> Result<Self, StorageError> {
-        Self::of_postgres(settings, None)
-    }
-
-    /// Opens the database on a PostgreSQL server with another clock than the server's.
-    ///
-    /// # Errors
-    ///
-    /// As [`open_postgres`](Self::open_postgres).
-    pub fn postgres_with_clock(
-        settings: &PostgresSettings,
-        clock: Clock,
-    ) -> Result<Self, StorageError> {
-        Self::of_postgres(settings, Some(clock))
-    }
-
-    fn of_postgres(
+    pub(crate) fn open_postgres(
         settings: &PostgresSettings,
         clock: Option<Clock>,
     ) -> Result<Self, StorageError> {

@@ -43,7 +43,6 @@ pub use engine::Clock;
 pub(crate) use postgres::Session;
 pub(crate) use postgres::confirmation::{CHANNEL, insert_generation, mark, observe};
 pub(crate) use postgres::link::Link;
-pub use postgres::{PostgresSettings, PostgresSettingsError};
 pub(crate) use random::random;
 pub(crate) use row::Row;
 pub(crate) use sqlite::SCHEMA;

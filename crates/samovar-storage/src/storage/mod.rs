@@ -52,7 +52,6 @@ use crate::receive::joins::Joins;
 use crate::reserve;
 use crate::root;
 use crate::sys::boot_seconds;
-use crate::token;
 use crate::unmounted::record_place;
 use crate::verify::Limits;
 use crate::waiting::LendSlot;
@@ -136,7 +135,9 @@ impl Storage {
         location: impl Into<Location>,
         store_dir: &StoreDir,
     ) -> Result<Arc<Self>, StorageError> {
-        Self::with_rules(location, store_dir, Rules::default(), token::now)
+        let location = location.into();
+        root::prepare(location.directory())?;
+        Self::of_prepared(&location, store_dir, Rules::default(), None)
     }
 
     /// Opens the storage with other rules and another clock, for tests.
@@ -152,19 +153,20 @@ impl Storage {
     ) -> Result<Arc<Self>, StorageError> {
         let location = location.into();
         root::prepare(location.directory())?;
-        Self::of_prepared(&location, store_dir, rules, clock)
+        Self::of_prepared(&location, store_dir, rules, Some(clock))
     }
 
-    /// Opens the storage in a directory whose kind was checked.
+    /// Opens the storage in a directory whose kind was checked. `clock`: another clock than that of
+    /// the database, for tests.
     // Long: it names each field.
     pub(crate) fn of_prepared(
         location: &Location,
         store_dir: &StoreDir,
         rules: Rules,
-        clock: Clock,
+        clock: Option<Clock>,
     ) -> Result<Arc<Self>, StorageError> {
         let root = location.directory();
-        let opened = Database::with_clock(&root.join(DATABASE), clock)
+        let opened = database_at(location, clock)
             .and_then(|metadata| Ok((metadata, Objects::open(location)?)));
         let (metadata, objects) = opened.map_err(|error| root::explain(root, error))?;
         check::small_tables(&metadata)?;
@@ -172,6 +174,7 @@ impl Storage {
         check_store_id(&objects, &store_id)?;
         write_cache_info(&objects, store_dir)?;
         let lock = open_lock(root)?;
+        let jumps = Jumps::new(metadata.now() - boot_seconds());
         let storage = Arc::new(Self {
             root: root.to_owned(),
             objects: objects.on(&metadata.waits().disk),
@@ -196,7 +199,7 @@ impl Storage {
             place_of_nars: place_of_nars(root),
             on_lost: OnLost::default(),
             on_pins: OnPins::default(),
-            jumps: Mutex::new(Jumps::new(clock() - boot_seconds())),
+            jumps: Mutex::new(jumps),
             last_backup: Mutex::default(),
             mirror: RwLock::default(),
             is_mirror_behind: AtomicBool::new(true),
@@ -473,7 +476,17 @@ pub fn open_database(location: impl Into<Location>) -> Result<Database, StorageE
     let location = location.into();
     let root = location.directory();
     root::prepare(root)?;
-    Database::open(&root.join(DATABASE)).map_err(|error| root::explain(root, error))
+    database_at(&location, None).map_err(|error| root::explain(root, error))
+}
+
+/// Opens the database of a storage whose directory was checked. `clock`: another clock than that of
+/// the database.
+fn database_at(location: &Location, clock: Option<Clock>) -> Result<Database, StorageError> {
+    match (location.database(), clock) {
+        (Some(settings), clock) => Database::open_postgres(settings, clock),
+        (None, Some(clock)) => Database::with_clock(&location.directory().join(DATABASE), clock),
+        (None, None) => Database::open(&location.directory().join(DATABASE)),
+    }
 }
 
 /// Waits until the old process has ended, then takes the lock and loads the index.

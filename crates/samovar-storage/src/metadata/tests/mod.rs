@@ -18,7 +18,7 @@ use testkit::postgres::Postgres as Server;
 
 use super::*;
 use crate::error::StorageError;
-use crate::sql::PostgresSettings;
+use crate::postgres::PostgresSettings;
 use crate::token::TokenHash;
 
 const START: i64 = 1_000_000_000;
@@ -49,7 +49,7 @@ fn with_each(check: impl Fn(&Database)) {
     if Server::is_installed() {
         let settings = PostgresSettings::parse(&Server::shared().new_database()).unwrap();
         CLOCK.store(START, Ordering::Relaxed);
-        check(&Database::postgres_with_clock(&settings, clock).unwrap());
+        check(&Database::open_postgres(&settings, Some(clock)).unwrap());
     }
 }
 
@@ -100,6 +100,7 @@ fn new_nar(number: u8) -> NewNar {
         listing: Some(vec![number]),
         frames: None,
         is_stored: false,
+        pack: None,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use sha2::{Digest as _, Sha256};
 
-use super::settings::PostgresSettings;
+use crate::postgres::PostgresSettings;
 
 /// The number of an advisory lock. The locks of other programs in the same database, and of other
 /// storages, have other numbers.

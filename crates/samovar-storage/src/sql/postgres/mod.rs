@@ -34,11 +34,9 @@ mod pool;
 mod schema;
 pub(crate) mod server;
 mod session;
-mod settings;
 mod statement;
 #[cfg(test)]
 mod tests;
-mod tls;
 mod values;
 mod writer;
 
@@ -51,10 +49,10 @@ use samovar_lease::Seq;
 use super::Change;
 use super::engine::{Clock, Flush};
 use crate::error::StorageError;
+use crate::postgres::PostgresSettings;
 use crate::waiting::{self, PATIENCE, Waits};
 
 pub(crate) use session::Session;
-pub use settings::{PostgresSettings, PostgresSettingsError};
 pub(super) use values::value;
 
 use confirmation::confirm;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::keys::Key;
 use super::session::Session;
-use super::settings::PostgresSettings;
 use crate::error::StorageError;
+use crate::postgres::PostgresSettings;
 
 /// The schema version that this program makes.
 const SCHEMA: i64 = 1;

@@ -4,8 +4,8 @@
 use std::time::Instant;
 
 use super::session::{ANSWER_TIME, LOOK_UP_TIME, STATEMENT_SECONDS, Session};
-use super::settings::PostgresSettings;
 use crate::error::StorageError;
+use crate::postgres::PostgresSettings;
 
 /// Oldest version of PostgreSQL that is supported, and the form in which servers state it.
 const VERSION_MIN: (u32, u32) = (15, 150_000);

@@ -23,10 +23,9 @@ use tokio_postgres::{
 };
 
 use super::failure::{is_final, storage_error};
-use super::settings::PostgresSettings;
 use super::statement::numbered;
-use super::tls::Tls;
 use crate::error::StorageError;
+use crate::postgres::{PostgresSettings, Tls};
 use crate::sql::Value;
 
 /// Maximum time that the server works on a statement, in seconds.

@@ -7,9 +7,9 @@ use super::keys::Key;
 use super::outcome::{Outcome, TransactionId};
 use super::server::{Purpose, ServerTime};
 use super::session::Session;
-use super::settings::PostgresSettings;
 use super::{Change, Flush, Postgres, outcome};
 use crate::error::StorageError;
+use crate::postgres::PostgresSettings;
 
 /// Time for the network and the server in addition to that for other writers.
 const GRACE: Duration = Duration::from_secs(1);

@@ -7,7 +7,7 @@ use super::*;
 const LISTEN: &str = "listen_addresses=127.0.0.1";
 
 fn open(url: &str) -> Result<Database, StorageError> {
-    Database::open_postgres(&PostgresSettings::parse(url).unwrap())
+    Database::open_postgres(&PostgresSettings::parse(url).unwrap(), None)
 }
 
 #[track_caller]
@@ -47,7 +47,7 @@ fn a_wrong_password_is_refused() {
     std::fs::write(&file, "right secret\n").unwrap();
     let mut settings = PostgresSettings::parse(&url("cache")).unwrap();
     settings.read_password(&file).unwrap();
-    Database::open_postgres(&settings).unwrap();
+    Database::open_postgres(&settings, None).unwrap();
 }
 
 /// An authority that issues certificates.

@@ -18,7 +18,7 @@ fn database() -> Option<(PostgresSettings, Database)> {
         return None;
     }
     let settings = PostgresSettings::parse(&Server::shared().new_database()).unwrap();
-    let database = Database::open_postgres(&settings).unwrap();
+    let database = Database::open_postgres(&settings, None).unwrap();
     Some((settings, database))
 }
 
@@ -93,7 +93,7 @@ fn changes_get_numbers_in_the_order_of_commits() {
         return;
     };
     let part = HashPart::from_bytes([7; 20]);
-    let other = Database::open_postgres(&settings).unwrap();
+    let other = Database::open_postgres(&settings, None).unwrap();
     for (number, database) in [&database, &other, &database].into_iter().enumerate() {
         database
             .write(|transaction| {
@@ -165,7 +165,7 @@ fn writers_of_two_nodes_take_turns() {
     let Some((settings, database)) = database() else {
         return;
     };
-    let other = Database::open_postgres(&settings).unwrap();
+    let other = Database::open_postgres(&settings, None).unwrap();
     let started = Instant::now();
     database
         .write(|transaction| {
@@ -203,7 +203,7 @@ fn one_node_at_a_time_has_an_exclusive_right() {
     let Some((settings, database)) = database() else {
         return;
     };
-    let other = Database::open_postgres(&settings).unwrap();
+    let other = Database::open_postgres(&settings, None).unwrap();
     let exclusive = |database: &Database, name| {
         let postgres = database.postgres().unwrap();
         postgres.exclusive(name).unwrap()
@@ -242,7 +242,7 @@ fn a_link_gets_messages_and_knows_its_server() {
     let twice = ["one", "two"].map(|schema| {
         let url = format!("{url}&options=-csearch_path%3D{schema}");
         let settings = PostgresSettings::parse(&url).unwrap();
-        Database::open_postgres(&settings).unwrap()
+        Database::open_postgres(&settings, None).unwrap()
     });
     twice[0]
         .write(|transaction| add_cache(transaction, "a"))
@@ -259,7 +259,7 @@ fn nodes_that_start_at_once_create_the_tables_once() {
     let settings = PostgresSettings::parse(&Server::shared().new_database()).unwrap();
     let ids = std::thread::scope(|scope| {
         let open = || {
-            Database::open_postgres(&settings)
+            Database::open_postgres(&settings, None)
                 .unwrap()
                 .store_id()
                 .unwrap()
@@ -283,9 +283,9 @@ fn a_database_that_shuts_this_version_out_is_refused() {
         database.write(write).unwrap();
     };
     set("schema", "9");
-    Database::open_postgres(&settings).unwrap();
+    Database::open_postgres(&settings, None).unwrap();
     set("least-program", "9");
-    let refused = Database::open_postgres(&settings).map(drop);
+    let refused = Database::open_postgres(&settings, None).map(drop);
     let is_refusal = matches!(refused, Err(StorageError::SchemaTooNew { found: 9, .. }));
     assert!(is_refusal, "{refused:?}");
 }
@@ -301,7 +301,7 @@ fn a_role_without_rights_gets_a_sentence() {
     server.client().batch_execute(roles).unwrap();
     let open = |role: &str| {
         let url = url.replace("user=postgres", &format!("user={role}"));
-        Database::open_postgres(&PostgresSettings::parse(&url).unwrap()).map(drop)
+        Database::open_postgres(&PostgresSettings::parse(&url).unwrap(), None).map(drop)
     };
     let refused = open("reader").unwrap_err().to_string();
     assert!(

@@ -21,7 +21,7 @@ use tokio_rustls::TlsConnector;
 
 /// What is verified of the certificate of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verification {
+pub(crate) enum Verification {
     /// Nothing: somebody between this machine and the server can read and change all.
     None,
     /// A trusted authority has issued it.
@@ -31,8 +31,8 @@ pub(super) enum Verification {
 }
 
 /// The files of certificates, and how the server's certificate is verified.
-#[derive(Debug, Clone)]
-pub(super) struct Certificates {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Certificates {
     pub(super) verification: Verification,
     /// File with trusted authorities. `None`: those of this machine.
     pub(super) root: Option<PathBuf>,
@@ -42,7 +42,7 @@ pub(super) struct Certificates {
 
 impl Certificates {
     /// Reads the files, which may have been replaced since the last connection.
-    pub(super) fn connector(&self) -> io::Result<Tls> {
+    pub(crate) fn connector(&self) -> io::Result<Tls> {
         let provider = Arc::new(ring::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
@@ -208,7 +208,7 @@ impl ServerCertVerifier for AnyName {
 
 /// Makes TLS connections for the client library.
 #[derive(Clone)]
-pub(super) struct Tls(Arc<ClientConfig>);
+pub(crate) struct Tls(Arc<ClientConfig>);
 
 impl<S> MakeTlsConnect<S> for Tls
 where
@@ -227,7 +227,7 @@ where
 }
 
 /// A TLS handshake with a host.
-pub(super) struct Handshake {
+pub(crate) struct Handshake {
     config: Arc<ClientConfig>,
     host: String,
 }
@@ -250,7 +250,7 @@ where
 }
 
 /// A TLS connection.
-pub(super) struct Encrypted<S>(tokio_rustls::client::TlsStream<S>);
+pub(crate) struct Encrypted<S>(tokio_rustls::client::TlsStream<S>);
 
 impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Encrypted<S> {
     fn channel_binding(&self) -> ChannelBinding {

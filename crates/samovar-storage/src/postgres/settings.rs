@@ -35,14 +35,14 @@ const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(5), Duration::
 const UNACKNOWLEDGED_TIME: Duration = Duration::from_secs(10);
 
 /// The settings of a PostgreSQL database.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct PostgresSettings {
     /// One configuration for each host.
-    pub(super) hosts: Vec<Config>,
-    pub(super) certificates: Certificates,
-    pub(super) connect_time: Duration,
+    pub(crate) hosts: Vec<Config>,
+    pub(crate) certificates: Certificates,
+    pub(crate) connect_time: Duration,
     /// Name of the PostgreSQL schema.
-    pub(super) schema: String,
+    pub(crate) schema: String,
     /// The URL without user, password and parameters, for messages.
     place: String,
 }
