@@ -89,6 +89,18 @@ pub enum StorageError {
          nar/lost"
     )]
     NoFiles,
+    /// The directory is the local one of a storage in a bucket, which was not named.
+    #[error(
+        "the directory belongs to a storage in {0}: name the configuration of its server with \
+         --config, without --storage"
+    )]
+    Elsewhere(String),
+    /// The directory has the objects of a storage, and a bucket was named.
+    #[error(
+        "the directory has a storage of its own, whose files are not in the bucket: name an empty \
+         directory, and copy the storage with samovar storage copy"
+    )]
+    OwnObjects,
     /// A storage is to be copied into itself.
     #[error("both are the same storage")]
     SameStorage,

@@ -11,6 +11,9 @@ pub(crate) const LOCK: &str = ".samovar/lock";
 /// File with the identifier that the database also has.
 pub(crate) const STORE_ID: &str = ".samovar/store-id";
 
+/// File of the local directory of a storage that has its objects in a bucket: where they are.
+pub(crate) const ELSEWHERE: &str = ".samovar/elsewhere";
+
 /// Directory for files that are still being written.
 pub(crate) const TMP: &str = ".samovar/tmp";
 

@@ -1,5 +1,6 @@
 //! [`Location`]: where a storage keeps its data.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use samovar_bucket::Settings;
@@ -7,7 +8,7 @@ use samovar_bucket::Settings;
 use crate::postgres::PostgresSettings;
 
 /// Where a storage keeps its data.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Location {
     directory: PathBuf,
     bucket: Option<BucketLocation>,
@@ -48,6 +49,12 @@ impl Location {
         self
     }
 
+    /// Returns whether the directory has everything.
+    #[must_use]
+    pub fn is_directory(&self) -> bool {
+        self.bucket.is_none() && self.database.is_none()
+    }
+
     /// Returns the bucket with the objects. `None`: they are in the directory.
     #[must_use]
     pub fn bucket(&self) -> Option<&BucketLocation> {
@@ -72,6 +79,41 @@ impl Location {
     #[must_use]
     pub fn directory(&self) -> &Path {
         &self.directory
+    }
+}
+
+impl fmt::Display for Location {
+    /// Names the places of the data, without secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            directory,
+            bucket,
+            database,
+        } = self;
+        match (bucket, database) {
+            (Some(bucket), Some(database)) => write!(f, "{bucket} and {database}"),
+            (Some(bucket), None) => write!(f, "{bucket} and {directory:?}"),
+            (None, Some(database)) => write!(f, "{directory:?} and {database}"),
+            (None, None) => write!(f, "{directory:?}"),
+        }
+    }
+}
+
+impl fmt::Display for BucketLocation {
+    /// Writes `s3://BUCKET/PREFIX at ENDPOINT`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Settings {
+            bucket,
+            prefix,
+            region,
+            endpoint,
+            ..
+        } = &self.settings;
+        let below = prefix
+            .strip_suffix('/')
+            .map_or(String::new(), |it| format!("/{it}"));
+        let endpoint = endpoint.as_deref().unwrap_or(region);
+        write!(f, "s3://{bucket}{below} at {endpoint}")
     }
 }
 

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use rustix::process::geteuid;
 
 use crate::error::StorageError;
-use crate::layout::{DATABASE, LOCK, STORE_ID};
+use crate::layout::{DATABASE, ELSEWHERE, LOCK, STORE_ID};
+use crate::location::Location;
 use crate::objects::create_directory;
 use crate::reserve;
 
@@ -36,6 +37,20 @@ pub enum RootKind {
 }
 
 impl RootKind {
+    /// Returns the kind of the directory of a storage. If a PostgreSQL server has the database, the
+    /// directory counts as a storage: it may be new on each node.
+    ///
+    /// # Errors
+    ///
+    /// As [`of`](Self::of).
+    pub fn at(location: &Location) -> Result<Self, StorageError> {
+        let kind = Self::of(location.directory())?;
+        Ok(match location.database() {
+            Some(_) => Self::Storage,
+            None => kind,
+        })
+    }
+
     /// Returns the kind of a directory.
     ///
     /// # Errors
@@ -162,14 +177,63 @@ pub(crate) fn is_readable(file: &fs::Metadata, owned: &fs::Metadata) -> bool {
     owned.uid() == 0 || file.mode() & bit != 0
 }
 
-/// Prepares a directory for opening its database, which is created if the directory is new. Only
-/// the owner can access the directory of the database.
-pub(crate) fn prepare(root: &Path) -> Result<(), StorageError> {
-    match RootKind::of(root)? {
-        RootKind::Storage | RootKind::New => make_ready(root),
+/// Prepares the directory of a storage for opening its database, which is created if the directory
+/// is new. Only the owner can access the directory of the database.
+pub(crate) fn prepare(location: &Location) -> Result<(), StorageError> {
+    let root = location.directory();
+    let kind = RootKind::of(root)?;
+    check_place(location)?;
+    match kind {
+        RootKind::Storage | RootKind::New => {
+            make_ready(root)?;
+            record_elsewhere(location)
+        }
         RootKind::WithoutDatabase => Err(StorageError::DatabaseMissing),
         RootKind::BinaryCache => Err(StorageError::NotImported),
     }
+}
+
+/// Checks that the directory is that of this storage: of one in the directory alone, or of one in a
+/// bucket.
+fn check_place(location: &Location) -> Result<(), StorageError> {
+    let root = location.directory();
+    let is_elsewhere = read_elsewhere(root)?;
+    match (is_elsewhere, location.bucket()) {
+        (Some(place), None) => Err(StorageError::Elsewhere(place)),
+        // The identifier is beside the objects.
+        (None, Some(_)) if len_of(root, STORE_ID)? > 0 => Err(StorageError::OwnObjects),
+        _ => Ok(()),
+    }
+}
+
+/// Returns where the storage is whose local directory this is; `None` if it is in the directory.
+fn read_elsewhere(root: &Path) -> Result<Option<String>, StorageError> {
+    match fs::read_to_string(root.join(ELSEWHERE)) {
+        Ok(text) => Ok(Some(text.trim().to_owned())),
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ) =>
+        {
+            Ok(None)
+        }
+        Err(error) => {
+            let error = StorageError::file("cannot read", ELSEWHERE, error);
+            Err(explain(root, error))
+        }
+    }
+}
+
+/// Records in the local directory of a storage in a bucket where the storage is.
+fn record_elsewhere(location: &Location) -> Result<(), StorageError> {
+    let root = location.directory();
+    let place = location.to_string();
+    if location.bucket().is_none() || read_elsewhere(root)?.as_ref() == Some(&place) {
+        return Ok(());
+    }
+    fs::write(root.join(ELSEWHERE), format!("{place}\n"))
+        .map_err(|error| StorageError::file("cannot write", ELSEWHERE, error))
 }
 
 /// Frees the reserved space and creates the directory of the database.

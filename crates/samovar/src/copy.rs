@@ -69,7 +69,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     from.check_exists()?;
     make_for_user(to.location.directory(), &to.config, false)?;
     become_owner(to.location.directory())?;
-    announce_new(to.location.directory())?;
+    announce_new(&to.location)?;
     let origin = Origin::open(&from.location);
     let origin = origin.with_context(|| format!("cannot read the storage {}", from.shown))?;
     let was_in_use = is_in_use(from.location.directory()).unwrap_or(true);
@@ -180,11 +180,8 @@ impl Place {
 
     /// Refuses a directory that is no storage: opening it would make one.
     fn check_exists(&self) -> anyhow::Result<()> {
-        let directory = self.location.directory();
-        let is_local = self.config.database.is_none() && self.config.bucket.is_none();
-        let kind = RootKind::of(directory)?;
         ensure!(
-            !is_local || kind == RootKind::Storage,
+            RootKind::at(&self.location)? == RootKind::Storage,
             Failed::Usage.because(anyhow!("{} is no storage", self.shown))
         );
         Ok(())

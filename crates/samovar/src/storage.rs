@@ -94,11 +94,12 @@ pub(crate) fn make_for_user(
 /// # Errors
 ///
 /// The directory cannot be read, or has files of other programs.
-pub(crate) fn announce_new(directory: &Path) -> anyhow::Result<()> {
+pub(crate) fn announce_new(location: &Location) -> anyhow::Result<()> {
     // What opens the storage reports errors.
-    if !matches!(RootKind::of(directory), Ok(RootKind::New)) {
+    if !matches!(RootKind::at(location), Ok(RootKind::New)) {
         return Ok(());
     }
+    let directory = location.directory();
     check_new(directory)?;
     note(&format!(
         "{directory:?} is a new storage; if you meant another directory, delete this one and \

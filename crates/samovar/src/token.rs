@@ -157,13 +157,13 @@ pub(crate) fn open(location: &Location, may_create: bool) -> anyhow::Result<Data
 /// Like [`open`], but root stays root.
 pub(crate) fn open_as_caller(location: &Location, may_create: bool) -> anyhow::Result<Database> {
     let directory = location.directory();
-    let failed = || format!("cannot use the storage {directory:?}");
-    if RootKind::of(directory).with_context(failed)? == RootKind::New {
+    let failed = || format!("cannot use the storage {location}");
+    if RootKind::at(location).with_context(failed)? == RootKind::New {
         ensure!(
             may_create,
             "{directory:?} is not a storage: name the directory of samovar serve --storage"
         );
-        announce_new(directory)?;
+        announce_new(location)?;
     }
     open_database(location).with_context(failed)
 }

@@ -11,7 +11,9 @@ use std::process::{Command, Output};
 
 use support::samovar;
 use support_uploads::{MadePath, Site};
+use testkit::postgres::Postgres;
 use testkit::process::{fails, finish, output};
+use testkit::s3::S3Engine;
 
 /// Returns the command that copies a storage to another one.
 fn copy(from: &Path, to: &Path) -> Command {
@@ -145,6 +147,124 @@ fn a_damaged_path_is_named_and_the_others_are_copied() {
         assert!(text.contains(&part), "{part}: {text}");
     }
     to.start().assert_serves(&good);
+}
+
+/// Makes the configuration of a site one of a storage in a bucket. `more`: more options.
+fn put_into_bucket(site: &Site, engine: &S3Engine, more: &str) {
+    let key = site.dir().join("key");
+    S3Engine::write_credentials(&key);
+    let bucket = format!(
+        "bucket.url = {:?}\nbucket.credentials-file = {key:?}\n",
+        engine.url()
+    );
+    site.configure_empty(&format!("{bucket}{more}"));
+}
+
+#[test]
+fn a_storage_moves_to_a_bucket_and_to_postgresql_and_back() {
+    let Some(engine) = S3Engine::start() else {
+        return;
+    };
+    let from = Site::new();
+    let server = from.start();
+    let token = from.token(&["--rights", "read,push,pin"]);
+    let library = MadePath::new("library").compressed("zstd");
+    let program = MadePath::new("program").referring_to(&library.store_path);
+    let log = format!("/log/{}-program.drv", "0".repeat(32));
+    for path in [&library, &program] {
+        server.publish(&token, path);
+    }
+    assert_eq!(server.put(&token, &log, "a log").status, 200);
+    pin(&from, &program);
+    server.process.terminate();
+
+    // The files go into a bucket, the database stays in a directory.
+    let in_bucket = Site::new();
+    put_into_bucket(&in_bucket, &engine, "");
+    let done = copied(&from.config(), &in_bucket.config());
+    assert!(done.contains("2 paths: 2 copied"), "{done}");
+    let server = in_bucket.start();
+    for path in [&library, &program] {
+        server.assert_serves(path);
+    }
+    assert_eq!(server.get(&log).text(), "a log");
+    let later = MadePath::new("later").referring_to(&program.store_path);
+    server.publish(&token, &later);
+    server.process.terminate();
+    assert!(!in_bucket.storage().join("nar").exists());
+    let mut last = in_bucket;
+
+    // The files go into another bucket, and the database to PostgreSQL.
+    let other = S3Engine::start().unwrap();
+    if Postgres::is_installed() {
+        let url = Postgres::shared().url();
+        let far = Site::new();
+        put_into_bucket(&far, &other, &format!("database.url = {url:?}\n"));
+        let done = copied(&last.config(), &far.config());
+        assert!(done.contains("3 paths: 3 copied"), "{done}");
+        let again = copied(&last.config(), &far.config());
+        assert!(
+            again.contains("3 paths: 0 copied with 0 B, 3 known"),
+            "{again}"
+        );
+        let server = far.start();
+        for path in [&library, &program, &later] {
+            server.assert_serves(path);
+        }
+        server.publish(&token, &MadePath::new("latest"));
+        server.process.terminate();
+        last = far;
+    }
+
+    // All returns to a directory.
+    let back = Site::new();
+    copied(&last.config(), &back.storage());
+    let server = back.start();
+    for path in [&library, &program, &later] {
+        server.assert_serves(path);
+    }
+    assert_eq!(server.get(&log).text(), "a log");
+    server.publish(&token, &MadePath::new("end"));
+    let pins = "select name, generation from pin";
+    assert_eq!(back.sql(pins), from.sql(pins));
+}
+
+/// A command that names the directory alone must not make an empty storage there.
+#[test]
+fn the_local_directory_of_a_storage_in_a_bucket_is_no_storage() {
+    let Some(engine) = S3Engine::start() else {
+        return;
+    };
+    let site = Site::new();
+    put_into_bucket(&site, &engine, "");
+    site.start().process.terminate();
+    for words in [["token", "list"], ["pin", "list"]] {
+        let mut command = samovar();
+        let refused = fails(command.args(words).arg("--storage").arg(site.storage()));
+        let expected = "belongs to a storage in s3://cache at http://127.0.0.1:";
+        assert!(refused.contains(expected), "{words:?}: {refused}");
+        let mut command = samovar();
+        output(command.args(words).arg("--config").arg(site.config()));
+    }
+    let mut gc = samovar();
+    gc.args(["gc", "--config"])
+        .arg(site.config())
+        .arg("--storage");
+    let refused = fails(gc.arg(site.storage()));
+    assert!(
+        refused.contains("sets bucket.url: leave out --storage"),
+        "{refused}"
+    );
+    // A storage in a directory needs a copy, not an option more.
+    let own = Site::new();
+    own.start().process.terminate();
+    put_into_bucket(&own, &engine, "");
+    let mut serve = samovar();
+    let refused = fails(serve.args(own.arguments()));
+    assert!(
+        refused.contains("copy the storage with samovar storage copy"),
+        "{refused}"
+    );
 }
 
 #[test]

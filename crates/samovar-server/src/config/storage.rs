@@ -3,7 +3,8 @@
 
 use std::path::PathBuf;
 
-use samovar_storage::Location;
+use samovar_bucket::CredentialSource;
+use samovar_storage::{BucketLocation, Location, PostgresSettings, PostgresSettingsError};
 
 use super::Configuration;
 use super::draft::requires;
@@ -36,18 +37,39 @@ impl Configuration {
     ///
     /// The bucket or the database cannot be used as configured.
     pub fn location(&self) -> Result<Option<Location>, ConfigError> {
-        if self.bucket.is_some() {
-            return Err(ConfigError::Conflict(
-                "bucket.url: this version cannot store paths in a bucket: remove it".to_owned(),
-            ));
-        }
-        Ok(self.storage.as_ref().map(Location::new))
+        let Some(directory) = &self.storage else {
+            return Ok(None);
+        };
+        let bucket = self.bucket.as_ref().map(BucketSettings::location);
+        let database = self.database.as_ref().map(DatabaseSettings::location);
+        let location = Location::new(directory).with_bucket(bucket.transpose()?);
+        Ok(Some(location.with_database(database.transpose()?)))
     }
 }
 
 impl BucketSettings {
     /// Default of [`cache_len`](Self::cache_len), bytes.
     pub const CACHE_LEN: u64 = 10 << 30;
+
+    /// Returns where the bucket is, and how it is reached.
+    ///
+    /// # Errors
+    ///
+    /// The URL is invalid.
+    pub fn location(&self) -> Result<BucketLocation, ConfigError> {
+        let mut settings = samovar_bucket::Settings::parse(&self.url)
+            .map_err(|error| ConfigError::Conflict(format!("bucket.url: {error}")))?;
+        settings.ca_file.clone_from(&self.ca_file);
+        if let Some(file) = &self.credentials_file {
+            settings.credentials = CredentialSource::File(file.clone());
+        }
+        Ok(BucketLocation {
+            settings,
+            cache_len_max: self.cache_len,
+            redirect_over: self.redirect_over,
+            packs: self.packs,
+        })
+    }
 }
 
 /// Settings of the PostgreSQL database of uploaded paths.
@@ -57,6 +79,26 @@ pub struct DatabaseSettings {
     pub url: String,
     /// File with the password; `None`: that of the URL, or of the environment.
     pub password_file: Option<PathBuf>,
+}
+
+impl DatabaseSettings {
+    /// Returns where the database is, and how it is reached. Reads the file with the password.
+    ///
+    /// # Errors
+    ///
+    /// The URL is invalid, or the file cannot be read.
+    pub fn location(&self) -> Result<PostgresSettings, ConfigError> {
+        let failed = |option: &str, error: PostgresSettingsError| {
+            ConfigError::Conflict(format!("{option}: {error}"))
+        };
+        let parsed = PostgresSettings::parse(&self.url);
+        let mut settings = parsed.map_err(|error| failed("database.url", error))?;
+        if let Some(file) = &self.password_file {
+            let read = settings.read_password(file);
+            read.map_err(|error| failed("database.password-file", error))?;
+        }
+        Ok(settings)
+    }
 }
 
 impl std::fmt::Debug for DatabaseSettings {
@@ -162,10 +204,9 @@ pub(super) fn check_bucket_url(url: &str) -> Result<(), String> {
             "{expected}, without an access key: set bucket.credentials-file"
         ));
     }
-    match bucket.is_empty() {
-        true => Err(format!("{expected}, with the name of a bucket")),
-        false => Ok(()),
-    }
+    let parsed = samovar_bucket::Settings::parse(url);
+    parsed.map_err(|error| format!("{expected}; {error}"))?;
+    Ok(())
 }
 
 /// Checks the URL of a database. The error describes a valid one.
@@ -198,7 +239,11 @@ pub(super) fn check_database_url(url: &str) -> Result<(), String> {
         true => Err(format!(
             "{expected}, without a password among its parameters: set database.password-file"
         )),
-        false => Ok(()),
+        false => {
+            let parsed = PostgresSettings::parse(url);
+            parsed.map_err(|error| format!("{expected}; {error}"))?;
+            Ok(())
+        }
     }
 }
 
@@ -225,7 +270,11 @@ mod tests {
 
     #[test]
     fn urls_are_checked() {
-        for url in ["s3://b", "s3://b/p?region=x", "s3://b?endpoint=http://h:1"] {
+        for url in [
+            "s3://bucket",
+            "s3://bucket/p?region=x",
+            "s3://bucket?endpoint=http://h:1",
+        ] {
             assert_eq!(check_bucket_url(url), Ok(()), "{url}");
         }
         for url in [

@@ -416,7 +416,7 @@ fn open_storage(
     let directory = location.directory();
     let failed = || format!("cannot use the storage {directory:?}");
     refuse_root(directory, &config.names).with_context(failed)?;
-    let is_new = RootKind::of(directory).with_context(failed)? == RootKind::New;
+    let is_new = RootKind::at(&location).with_context(failed)? == RootKind::New;
     anyhow::ensure!(
         !is_new || before != Some(directory),
         "the storage {directory:?} of the running server is not there: put its directory back"

@@ -198,21 +198,14 @@ fn receive(from: &Origin, to: &Storage, nar: &StoredNar) -> Result<u64, PutError
         return Ok(0);
     }
     let missing = || PutError::Source(std::io::Error::other("its file is missing in the source"));
-    let object = packs::object_of(&from.metadata, &from.objects, nar);
-    let opened = object.and_then(|object| from.objects.open_nar(object));
+    let opened = packs::read_nar(&from.metadata, &from.objects, nar);
     // An error of the source concerns this NAR; one of the target concerns all.
     let opened = opened.map_err(|error| PutError::Source(std::io::Error::other(error)))?;
-    let file = opened.ok_or_else(missing)?;
+    let mut file = opened.ok_or_else(missing)?;
     let name = FileName::new(nar.file_hash, nar.compression);
     let mut object = to.objects.create()?;
-    let verified = verify(
-        &mut file.reader(0),
-        &name,
-        &mut object,
-        &to.limits,
-        &mut Unlimited,
-    )
-    .map_err(|error| PutError::of_nar(error, &nar.object_key))?;
+    let verified = verify(&mut file, &name, &mut object, &to.limits, &mut Unlimited)
+        .map_err(|error| PutError::of_nar(error, &nar.object_key))?;
     let (key, is_stored) = object_key(&to.metadata, &name)?;
     let new = NewNar::new(verified, key, is_stored);
     let file = NewFile {

@@ -136,7 +136,7 @@ impl Storage {
         store_dir: &StoreDir,
     ) -> Result<Arc<Self>, StorageError> {
         let location = location.into();
-        root::prepare(location.directory())?;
+        root::prepare(&location)?;
         Self::of_prepared(&location, store_dir, Rules::default(), None)
     }
 
@@ -152,7 +152,7 @@ impl Storage {
         clock: Clock,
     ) -> Result<Arc<Self>, StorageError> {
         let location = location.into();
-        root::prepare(location.directory())?;
+        root::prepare(&location)?;
         Self::of_prepared(&location, store_dir, rules, Some(clock))
     }
 
@@ -474,9 +474,8 @@ pub fn is_in_use(root: &Path) -> Result<bool, StorageError> {
 /// Any [`StorageError`].
 pub fn open_database(location: impl Into<Location>) -> Result<Database, StorageError> {
     let location = location.into();
-    let root = location.directory();
-    root::prepare(root)?;
-    database_at(&location, None).map_err(|error| root::explain(root, error))
+    root::prepare(&location)?;
+    database_at(&location, None).map_err(|error| root::explain(location.directory(), error))
 }
 
 /// Opens the database of a storage whose directory was checked. `clock`: another clock than that of

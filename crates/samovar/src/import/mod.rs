@@ -121,7 +121,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     make_for_user(root, &config, from.is_empty())?;
     become_owner(root)?;
     let source = Source::open(&from, root, matches.get_flag("link"))?;
-    announce_new(root)?;
+    announce_new(&location)?;
     let failed = || format!("cannot use the storage {root:?}");
     let storage = open(&location, source.store_dir(), rebuilds, from.is_empty());
     let storage = storage.with_context(failed)?;
