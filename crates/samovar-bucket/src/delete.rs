@@ -1,5 +1,7 @@
 //! Deletion of objects.
 
+use std::time::Duration;
+
 use rusty_s3::Method;
 use rusty_s3::actions::{DeleteObjects, ObjectIdentifier};
 
@@ -9,6 +11,9 @@ use crate::xml::{element, elements};
 
 /// Maximum number of objects in one request, by S3's specification.
 const BATCH_MAX: usize = 1000;
+
+/// Time for a batch beyond that of other requests. Some engines delete one object after the other.
+const WORK_TIME: Duration = Duration::from_secs(40);
 
 /// How often a batch is sent of which the engine could not delete some objects.
 const BATCH_ATTEMPTS: u32 = 3;
@@ -75,11 +80,12 @@ fn request(wire: &Wire, batch: &[String]) -> Result<Vec<Undeleted>, BucketError>
     let mut action = DeleteObjects::new(wire.bucket(), None, objects.iter());
     action.set_quiet(true);
     let (body, md5) = action.body_with_md5();
-    let request = Request::bucket(Method::Post)
+    let mut request = Request::bucket(Method::Post)
         .query("delete", "1")
         .header("content-md5", md5)
         .header("content-type", "application/xml")
         .body(Body::Bytes(body.as_bytes()));
+    request.work = WORK_TIME;
     let failed = |fault| wire.error(request.to_string(), fault);
     let text = wire.send(&request)?.text().map_err(failed)?;
     if !text.contains("<DeleteResult") {

@@ -216,6 +216,7 @@ impl Said {
                 | "ConditionalRequestConflict"
                 // The bytes were changed on their way.
                 | "BadDigest"
+                | "InvalidDigest"
                 | "IncompleteBody"
                 | "XAmzContentSHA256Mismatch"
                 | "XAmzContentChecksumMismatch"

@@ -250,14 +250,15 @@ fn run(
         builder = builder.header(header::EXPECT, "100-continue");
     }
     let http = builder.body(body).ok().ok_or_else(Refusal::header)?;
-    let patience = timing.stall + request.work;
+    // What was sent may still be in buffers on the way: so the time to send counts for the answer,
+    // too.
+    let sending = timing.stall + Duration::from_millis(len.saturating_mul(1000) / SEND_RATE_MIN);
+    let patience = sending + request.work;
     let configured = agent
         .configure_request(http)
+        .timeout_send_body(Some(sending))
         .timeout_recv_response(Some(patience))
         .timeout_per_read(Some(patience))
-        .timeout_send_body(Some(
-            timing.stall + Duration::from_secs(len / SEND_RATE_MIN),
-        ))
         .build();
     agent.run(configured).map_err(Refusal::unanswered)
 }
