@@ -21,6 +21,7 @@ mod disk_cache;
 mod files;
 mod opened;
 mod pack;
+mod part_names;
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -34,6 +35,7 @@ use crate::location::Location;
 pub use self::bucket::InBucket;
 pub use self::directory::Directory;
 pub(crate) use self::directory::{create_directory, identity};
+pub use self::disk_cache::DiskCacheCounts;
 pub(crate) use self::files::{NewObject, ObjectGroup};
 pub use self::opened::{NarFile, NarReader, Ready};
 pub use self::pack::InPack;
@@ -362,6 +364,27 @@ impl Objects {
         }
     }
 
+    /// Calls a function that names objects to remove while it changes the database. In a directory,
+    /// each is removed at once. In a bucket, all are removed when the function has succeeded, by
+    /// few requests: writers of the database do not wait for them.
+    pub(crate) fn removing<T>(
+        &self,
+        change: impl FnOnce(Visit<'_>) -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
+        match self {
+            Self::Directory(directory) => change(&mut |key| directory.remove(key)),
+            Self::Bucket(bucket) => {
+                let mut keys = Vec::new();
+                let outcome = change(&mut |key| {
+                    keys.push(key.to_owned());
+                    Ok(())
+                })?;
+                bucket.remove_all(&keys)?;
+                Ok(outcome)
+            }
+        }
+    }
+
     /// Removes what unfinished uploads have left in the directory, except the parts of pushes in
     /// this boot. Meanwhile no process may write an object.
     pub(crate) fn remove_unfinished(&self) -> Result<(), StorageError> {
@@ -376,6 +399,18 @@ impl Objects {
         match self {
             Self::Directory(directory) => directory.space(),
             Self::Bucket(bucket) => bucket.local().space(),
+        }
+    }
+
+    /// Writes small objects as [`write_mirror`](Self::write_mirror), in about this order. Returns
+    /// the first error; the other objects are written.
+    pub(crate) fn write_mirrors(&self, objects: &[(String, Vec<u8>)]) -> Result<(), StorageError> {
+        match self {
+            Self::Directory(directory) => objects
+                .iter()
+                .map(|(key, bytes)| directory.write_mirror(key, bytes))
+                .fold(Ok(()), Result::and),
+            Self::Bucket(bucket) => bucket.put_all(objects),
         }
     }
 

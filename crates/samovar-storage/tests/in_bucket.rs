@@ -1,240 +1,24 @@
 //! A storage whose objects are in a bucket keeps the promises of one whose objects are in a
 //! directory: tests with a real S3 engine, whose objects are files.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod support_bucket;
 
-use std::cell::Cell;
 use std::fs;
-use std::io::{Read, Write as _};
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::io::{Read as _, Write as _};
 use std::time::Duration;
 
-use samovar_bucket::{CredentialSource, FixedCredentials, Settings};
-use samovar_nix::nar::Encoder;
-use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
-use samovar_protocol::names::FileName;
-use samovar_storage::check::fsck::{Fsck, Options, Summary};
-use samovar_storage::gc::{Retention, Rules};
-use samovar_storage::metadata::{Client, NewToken, Published, StoredPath, tokens};
-use samovar_storage::objects::{NarFile, Objects};
-use samovar_storage::token::{Rights, Token, TokenHash};
+use samovar_nix::narinfo::Compression;
+use samovar_nix::{NarHash, StoreDir, StorePath};
+use samovar_protocol::push::OpenLine;
+use samovar_storage::check::fsck::Options;
+use samovar_storage::gc::Rules;
 use samovar_storage::verify::Unlimited;
-use samovar_storage::{
-    BucketLocation, Location, PutError, Storage, StorageError, StoredCache, open_database,
-};
-use samovar_storage::{logs, nar, narinfo, upkeep};
-use sha2::{Digest, Sha256};
+use samovar_storage::{Location, PutError, Storage, StorageError};
+use samovar_storage::{backup, logs, nar, push};
+use sha2::{Digest as _, Sha256};
 use testkit::s3::S3Engine;
 
-/// A client without a token, of a public cache.
-const EVERYBODY: Client = Client {
-    token: None,
-    is_reader: true,
-};
-
-/// Length of a day, in seconds.
-const DAY: i64 = 86_400;
-
-thread_local! {
-    /// Number of seconds by which the clock of a test is ahead. Each test runs in its own thread.
-    static AHEAD: Cell<i64> = const { Cell::new(0) };
-}
-
-fn now() -> i64 {
-    samovar_storage::token::now() + AHEAD.get()
-}
-
-/// A storage with its objects in a bucket.
-struct Fixture {
-    engine: S3Engine,
-    dir: tempfile::TempDir,
-    location: Location,
-    storage: Arc<Storage>,
-    cache: StoredCache,
-    token: Token,
-    lost_count: Arc<AtomicUsize>,
-}
-
-/// An uncompressed NAR of one file.
-#[derive(Clone)]
-struct Upload {
-    nar: Vec<u8>,
-    name: FileName,
-}
-
-impl Fixture {
-    /// Returns `None` if no engine is installed.
-    fn new(packs: bool) -> Option<Self> {
-        let engine = S3Engine::start()?;
-        let url = engine.url();
-        Some(Self::at(engine, &url, packs, Rules::default()))
-    }
-
-    fn at(engine: S3Engine, url: &str, packs: bool, rules: Rules) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let mut settings = Settings::parse(url).unwrap();
-        settings.credentials = CredentialSource::Fixed(FixedCredentials {
-            key_id: testkit::s3::ACCESS_KEY.to_owned(),
-            secret: testkit::s3::SECRET_KEY.to_owned(),
-            token: None,
-        });
-        let location = Location::new(dir.path()).with_bucket(Some(BucketLocation {
-            settings,
-            cache_len_max: 1 << 30,
-            redirect_over: None,
-            packs,
-        }));
-        let new = NewToken {
-            name: "tests".to_owned(),
-            cache: None,
-            names: None,
-            rights: Rights {
-                read: true,
-                push: true,
-                pin: false,
-            },
-            expires_at: None,
-        };
-        let hash = TokenHash::of(b"smv1_a").unwrap();
-        tokens::add(&open_database(&location).unwrap(), &hash, &new).unwrap();
-        let (storage, cache) = open(&location, rules);
-        let token = cache.authorize(b"smv1_a", now()).unwrap().unwrap();
-        let lost_count = Arc::new(AtomicUsize::new(0));
-        let count = Arc::clone(&lost_count);
-        storage.set_on_lost(move |_| {
-            count.fetch_add(1, Ordering::Relaxed);
-        });
-        Self {
-            engine,
-            dir,
-            location,
-            storage,
-            cache,
-            token,
-            lost_count,
-        }
-    }
-
-    fn send(&self, upload: &Upload) -> Result<(), PutError> {
-        let mut body = upload.nar.as_slice();
-        nar::put(
-            &self.cache,
-            &self.token,
-            &upload.name,
-            &mut body,
-            &mut Unlimited,
-        )
-    }
-
-    fn publish(&self, path: &StorePath, upload: &Upload) -> Result<Published, PutError> {
-        let text = text(path, upload);
-        let outcome = narinfo::put(
-            &self.cache,
-            &self.token,
-            path.hash_part(),
-            text.as_bytes(),
-            &|_| false,
-            &render,
-        );
-        outcome.map(|(_, published)| published)
-    }
-
-    fn put(&self, number: u8, upload: &Upload) -> StorePath {
-        let path = path(number);
-        self.send(upload).unwrap();
-        assert_eq!(self.publish(&path, upload).unwrap(), Published::New);
-        path
-    }
-
-    fn open_file(&self, upload: &Upload) -> Result<Option<NarFile>, StorageError> {
-        let opened = self.cache.open_file(EVERYBODY, &upload.name)?;
-        Ok(opened.map(|(_, file)| file))
-    }
-
-    /// Opens the storage again without copies of objects.
-    fn forget_copies(&mut self) {
-        let copies = self.dir.path().join("cache");
-        let other = tempfile::tempdir().unwrap();
-        let moved = Location::new(other.path());
-        let (storage, cache) = open(&moved, Rules::default());
-        // The lock of the storage is released before it is opened again.
-        self.cache = cache;
-        self.storage = storage;
-        fs::remove_dir_all(copies).unwrap();
-        let (storage, cache) = open(&self.location, Rules::default());
-        let count = Arc::clone(&self.lost_count);
-        storage.set_on_lost(move |_| {
-            count.fetch_add(1, Ordering::Relaxed);
-        });
-        (self.storage, self.cache) = (storage, cache);
-    }
-
-    fn object(&self, upload: &Upload) -> PathBuf {
-        self.engine.bucket().join(format!("nar/{}", upload.name))
-    }
-
-    fn lost_count(&self) -> usize {
-        self.lost_count.load(Ordering::Relaxed)
-    }
-}
-
-fn open(location: &Location, rules: Rules) -> (Arc<Storage>, StoredCache) {
-    let storage = Storage::with_rules(location, &StoreDir::default(), rules, now).unwrap();
-    let cache = storage.cache("default", true).unwrap();
-    (storage, cache)
-}
-
-fn render(path: &StoredPath) -> Vec<u8> {
-    let mut text = Vec::new();
-    let info = path.narinfo();
-    info.write(&StoreDir::default(), &mut text).unwrap();
-    text
-}
-
-fn path(number: u8) -> StorePath {
-    let hash_part = HashPart::from_bytes([number; 20]);
-    StorePath::from_base_name(&format!("{hash_part}-path")).unwrap()
-}
-
-/// Makes a NAR of a file with these many bytes.
-fn upload(seed: u8, len: usize) -> Upload {
-    let (mut nar, mut contents) = (Vec::new(), Vec::with_capacity(len));
-    let mut digest = Sha256::digest([seed]);
-    while contents.len() < len {
-        contents.extend_from_slice(&digest);
-        digest = Sha256::digest(digest);
-    }
-    contents.truncate(len);
-    let mut encoder = Encoder::new();
-    encoder.begin(&mut nar).unwrap();
-    encoder.file(&mut nar, false, len as u64).unwrap();
-    nar.extend_from_slice(&contents);
-    encoder.end_file(&mut nar).unwrap();
-    encoder.finish().unwrap();
-    let hash = NarHash::from_bytes(Sha256::digest(&nar).into());
-    let hash = String::from_utf8(hash.nixbase32().to_vec()).unwrap();
-    let name = FileName::parse(format!("{hash}.nar").as_bytes()).unwrap();
-    Upload { nar, name }
-}
-
-fn text(path: &StorePath, upload: &Upload) -> String {
-    let hash = NarHash::from_bytes(Sha256::digest(&upload.nar).into());
-    format!(
-        "StorePath: /nix/store/{}\nURL: nar/{}\nCompression: none\nNarHash: {hash}\nNarSize: {}\n\
-         References: \n",
-        path.base_name(),
-        upload.name,
-        upload.nar.len(),
-    )
-}
-
-fn read(file: NarFile, offset: u64) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    file.reader(offset).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
+use support_bucket::{EVERYBODY, Fixture, Upload, path, read, upload};
 
 #[test]
 fn an_upload_is_an_object_of_the_bucket_and_is_read_from_there() {
@@ -426,44 +210,81 @@ fn the_collector_and_the_check_work_on_objects() {
     let mut opened = logs::open(&fixture.cache, &log).unwrap().unwrap();
     opened.read_to_string(&mut found).unwrap();
     assert_eq!(found, "a log");
-    let check = |options: Options| -> (Summary, Vec<String>) {
-        let database = open_database(&fixture.location).unwrap();
-        let objects = Objects::open(&fixture.location).unwrap();
-        let mut findings = Vec::new();
-        let mut report = |finding: samovar_storage::check::fsck::Finding| {
-            findings.push(finding.to_string());
-        };
-        let fsck = Fsck::new(&database, &objects, options, None, &mut report);
-        (fsck.run().unwrap(), findings)
-    };
     let deep = Options {
         deep: true,
         repair: true,
         ..Options::default()
     };
-    let (summary, findings) = check(deep);
+    let (summary, findings) = fixture.check(deep);
     assert_eq!((summary.objects, findings.len()), (2, 0), "{findings:?}");
     fs::write(fixture.object(&uploads[1]), "short").unwrap();
-    let (_, findings) = check(deep);
+    let (_, findings) = fixture.check(deep);
     assert_eq!(findings.len(), 1, "{findings:?}");
     fixture.send(&uploads[1]).unwrap();
-    let (_, findings) = check(Options::default());
+    let (_, findings) = fixture.check(Options::default());
     assert!(findings.len() <= 1, "{findings:?}");
-    let nothing = Retention {
-        time: Some(1),
-        ..Retention::default()
-    };
-    let retentions = [("default".to_owned(), nothing)];
-    fixture
-        .storage
-        .set_retentions(retentions.into_iter().collect());
-    for _ in 0..4 {
-        AHEAD.set(AHEAD.get() + 2 * DAY);
-        let run = |collector: samovar_storage::gc::Collector<'_>| collector.forced(true).run();
-        upkeep::collecting(&fixture.storage, run).unwrap().unwrap();
-    }
+    fixture.collect_all();
     let left = fs::read_dir(fixture.engine.bucket().join("nar")).unwrap();
     assert_eq!(left.count(), 0);
     let narinfo = format!("{}.narinfo", path(1).hash_part());
     assert!(!fixture.engine.bucket().join(narinfo).exists());
+}
+
+#[test]
+fn parts_that_reach_different_nodes_are_joined() {
+    let Some(fixture) = Fixture::new(true) else {
+        return;
+    };
+    let upload = upload(1, 20 << 20);
+    let nar_hash = NarHash::from_bytes(Sha256::digest(&upload.nar).into());
+    let line = OpenLine {
+        hash_part: path(1).hash_part(),
+        nar_hash,
+        nar_size: upload.nar.len() as u64,
+        path: None,
+    };
+    let (id, _) = push::open(&fixture.cache, &fixture.token, &[line]).unwrap();
+    let push = push::find(&fixture.cache, &fixture.token, id).unwrap();
+    let parts: Vec<&[u8]> = upload.nar.chunks(8 << 20).collect();
+    for (number, part) in (1..).zip(&parts) {
+        let sha256 = Sha256::digest(part).into();
+        let len = part.len() as u64;
+        push::put_part(&push, nar_hash, number, len, sha256, &mut &part[..]).unwrap();
+    }
+    assert_eq!(push::parts(&push, &nar_hash).unwrap().len(), parts.len());
+    let count = u32::try_from(parts.len()).unwrap();
+    push::join(&push, nar_hash, count, Compression::None, &mut Unlimited).unwrap();
+    assert_eq!(fs::read(fixture.object(&upload)).unwrap(), upload.nar);
+    assert!(push::parts(&push, &nar_hash).unwrap().is_empty());
+    push::close(&fixture.cache, &fixture.token, id).unwrap();
+}
+
+#[test]
+fn the_backup_and_direct_urls_are_of_the_bucket() {
+    let Some(engine) = S3Engine::start() else {
+        return;
+    };
+    let url = engine.url();
+    let mut fixture = Fixture::at(engine, &url, true, Rules::default());
+    let (small, large) = (upload(1, 1000), upload(2, 1 << 20));
+    for (number, upload) in [(1, &small), (2, &large)] {
+        fixture.put(number, upload);
+    }
+    backup::write(&fixture.storage).unwrap();
+    let backups = fs::read_dir(fixture.engine.bucket().join(".samovar/backup")).unwrap();
+    assert_eq!(backups.count(), 1);
+    let direct = |fixture: &Fixture, upload: &Upload| {
+        fixture.cache.direct_url(EVERYBODY, &upload.name).unwrap()
+    };
+    assert_eq!(direct(&fixture, &large), None);
+    let mut bucket = fixture.location.bucket().unwrap().clone();
+    bucket.redirect_over = Some(64 << 10);
+    fixture.location = Location::new(fixture.dir.path()).with_bucket(Some(bucket));
+    fixture.forget_copies();
+    assert_eq!(direct(&fixture, &small), None);
+    let url = direct(&fixture, &large).unwrap();
+    assert!(
+        url.contains("X-Amz-Expires=3600") && !url.contains("testtest"),
+        "{url}"
+    );
 }

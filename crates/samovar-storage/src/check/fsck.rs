@@ -355,8 +355,10 @@ impl<'a> Fsck<'a> {
             return Ok(());
         }
         let mut set_lost = |is_lost| {
-            let mut remove = |hash_part| objects.remove(&narinfo_key(hash_part));
-            check::set_lost(metadata, nar.id, is_lost, is_unchanged, &mut remove)
+            objects.removing(|remove| {
+                let mut remove = |hash_part| remove(&narinfo_key(hash_part));
+                check::set_lost(metadata, nar.id, is_lost, is_unchanged, &mut remove)
+            })
         };
         let intact = Fault::new(Kind::Lost, "it is recorded as lost".to_owned());
         let is_intact = fault.is_none() && self.options.deep;

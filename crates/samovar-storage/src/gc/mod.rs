@@ -438,9 +438,10 @@ impl<'a> Collector<'a> {
     fn delete_paths(&mut self, mut ids: Vec<i64>) -> Result<Phase, StorageError> {
         // The newest rows are deleted first, because they are the referrers.
         let rest = ids.split_off(ids.len().min(BATCH_COUNT as usize));
-        let mut remove_mirror = |key: &str| self.objects.remove(key);
         let before = self.condemned_before();
-        let deleted = collect::delete_paths(self.metadata, &ids, before, &mut remove_mirror)?;
+        let deleted = self.objects.removing(|remove_mirror| {
+            collect::delete_paths(self.metadata, &ids, before, remove_mirror)
+        })?;
         self.summary.deleted += deleted.len();
         for (cache, hash_part) in deleted {
             (self.deleted)(cache, hash_part)?;
@@ -453,8 +454,9 @@ impl<'a> Collector<'a> {
 
     fn delete_extras(&mut self, extras: &[Extra]) -> Result<(), StorageError> {
         let before = self.metadata.now() - self.rules.young;
-        let mut remove = |key: &str| self.objects.remove(key);
-        let deleted = metadata::extras::delete(self.metadata, extras, before, &mut remove)?;
+        let deleted = self
+            .objects
+            .removing(|remove| metadata::extras::delete(self.metadata, extras, before, remove))?;
         self.summary.deleted_extras += deleted.len();
         let sizes = deleted.iter().map(|extra| extra.size);
         self.summary.deleted_extra_bytes += sizes.sum::<u64>();

@@ -11,14 +11,16 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use samovar_bucket::{Bucket, BucketError, PutOptions, Stat};
 
 use super::arrival::{Arrival, Failure, PIECE_LEN, Reader, Wanted};
-use super::disk_cache::DiskCache;
+use super::disk_cache::{DiskCache, DiskCacheCounts};
 use super::pack::{self, InPack};
+use super::part_names::{from_bucket, in_bucket};
 use super::{Directory, NarFile, NarObject, ObjectState, Placed};
 use crate::disk::Disk;
 use crate::error::StorageError;
@@ -56,6 +58,7 @@ pub struct InBucket {
     on_wrong: OnceLock<OnWrong>,
     /// Keys of objects that have had wrong bytes once.
     suspects: Arc<Mutex<HashSet<String>>>,
+    redirect_count: AtomicU64,
 }
 
 impl std::fmt::Debug for InBucket {
@@ -93,6 +96,7 @@ impl InBucket {
             lend_slot: OnceLock::new(),
             on_wrong: OnceLock::new(),
             suspects: Arc::default(),
+            redirect_count: AtomicU64::new(0),
         })
     }
 
@@ -115,6 +119,24 @@ impl InBucket {
     /// bytes twice. It can be set once.
     pub(crate) fn set_on_wrong(&self, on_wrong: impl Fn(i64) + Send + Sync + 'static) {
         self.on_wrong.set(Arc::new(on_wrong)).ok();
+    }
+
+    /// Returns the bucket.
+    #[must_use]
+    pub fn bucket(&self) -> &Bucket {
+        &self.bucket
+    }
+
+    /// Returns the state of the disk cache.
+    #[must_use]
+    pub fn cache_counts(&self) -> DiskCacheCounts {
+        self.cache.counts()
+    }
+
+    /// Returns the number of downloads that were redirected to the bucket since the start.
+    #[must_use]
+    pub fn redirect_count(&self) -> u64 {
+        self.redirect_count.load(Ordering::Relaxed)
     }
 
     /// Returns whether small files share objects.
@@ -169,7 +191,34 @@ impl InBucket {
 
     /// Writes an object.
     pub(super) fn put(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError> {
-        self.patiently(|| self.bucket.put(key, bytes, &options(key, None)))
+        let key = in_bucket(key);
+        self.patiently(|| self.bucket.put(&key, bytes, &options(&key, None)))
+    }
+
+    /// Writes objects, several at the same time. None is written before all that are much earlier.
+    pub(super) fn put_all(&self, objects: &[(String, Vec<u8>)]) -> Result<(), StorageError> {
+        let panicked = |_| {
+            Err(StorageError::Bucket(
+                "sending an object panicked".to_owned(),
+            ))
+        };
+        let mut outcome = Ok(());
+        for wave in objects.chunks(THREAD_COUNT) {
+            let outcomes = self.lending(|| {
+                std::thread::scope(|scope| {
+                    let threads: Vec<_> = wave
+                        .iter()
+                        .map(|(key, bytes)| scope.spawn(move || self.put(key, bytes)))
+                        .collect();
+                    let threads = threads.into_iter();
+                    threads
+                        .map(|thread| thread.join().unwrap_or_else(panicked))
+                        .fold(Ok(()), Result::and)
+                })
+            });
+            outcome = outcome.and(outcomes);
+        }
+        outcome
     }
 
     /// Writes an object of a file.
@@ -183,7 +232,8 @@ impl InBucket {
         let len = len.map_err(|error| StorageError::file("cannot read", key, error))?;
         self.patiently(|| {
             let options = options(key, sha256);
-            self.bucket.put_file(key, file, len.len(), &options)
+            self.bucket
+                .put_file(&in_bucket(key), file, len.len(), &options)
         })
     }
 
@@ -373,13 +423,16 @@ impl InBucket {
             return Ok(None);
         }
         let url = self.bucket.presigned_get(nar.key, URL_TIME);
-        url.map(Some).map_err(|error| failed(&error))
+        let url = url.map_err(|error| failed(&error))?;
+        self.redirect_count.fetch_add(1, Ordering::Relaxed);
+        Ok(Some(url))
     }
 
     /// Reads an object into a temporary file without a name. Returns `None` if it does not exist.
     pub(super) fn read(&self, key: &str) -> Result<Option<File>, StorageError> {
         self.lending(|| {
-            let download = self.bucket.get(key, None).map_err(|error| failed(&error))?;
+            let download = self.bucket.get(&in_bucket(key), None);
+            let download = download.map_err(|error| failed(&error))?;
             let Some(mut download) = download else {
                 return Ok(None);
             };
@@ -407,7 +460,7 @@ impl InBucket {
     }
 
     fn head_once(&self, key: &str) -> Result<Option<Stat>, StorageError> {
-        let stat = self.lending(|| self.bucket.head(key));
+        let stat = self.lending(|| self.bucket.head(&in_bucket(key)));
         stat.map_err(|error| failed(&error))
     }
 
@@ -440,8 +493,11 @@ impl InBucket {
     ) -> Result<(), StorageError> {
         let mut outcome = Ok(());
         let listed = self.lending(|| {
-            self.bucket.list(prefix, &mut |entry| {
-                outcome = visit(&entry.key, state(entry.len, entry.modified_at, ""));
+            self.bucket.list(&in_bucket(prefix), &mut |entry| {
+                outcome = visit(
+                    &from_bucket(&entry.key),
+                    state(entry.len, entry.modified_at, ""),
+                );
                 match outcome {
                     Ok(()) => ControlFlow::Continue(()),
                     Err(_) => ControlFlow::Break(()),
@@ -499,7 +555,8 @@ impl InBucket {
         for key in keys {
             self.cache.remove(key);
         }
-        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let keys: Vec<_> = keys.iter().map(|key| in_bucket(key)).collect();
+        let keys: Vec<&str> = keys.iter().map(|key| &**key).collect();
         if keys.is_empty() {
             return Ok(());
         }

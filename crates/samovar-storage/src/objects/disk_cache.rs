@@ -29,6 +29,23 @@ const BUFFER_LEN: usize = 256 << 10;
 /// The only prefix of keys of cached objects.
 const PREFIX: &str = "nar";
 
+/// The state of the disk cache. The counters begin at the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DiskCacheCounts {
+    /// Number of copies.
+    pub count: u64,
+    /// Total length of the copies, in bytes.
+    pub len: u64,
+    /// Maximum total length, in bytes.
+    pub len_max: u64,
+    /// Number of files that were read from a copy.
+    pub hit_count: u64,
+    /// Number of files that had no copy when they were read.
+    pub miss_count: u64,
+    /// Number of copies that were removed for room.
+    pub eviction_count: u64,
+}
+
 /// Local copies of objects.
 #[derive(Debug)]
 pub(super) struct DiskCache {
@@ -47,6 +64,7 @@ struct State {
     clock: u64,
     hit_count: u64,
     miss_count: u64,
+    eviction_count: u64,
 }
 
 #[derive(Debug)]
@@ -90,6 +108,18 @@ impl DiskCache {
         };
         cache.evict(0);
         Ok(cache)
+    }
+
+    pub(super) fn counts(&self) -> DiskCacheCounts {
+        let state = self.state();
+        DiskCacheCounts {
+            count: state.copies.len() as u64,
+            len: state.used_len,
+            len_max: self.len_max,
+            hit_count: state.hit_count,
+            miss_count: state.miss_count,
+            eviction_count: state.eviction_count,
+        }
     }
 
     /// Opens the copy of an object with this length and SHA-256. Returns `None` if there is none.
@@ -227,6 +257,7 @@ impl State {
                 break;
             }
             self.remove(&key);
+            self.eviction_count += 1;
             evicted.push(key);
         }
         evicted

@@ -63,9 +63,8 @@ fn publish_group(
     }
     let outcomes = narinfo::publish(push.stored, Arc::clone(&group), is_elsewhere)?;
     check(push.stored, &group, &outcomes)?;
-    for new in group.iter() {
-        mirrored::follow(push.stored, new.path.hash_part(), render);
-    }
+    let hash_parts: Vec<_> = group.iter().map(|new| new.path.hash_part()).collect();
+    mirrored::follow(push.stored, &hash_parts, render);
     let paths = group.iter().map(|new| new.path.clone());
     Ok(paths.zip(outcomes).collect())
 }

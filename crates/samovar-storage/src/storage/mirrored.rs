@@ -7,6 +7,9 @@
 //! does not write these files, because the configuration of the new process may have another
 //! mirrored cache.
 
+use std::collections::HashSet;
+use std::mem;
+
 use samovar_nix::HashPart;
 
 use crate::error::StorageError;
@@ -15,6 +18,9 @@ use crate::metadata::{CacheId, Database, caches, extras, paths};
 use crate::mirror::Render;
 use crate::objects::Objects;
 use crate::storage::{Storage, StoredCache};
+
+/// Number of missing narinfos that are written together.
+const REPAIR_COUNT: usize = 256;
 
 /// Which cache this process mirrors.
 #[derive(Debug, Default)]
@@ -131,48 +137,75 @@ pub fn repair(stored: &StoredCache, render: &Render<'_>) -> Result<(), StorageEr
     if !stored.storage.mirror().writes(stored.id) {
         return Ok(());
     }
-    let mut failed = Ok(());
+    let objects = &stored.storage.objects;
+    // In a bucket, one request lists a thousand objects.
+    let listed = match objects.bucket() {
+        Some(_) => Some(listed(objects)?),
+        None => None,
+    };
+    let (mut missing, mut failed) = (Vec::new(), Ok(()));
     for (cache, hash_part) in paths::hash_parts(&stored.storage.metadata)? {
         if cache != stored.id {
             continue;
         }
-        let state = stored.storage.objects.state(&narinfo_key(hash_part))?;
-        if state.is_none_or(|state| state.len == 0)
-            && let Err(error) = write(stored, hash_part, render)
-        {
-            failed = failed.and(Err(error));
+        let is_there = match &listed {
+            Some(listed) => listed.contains(&hash_part),
+            None => {
+                let state = objects.state(&narinfo_key(hash_part))?;
+                state.is_some_and(|state| state.len > 0)
+            }
+        };
+        if !is_there {
+            missing.push(hash_part);
+        }
+        if missing.len() >= REPAIR_COUNT {
+            failed = failed.and(write(stored, &mem::take(&mut missing), render));
         }
     }
+    failed = failed.and(write(stored, &missing, render));
     if failed.is_err() {
         stored.storage.check_mirror();
     }
     failed
 }
 
-/// Writes the narinfo of a published path into the directory, if the cache is mirrored. The path is
-/// published whether or not that succeeds: the background thread tries again, and reports the error
-/// if it persists.
-pub(crate) fn follow(stored: &StoredCache, hash_part: HashPart, render: &Render<'_>) {
-    if write(stored, hash_part, render).is_err() {
+/// Returns the hash parts of the narinfos beside the objects.
+fn listed(objects: &Objects) -> Result<HashSet<HashPart>, StorageError> {
+    let mut found = HashSet::new();
+    objects.list_states("", &mut |key, state| {
+        let hash_part: Option<HashPart> = key
+            .strip_suffix(".narinfo")
+            .and_then(|text| text.parse().ok());
+        found.extend(hash_part.filter(|_| state.len > 0));
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// Writes the narinfos of published paths beside the objects, if the cache is mirrored. The paths
+/// are published whether or not that succeeds: the background thread tries again, and reports the
+/// error if it persists.
+pub(crate) fn follow(stored: &StoredCache, hash_parts: &[HashPart], render: &Render<'_>) {
+    if write(stored, hash_parts, render).is_err() {
         stored.storage.check_mirror();
     }
 }
 
-/// Writes the narinfo of a path into the directory, if the cache is mirrored.
+/// Writes the narinfos of paths beside the objects, if the cache is mirrored.
 fn write(
     stored: &StoredCache,
-    hash_part: HashPart,
+    hash_parts: &[HashPart],
     render: &Render<'_>,
 ) -> Result<(), StorageError> {
     let mirror = stored.storage.mirror();
-    if mirror.writes(stored.id)
-        && let Some(path) = stored.peek(hash_part)?
-    {
-        let text = render(&path);
-        stored
-            .storage
-            .objects
-            .write_mirror(&narinfo_key(hash_part), &text)?;
+    if !mirror.writes(stored.id) {
+        return Ok(());
     }
-    Ok(())
+    let mut narinfos = Vec::with_capacity(hash_parts.len());
+    for hash_part in hash_parts {
+        if let Some(path) = stored.peek(*hash_part)? {
+            narinfos.push((narinfo_key(*hash_part), render(&path)));
+        }
+    }
+    stored.storage.objects.write_mirrors(&narinfos)
 }

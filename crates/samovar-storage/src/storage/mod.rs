@@ -45,7 +45,7 @@ use crate::metadata::{
     CacheId, CacheSummary, Clock, Database, NewPath, Published, Uses, caches, check, paths,
 };
 use crate::mirror;
-use crate::objects::Objects;
+use crate::objects::{InBucket, Objects};
 use crate::receive::Admission;
 use crate::receive::CommitQueue;
 use crate::receive::joins::Joins;
@@ -242,6 +242,12 @@ impl Storage {
         // Ignore errors: the thread that watches the storage repeats this.
         storage.seen_tokens.read(&storage.metadata).ok();
         Ok(storage)
+    }
+
+    /// Returns the bucket with the objects, or `None` if they are in the directory.
+    #[must_use]
+    pub fn bucket(&self) -> Option<&InBucket> {
+        self.objects.bucket()
     }
 
     /// Returns the storage directory.

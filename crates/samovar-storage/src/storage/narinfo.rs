@@ -64,7 +64,7 @@ fn put_one(
         outcome => match refusal(stored, &path, &outcome)? {
             Some(refusal) => Err(refusal.into()),
             None => {
-                mirrored::follow(stored, hash_part, render);
+                mirrored::follow(stored, &[hash_part], render);
                 Ok((path, outcome))
             }
         },

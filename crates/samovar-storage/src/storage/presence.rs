@@ -134,14 +134,17 @@ impl Storage {
         }
         // Check the directory before and after its file, in case it is unmounted just now.
         self.check_presence()?;
-        let mut is_unchanged = || {
+        let mut is_missing = || {
             found = len()?;
             self.check_presence()?;
             Ok(found != Some(nar.file_size))
         };
-        let mut remove = |hash_part| self.objects.remove(&narinfo_key(hash_part));
-        let metadata = &self.metadata;
-        if check::set_lost(metadata, nar.id, true, &mut is_unchanged, &mut remove)? {
+        let is_lost = match self.objects.bucket() {
+            // No writer of the database waits for the bucket.
+            Some(_) => is_missing()? && self.set_lost(nar.id, &mut || Ok(true))?,
+            None => self.set_lost(nar.id, &mut is_missing)?,
+        };
+        if is_lost {
             self.report_lost(nar, found)?;
         }
         Ok(found == Some(nar.file_size))
@@ -179,11 +182,21 @@ impl Storage {
         if nar.id != id {
             return Ok(());
         }
-        let mut remove = |hash_part| self.objects.remove(&narinfo_key(hash_part));
-        if check::set_lost(&self.metadata, id, true, &mut || Ok(true), &mut remove)? {
+        if self.set_lost(id, &mut || Ok(true))? {
             self.report_lost(&nar, Some(nar.file_size))?;
         }
         Ok(())
+    }
+
+    fn set_lost(
+        &self,
+        id: i64,
+        is_unchanged: &mut dyn FnMut() -> Result<bool, StorageError>,
+    ) -> Result<bool, StorageError> {
+        self.objects.removing(|remove| {
+            let mut remove = |hash_part| remove(&narinfo_key(hash_part));
+            check::set_lost(&self.metadata, id, true, is_unchanged, &mut remove)
+        })
     }
 
     fn report_lost(&self, nar: &StoredNar, found: Option<u64>) -> Result<(), StorageError> {
