@@ -4,6 +4,7 @@
 
 mod files;
 mod oidc;
+mod remote;
 mod storage;
 mod upstreams;
 

@@ -51,7 +51,8 @@ pub mod token;
 mod unmounted;
 mod waiting;
 
-pub use check::{Foreign, Inspection, inspect};
+pub use check::{DatabaseServer, Foreign, Inspection, RemoteInspection};
+pub use check::{inspect, inspect_remote};
 pub use error::{Doubt, StorageError, is_full};
 pub use gc::{purge_step, unused_extras};
 pub use layout::DATABASE;

@@ -8,7 +8,10 @@ use samovar_nix::StorePath;
 use samovar_storage::check::fsck::Kind;
 use samovar_storage::metadata::CacheSummary;
 use samovar_storage::token::{Token, now};
-use samovar_storage::{Foreign, Inspection, RootKind, StorageError, has_room, inspect, is_full};
+use samovar_storage::{
+    Foreign, Inspection, Location, RootKind, StorageError, has_room, inspect, inspect_remote,
+    is_full,
+};
 use samovar_text::{counted, human};
 
 use super::{Findings, tempfile_in};
@@ -67,6 +70,17 @@ pub(super) fn examine(
     if let Ok(found) = statfs(existing) {
         file_system(directory, &found, findings);
     }
+    match config.location() {
+        Ok(Some(location)) if !location.is_directory() => {
+            return remote(config, &location, findings);
+        }
+        Ok(_) => {}
+        Err(error) => {
+            let fix = "correct the configuration";
+            findings.error(SUBJECT, error.to_string(), fix);
+            return HashMap::new();
+        }
+    }
     // Without a database, a new storage is the only kind of directory that the server opens.
     let inspected = RootKind::of(directory).and_then(|kind| match kind {
         RootKind::Storage | RootKind::New => inspect(directory),
@@ -86,12 +100,37 @@ pub(super) fn examine(
         Ok(Some(found)) => {
             owners(directory, found.foreign.as_ref(), findings);
             database(directory, &found, findings);
-            caches(config, directory, found.caches, findings);
+            let named = format!("--storage {}", directory.display());
+            caches(config, &named, found.caches, findings);
             return found.newest;
         }
         Err(error) => failed(directory, &error, findings),
     }
     HashMap::new()
+}
+
+/// Checks a storage in a bucket. Returns the newest uploaded path of each cache.
+fn remote(
+    config: &Configuration,
+    location: &Location,
+    findings: &mut Findings,
+) -> HashMap<String, StorePath> {
+    super::remote::bucket(location, findings);
+    let found = match inspect_remote(location) {
+        Ok(found) => found,
+        Err(error) => {
+            failed(location.directory(), &error, findings);
+            return HashMap::new();
+        }
+    };
+    if let Some(server) = &found.server {
+        super::remote::database(location, server, findings);
+    }
+    let file = config.files.first();
+    let named = file.map_or_else(String::new, |file| format!("--config {}", file.display()));
+    tokens(&found.tokens, now(), &named, findings);
+    caches(config, &named, found.caches, findings);
+    found.newest
 }
 
 /// Checks that the server can create files in the storage directory. Returns whether it can.
@@ -263,7 +302,12 @@ fn database(directory: &Path, found: &Inspection, findings: &mut Findings) {
     }
     clock(now(), found.newest_at, findings);
     files(found, findings);
-    tokens(&found.tokens, now(), &shown.to_string(), findings);
+    tokens(
+        &found.tokens,
+        now(),
+        &format!("--storage {shown}"),
+        findings,
+    );
 }
 
 /// Reports files that are missing or left over.
@@ -341,20 +385,13 @@ fn named(names: &[impl AsRef<str>]) -> String {
 }
 
 /// Reports caches of the storage that the configuration does not name.
-fn caches(
-    config: &Configuration,
-    directory: &Path,
-    stored: Vec<CacheSummary>,
-    findings: &mut Findings,
-) {
+fn caches(config: &Configuration, named: &str, stored: Vec<CacheSummary>, findings: &mut Findings) {
     for (name, text) in unserved(&config.caches, stored) {
         findings.warning(
             SUBJECT,
             text,
             format!(
-                "name it in [caches.{name}], or delete it: samovar cache delete --storage {} \
-                 {name}",
-                directory.display()
+                "name it in [caches.{name}], or delete it: samovar cache delete {named} {name}"
             ),
         );
     }
@@ -377,8 +414,8 @@ fn clock(now: i64, newest: Option<i64>, findings: &mut Findings) {
     }
 }
 
-fn tokens(tokens: &[Token], now: i64, directory: &str, findings: &mut Findings) {
-    let create = format!("samovar token create --storage {directory}");
+fn tokens(tokens: &[Token], now: i64, named: &str, findings: &mut Findings) {
+    let create = format!("samovar token create {named}");
     let valid: Vec<&Token> = tokens.iter().filter(|token| token.is_valid(now)).collect();
     let can_push = |token: &&&Token| token.rights.push;
     if valid.iter().find(can_push).is_none() {
@@ -461,7 +498,7 @@ mod tests {
     #[test]
     fn tokens_that_expire_within_14_days_are_reported_unless_replaced() {
         let now = EARLIEST;
-        let of = |all: &[Token]| worst(|findings| tokens(all, now, "/s", findings));
+        let of = |all: &[Token]| worst(|findings| tokens(all, now, "--storage /s", findings));
         assert_eq!(of(&[]), Severity::Warning);
         assert_eq!(of(&[token("a", Some(now))]), Severity::Warning);
         let soon = token("a", Some(now + RENEWAL_TIME));

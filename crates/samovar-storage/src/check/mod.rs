@@ -3,5 +3,7 @@
 mod finding;
 pub mod fsck;
 mod inspect;
+mod remote;
 
 pub use inspect::{Foreign, Inspection, inspect};
+pub use remote::{DatabaseServer, RemoteInspection, inspect_remote};
