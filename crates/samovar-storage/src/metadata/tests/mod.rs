@@ -2,6 +2,7 @@
 //!
 //! SQLite always; PostgreSQL if its programs are installed.
 
+mod exchanging;
 mod keeping;
 mod listing;
 mod publishing;
