@@ -29,6 +29,18 @@
 //!   that is meant for downloads would see all that is stored.
 //! * **Redirects** are not followed. An error names the region where the bucket is.
 //!
+//! # Engines
+//!
+//! `make test-s3 SERVER=NAME` runs the tests against an engine that it installs: s3s-fs 0.14 (in
+//! `make test`), versitygw 1.8, `SeaweedFS` 4.48, Garage 2.5. Amazon's services have not been
+//! tried; what only they do is tested with canned answers.
+//!
+//! # Cost
+//!
+//! `cargo run --release --example cost` measures it. On one core of a busy machine: a PUT of 64 KiB
+//! takes 0.5 ms of processor time, a GET of 8 MiB 5 ms, a HEAD 0.2 ms; curl on one connection,
+//! without a checksum, 0.4 ms for the PUT and 6 ms for the GET.
+//!
 //! In scope: one bucket, below one prefix. Out of scope: making buckets, their policies, versions.
 
 #![forbid(unsafe_code)]
