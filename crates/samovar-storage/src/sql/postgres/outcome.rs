@@ -13,6 +13,17 @@ use crate::error::StorageError;
 pub(super) const INSERT: &str = "insert into outcome \
     values (gen_random_uuid(), extract(epoch from clock_timestamp())::bigint) returning id";
 
+/// Time for which a row is kept, in seconds, and interval at which a program deletes old ones. A
+/// program looks for its row within a minute.
+const KEPT_SECONDS: u32 = 3600;
+pub(super) const REMOVAL_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Returns the statement that deletes old rows.
+pub(super) fn remove_old() -> String {
+    let now = "extract(epoch from clock_timestamp())::bigint";
+    format!("delete from outcome where at < {now} - {KEPT_SECONDS}")
+}
+
 /// Maximum time to learn an outcome: a server that has crashed, or a standby that replaces it, is
 /// usually back by then.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -26,6 +26,8 @@ pub(super) struct Writer {
     is_taken: Mutex<bool>,
     /// Notified when a caller returns the session.
     returned: Condvar,
+    /// When this program has deleted old outcomes.
+    outcomes_removed_at: Mutex<Instant>,
 }
 
 impl Writer {
@@ -35,7 +37,19 @@ impl Writer {
             session: Mutex::new(Some(session)),
             is_taken: Mutex::default(),
             returned: Condvar::new(),
+            outcomes_removed_at: Mutex::new(Instant::now()),
         }
+    }
+
+    /// Returns whether old outcomes are to be deleted now.
+    fn must_remove_outcomes(&self) -> bool {
+        let removed_at = self.outcomes_removed_at.lock();
+        let mut removed_at = removed_at.unwrap_or_else(PoisonError::into_inner);
+        let is_due = removed_at.elapsed() >= outcome::REMOVAL_INTERVAL;
+        if is_due {
+            *removed_at = Instant::now();
+        }
+        is_due
     }
 
     /// Waits at most `patience` for other callers.
@@ -143,8 +157,13 @@ impl Attempt<'_> {
             Flush::AtCommit => "",
             Flush::Later => "set local synchronous_commit to off; ",
         };
+        let remove_old = match self.database.writer.must_remove_outcomes() {
+            true => format!("; {}", outcome::remove_old()),
+            false => String::new(),
+        };
         let statements = format!(
-            "begin; {commit}{}; {}; select extract(epoch from clock_timestamp())::bigint",
+            "begin; {commit}{}; {}; \
+             select extract(epoch from clock_timestamp())::bigint{remove_old}",
             take_lock(self.database.writer.lock, patience),
             outcome::INSERT
         );

@@ -252,6 +252,23 @@ fn a_link_gets_messages_and_knows_its_server() {
 }
 
 #[test]
+fn old_outcomes_are_deleted() {
+    let Some((_, database)) = database() else {
+        return;
+    };
+    let write = |statement: &str| {
+        let write = |transaction: &Transaction<'_>| transaction.execute(statement, &[]);
+        database.write(write).unwrap()
+    };
+    write("update outcome set at = 0");
+    write("insert into outcome values (gen_random_uuid(), 0)");
+    let delete = outcome::remove_old();
+    assert_eq!(write(&delete), 2);
+    // The rows of the last transactions stay.
+    assert_eq!(write(&delete), 0);
+}
+
+#[test]
 fn nodes_that_start_at_once_create_the_tables_once() {
     if !Server::is_installed() {
         return;
