@@ -14,7 +14,7 @@ use crate::arguments::required;
 use crate::outcome::{Failed, Outcome, reason};
 use crate::{
     caches, client_setup, command, convert, copy, doctor, export, fsck, gc, hook, import, mount,
-    pin, prefetch, profile, pull, push, refs, secrets, serve, status, token, workspace,
+    nodes, pin, prefetch, profile, pull, push, refs, secrets, serve, status, token, workspace,
 };
 
 /// A command.
@@ -138,6 +138,11 @@ static COMMANDS: &[Entry] = &[
     Entry {
         define: caches::command,
         run: |one, out| caches::run(one, out).map(success),
+        failure: FailureCode::Always(1),
+    },
+    Entry {
+        define: nodes::command,
+        run: |one, out| nodes::run(one, out).map(success),
         failure: FailureCode::Always(1),
     },
     Entry {

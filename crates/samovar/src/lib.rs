@@ -29,6 +29,7 @@ mod gc;
 mod hook;
 mod import;
 mod mount;
+mod nodes;
 mod outcome;
 mod pin;
 mod prefetch;

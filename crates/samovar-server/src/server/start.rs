@@ -17,6 +17,7 @@ use samovar_http::{Server, handover};
 use samovar_metrics::{Metrics, Observer};
 use samovar_nix::StoreDir;
 use samovar_storage::gc::Summary;
+use samovar_storage::nodes::{self, Membership, NodeSettings};
 use samovar_storage::{RootKind, Storage, StorageError, upkeep};
 use samovar_store::{Settings, Store, StoreUri, has_default_store};
 
@@ -83,6 +84,9 @@ pub(super) struct Serving<'a> {
     pub(super) admin: Option<Admin>,
     pub(super) sender: Sender<Event>,
     pub(super) events: Receiver<Event>,
+    /// The membership among the nodes that share the database; `None` before
+    /// [`announce`](Self::announce), and if no other server shares it.
+    membership: Option<Membership>,
     /// The threads for signals and for the watchdog, which run until this value is dropped.
     _threads: (SignalThread, Option<Watchdog>),
 }
@@ -221,6 +225,7 @@ impl<'a> Bound<'a> {
             admin: None,
             sender,
             events,
+            membership: None,
             _threads: (signals, watchdog),
         })
     }
@@ -339,6 +344,12 @@ impl Serving<'_> {
             };
             upkeep::start(storage, site.mirror_repair(), report)
                 .context("cannot start a thread")?;
+            let settings = NodeSettings {
+                name: config.node_name(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                address: self.urls.first().cloned(),
+            };
+            self.membership = nodes::join(storage, settings)?;
         }
         Ok(())
     }

@@ -67,6 +67,7 @@ use samovar_text::{counted, human};
 use crate::error::StorageError;
 use crate::metadata::{self, CacheId, Database, Extra, Graph, check, collect, pins, totals};
 use crate::objects::Objects;
+use crate::sql::Exclusive;
 use crate::unmounted::check_files;
 
 pub use extras::unused_extras;
@@ -162,6 +163,8 @@ pub struct Collector<'a> {
     pause: Duration,
     phase: Phase,
     summary: Summary,
+    /// The right to collect alone among the nodes that share the database.
+    exclusive: Option<Exclusive>,
     _lock: File,
 }
 
@@ -202,11 +205,13 @@ impl fmt::Debug for Collector<'_> {
 }
 
 impl<'a> Collector<'a> {
-    /// Starts a run. Returns `None` if another collector of this storage directory is running.
+    /// Starts a run. Returns `None` if another collector of this storage is running, on whichever
+    /// node.
     ///
     /// # Errors
     ///
-    /// [`StorageError::File`] if the lock file cannot be created or locked.
+    /// [`StorageError::File`] if the lock file cannot be created or locked;
+    /// [`StorageError::Unavailable`] if the database that nodes share is away.
     pub fn start(
         root: &Path,
         metadata: &'a Database,
@@ -217,6 +222,13 @@ impl<'a> Collector<'a> {
     ) -> Result<Option<Self>, StorageError> {
         let lock = File::create(root.join(LOCK))
             .map_err(|error| StorageError::file("cannot create", LOCK, error))?;
+        let exclusive = match metadata.postgres() {
+            Some(postgres) => match postgres.exclusive("collector")? {
+                None => return Ok(None),
+                exclusive => exclusive,
+            },
+            None => None,
+        };
         match lock.try_lock() {
             Ok(()) => Ok(Some(Self {
                 metadata,
@@ -229,6 +241,7 @@ impl<'a> Collector<'a> {
                 pause: Duration::ZERO,
                 phase: Phase::Check,
                 summary: Summary::default(),
+                exclusive,
                 _lock: lock,
             })),
             Err(TryLockError::WouldBlock) => Ok(None),
@@ -279,8 +292,19 @@ impl<'a> Collector<'a> {
     ///
     /// Any [`StorageError`].
     pub fn run(mut self) -> Result<Summary, StorageError> {
-        while self.step()? {}
+        while self.has_right()? && self.step()? {}
         Ok(self.summary)
+    }
+
+    /// Returns `true`, or fails if another node may be collecting, too.
+    fn has_right(&self) -> Result<bool, StorageError> {
+        match &self.exclusive {
+            Some(right) if !right.is_held() => {
+                let lost = "the connection that lets this node collect alone was lost";
+                Err(StorageError::Unavailable(lost.to_owned()))
+            }
+            _ => Ok(true),
+        }
     }
 
     /// Returns what the steps so far have changed.

@@ -10,7 +10,7 @@ pub struct NodeState {
     pub name: String,
     /// Version of its program.
     pub version: String,
-    /// URL of its admin endpoints; `None`: it has none.
+    /// URL at which it serves; `None`: unknown.
     pub address: Option<String>,
     /// Whether it has a lease. A node without one has ended, hangs, or does not reach the database.
     pub has_lease: bool,

@@ -32,7 +32,7 @@ pub struct NodeSettings {
     pub name: String,
     /// Version of the program.
     pub version: String,
-    /// URL of its admin endpoints; `None`: it has none.
+    /// URL at which it serves; `None`: unknown.
     pub address: Option<String>,
 }
 

@@ -42,6 +42,7 @@ pub use database::Database;
 pub use engine::Clock;
 pub(crate) use postgres::Session;
 pub(crate) use postgres::confirmation::{CHANNEL, insert_generation, mark, observe};
+pub(crate) use postgres::exclusive::Exclusive;
 pub(crate) use postgres::link::Link;
 pub(crate) use random::random;
 pub(crate) use row::Row;

@@ -16,6 +16,7 @@ pub(crate) struct Link {
 
 impl Link {
     /// Returns which server this is.
+    #[cfg_attr(not(test), expect(dead_code, reason = "only tests compare servers"))]
     #[must_use]
     pub(crate) const fn identity(&self) -> &ServerIdentity {
         &self.identity
@@ -43,6 +44,7 @@ impl Link {
     /// # Errors
     ///
     /// [`StorageError::Unavailable`], [`StorageError::Database`].
+    #[cfg(test)]
     pub(crate) fn notify(&self, channel: &str, message: &str) -> Result<(), StorageError> {
         let notify = "select pg_notify(?1, ?2)";
         self.session

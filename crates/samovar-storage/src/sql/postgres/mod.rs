@@ -22,10 +22,8 @@
 //! them with the next sequence number, in one round trip with its commit. After the commit, a
 //! function of the nodes is called, which returns once all nodes know them.
 
-#![cfg_attr(not(test), expect(dead_code, reason = "nodes will use it"))]
-
 pub(crate) mod confirmation;
-mod exclusive;
+pub(crate) mod exclusive;
 mod failure;
 mod keys;
 pub(crate) mod link;
