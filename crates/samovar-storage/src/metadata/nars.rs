@@ -1,14 +1,13 @@
 //! Verified NARs and their files: finds and records them.
 
+mod record;
+
 use std::time::Duration;
 
 use super::rows::{is_shown, is_usable, nar_columns, nar_of, signed, unsigned};
-use super::{CacheId, Client, Database, NewNar, OWN_LEN, StoredNar, packs, tokens, uses};
+use super::{CacheId, Client, Database, NewNar, OWN_LEN, StoredNar, uses};
 use crate::error::StorageError;
-use crate::sql::{Connection, Transaction, params};
-
-/// State of a NAR whose file is lost.
-const LOST: i64 = 3;
+use crate::sql::{Connection, params};
 
 /// Returns the index of a NAR's zstd frames, or `None` if the NAR has no index.
 pub(crate) fn frames(database: &Database, nar_id: i64) -> Result<Option<Vec<u8>>, StorageError> {
@@ -54,8 +53,8 @@ pub(crate) fn find(
         return Ok(found.map(|(nar, _)| nar));
     };
     database.write(|transaction| {
-        uses::revive_nar(transaction, nar.id, database.now())?;
-        uses::record_nar(transaction, cache, nar.id, database.now())?;
+        uses::revive_nars(transaction, &[nar.id], database.now())?;
+        uses::record_nars(transaction, cache, &[nar.id], database.now())?;
         Ok(file(transaction)?.map(|(nar, _)| nar))
     })
 }
@@ -69,7 +68,7 @@ pub(crate) fn object_key(
     let find = |connection: &Connection<'_>| by_file(connection, file_hash);
     let key = match database.read(find)? {
         Some((id, 2, _)) => database.write(|transaction| {
-            uses::revive_nar(transaction, id, database.now())?;
+            uses::revive_nars(transaction, &[id], database.now())?;
             find(transaction)
         })?,
         found => found,
@@ -92,13 +91,10 @@ pub(crate) fn row(database: &Database, file_hash: &[u8; 32]) -> Result<Option<i6
 /// [`StorageError::TokenInvalid`]. Other errors. Nothing is recorded then.
 pub(crate) fn add(database: &Database, token: i64, new: &[NewNar]) -> Result<bool, StorageError> {
     database.write(|transaction| {
-        let now = database.now();
-        let mut were_lost = false;
-        for new in new {
-            were_lost |= add_one(transaction, Some(token), new, now)?;
-        }
-        packs::release_unused(transaction, new.iter(), now)?;
-        Ok(were_lost)
+        let new: Vec<_> = new.iter().map(|new| (Some(token), new)).collect();
+        let outcomes = record::record(transaction, &new, database.now())?;
+        let mut outcomes = outcomes.into_iter();
+        outcomes.try_fold(false, |were_lost, was_lost| Ok(were_lost | was_lost?))
     })
 }
 
@@ -116,19 +112,8 @@ pub(crate) fn add_of_tokens(
     patience: Duration,
 ) -> Result<Vec<Result<bool, StorageError>>, StorageError> {
     database.write_within(patience, |transaction| {
-        let now = database.now();
-        let outcomes = new.iter().map(|(token, new)| {
-            match add_one(transaction, *token, new, now) {
-                // Found before the first statement that writes.
-                Err(error @ (StorageError::KeyInUse(_) | StorageError::TokenInvalid)) => {
-                    Ok(Err(error))
-                }
-                outcome => outcome.map(Ok),
-            }
-        });
-        let outcomes = outcomes.collect();
-        packs::release_unused(transaction, new.iter().map(|(_, new)| new), now)?;
-        outcomes
+        let new: Vec<_> = new.iter().map(|(token, new)| (*token, new)).collect();
+        record::record(transaction, &new, database.now())
     })
 }
 
@@ -167,10 +152,10 @@ fn usable(
         ", state = 2 or exists ( \
              select 1 from path \
              where nar_id = nar.id and cache_id = ?2 and condemned_at is not null) \
-         from nar where file_hash = ?1 and state <> 3 and ",
+         from nar where file_hash = ?4 and state <> 3 and ",
         is_usable!()
     );
-    let params = params![file_hash, cache, client.token, client.is_reader];
+    let params = params![cache, client.token, client.is_reader, file_hash];
     connection.optional(query, params, |row| Ok((nar_of(row)?, row.get(7)?)))
 }
 
@@ -183,56 +168,6 @@ fn by_file(
     connection.optional(query, params![file_hash], |row| {
         Ok((row.get(0)?, row.get(1)?, row.get(2)?))
     })
-}
-
-/// Records a NAR. Returns whether it was recorded as lost.
-fn add_one(
-    transaction: &Transaction<'_>,
-    token: Option<i64>,
-    new: &NewNar,
-    now: i64,
-) -> Result<bool, StorageError> {
-    if let Some(token) = token {
-        tokens::check(transaction, token, now)?;
-    }
-    let nar = &new.nar;
-    if is_garbage_in(transaction, &nar.object_key)? {
-        return Err(StorageError::KeyInUse(nar.object_key.clone()));
-    }
-    let state = "select state from nar where file_hash = ?1";
-    let state: Option<i64> =
-        transaction.optional(state, params![&nar.file_hash], |row| row.get(0))?;
-    transaction.execute(
-        "insert into nar (nar_hash, nar_size, file_hash, file_size, compression, object_key, \
-         frames, listing, created_at, state_at) \
-         values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?9) \
-         on conflict (file_hash) do update set \
-             object_key = excluded.object_key, state = 1, state_at = excluded.state_at",
-        params![
-            nar.nar_hash.as_bytes(),
-            signed(nar.nar_size)?,
-            &nar.file_hash,
-            signed(nar.file_size)?,
-            nar.compression.name(),
-            &nar.object_key,
-            new.frames.as_ref(),
-            new.listing.as_ref(),
-            now
-        ],
-    )?;
-    if state.is_none_or(|state| state == LOST) && (state.is_some() || new.pack.is_some()) {
-        packs::record(transaction, new, now)?;
-    }
-    if let Some(token) = token {
-        transaction.execute(
-            "insert into sent (token_id, nar_id, sent_at, is_held) \
-             select ?1, id, ?2, 0 from nar where file_hash = ?3 \
-             on conflict (token_id, nar_id) do update set \
-                 sent_at = excluded.sent_at, is_held = 0",
-            params![token, now, &nar.file_hash],
-        )?;
-    }
-    Ok(state == Some(LOST))
 }
 
 /// Returns whether a deletion of the object with this key may still be in progress. Then a new

@@ -7,7 +7,7 @@ use super::rows::{signed, unsigned};
 use super::{Database, NewNar, StoredNar, collect};
 use crate::error::StorageError;
 use crate::objects::{InPack, NarObject, Objects};
-use crate::sql::{Connection, Transaction, params};
+use crate::sql::{Connection, Dialect, Transaction, Value, params};
 
 /// Opens the file of a NAR to read it once from its start, without making a copy. Returns `None` if
 /// its object does not exist.
@@ -41,9 +41,49 @@ pub(crate) fn object_of<'a>(
     })
 }
 
-/// Records the place of the file of a NAR that is new, or that was lost. Another place that was
-/// recorded is forgotten.
-pub(super) fn record(
+/// Records the places of the files of new NARs in their packs, by the hashes of the files.
+pub(super) fn place(
+    transaction: &Transaction<'_>,
+    files: &[(&[u8; 32], &InPack)],
+) -> Result<(), StorageError> {
+    match transaction.dialect() {
+        Dialect::Sqlite => {
+            let insert = "insert into packed (nar_id, pack, start) \
+                          select id, ?2, ?3 from nar where file_hash = ?1";
+            for (file_hash, InPack { key, start }) in files {
+                transaction.execute(insert, params![*file_hash, &**key, signed(*start)?])?;
+            }
+        }
+        Dialect::Postgres if files.is_empty() => {}
+        Dialect::Postgres => {
+            let hashes: Vec<Value<'_>> = files.iter().map(|(hash, _)| (*hash).into()).collect();
+            let keys: Vec<Value<'_>> = files
+                .iter()
+                .map(|(_, place)| (&*place.key).into())
+                .collect();
+            let starts = files
+                .iter()
+                .map(|(_, place)| Ok(signed(place.start)?.into()));
+            let starts = starts.collect::<Result<Vec<Value<'_>>, StorageError>>()?;
+            transaction.execute(
+                "insert into packed (nar_id, pack, start) select nar.id, its.pack, its.start \
+                 from unnest(?1::bytea[], ?2::text[], ?3::bigint[]) \
+                     as its (file_hash, pack, start) \
+                 join nar on nar.file_hash = its.file_hash",
+                &[
+                    Value::List(&hashes),
+                    Value::List(&keys),
+                    Value::List(&starts),
+                ],
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// Records the place of the file of a NAR that was lost. Another place that was recorded is
+/// forgotten.
+pub(super) fn replace(
     transaction: &Transaction<'_>,
     new: &NewNar,
     now: i64,
@@ -51,13 +91,10 @@ pub(super) fn record(
     let query = "select id from nar where file_hash = ?1";
     let nar_id = transaction.row(query, params![&new.nar.file_hash], |row| row.get(0))?;
     forget(transaction, nar_id, now)?;
-    if let Some(InPack { key, start }) = &new.pack {
-        transaction.execute(
-            "insert into packed (nar_id, pack, start) values (?1, ?2, ?3)",
-            params![nar_id, &**key, signed(*start)?],
-        )?;
+    match &new.pack {
+        Some(pack) => place(transaction, &[(&new.nar.file_hash, pack)]),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Forgets the place of a NAR's file. If it was the last one in its pack, the key of the pack

@@ -1,5 +1,6 @@
 //! Uploaded paths and their references: finds them.
 
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use samovar_nix::{ContentAddress, HashPart, Signature, StorePath};
@@ -8,6 +9,22 @@ use super::rows::{base_name, damaged, is_shown, nar_columns, nar_of, path_of};
 use super::{CacheId, Database, LookupResult, SIGNATURE_COUNT_MAX, StoredPath, uses};
 use crate::error::StorageError;
 use crate::sql::{Connection, Row, Transaction, Value, params};
+
+/// Columns of a path without its references to other paths, in the order in which [`path_of_row`]
+/// reads them. `?1`: the cache.
+macro_rules! path_columns {
+    () => {
+        concat!(
+            "select ",
+            nar_columns!(),
+            ", path.id, path.name, path.self_reference, path.deriver, path.ca, path.sigs, \
+             path.registered_at, path.used_at, path.condemned_at is not null, path.hash_part \
+             from path join nar on nar.id = path.nar_id \
+             where path.cache_id = ?1 and nar.state <> 3 and ",
+            is_shown!("?1")
+        )
+    };
+}
 
 /// Returns the path with this hash part in a cache, or `None` if the cache does not have it or
 /// its NAR is lost. Revives the path if it is condemned: the collector does not delete a
@@ -175,6 +192,9 @@ pub(super) fn joined(sigs: &str, more: &[Signature]) -> String {
 /// The result of looking up a path; with it, whether it is condemned.
 pub(super) type Found = Result<Option<(StoredPath, bool)>, StorageError>;
 
+/// The paths that exist, each with whether it is condemned, or with its damage.
+type FoundPaths = HashMap<HashPart, Result<(StoredPath, bool), StorageError>>;
+
 pub(super) fn is_condemned(found: &Found) -> bool {
     matches!(found, Ok(Some((_, true))))
 }
@@ -186,13 +206,87 @@ fn stored_paths(
     cache: CacheId,
     hash_parts: &[HashPart],
 ) -> Result<Vec<Found>, StorageError> {
-    connection.snapshot(|connection| {
-        let find = |hash_part: &HashPart| match stored_path(connection, cache, *hash_part) {
-            Err(error) if !matches!(error, StorageError::Damaged(_)) => Err(error),
-            found => Ok(found),
-        };
-        hash_parts.iter().map(find).collect()
-    })
+    let mut found = connection.snapshot(|connection| {
+        let mut found = rows(connection, cache, hash_parts)?;
+        read_references(connection, &mut found)?;
+        Ok(found)
+    })?;
+    let mut first = HashMap::with_capacity(hash_parts.len());
+    let mut results: Vec<Found> = Vec::with_capacity(hash_parts.len());
+    for (index, hash_part) in hash_parts.iter().enumerate() {
+        let first = *first.entry(*hash_part).or_insert(index);
+        results.push(match results.get(first) {
+            Some(Ok(found)) => Ok(found.clone()),
+            Some(Err(error)) => Err(error.copy()),
+            None => found.remove(hash_part).transpose(),
+        });
+    }
+    Ok(results)
+}
+
+/// Reads all of these paths but their references to other paths: see [`stored_path`].
+fn rows(
+    connection: &Connection<'_>,
+    cache: CacheId,
+    hash_parts: &[HashPart],
+) -> Result<FoundPaths, StorageError> {
+    let query = concat!(path_columns!(), " and path.hash_part");
+    let keys: Vec<Value<'_>> = hash_parts
+        .iter()
+        .map(|part| part.as_bytes().into())
+        .collect();
+    let mut found = HashMap::with_capacity(keys.len());
+    connection.each_of(query, params![cache], &keys, |row| {
+        let hash_part = HashPart::from_bytes(row.get(16)?);
+        let path = damage_of(path_of_row(row, hash_part))?;
+        found.insert(hash_part, path);
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// Adds the references to other paths. A damaged reference damages its referrer.
+fn read_references(
+    connection: &Connection<'_>,
+    found: &mut FoundPaths,
+) -> Result<(), StorageError> {
+    let by_id = found
+        .values()
+        .flatten()
+        .map(|(path, _)| (path.id, path.path.hash_part()));
+    let by_id: HashMap<i64, HashPart> = by_id.collect();
+    let ids: Vec<Value<'_>> = by_id.keys().copied().map(Value::from).collect();
+    let mut add = |row: &Row<'_>, reference: Result<StorePath, StorageError>| {
+        let referrer: i64 = row.get(0)?;
+        let referrer = by_id
+            .get(&referrer)
+            .and_then(|hash_part| found.get_mut(hash_part));
+        match (referrer, damage_of(reference)?) {
+            (Some(Ok((path, _))), Ok(reference)) => path.references.push(reference),
+            (Some(referrer), Err(error)) => *referrer = Err(error),
+            _ => {}
+        }
+        Ok(())
+    };
+    let inner = "select referrer, path.hash_part, path.name from reference \
+                 join path on path.id = reference where referrer";
+    connection.each_of(inner, &[], &ids, |row| {
+        add(row, path_of(HashPart::from_bytes(row.get(1)?), row.get(2)?))
+    })?;
+    let outer = "select referrer, base_name from outer_reference where referrer";
+    connection.each_of(outer, &[], &ids, |row| add(row, base_name(row.get(1)?)))?;
+    for (path, _) in found.values_mut().flatten() {
+        path.references.sort();
+    }
+    Ok(())
+}
+
+/// Returns the result, whose error concerns one path only, or the error if it concerns all.
+fn damage_of<T>(result: Result<T, StorageError>) -> Result<Result<T, StorageError>, StorageError> {
+    match result {
+        Err(error) if !matches!(error, StorageError::Damaged(_)) => Err(error),
+        result => Ok(result),
+    }
 }
 
 /// Revives those of the found paths that are condemned. Looks each of them up again, because the
@@ -219,52 +313,39 @@ pub(super) fn stored_path(
     cache: CacheId,
     hash_part: HashPart,
 ) -> Result<Option<(StoredPath, bool)>, StorageError> {
-    let query = concat!(
-        "select ",
-        nar_columns!(),
-        ", path.id, path.name, path.self_reference, path.deriver, path.ca, path.sigs, \
-         path.registered_at, path.used_at, path.condemned_at is not null \
-         from path join nar on nar.id = path.nar_id \
-         where path.cache_id = ?1 and path.hash_part = ?2 and nar.state <> 3 and ",
-        is_shown!("?1")
-    );
-    let found = connection.optional(query, params![cache, hash_part.as_bytes()], |row| {
-        Ok((
-            path_without_references(row, hash_part)?,
-            row.get(9)?,
-            row.get(15)?,
-        ))
-    })?;
-    let Some((mut path, has_self_reference, is_condemned)) = found else {
+    let query = concat!(path_columns!(), " and path.hash_part = ?2");
+    let params = params![cache, hash_part.as_bytes()];
+    let found = connection.optional(query, params, |row| path_of_row(row, hash_part))?;
+    let Some((mut path, is_condemned)) = found else {
         return Ok(None);
     };
     let inner = "select path.hash_part, path.name from reference \
                  join path on path.id = reference where referrer = ?1";
-    path.references = connection.rows(inner, params![path.id], |row| {
+    let inner = connection.rows(inner, params![path.id], |row| {
         path_of(HashPart::from_bytes(row.get(0)?), row.get(1)?)
     })?;
     let outer = "select base_name from outer_reference where referrer = ?1";
     let outer = connection.rows(outer, params![path.id], |row| base_name(row.get(0)?))?;
-    path.references.extend(outer);
-    if has_self_reference {
-        path.references.push(path.path.clone());
-    }
+    path.references.extend(inner.into_iter().chain(outer));
     path.references.sort();
     Ok(Some((path, is_condemned)))
 }
 
-/// Reads all of a path but its references: see [`stored_path`].
-fn path_without_references(row: &Row<'_>, hash_part: HashPart) -> Result<StoredPath, StorageError> {
+/// Reads a path without its references to other paths, and whether it is condemned.
+fn path_of_row(row: &Row<'_>, hash_part: HashPart) -> Result<(StoredPath, bool), StorageError> {
     let deriver: Option<&str> = row.get(10)?;
     let ca: Option<&str> = row.get(11)?;
     let signatures = row.get::<&str>(12)?.split(' ');
     let signatures = signatures.filter(|text| !text.is_empty());
-    Ok(StoredPath {
+    let path = path_of(hash_part, row.get(8)?)?;
+    let path = StoredPath {
         id: row.get(7)?,
         used_at: row.get(14)?,
-        path: path_of(hash_part, row.get(8)?)?,
         nar: nar_of(row)?,
-        references: Vec::new(),
+        references: match row.get(9)? {
+            true => vec![path.clone()],
+            false => Vec::new(),
+        },
         deriver: deriver.map(base_name).transpose()?,
         signatures: signatures
             .map(|text| Signature::parse(text).map_err(|error| damaged(&error.to_string())))
@@ -273,5 +354,7 @@ fn path_without_references(row: &Row<'_>, hash_part: HashPart) -> Result<StoredP
             .map(|ca| ContentAddress::parse(ca).map_err(|error| damaged(&error.to_string())))
             .transpose()?,
         registered_at: row.get(13)?,
-    })
+        path,
+    };
+    Ok((path, row.get(15)?))
 }

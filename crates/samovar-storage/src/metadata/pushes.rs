@@ -1,12 +1,14 @@
 //! The pushes of clients, and the NARs and paths that they push.
 
-use samovar_nix::{NarHash, StorePath};
+use std::collections::{HashMap, HashSet};
+
+use samovar_nix::{HashPart, NarHash, StorePath};
 use samovar_protocol::push::OpenLine;
 
 use super::rows::{is_shown, is_usable, nar_columns, nar_of, path_of, signed};
 use super::{CacheId, Client, Database, StoredNar, USE_INTERVAL, tokens, uses};
 use crate::error::StorageError;
-use crate::sql::{Connection, Transaction, params, random};
+use crate::sql::{Connection, Transaction, Value, params, random};
 
 /// Minimum age in seconds at which the time is renewed at which a NAR was sent.
 const RENEWAL_INTERVAL: i64 = 600;
@@ -45,22 +47,27 @@ pub(crate) fn needs(
     lines: &[OpenLine],
 ) -> Result<Vec<Need>, StorageError> {
     let now = database.now();
-    let found = database.read(|connection| {
-        let lines = lines.iter();
-        let needs = lines.map(|line| need(connection, cache, client, line, now));
-        needs.collect::<Result<Vec<_>, _>>()
-    })?;
-    if found.iter().all(Result::is_ok) {
-        return Ok(found.into_iter().flatten().collect());
+    let query = Query { cache, client, now };
+    let all: Vec<&OpenLine> = lines.iter().collect();
+    let mut found = database.read(|connection| query.needs(connection, &all))?;
+    let is_unrecorded = |answer: &Answer| answer.unrecorded.is_some();
+    if found.iter().any(is_unrecorded) {
+        let lines = all.iter().zip(&found);
+        let lines = lines.filter(|(_, answer)| is_unrecorded(answer));
+        let lines: Vec<&OpenLine> = lines.map(|(line, _)| *line).collect();
+        // The collector may have deleted a path meanwhile.
+        let again = database.write(|transaction| {
+            let again = query.needs(transaction, &lines)?;
+            let ids = again.iter().filter_map(|answer| answer.unrecorded);
+            uses::record_paths(transaction, ids, now)?;
+            Ok(again)
+        })?;
+        let unrecorded = found.iter_mut().filter(|answer| is_unrecorded(answer));
+        for (answer, again) in unrecorded.zip(again) {
+            *answer = again;
+        }
     }
-    database.write(|transaction| {
-        let found = found.iter().zip(lines);
-        let needs = found.map(|(need, line)| match need {
-            Ok(need) => Ok(need.clone()),
-            Err(Unrecorded(_)) => need_and_record(transaction, cache, client, line, now),
-        });
-        needs.collect()
-    })
+    Ok(found.into_iter().map(|answer| answer.need).collect())
 }
 
 /// Returns the stored NARs with this hash that the client may use and that are not lost: one
@@ -72,7 +79,16 @@ pub(crate) fn usable_nars(
     client: Client,
     nar_hash: &NarHash,
 ) -> Result<Vec<StoredNar>, StorageError> {
-    database.read(|connection| nars(connection, cache, client, nar_hash, u32::MAX))
+    let query = concat!(
+        "select ",
+        nar_columns!(),
+        " from nar where nar_hash = ?4 and state <> 3 and ",
+        is_usable!(),
+        " order by id"
+    );
+    let Client { token, is_reader } = client;
+    let params = params![cache, token, is_reader, nar_hash.as_bytes()];
+    database.read(|connection| connection.rows(query, params, nar_of))
 }
 
 /// Records that a NAR was sent with this token now, and revives it, if the token has sent it
@@ -90,7 +106,7 @@ pub(crate) fn renew_nar(
         None => is_reader,
     };
     if is_due {
-        database.write_lazily(|transaction| hold_nar(transaction, token, nar, now))?;
+        database.write_lazily(|transaction| hold(transaction, token, &[nar], now))?;
     }
     Ok(())
 }
@@ -108,9 +124,8 @@ pub(crate) fn hold_nars(
 ) -> Result<Vec<bool>, StorageError> {
     database.write(|transaction| {
         tokens::check(transaction, token, database.now())?;
-        let ids = ids.iter();
-        let held = ids.map(|id| hold_nar(transaction, token, *id, database.now()));
-        held.collect()
+        let held = hold(transaction, token, ids, database.now())?;
+        Ok(ids.iter().map(|id| held.contains(id)).collect())
     })
 }
 
@@ -187,48 +202,19 @@ pub fn remove_expired(database: &Database) -> Result<(), StorageError> {
     Ok(())
 }
 
-/// This path is used now, and the use must be recorded.
-struct Unrecorded(Found);
-
-/// Returns what a client must send to push a path. Returns [`Unrecorded`] if the path exists but
-/// its use must first be [recorded](need_and_record).
-fn need(
-    connection: &Connection<'_>,
+/// Who asks what must be sent.
+#[derive(Clone, Copy)]
+struct Query {
     cache: CacheId,
     client: Client,
-    line: &OpenLine,
     now: i64,
-) -> Result<Result<Need, Unrecorded>, StorageError> {
-    let found = path(connection, cache, line, now)?;
-    Ok(match found {
-        Some(found) if line.path.as_ref().is_some_and(|path| *path != found.path) => {
-            Ok(Need::OtherPath(found.path))
-        }
-        Some(found) if found.is_unrecorded => Err(Unrecorded(found)),
-        Some(found) => Ok(Need::Nothing(found.nar)),
-        None => {
-            let nar = nars(connection, cache, client, &line.nar_hash, 1)?.pop();
-            let nar = nar.filter(|nar| nar.nar_size == line.nar_size);
-            Ok(nar.map_or(Need::All, Need::Narinfo))
-        }
-    })
 }
 
-/// Returns what a client must send to push a path. If the path exists, records a use of it.
-fn need_and_record(
-    transaction: &Transaction<'_>,
-    cache: CacheId,
-    client: Client,
-    line: &OpenLine,
-    now: i64,
-) -> Result<Need, StorageError> {
-    match need(transaction, cache, client, line, now)? {
-        Ok(need) => Ok(need),
-        Err(Unrecorded(found)) => {
-            uses::record_path(transaction, found.id, now)?;
-            Ok(Need::Nothing(found.nar))
-        }
-    }
+/// What a client must send to push a path.
+struct Answer {
+    need: Need,
+    /// The path, if its use now must be recorded before the client learns that it exists.
+    unrecorded: Option<i64>,
 }
 
 /// A path that is not lost.
@@ -240,55 +226,103 @@ struct Found {
     is_unrecorded: bool,
 }
 
-/// Returns the path with the hash part of a line, unless it is lost.
-fn path(
-    connection: &Connection<'_>,
-    cache: CacheId,
-    line: &OpenLine,
-    now: i64,
-) -> Result<Option<Found>, StorageError> {
-    let query = concat!(
-        "select ",
-        nar_columns!(),
-        ", path.id, used_at <= ?3 or condemned_at is not null, name \
-         from path join nar on nar.id = nar_id \
-         where cache_id = ?1 and hash_part = ?2 and state <> 3 and ",
-        is_shown!("?1")
-    );
-    let params = params![cache, line.hash_part.as_bytes(), now - USE_INTERVAL];
-    connection.optional(query, params, |row| {
-        Ok(Found {
-            id: row.get(7)?,
-            path: path_of(line.hash_part, row.get(9)?)?,
-            nar: nar_of(row)?,
-            is_unrecorded: row.get(8)?,
-        })
-    })
-}
+impl Query {
+    /// Returns, for each of these paths in their order, what the client must send.
+    fn needs(
+        &self,
+        connection: &Connection<'_>,
+        lines: &[&OpenLine],
+    ) -> Result<Vec<Answer>, StorageError> {
+        let paths = self.paths(connection, lines)?;
+        let other = |line: &&&OpenLine| !paths.contains_key(&line.hash_part);
+        let other: Vec<&OpenLine> = lines.iter().filter(other).copied().collect();
+        let nars = self.nars(connection, &other)?;
+        let answer = |line: &&OpenLine| {
+            let found = paths.get(&line.hash_part);
+            let need = match found {
+                Some(found) if line.path.as_ref().is_some_and(|path| *path != found.path) => {
+                    Need::OtherPath(found.path.clone())
+                }
+                Some(found) => Need::Nothing(found.nar.clone()),
+                None => {
+                    let nar = nars.get(&line.nar_hash);
+                    let nar = nar.filter(|nar| nar.nar_size == line.nar_size);
+                    nar.cloned().map_or(Need::All, Need::Narinfo)
+                }
+            };
+            let is_there = matches!(need, Need::Nothing(_));
+            let unrecorded = found.filter(|found| is_there && found.is_unrecorded);
+            Answer {
+                need,
+                unrecorded: unrecorded.map(|found| found.id),
+            }
+        };
+        Ok(lines.iter().map(answer).collect())
+    }
 
-/// Returns the stored NARs with this hash that the client may use, at most `count_max`.
-fn nars(
-    connection: &Connection<'_>,
-    cache: CacheId,
-    client: Client,
-    nar_hash: &NarHash,
-    count_max: u32,
-) -> Result<Vec<StoredNar>, StorageError> {
-    let query = concat!(
-        "select ",
-        nar_columns!(),
-        " from nar where nar_hash = ?1 and state <> 3 and ",
-        is_usable!(),
-        " order by id limit ?5"
-    );
-    let params = params![
-        nar_hash.as_bytes(),
-        cache,
-        client.token,
-        client.is_reader,
-        count_max
-    ];
-    connection.rows(query, params, nar_of)
+    /// Returns the paths with the hash parts of these lines, unless they are lost.
+    fn paths(
+        &self,
+        connection: &Connection<'_>,
+        lines: &[&OpenLine],
+    ) -> Result<HashMap<HashPart, Found>, StorageError> {
+        let query = concat!(
+            "select ",
+            nar_columns!(),
+            ", path.id, used_at <= ?2 or condemned_at is not null, name, hash_part \
+             from path join nar on nar.id = nar_id \
+             where cache_id = ?1 and state <> 3 and ",
+            is_shown!("?1"),
+            " and hash_part"
+        );
+        let params = params![self.cache, self.now - USE_INTERVAL];
+        let keys = lines.iter().map(|line| line.hash_part.as_bytes().into());
+        let keys: Vec<Value<'_>> = keys.collect();
+        let mut found = HashMap::new();
+        connection.each_of(query, params, &keys, |row| {
+            let hash_part = HashPart::from_bytes(row.get(10)?);
+            let path = Found {
+                id: row.get(7)?,
+                path: path_of(hash_part, row.get(9)?)?,
+                nar: nar_of(row)?,
+                is_unrecorded: row.get(8)?,
+            };
+            found.insert(hash_part, path);
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// Returns, for each NAR hash of these lines, the first stored NAR that the client may use.
+    fn nars(
+        &self,
+        connection: &Connection<'_>,
+        lines: &[&OpenLine],
+    ) -> Result<HashMap<NarHash, StoredNar>, StorageError> {
+        let query = concat!(
+            "select ",
+            nar_columns!(),
+            " from nar where state <> 3 and ",
+            is_usable!(),
+            " and nar_hash"
+        );
+        let Client { token, is_reader } = self.client;
+        let params = params![self.cache, token, is_reader];
+        let keys = lines.iter().map(|line| line.nar_hash.as_bytes().into());
+        let keys: Vec<Value<'_>> = keys.collect();
+        let mut found: HashMap<NarHash, StoredNar> = HashMap::new();
+        connection.each_of(query, params, &keys, |row| {
+            let nar = nar_of(row)?;
+            match found.get(&nar.nar_hash) {
+                Some(first) if first.id <= nar.id => {}
+                _ => {
+                    found.insert(nar.nar_hash, nar);
+                }
+            }
+            Ok(())
+        })?;
+        Ok(found)
+    }
 }
 
 /// Returns the time at which a NAR was sent with this token.
@@ -297,19 +331,32 @@ fn sent_at(connection: &Connection<'_>, token: i64, nar: i64) -> Result<Option<i
     connection.optional(query, params![token, nar], |row| row.get(0))
 }
 
-/// Holds a NAR for a token as if it was sent now, and revives it. Returns whether the NAR exists.
-/// If the client has not sent the NAR, the client may use it only as long as it may read it.
-fn hold_nar(
+/// Holds NARs for a token as if they were sent now, and revives them. Returns those that exist. If
+/// the client has not sent a NAR, the client may use it only as long as it may read it.
+fn hold(
     transaction: &Transaction<'_>,
     token: i64,
-    nar: i64,
+    nars: &[i64],
     now: i64,
-) -> Result<bool, StorageError> {
-    uses::revive_nar(transaction, nar, now)?;
-    let insert = "insert into sent (token_id, nar_id, sent_at, is_held) \
-         select ?1, id, ?2, 1 from nar where id = ?3 and state <> 3 \
-         on conflict (token_id, nar_id) do update set sent_at = excluded.sent_at";
-    Ok(transaction.execute(insert, params![token, now, nar])? > 0)
+) -> Result<HashSet<i64>, StorageError> {
+    uses::revive_nars(transaction, nars, now)?;
+    let mut held = HashSet::new();
+    let ids: Vec<Value<'_>> = nars.iter().copied().map(Value::from).collect();
+    let query = "select id from nar where state <> 3 and id";
+    transaction.each_of(query, &[], &ids, |row| {
+        held.insert(row.get(0)?);
+        Ok(())
+    })?;
+    let ids: Vec<Value<'_>> = held.iter().copied().map(Value::from).collect();
+    let update = "update sent set sent_at = ?2 where token_id = ?1 and nar_id";
+    if transaction.execute_of(update, params![token, now], &ids)? < ids.len() {
+        // The client has found the others, and not sent them.
+        let insert = "insert into sent (token_id, nar_id, sent_at, is_held) \
+             select ?1, id, ?2, 1 from nar where not exists \
+                 (select 1 from sent where token_id = ?1 and nar_id = nar.id) and id";
+        transaction.execute_of(insert, params![token, now], &ids)?;
+    }
+    Ok(held)
 }
 
 /// Returns the time at which a push expires if no other request follows.

@@ -29,15 +29,15 @@ macro_rules! is_shown {
 pub(super) use is_shown;
 
 /// Condition for NARs that a [`Client`](crate::metadata::Client) may use: a path of the cache uses
-/// the NAR, and the client may read the cache, or the NAR was sent with its token. `?2`: the cache.
-/// `?3`: the token, or null. `?4`: whether the client may read.
+/// the NAR, and the client may read the cache, or the NAR was sent with its token. `?1`: the cache.
+/// `?2`: the token, or null. `?3`: whether the client may read.
 macro_rules! is_usable {
     () => {
         concat!(
-            "(?4 = 1 and exists (select 1 from path where nar_id = nar.id and cache_id = ?2) and ",
-            is_shown!("?2"),
+            "(?3 = 1 and exists (select 1 from path where nar_id = nar.id and cache_id = ?1) and ",
+            is_shown!("?1"),
             " or exists (select 1 from sent \
-             where nar_id = nar.id and token_id = ?3 and is_held = 0))"
+             where nar_id = nar.id and token_id = ?2 and is_held = 0))"
         )
     };
 }

@@ -1,6 +1,6 @@
 //! Records uses of paths and NARs, and revives those that are condemned.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::{CacheId, Database};
 use crate::error::StorageError;
@@ -25,10 +25,12 @@ pub(crate) fn record(database: &Database, uses: &Uses) -> Result<(), StorageErro
     database.write_lazily(|transaction| {
         let now = database.now();
         record_paths(transaction, uses.paths.iter().copied(), now)?;
+        let mut nars: HashMap<CacheId, Vec<i64>> = HashMap::new();
         for (cache, nar) in &uses.nars {
-            record_nar(transaction, *cache, *nar, now)?;
+            nars.entry(*cache).or_default().push(*nar);
         }
-        Ok(())
+        nars.into_iter()
+            .try_for_each(|(cache, nars)| record_nars(transaction, cache, &nars, now))
     })
 }
 
@@ -42,10 +44,9 @@ pub(super) fn record_paths(
     // In this order all programs lock rows.
     ids.sort_unstable();
     ids.dedup();
-    let ids: Vec<Value<'_>> = ids.into_iter().map(Value::from).collect();
     let update = "update path set used_at = case when used_at < ?1 then ?1 else used_at end, \
          condemned_at = null where (used_at <= ?2 or condemned_at is not null) and id";
-    connection.execute_of(update, params![now, now - USE_INTERVAL], &ids)?;
+    connection.execute_of(update, params![now, now - USE_INTERVAL], &values(&ids))?;
     Ok(())
 }
 
@@ -58,29 +59,33 @@ pub(super) fn record_path(
     record_paths(connection, std::iter::once(path), now)
 }
 
-/// Records a use of all paths of a cache that have this NAR, and revives those that are condemned.
-pub(super) fn record_nar(
+/// Records a use of all paths of a cache that have one of these NARs, and revives those that are
+/// condemned.
+pub(super) fn record_nars(
     connection: &Connection<'_>,
     cache: CacheId,
-    nar: i64,
+    nars: &[i64],
     now: i64,
 ) -> Result<(), StorageError> {
-    connection.execute(
-        "update path set used_at = case when used_at < ?3 then ?3 else used_at end, \
-         condemned_at = null where nar_id = ?1 and cache_id = ?2 \
-         and (used_at <= ?4 or condemned_at is not null)",
-        params![nar, cache, now, now - USE_INTERVAL],
-    )?;
+    let update = "update path set used_at = case when used_at < ?1 then ?1 else used_at end, \
+         condemned_at = null where (used_at <= ?2 or condemned_at is not null) \
+         and cache_id = ?3 and nar_id";
+    let params = params![now, now - USE_INTERVAL, cache];
+    connection.execute_of(update, params, &values(nars))?;
     Ok(())
 }
 
-/// Revives a NAR that is condemned.
-pub(super) fn revive_nar(
+/// Revives those of these NARs that are condemned.
+pub(super) fn revive_nars(
     connection: &Connection<'_>,
-    nar: i64,
+    nars: &[i64],
     now: i64,
 ) -> Result<(), StorageError> {
-    let update = "update nar set state = 1, state_at = ?2 where id = ?1 and state = 2";
-    connection.execute(update, params![nar, now])?;
+    let update = "update nar set state = 1, state_at = ?1 where state = 2 and id";
+    connection.execute_of(update, params![now], &values(nars))?;
     Ok(())
+}
+
+fn values(ids: &[i64]) -> Vec<Value<'_>> {
+    ids.iter().copied().map(Value::from).collect()
 }

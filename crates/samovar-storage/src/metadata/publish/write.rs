@@ -20,9 +20,7 @@ pub(super) fn write(
     for cache in &plan.restored {
         caches::restore(transaction, *cache)?;
     }
-    for nar in &plan.revivals {
-        uses::revive_nar(transaction, *nar, now)?;
-    }
+    uses::revive_nars(transaction, &plan.revivals, now)?;
     uses::record_paths(transaction, plan.uses.iter().copied(), now)?;
     for change in &plan.updates {
         update(transaction, change)?;

@@ -51,7 +51,7 @@ create index nar_not_live on nar (state) where state <> 1;
 -- NARs whose files share an object of the bucket.
 create table packed (
     nar_id bigint primary key references nar (id) on delete cascade,
-    pack   text not null, -- key of the object
+    pack   text collate "C" not null, -- key of the object
     start  bigint not null -- offset of the file in the object
 );
 create index packed_pack on packed (pack);
