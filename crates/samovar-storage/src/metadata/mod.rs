@@ -8,9 +8,8 @@
 //! runs one transaction or reads one snapshot, so what it returns is of a single moment. It may
 //! block on a disk or a lock. All times are Unix times in seconds.
 //!
-//! A second database would not implement these functions one by one. It would have its own form of
-//! the operations on a [`StoredCache`](crate::StoredCache) and of
-//! [`Collector`](crate::gc::Collector).
+//! Each statement is one text for all engines, unless they need different ones for many rows at
+//! once.
 
 pub(crate) mod backup;
 pub mod caches;
