@@ -66,7 +66,8 @@ pub use reserve::has_room;
 pub use root::{RootKind, owned};
 pub use samovar_verify as verify;
 pub use storage::{
-    CollectorStatistics, LostFile, Statistics, Storage, StoredCache, is_in_use, open_database,
+    BucketStatistics, CollectorStatistics, LostFile, Statistics, Storage, StoredCache, is_in_use,
+    open_database,
 };
 pub use storage::{
     backup, browse, kept, logs, mirrored, nar, narinfo, pinning, realisations, upkeep,

@@ -229,6 +229,62 @@ fn a_storage_moves_to_a_bucket_and_to_postgresql_and_back() {
     assert_eq!(back.sql(pins), from.sql(pins));
 }
 
+#[test]
+fn doctor_and_metrics_report_the_bucket() {
+    let Some(mut engine) = S3Engine::start() else {
+        return;
+    };
+    let site = Site::new();
+    let database = match Postgres::is_installed() {
+        true => format!(
+            "database.url = {:?}\n",
+            Postgres::shared().url_of("template1")
+        ),
+        false => String::new(),
+    };
+    put_into_bucket(
+        &site,
+        &engine,
+        &format!("admin.on-cache = true\n{database}"),
+    );
+    let server = site.start();
+    let mut token = samovar();
+    token.args(["token", "create", "--name", "ci", "--config"]);
+    let token = output(token.arg(site.config())).trim().to_owned();
+    server.publish(&token, &MadePath::new("a"));
+    let metrics = server.get("/metrics");
+    let metrics = metrics.text();
+    for line in [
+        "samovar_bucket_up 1",
+        "samovar_bucket_requests_total{kind=\"put\",result=\"failed\"} 0",
+        "samovar_bucket_cache_files 1",
+    ] {
+        assert!(
+            metrics.lines().any(|other| other == line),
+            "{line}: {metrics}"
+        );
+    }
+    let doctor = || {
+        let mut command = samovar();
+        let done = finish(command.args(["doctor", "--config"]).arg(site.config()));
+        String::from_utf8(done.stdout).unwrap()
+    };
+    let text = doctor();
+    assert!(
+        text.contains("ok      bucket: s3://cache at http://127.0.0.1:"),
+        "{text}"
+    );
+    assert!(text.contains(": tried writing, reading, "), "{text}");
+    assert_eq!(
+        text.contains("ok      database: PostgreSQL "),
+        !database.is_empty(),
+        "{text}"
+    );
+    engine.kill();
+    let text = doctor();
+    assert!(text.contains("error   bucket: "), "{text}");
+}
+
 /// A command that names the directory alone must not make an empty storage there.
 #[test]
 fn the_local_directory_of_a_storage_in_a_bucket_is_no_storage() {

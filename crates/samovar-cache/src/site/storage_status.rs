@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use samovar_metrics::{
-    CollectorStatus, EventCount, StorageStatus, StorageTotals, StoredCacheStatus, UploadCount,
-    UploadStatus,
+    BucketRequests, BucketStatus, CollectorStatus, DiskCacheStatus, EventCount, StorageStatus,
+    StorageTotals, StoredCacheStatus, UploadCount, UploadStatus,
 };
 use samovar_storage::metadata::Totals;
-use samovar_storage::{Statistics, Storage};
+use samovar_storage::{BucketStatistics, Statistics, Storage};
 
 use crate::site::cache::Cache;
 use crate::site::current::Caches;
@@ -37,9 +37,40 @@ pub(super) fn status(storage: &Storage, caches: &Caches) -> StorageStatus {
         disk_free_len: statistics.space.map(|space| space.free),
         disk_len: statistics.space.map(|space| space.total),
         collector: collector(statistics),
-        bucket: None,
+        bucket: statistics.bucket.as_ref().map(bucket),
         database: None,
         oidc: oidc.map(|oidc| oidc.status()).unwrap_or_default(),
+    }
+}
+
+fn bucket(bucket: &BucketStatistics) -> BucketStatus {
+    let operations = bucket.operations.iter();
+    let cache = &bucket.cache;
+    BucketStatus {
+        url: bucket.place.clone(),
+        down: bucket.down.clone(),
+        requests: operations
+            .map(|(kind, answered, failed, total)| BucketRequests {
+                kind: (*kind).to_owned(),
+                answered_count: *answered,
+                failed_count: *failed,
+                total_s: total.as_secs_f64(),
+            })
+            .collect(),
+        retry_count: bucket.retry_count,
+        sent_len: bucket.sent_bytes,
+        received_len: bucket.received_bytes,
+        running_count: bucket.running,
+        running_count_max: bucket.running_max,
+        redirect_count: bucket.redirect_count,
+        cache: DiskCacheStatus {
+            file_count: cache.count,
+            len: cache.len,
+            len_max: cache.len_max,
+            hit_count: cache.hit_count,
+            miss_count: cache.miss_count,
+            eviction_count: cache.eviction_count,
+        },
     }
 }
 

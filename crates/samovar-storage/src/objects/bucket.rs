@@ -47,8 +47,8 @@ type OnWrong = Arc<dyn Fn(i64) + Send + Sync>;
 
 /// Objects in a bucket.
 pub struct InBucket {
-    bucket: Arc<Bucket>,
-    location: BucketLocation,
+    pub(crate) bucket: Arc<Bucket>,
+    pub(crate) location: BucketLocation,
     /// The local directory.
     local: Directory,
     cache: Arc<DiskCache>,

@@ -59,7 +59,7 @@ use crate::waiting::LendSlot;
 pub use self::cache::StoredCache;
 pub use self::counters::CollectorStatistics;
 pub use self::lost::LostFile;
-pub use self::statistics::Statistics;
+pub use self::statistics::{BucketStatistics, Statistics};
 
 use self::arriving::ArrivingLens;
 use self::collected::Collected;

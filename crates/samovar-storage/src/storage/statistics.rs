@@ -6,9 +6,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use samovar_bucket::Operation;
+
 use crate::error::StorageError;
 use crate::metadata::{Database, Totals, totals};
-use crate::objects::{Objects, Space};
+use crate::objects::{DiskCacheCounts, InBucket, Objects, Space};
 use crate::storage::Storage;
 use crate::storage::counters::{CollectorStatistics, Counters, locked};
 
@@ -41,8 +43,60 @@ pub struct Statistics {
     pub collector: CollectorStatistics,
     /// Totals of the database, some seconds old. `None` until they are read for the first time.
     pub totals: Option<Totals>,
+    /// Requests to the bucket that has the objects; `None` if a directory has them.
+    pub bucket: Option<BucketStatistics>,
     /// Free space and size of the storage's disk. `None`: not read yet, or unknown.
     pub space: Option<Space>,
+}
+
+/// Requests to a bucket since the start of the process, and its disk cache.
+#[derive(Debug, Clone, Default)]
+pub struct BucketStatistics {
+    /// Where the bucket is, without secrets.
+    pub place: String,
+    /// Why the last request was not answered; `None` if it was.
+    pub down: Option<String>,
+    /// Requests by operation: its name, the numbers of those that were answered and that have
+    /// failed, and the total time of all.
+    pub operations: Vec<(&'static str, u64, u64, Duration)>,
+    /// Number of requests that were sent again.
+    pub retry_count: u64,
+    /// Number of bytes that were sent.
+    pub sent_bytes: u64,
+    /// Number of bytes of objects that were received.
+    pub received_bytes: u64,
+    /// Number of requests in progress.
+    pub running: u64,
+    /// Present limit of requests in progress.
+    pub running_max: u64,
+    /// Number of downloads that were redirected to the bucket.
+    pub redirect_count: u64,
+    /// The disk cache.
+    pub cache: DiskCacheCounts,
+}
+
+impl BucketStatistics {
+    fn of(bucket: &InBucket) -> Self {
+        let found = bucket.bucket.statistics();
+        let operations = Operation::ALL.iter().zip(found.operations);
+        Self {
+            place: bucket.location.to_string(),
+            down: found.down,
+            operations: operations
+                .map(|(operation, of)| {
+                    let (answered, failed) = (of.answered_count, of.failed_count);
+                    (operation.name(), answered, failed, of.total)
+                })
+                .collect(),
+            retry_count: found.retry_count,
+            sent_bytes: found.sent_len,
+            received_bytes: found.received_len,
+            running: found.in_flight.into(),
+            running_max: found.in_flight_max.into(),
+            redirect_count: bucket.redirect_count(),
+            cache: bucket.cache_counts(),
+        }
+    }
 }
 
 impl Statistics {
@@ -68,6 +122,7 @@ impl Statistics {
             running_max: usage.running_max,
             collector: *locked(&counters.collector),
             totals,
+            bucket: storage.objects.bucket().map(BucketStatistics::of),
             space: space.flatten(),
         }
     }
