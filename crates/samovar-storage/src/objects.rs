@@ -16,6 +16,7 @@
 
 mod arrival;
 mod bucket;
+mod content_type;
 mod directory;
 mod disk_cache;
 mod files;

@@ -15,9 +15,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use samovar_bucket::{Bucket, BucketError, PutOptions, Stat};
+use samovar_bucket::{Bucket, BucketError, Stat};
 
 use super::arrival::{Arrival, Failure, PIECE_LEN, Reader, Wanted};
+use super::content_type::options;
 use super::disk_cache::{DiskCache, DiskCacheCounts};
 use super::pack::{self, InPack};
 use super::part_names::{from_bucket, in_bucket};
@@ -348,14 +349,20 @@ impl InBucket {
             wanted.len.saturating_sub(1),
         );
         let unavailable = |error| StorageError::file("cannot write a file in", TMP, error);
-        let reader = self.arriving(wanted, nar.id).map_err(unavailable)?;
+        let mut reader = self.arriving(wanted.clone(), nar.id).map_err(unavailable)?;
         // A short object is received before its response begins: then a fault is answered properly.
         // A file in a pack is right only if the pack is.
         let at = match is_short {
             true => last,
             false => start,
         };
-        match self.lending(|| reader.wait(at)) {
+        let mut outcome = self.lending(|| reader.wait(at));
+        if matches!(outcome, Err(Failure::Abandoned)) {
+            // The last reader has left just before this one came.
+            reader = self.arriving(wanted, nar.id).map_err(unavailable)?;
+            outcome = self.lending(|| reader.wait(at));
+        }
+        match outcome {
             Ok(_) => Ok(Some(NarFile::arriving(reader, start, nar.len))),
             Err(Failure::Missing | Failure::Wrong) => Ok(None),
             Err(Failure::Unavailable(reason)) => Err(StorageError::Bucket(reason)),
@@ -576,25 +583,5 @@ fn state(len: u64, modified_at: i64, etag: &str) -> ObjectState {
         len,
         modified_at,
         version: (hasher.finish(), 0),
-    }
-}
-
-/// Returns how an object is written.
-fn options(key: &str, sha256: Option<[u8; 32]>) -> PutOptions {
-    let content_type = if key.ends_with(".narinfo") {
-        "text/x-nix-narinfo"
-    } else if key.starts_with("nar/") {
-        "application/x-nix-nar"
-    } else if key == crate::layout::CACHE_INFO {
-        "text/x-nix-cache-info"
-    } else if key.starts_with("log/") {
-        "text/plain; charset=utf-8"
-    } else {
-        "application/octet-stream"
-    };
-    PutOptions {
-        content_type: Some(content_type.to_owned()),
-        sha256,
-        ..PutOptions::default()
     }
 }

@@ -105,7 +105,8 @@ fn move_logs(objects: &Objects, from: &str, to: &str) -> Result<(), StorageError
     names.try_for_each(|name| objects.rename(&format!("{from}{name}"), &format!("{to}{name}")))
 }
 
-/// Makes this cache the mirrored one, instead of the present one.
+/// Makes this cache the mirrored one, instead of the present one. Does nothing if small files share
+/// objects of a bucket, which then is no plain binary cache.
 ///
 /// # Errors
 ///
@@ -113,6 +114,9 @@ fn move_logs(objects: &Objects, from: &str, to: &str) -> Result<(), StorageError
 /// completes its files.
 pub fn become_mirrored(stored: &StoredCache) -> Result<(), StorageError> {
     let storage = &*stored.storage;
+    if !storage.objects.can_mirror() {
+        return Ok(());
+    }
     let mut mirror = storage.mirror_mut();
     let changed = change(&storage.metadata, &storage.objects, stored.id);
     if changed.is_ok() {

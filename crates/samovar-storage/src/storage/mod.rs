@@ -291,7 +291,7 @@ impl Storage {
             quota: None,
             hides: None,
         };
-        if is_mirrored && self.objects.can_mirror() {
+        if is_mirrored {
             mirrored::become_mirrored(&cache)?;
         }
         Ok(cache)
