@@ -8,9 +8,8 @@ use std::fmt;
 use std::io::{self, Read};
 
 use samovar_nix::narinfo::Compression;
-use samovar_nix::{Hash, NarHash};
+use samovar_nix::{Hash, NarHash, nixbase32};
 use samovar_protocol::names::PushId;
-use samovar_protocol::parse_sha256;
 use samovar_protocol::push::{BODY_LEN_MAX, PackLine};
 use samovar_text::human;
 use sha2::{Digest as _, Sha256};
@@ -42,13 +41,18 @@ const PARTS_LEN_MAX: u64 = 100 << 30;
 /// Length of the buffer for receiving a part, in bytes.
 const BUFFER_LEN: usize = 128 << 10;
 
-/// The key of a stored part. It contains all that the server knows about the part.
+/// Number of bytes of a NAR's hash in the keys of its parts: enough to tell the files of one push
+/// apart. The joined file is compared with the whole hash.
+const NAR_HASH_LEN: usize = 8;
+
+/// The key of a stored part. It contains all that the server knows about the part. It is shorter
+/// than 133 bytes, because S3 engines that keep objects in files may limit the length of keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartKey {
     /// The push to which the part belongs.
     pub push: PushId,
-    /// Hash of the NAR to whose file the part belongs.
-    pub nar_hash: NarHash,
+    /// First bytes of the hash of the NAR to whose file the part belongs.
+    pub nar_hash: [u8; NAR_HASH_LEN],
     /// Number of the part, from 1.
     pub number: u32,
     /// Length of the part, in bytes.
@@ -66,29 +70,31 @@ impl PartKey {
         let mut word = || words.next();
         let key_of = Self {
             push: PushId::parse(push)?,
-            nar_hash: NarHash::parse_nixbase32(word()?.as_bytes()).ok()?,
+            nar_hash: nixbase32::decode_array(word()?.as_bytes()).ok()?,
             number: word()?.parse().ok()?,
             len: word()?.parse().ok()?,
-            sha256: parse_sha256(word()?)?,
+            sha256: nixbase32::decode_array(word()?.as_bytes()).ok()?,
         };
         (key_of.to_string() == key).then_some(key_of)
     }
 
     fn is_of(&self, push: PushId, nar_hash: &NarHash) -> bool {
-        self.push == push && self.nar_hash == *nar_hash
+        self.push == push && self.nar_hash == first_bytes(nar_hash)
     }
 }
 
 impl fmt::Display for PartKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (push, nar_hash) = (
-            self.push,
-            samovar_nix::nixbase32::encode(self.nar_hash.as_bytes()),
-        );
-        let sha256 = Hash::sha256(&self.sha256).base16();
-        let (number, len) = (self.number, self.len);
+        let (push, number, len) = (self.push, self.number, self.len);
+        let nar_hash = nixbase32::encode(&self.nar_hash);
+        let sha256 = nixbase32::encode(&self.sha256);
         write!(f, "{PART_PREFIX}{push}/{nar_hash}-{number}-{len}-{sha256}")
     }
+}
+
+/// Returns the part of a NAR's hash that is in the keys of its parts.
+fn first_bytes(nar_hash: &NarHash) -> [u8; NAR_HASH_LEN] {
+    std::array::from_fn(|at| nar_hash.as_bytes()[at])
 }
 
 /// Reason why a request about parts is refused.
@@ -203,12 +209,12 @@ pub fn put_part(
 ) -> Result<(), PushError> {
     let part = PartKey {
         push: push.id,
-        nar_hash,
+        nar_hash: first_bytes(&nar_hash),
         number,
         len,
         sha256,
     };
-    let outcome = receive_part(push, &part, source);
+    let outcome = receive_part(push, &nar_hash, &part, source);
     if let Err(PushError::Put(error)) = &outcome {
         let counters = &push.stored.storage.counters;
         counters.reject(Kind::Nar, Reason::of(error));
@@ -216,10 +222,14 @@ pub fn put_part(
     outcome
 }
 
-fn receive_part(push: &Push<'_>, part: &PartKey, source: &mut dyn Read) -> Result<(), PushError> {
+fn receive_part(
+    push: &Push<'_>,
+    nar_hash: &NarHash,
+    part: &PartKey,
+    source: &mut dyn Read,
+) -> Result<(), PushError> {
     let storage = &*push.stored.storage;
     let &PartKey {
-        nar_hash,
         number,
         len,
         sha256,
@@ -234,9 +244,7 @@ fn receive_part(push: &Push<'_>, part: &PartKey, source: &mut dyn Read) -> Resul
     let stored = parts_of(&storage.objects, &push.id.to_string())?;
     if !stored.contains(part) {
         check_limits(storage, push.token, len)?;
-        let of_file = stored
-            .iter()
-            .filter(|other| other.is_of(push.id, &nar_hash));
+        let of_file = stored.iter().filter(|other| other.is_of(push.id, nar_hash));
         check_len(part, of_file.clone())?;
         // The stored parts and this one are a lower bound of the file's length: if that exceeds the
         // quota, refuse this part, before the rest is uploaded. Do not count a stored part with the
@@ -258,7 +266,7 @@ fn receive_part(push: &Push<'_>, part: &PartKey, source: &mut dyn Read) -> Resul
     let key = part.to_string();
     object.place_alone(&key)?;
     let is_replaced = |other: &&PartKey| {
-        other.is_of(push.id, &nar_hash) && other.number == number && *other != part
+        other.is_of(push.id, nar_hash) && other.number == number && *other != part
     };
     for other in stored.iter().filter(is_replaced) {
         storage.objects.remove(&other.to_string())?;
@@ -364,7 +372,7 @@ fn parts_of(objects: &Objects, push: &str) -> Result<Vec<PartKey>, StorageError>
 /// Removes the parts of a NAR file of a push.
 fn remove(objects: &Objects, push: PushId, nar_hash: &NarHash) -> Result<(), StorageError> {
     let parts = parts_of(objects, &push.to_string())?;
-    let of_nar = parts.iter().filter(|part| part.nar_hash == *nar_hash);
+    let of_nar = parts.iter().filter(|part| part.is_of(push, nar_hash));
     objects.remove_all(&of_nar.map(PartKey::to_string).collect::<Vec<_>>())
 }
 
@@ -480,7 +488,7 @@ mod tests {
     fn part(number: u32, len: u64) -> PartKey {
         PartKey {
             push: PushId::from_number(7),
-            nar_hash: NarHash::from_bytes([1; 32]),
+            nar_hash: [1; NAR_HASH_LEN],
             number,
             len,
             sha256: [2; 32],
@@ -548,10 +556,9 @@ mod tests {
 
         #[test]
         fn keys_are_parsed(
-            (push, nar_hash, sha256) in any::<(u128, [u8; 32], [u8; 32])>(),
+            (push, nar_hash, sha256) in any::<(u128, [u8; NAR_HASH_LEN], [u8; 32])>(),
             (number, len) in any::<(u32, u64)>(),
         ) {
-            let nar_hash = NarHash::from_bytes(nar_hash);
             let key = PartKey { push: PushId::from_number(push), nar_hash, number, len, sha256 };
             prop_assert_eq!(PartKey::parse(&key.to_string()), Some(key));
         }
@@ -560,13 +567,16 @@ mod tests {
     #[test]
     fn other_names_are_no_keys() {
         let key = part(1, 2).to_string();
-        assert_eq!(key.len(), ".samovar/tmp/push-".len() + 32 + 53 + 2 + 2 + 65);
+        assert_eq!(key.len(), ".samovar/tmp/push-".len() + 32 + 14 + 2 + 2 + 53);
+        let longest = part(PART_NUMBER_MAX, BODY_LEN_MAX).to_string();
+        assert!(longest.len() < 133, "{longest}");
         for other in [
             key.replace("push-", ""),
             key.replace("-1-2-", "-01-2-"),
             key.replace("-1-2-", "-1-+2-"),
             key.replace("-1-2-", "-1-"),
-            key.replace("0202", "0A02"),
+            // This letter is not in the alphabet.
+            format!("{}e", &key[..key.len() - 1]),
             format!("{key}-"),
             format!("{key}0"),
         ] {
