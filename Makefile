@@ -15,12 +15,16 @@ XTASK = cargo run --quiet --package xtask --
 SERVER ?= versitygw
 SUDO = $(if $(filter-out 0,$(shell id -u)),sudo)
 
-.PHONY: serve demo-workspaces test quick check setup setup-test sample bootstrap fmt clippy test-rust doc deny advisories tidy crates suites autobahn instructions chaos fuzz bench rig-check macos test-s3
+.PHONY: serve nodes demo-workspaces test quick check setup setup-test sample bootstrap fmt clippy test-rust doc deny advisories tidy crates suites autobahn instructions chaos fuzz bench rig-check macos test-s3
 .NOTPARALLEL:
 
 ## Builds the server and serves this machine's store, or a sample store where it has none.
 serve: setup
 	@$(XTASK) serve --port $(PORT)
+
+## Runs two servers with one PostgreSQL and one bucket behind nginx, until Ctrl-C.
+nodes: setup-test
+	@$(XTASK) nodes
 
 ## Shows a day with workspaces in two minutes: two directories play two workstations.
 demo-workspaces: setup

@@ -18,6 +18,7 @@
 //! | [`small_files`](mod@small_files) | a generated tree of forty thousand small files |
 //! | [`nginx`] | nginx in front of servers |
 //! | [`s3`] | an S3 engine |
+//! | [`nodes`] | several servers with one database and one bucket |
 //! | [`nix`] | Nix's programs without the configuration of this machine, and the sample store |
 //! | [`postgres`] | PostgreSQL servers of tests; with the feature of that name, also connections |
 //! | [`sqlite`] | SQL in another process, which waits for locks, or keeps them to test locking |
@@ -45,6 +46,7 @@ pub mod limit;
 pub mod nar;
 pub mod nginx;
 pub mod nix;
+pub mod nodes;
 pub mod postgres;
 pub mod process;
 pub mod procfs;

@@ -22,6 +22,7 @@ mod fuzz;
 mod instructions;
 mod macos;
 mod newer_nix;
+mod nodes;
 mod quick;
 mod s3;
 mod sample;
@@ -46,6 +47,7 @@ usage: xtask TASK [ARGUMENT...]
   sample-store --paths N DIR       make a store of N valid paths, nearly all without files
   small-files [--shrink N] DIR     generate a tree of 42,246 small files, or an Nth of them
   serve [--port N]                 build the server and serve this machine's store, or the sample
+  nodes                            run two servers with one PostgreSQL and one bucket behind nginx
   demo-workspaces                  show workspaces: two directories play two workstations
   bench [OPTION...]                measure the server beside nginx and other installed caches
   fuzz --seconds N [TARGET...]     run the fuzz targets, N seconds each
@@ -116,6 +118,7 @@ fn run_task(words: &[&str]) -> Result<()> {
         }
         ["demo-workspaces"] => demo_workspaces::demonstrate(),
         ["serve", rest @ ..] => serve::serve(port(rest)?),
+        ["nodes"] => nodes::run(),
         ["bench", options @ ..] => bench::measure(options),
         ["fuzz", "--seconds", seconds, rest @ ..] => {
             let seconds = seconds.parse().context("--seconds must be a number")?;
@@ -191,6 +194,7 @@ mod tests {
             &["deb", "--foo"],
             &["setup", "--foo"],
             &["serve", "--foo"],
+            &["nodes", "--foo"],
             &["demo-workspaces", "--foo"],
             &["fuzz", "--seconds", "1", "--foo"],
             &["suites", "--foo"],

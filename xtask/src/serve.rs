@@ -26,7 +26,7 @@ pub(crate) struct Served {
     /// Description of the store, to be printed.
     description: String,
     /// Store path that the printed examples use.
-    example: String,
+    pub(crate) example: String,
 }
 
 /// Builds the server and replaces this process by it. Returns only on errors. Fails if the port is
