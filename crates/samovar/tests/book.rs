@@ -325,6 +325,7 @@ pages! {
     mount: "docs/book/mount.md",
     moving: "docs/book/moving.md",
     nginx: "docs/book/nginx.md",
+    nodes: "docs/book/nodes.md",
     private: "docs/book/private.md",
     push: "docs/book/push.md",
     readme: "README.md",

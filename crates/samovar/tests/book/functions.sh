@@ -197,3 +197,27 @@ nix_with_certificates() {
 token() {
     samovar token create --storage /srv/samovar --name "page-$RANDOM" --rights "$1" 2>/dev/null
 }
+
+# Starts PostgreSQL as db.example.org, in a user namespace of its own, because it refuses to run as
+# root. The role postgres may do everything, without a password.
+postgresql() {
+    programs=$(echo /usr/lib/postgresql/*/bin/initdb | tr ' ' '\n' | tail -1)
+    [ -x "$programs" ] || skip 'PostgreSQL is not installed'
+    programs=${programs%/initdb}
+    echo '127.0.0.1 db.example.org' >>/etc/hosts
+    echo 'postgres:x:1000:1000::/srv/postgresql:/bin/sh' >>/etc/passwd
+    unshare --user --map-user=1000 --map-group=1000 "$programs/initdb" --username=postgres \
+        --auth=trust --no-sync --encoding=UTF8 --locale=C --pgdata=/srv/postgresql
+    unshare --user --map-user=1000 --map-group=1000 "$programs/pg_ctl" start --wait \
+        --pgdata=/srv/postgresql --log=/tmp/postgresql.log --options='-k /tmp -c fsync=off'
+}
+
+# Starts an S3 engine as s3.example.org:9000, with the bucket `cache`.
+bucket() {
+    [ -x /usr/local/bin/s3s-fs ] || skip 'there is no s3s-fs'
+    echo '127.0.0.1 s3.example.org' >>/etc/hosts
+    mkdir -p /srv/buckets/cache
+    RUST_LOG=error s3s-fs --host 127.0.0.1 --port 9000 --access-key test --secret-key testtest \
+        /srv/buckets >/tmp/s3s-fs.log 2>&1 &
+    until : 2>/dev/null </dev/tcp/127.0.0.1/9000; do sleep 0.05; done
+}

@@ -40,6 +40,10 @@ if [ -d "$sample/../nix" ]; then
     mkdir -p opt/nix
     mount --rbind "$sample/../nix" opt/nix
 fi
+if [ -x "$sample/../tools/bin/s3s-fs" ]; then
+    : >usr/local/bin/s3s-fs
+    mount --bind "$sample/../tools/bin/s3s-fs" usr/local/bin/s3s-fs
+fi
 ip link set lo up
 # With a loopback address alone, Nix gives up connections after a second.
 ip address add 198.51.100.1/32 dev lo
