@@ -111,9 +111,9 @@ Push a file to one node, and read it through the other:
 
   {program} push {first} --token-file {token} $(nix-store --store /tmp/samovar-nodes --add FILE)
 
-Kill one node, and read and push on: `kill -9 PID`, or `kill -STOP PID`. Check a node:
+List the nodes, then kill one, and read and push on: `kill -9 PID`, or `kill -STOP PID`.
 
-  {program} doctor --config {config}
+  {program} nodes --config {config}
 
 Ctrl-C stops all of them.
 ",
