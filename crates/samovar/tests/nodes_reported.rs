@@ -1,8 +1,6 @@
 //! The metrics of a node: alerts and the dashboard use metrics that exist, and every metric of the
 //! bucket is on the dashboard.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod support;
 mod support_nodes;
 mod support_uploads;
