@@ -109,7 +109,8 @@ Read a path through nginx, into a store of its own:
 
 Push a file to one node, and read it through the other:
 
-  {program} push {first} --token-file {token} $(nix-store --store /tmp/samovar-nodes --add FILE)
+  {program} push {first} --token-file {token} \\
+    --store 'local?root=/tmp/samovar-nodes' $(nix-store --store /tmp/samovar-nodes --add FILE)
 
 List the nodes, then kill one, and read and push on: `kill -9 PID`, or `kill -STOP PID`.
 
