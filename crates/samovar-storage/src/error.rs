@@ -81,6 +81,13 @@ pub enum StorageError {
          one; correct its URL"
     )]
     OtherBucket,
+    /// The bucket has no storage, and the database lists files. Contains the bucket.
+    #[error(
+        "the bucket {0} is empty (it has no .samovar/store-id), but the database lists files that \
+         must be there; correct bucket.url, or, to move the storage to this bucket, run samovar \
+         storage copy with a new database"
+    )]
+    EmptyBucket(String),
     /// The directory of NAR files lacks the files that the database lists. It is empty, or another
     /// directory than before.
     #[error(

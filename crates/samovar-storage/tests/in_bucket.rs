@@ -7,6 +7,7 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::time::Duration;
 
+use samovar_bucket::Settings;
 use samovar_nix::narinfo::Compression;
 use samovar_nix::{NarHash, StoreDir, StorePath};
 use samovar_protocol::push::OpenLine;
@@ -190,6 +191,33 @@ fn a_bucket_belongs_to_one_database() {
         matches!(opened, Err(StorageError::StoreId { .. })),
         "{opened:?}"
     );
+}
+
+#[test]
+fn an_empty_bucket_is_not_that_of_a_database_with_files() {
+    let Some(mut fixture) = Fixture::new(false) else {
+        return;
+    };
+    let (path, empty) = (fixture.put(1, &upload(1, 100)), S3Engine::start().unwrap());
+    let mut bucket = fixture.location.bucket().cloned().unwrap();
+    bucket.settings.endpoint = Settings::parse(&empty.url()).unwrap().endpoint;
+    let shown = bucket.to_string();
+    let location = fixture.location.clone().with_bucket(Some(bucket));
+    let error = Storage::open(&location, &StoreDir::default()).unwrap_err();
+    assert!(matches!(error, StorageError::EmptyBucket(_)), "{error:?}");
+    let text = error.to_string();
+    for part in [
+        shown.as_str(),
+        "is empty",
+        "correct bucket.url",
+        "samovar storage copy",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    // Nothing was written there.
+    assert_eq!(fs::read_dir(empty.bucket()).unwrap().count(), 0);
+    fixture.forget_copies();
+    assert!(fixture.cache.lookup(path.hash_part()).unwrap().is_some());
 }
 
 #[test]

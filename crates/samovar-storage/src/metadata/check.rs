@@ -45,6 +45,13 @@ pub struct ListedPath {
     pub is_lost: bool,
 }
 
+/// Returns whether the storage has any file of a NAR that is not recorded as lost.
+pub(crate) fn has_files(database: &Database) -> Result<bool, StorageError> {
+    let query = "select count(*) from (select 1 from nar where state <> 3 limit 1) as one";
+    let count: i64 = database.read(|connection| connection.row(query, &[], |row| row.get(0)))?;
+    Ok(count > 0)
+}
+
 /// Returns at most `count_max` NARs whose row numbers are higher than `id`, in the order of
 /// their rows.
 pub(crate) fn nars_after(

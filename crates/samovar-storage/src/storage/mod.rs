@@ -171,7 +171,7 @@ impl Storage {
         let (metadata, objects) = opened.map_err(|error| root::explain(root, error))?;
         check::small_tables(&metadata)?;
         let store_id = metadata.store_id()?;
-        check_store_id(&objects, &store_id)?;
+        check_store_id(&objects, &metadata, &store_id)?;
         write_cache_info(&objects, store_dir)?;
         let lock = open_lock(root)?;
         let jumps = Jumps::new(metadata.now() - boot_seconds());
@@ -529,21 +529,32 @@ fn keep_others_out(lock: &File) {
 }
 
 /// Compares the storage identifiers beside the objects and in the database. If there is none beside
-/// the objects, writes the identifier of the database there.
-fn check_store_id(objects: &Objects, database: &str) -> Result<(), StorageError> {
+/// the objects, writes the identifier of the database there, unless this is a bucket and the
+/// database has files: they are in another bucket.
+fn check_store_id(
+    objects: &Objects,
+    metadata: &Database,
+    store_id: &str,
+) -> Result<(), StorageError> {
     match read_store_id(objects)? {
-        Some(found) if found == database => Ok(()),
-        Some(found) => Err(StorageError::StoreId {
-            directory: found,
-            database: database.to_owned(),
-        }),
-        None => {
-            let mut object = objects.create()?;
-            writeln!(object, "{database}")
-                .map_err(|error| StorageError::file("cannot write", STORE_ID, error))?;
-            object.publish(STORE_ID)
+        Some(found) if found == store_id => return Ok(()),
+        Some(found) => {
+            return Err(StorageError::StoreId {
+                directory: found,
+                database: store_id.to_owned(),
+            });
         }
+        None => {}
     }
+    if let Some(bucket) = objects.bucket()
+        && check::has_files(metadata)?
+    {
+        return Err(StorageError::EmptyBucket(bucket.location.to_string()));
+    }
+    let mut object = objects.create()?;
+    writeln!(object, "{store_id}")
+        .map_err(|error| StorageError::file("cannot write", STORE_ID, error))?;
+    object.publish(STORE_ID)
 }
 
 /// Returns the storage identifier beside the objects, or `None` if there is none.
