@@ -22,7 +22,6 @@ mod disk_cache;
 mod files;
 mod opened;
 mod pack;
-mod part_names;
 
 use std::fs::{self, File};
 use std::io::Read;

@@ -21,7 +21,6 @@ use super::arrival::{Arrival, Failure, PIECE_LEN, Reader, Wanted};
 use super::content_type::options;
 use super::disk_cache::{DiskCache, DiskCacheCounts};
 use super::pack::{self, InPack};
-use super::part_names::{from_bucket, in_bucket};
 use super::{Directory, NarFile, NarObject, ObjectState, Placed};
 use crate::disk::Disk;
 use crate::error::StorageError;
@@ -192,8 +191,7 @@ impl InBucket {
 
     /// Writes an object.
     pub(super) fn put(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError> {
-        let key = in_bucket(key);
-        self.patiently(|| self.bucket.put(&key, bytes, &options(&key, None)))
+        self.patiently(|| self.bucket.put(key, bytes, &options(key, None)))
     }
 
     /// Writes objects, several at the same time. None is written before all that are much earlier.
@@ -233,8 +231,7 @@ impl InBucket {
         let len = len.map_err(|error| StorageError::file("cannot read", key, error))?;
         self.patiently(|| {
             let options = options(key, sha256);
-            self.bucket
-                .put_file(&in_bucket(key), file, len.len(), &options)
+            self.bucket.put_file(key, file, len.len(), &options)
         })
     }
 
@@ -438,7 +435,7 @@ impl InBucket {
     /// Reads an object into a temporary file without a name. Returns `None` if it does not exist.
     pub(super) fn read(&self, key: &str) -> Result<Option<File>, StorageError> {
         self.lending(|| {
-            let download = self.bucket.get(&in_bucket(key), None);
+            let download = self.bucket.get(key, None);
             let download = download.map_err(|error| failed(&error))?;
             let Some(mut download) = download else {
                 return Ok(None);
@@ -467,7 +464,7 @@ impl InBucket {
     }
 
     fn head_once(&self, key: &str) -> Result<Option<Stat>, StorageError> {
-        let stat = self.lending(|| self.bucket.head(&in_bucket(key)));
+        let stat = self.lending(|| self.bucket.head(key));
         stat.map_err(|error| failed(&error))
     }
 
@@ -500,11 +497,8 @@ impl InBucket {
     ) -> Result<(), StorageError> {
         let mut outcome = Ok(());
         let listed = self.lending(|| {
-            self.bucket.list(&in_bucket(prefix), &mut |entry| {
-                outcome = visit(
-                    &from_bucket(&entry.key),
-                    state(entry.len, entry.modified_at, ""),
-                );
+            self.bucket.list(prefix, &mut |entry| {
+                outcome = visit(&entry.key, state(entry.len, entry.modified_at, ""));
                 match outcome {
                     Ok(()) => ControlFlow::Continue(()),
                     Err(_) => ControlFlow::Break(()),
@@ -562,8 +556,7 @@ impl InBucket {
         for key in keys {
             self.cache.remove(key);
         }
-        let keys: Vec<_> = keys.iter().map(|key| in_bucket(key)).collect();
-        let keys: Vec<&str> = keys.iter().map(|key| &**key).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         if keys.is_empty() {
             return Ok(());
         }
