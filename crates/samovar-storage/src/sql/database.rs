@@ -90,6 +90,28 @@ impl Database {
         }
     }
 
+    /// Does work that one node does at a time, and returns its outcome. Returns `None` if another
+    /// node does the work of this name now. If the connection to the server is lost meanwhile,
+    /// another node may begin.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::Unavailable`], [`StorageError::Database`], and any error of the work.
+    pub(crate) fn alone<T>(
+        &self,
+        name: &str,
+        work: impl FnOnce() -> Result<T, StorageError>,
+    ) -> Result<Option<T>, StorageError> {
+        let _exclusive = match self.postgres() {
+            Some(postgres) => match postgres.exclusive(name)? {
+                None => return Ok(None),
+                exclusive => exclusive,
+            },
+            None => None,
+        };
+        work().map(Some)
+    }
+
     const fn of_sqlite(sqlite: Sqlite) -> Self {
         Self {
             engine: Engine::Sqlite(sqlite),

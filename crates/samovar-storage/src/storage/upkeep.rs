@@ -48,12 +48,18 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(5);
 /// therefore takes at most 1 % of the time.
 const WATCH_PAUSE_FACTOR: u32 = 100;
 
+/// Names of the work that one node does at a time.
+const BACKUP: &str = "backup";
+const MIRROR: &str = "mirror";
+const PUSHES: &str = "pushes";
+
 /// Starts the threads that make a backup at the start and every day, record the uses of paths every
 /// few seconds, and run the collector every hour and soon after an upload was refused because of
-/// the quota. They end after the storage is dropped. `report` receives each outcome of the
-/// collector, and each error with its task, such as `delete expired pushes`. `repair` writes the
-/// files that the mirror lacks; it is called at the start, after [`Storage::check_mirror`], and
-/// after a file could not be written.
+/// the quota. Of the nodes that share a database, one at a time makes a backup, deletes expired
+/// pushes, collects, and repairs the mirror. The threads end after the storage is dropped. `report`
+/// receives each outcome of the collector, and each error with its task, such as `delete expired
+/// pushes`. `repair` writes the files that the mirror lacks; it is called at the start, after
+/// [`Storage::check_mirror`], and after a file could not be written.
 ///
 /// # Errors
 ///
@@ -65,10 +71,6 @@ pub fn start(
 ) -> io::Result<()> {
     let weak = Arc::downgrade(storage);
     let upkeep = move || {
-        let back_up = |storage: &Storage| {
-            let backed_up = backup::write(storage);
-            backed_up.map_err(|error| ("back up the database of the storage", error))
-        };
         if let Some(storage) = weak.upgrade() {
             let Storage {
                 metadata,
@@ -93,13 +95,11 @@ pub fn start(
                 return;
             };
             if interval % TASKS_INTERVAL == 0 {
-                let swept = sweep_pushes(&storage.metadata, &storage.objects);
-                let swept = swept.map_err(|error| ("delete expired pushes", error));
                 let removed = exchanges::remove_expired(&storage.metadata);
                 let removed = removed
                     .map(drop)
                     .map_err(|error| ("delete expired tokens of OIDC", error));
-                for error in [swept, removed, back_up(&storage)]
+                for error in [sweep(&storage), removed, back_up(&storage)]
                     .into_iter()
                     .filter_map(Result::err)
                 {
@@ -128,6 +128,22 @@ pub fn start(
     start_watch(storage, repair)
 }
 
+/// Makes a backup, unless another node does. An error comes with its task.
+fn back_up(storage: &Storage) -> Result<(), (&'static str, StorageError)> {
+    let backed_up = storage.metadata.alone(BACKUP, || backup::write(storage));
+    let failed = |error| ("back up the database of the storage", error);
+    backed_up.map(drop).map_err(failed)
+}
+
+/// Deletes expired pushes, unless another node does. An error comes with its task.
+fn sweep(storage: &Storage) -> Result<(), (&'static str, StorageError)> {
+    let sweep = || sweep_pushes(&storage.metadata, &storage.objects);
+    let swept = storage.metadata.alone(PUSHES, sweep);
+    swept
+        .map(drop)
+        .map_err(|error| ("delete expired pushes", error))
+}
+
 /// Starts the thread that writes uses to the database. It has nothing else to do, so that a
 /// collector of another process can rely on the interval.
 fn start_recording(storage: &Arc<Storage>) -> io::Result<()> {
@@ -154,10 +170,19 @@ fn start_watch(storage: &Arc<Storage>, repair: impl Fn() + Send + 'static) -> io
             let mut started = Instant::now();
             let is_behind = &storage.is_mirror_behind;
             if is_behind.swap(false, Ordering::Relaxed) {
-                mirrored::resume(&storage);
-                repair();
-                if !is_behind.load(Ordering::Relaxed) {
-                    // Only a repair that failed will be repeated.
+                let repaired = storage.metadata.alone(MIRROR, || {
+                    mirrored::resume(&storage);
+                    repair();
+                    Ok(())
+                });
+                let is_done = matches!(repaired, Ok(Some(())));
+                if !is_done {
+                    // Another node repairs the mirror, and may have passed what this one could not
+                    // write; or the database is away.
+                    storage.check_mirror();
+                }
+                if !is_done || !is_behind.load(Ordering::Relaxed) {
+                    // Only a repair that failed delays the next.
                     started = Instant::now();
                 }
             }
@@ -290,4 +315,56 @@ fn take_some<T: Copy + Eq + Hash>(from: &mut HashSet<T>) -> HashSet<T> {
     let some: HashSet<T> = from.iter().take(BATCH_COUNT).copied().collect();
     from.retain(|item| !some.contains(item));
     some
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use samovar_nix::StoreDir;
+    use testkit::postgres::Postgres;
+
+    use super::*;
+    use crate::location::Location;
+    use crate::metadata::Database;
+    use crate::postgres::PostgresSettings;
+
+    #[test]
+    fn work_that_another_node_does_is_left_out_or_done_later() {
+        if !Postgres::is_installed() {
+            return;
+        }
+        let settings = PostgresSettings::parse(&Postgres::shared().new_database()).unwrap();
+        let other = Database::open_postgres(&settings, None).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let location = Location::new(dir.path()).with_database(Some(settings));
+        let storage = Storage::open(&location, &StoreDir::default()).unwrap();
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&count);
+        let repair = move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+        };
+        let has_backup = || dir.path().join(".samovar/backup").exists();
+        let by_another = |name: &str| {
+            let postgres = other.postgres().unwrap();
+            postgres.exclusive(name).unwrap().unwrap()
+        };
+        let rights = [BACKUP, MIRROR].map(by_another);
+        start(&storage, repair, |outcome| {
+            outcome.unwrap();
+        })
+        .unwrap();
+        let is_done = || has_backup() || count.load(Ordering::Relaxed) > 0;
+        assert!(!testkit::holds_within(WATCH_INTERVAL * 2, is_done));
+        drop(rights);
+        testkit::eventually("the mirror is repaired", || {
+            count.load(Ordering::Relaxed) == 1
+        });
+        // The server notices the end of a connection a little later.
+        testkit::eventually("the right is free", || {
+            let backed_up = storage.metadata.alone(BACKUP, || backup::write(&storage));
+            backed_up.unwrap().is_some()
+        });
+        assert!(has_backup());
+    }
 }
