@@ -65,6 +65,7 @@ pub use regular::open_regular;
 pub use reserve::has_room;
 pub use root::{RootKind, owned};
 pub use samovar_verify as verify;
+pub use sql::{DatabaseStatistics, TransactionStatistics};
 pub use storage::{
     BucketStatistics, CollectorStatistics, LostFile, Statistics, Storage, StoredCache, is_in_use,
     open_database,

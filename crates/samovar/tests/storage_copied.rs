@@ -11,6 +11,7 @@ use std::process::{Command, Output};
 
 use support::samovar;
 use support_uploads::{MadePath, Site};
+use testkit::eventually;
 use testkit::postgres::Postgres;
 use testkit::process::{fails, finish, output};
 use testkit::s3::S3Engine;
@@ -230,17 +231,15 @@ fn a_storage_moves_to_a_bucket_and_to_postgresql_and_back() {
 }
 
 #[test]
-fn doctor_and_metrics_report_the_bucket() {
+fn doctor_and_metrics_report_the_bucket_and_the_database() {
     let Some(mut engine) = S3Engine::start() else {
         return;
     };
     let site = Site::new();
-    let database = match Postgres::is_installed() {
-        true => format!(
-            "database.url = {:?}\n",
-            Postgres::shared().url_of("template1")
-        ),
-        false => String::new(),
+    let mut postgres = Postgres::is_installed().then(|| Postgres::with_settings(&["fsync=off"]));
+    let database = match &postgres {
+        Some(postgres) => format!("database.url = {:?}\n", postgres.url()),
+        None => String::new(),
     };
     put_into_bucket(
         &site,
@@ -264,6 +263,9 @@ fn doctor_and_metrics_report_the_bucket() {
             "{line}: {metrics}"
         );
     }
+    if !database.is_empty() {
+        check_database(&metrics);
+    }
     let doctor = || {
         let mut command = samovar();
         let done = finish(command.args(["doctor", "--config"]).arg(site.config()));
@@ -283,6 +285,37 @@ fn doctor_and_metrics_report_the_bucket() {
     engine.kill();
     let text = doctor();
     assert!(text.contains("error   bucket: "), "{text}");
+    if let Some(postgres) = &mut postgres {
+        let states = |line: &str| server.get("/metrics").text().lines().any(|it| it == line);
+        postgres.kill();
+        eventually("the database is down", || states("samovar_database_up 0"));
+        postgres.resume();
+        eventually("the database is up", || states("samovar_database_up 1"));
+    }
+}
+
+/// Checks that the metrics of a server that was used have those of its database.
+#[track_caller]
+fn check_database(metrics: &str) {
+    // The value of a metric that is missing is none, and fails the comparisons below.
+    let value = |name: &str| -> Option<f64> {
+        let mut lines = metrics.lines();
+        let text = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        text?.parse().ok()
+    };
+    assert_eq!(value("samovar_database_up"), Some(1.0), "{metrics}");
+    for name in [
+        "samovar_database_transactions_total{kind=\"read\",result=\"committed\"}",
+        "samovar_database_transactions_total{kind=\"write\",result=\"committed\"}",
+        "samovar_database_transaction_seconds_sum{kind=\"read\"}",
+        "samovar_database_transaction_seconds_sum{kind=\"write\"}",
+        "samovar_database_wait_seconds_sum{kind=\"write\"}",
+        "samovar_database_wait_seconds_count{kind=\"write\"}",
+        "samovar_database_connections",
+        "samovar_database_connects_total",
+    ] {
+        assert!(value(name) > Some(0.0), "{name}: {metrics}");
+    }
 }
 
 /// A command that names the directory alone must not make an empty storage there.

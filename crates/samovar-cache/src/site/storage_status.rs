@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use samovar_metrics::{
-    BucketRequests, BucketStatus, CollectorStatus, DiskCacheStatus, EventCount, StorageStatus,
-    StorageTotals, StoredCacheStatus, UploadCount, UploadStatus,
+    BucketRequests, BucketStatus, CollectorStatus, DatabaseStatus, DiskCacheStatus, EventCount,
+    StorageStatus, StorageTotals, StoredCacheStatus, Transactions, UploadCount, UploadStatus,
 };
 use samovar_storage::metadata::Totals;
-use samovar_storage::{BucketStatistics, Statistics, Storage};
+use samovar_storage::{
+    BucketStatistics, DatabaseStatistics, Statistics, Storage, TransactionStatistics,
+};
 
 use crate::site::cache::Cache;
 use crate::site::current::Caches;
@@ -38,7 +40,7 @@ pub(super) fn status(storage: &Storage, caches: &Caches) -> StorageStatus {
         disk_len: statistics.space.map(|space| space.total),
         collector: collector(statistics),
         bucket: statistics.bucket.as_ref().map(bucket),
-        database: None,
+        database: statistics.database.as_ref().map(database),
         oidc: oidc.map(|oidc| oidc.status()).unwrap_or_default(),
     }
 }
@@ -71,6 +73,26 @@ fn bucket(bucket: &BucketStatistics) -> BucketStatus {
             miss_count: cache.miss_count,
             eviction_count: cache.eviction_count,
         },
+    }
+}
+
+fn database(database: &DatabaseStatistics) -> DatabaseStatus {
+    DatabaseStatus {
+        url: database.place.clone(),
+        down: database.down.clone(),
+        reads: transactions(&database.reads),
+        writes: transactions(&database.writes),
+        connection_count: database.connection_count,
+        connect_count: database.connect_count,
+    }
+}
+
+const fn transactions(of: &TransactionStatistics) -> Transactions {
+    Transactions {
+        committed_count: of.committed_count,
+        failed_count: of.failed_count,
+        total_s: of.total.as_secs_f64(),
+        wait_s: of.wait.as_secs_f64(),
     }
 }
 

@@ -44,6 +44,7 @@ pub(crate) use postgres::Session;
 pub(crate) use postgres::confirmation::{CHANNEL, insert_generation, mark, observe};
 pub(crate) use postgres::exclusive::Exclusive;
 pub(crate) use postgres::link::Link;
+pub use postgres::{DatabaseStatistics, TransactionStatistics};
 pub(crate) use random::random;
 pub(crate) use row::Row;
 pub(crate) use sqlite::SCHEMA;

@@ -11,6 +11,8 @@ use samovar_bucket::Operation;
 use crate::error::StorageError;
 use crate::metadata::{Database, Totals, totals};
 use crate::objects::{DiskCacheCounts, InBucket, Objects, Space};
+use crate::sql::DatabaseStatistics;
+use crate::sql::postgres::Postgres;
 use crate::storage::Storage;
 use crate::storage::counters::{CollectorStatistics, Counters, locked};
 
@@ -45,6 +47,8 @@ pub struct Statistics {
     pub totals: Option<Totals>,
     /// Requests to the bucket that has the objects; `None` if a directory has them.
     pub bucket: Option<BucketStatistics>,
+    /// Connections to the PostgreSQL database and transactions; `None` if the database is a file.
+    pub database: Option<DatabaseStatistics>,
     /// Free space and size of the storage's disk. `None`: not read yet, or unknown.
     pub space: Option<Space>,
 }
@@ -123,6 +127,7 @@ impl Statistics {
             collector: *locked(&counters.collector),
             totals,
             bucket: storage.objects.bucket().map(BucketStatistics::of),
+            database: storage.metadata.postgres().map(Postgres::statistics),
             space: space.flatten(),
         }
     }

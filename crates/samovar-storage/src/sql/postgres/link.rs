@@ -74,7 +74,7 @@ impl Postgres {
     ///
     /// [`StorageError::Unavailable`], [`StorageError::Database`].
     pub(crate) fn link(&self) -> Result<Link, StorageError> {
-        let (session, greeting) = server::connect(&self.settings, Purpose::Read)?;
+        let (session, greeting) = server::connect(&self.settings, Purpose::Read, &self.counters)?;
         self.set_time(greeting.time);
         let mut identity = greeting.identity;
         let incarnation = session.batch(

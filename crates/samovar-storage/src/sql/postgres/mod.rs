@@ -23,6 +23,7 @@
 //! function of the nodes is called, which returns once all nodes know them.
 
 pub(crate) mod confirmation;
+mod counters;
 pub(crate) mod exclusive;
 mod failure;
 mod keys;
@@ -39,7 +40,7 @@ mod values;
 mod writer;
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use samovar_lease::Seq;
@@ -50,10 +51,12 @@ use crate::error::StorageError;
 use crate::postgres::PostgresSettings;
 use crate::waiting::{self, PATIENCE, Waits};
 
+pub use counters::{DatabaseStatistics, TransactionStatistics};
 pub(crate) use session::Session;
 pub(super) use values::value;
 
 use confirmation::confirm;
+use counters::Counters;
 use pool::Pool;
 use server::{Purpose, ServerTime};
 use writer::{Attempt, Writer};
@@ -73,6 +76,7 @@ pub(crate) struct Postgres {
     clock: Option<Clock>,
     time: Mutex<ServerTime>,
     waits: Waits,
+    counters: Arc<Counters>,
 }
 
 impl Postgres {
@@ -87,8 +91,9 @@ impl Postgres {
         settings: &PostgresSettings,
         clock: Option<Clock>,
     ) -> Result<Self, StorageError> {
+        let counters = Arc::default();
         let (session, greeting) = retrying(OPEN_TIME, |_left| {
-            let opened = server::connect(settings, Purpose::Write)?;
+            let opened = server::connect(settings, Purpose::Write, &counters)?;
             schema::migrate(&opened.0, settings)?;
             Ok(opened)
         })?;
@@ -99,12 +104,18 @@ impl Postgres {
             clock,
             time: Mutex::new(greeting.time),
             waits: Waits::default(),
+            counters,
         })
     }
 
     /// Returns how callers wait for this database.
     pub(crate) const fn waits(&self) -> &Waits {
         &self.waits
+    }
+
+    /// Returns the connections and transactions since the start of the process. Never blocks.
+    pub(crate) fn statistics(&self) -> DatabaseStatistics {
+        self.counters.get(self.settings.to_string())
     }
 
     /// Returns the present time by the clock of the server, in seconds since 1970.
@@ -124,16 +135,19 @@ impl Postgres {
         &self,
         mut query: impl FnMut(&Session) -> Result<T, StorageError>,
     ) -> Result<T, StorageError> {
-        let mut attempt = || {
-            self.readers
-                .with(|| self.connect(Purpose::Read), &mut query)
-        };
-        match waiting::has_request() {
-            true => self
-                .waits
-                .patiently(PATIENCE, |patience| retrying(patience, |_left| attempt())),
-            false => attempt(),
-        }
+        self.counters.reads.count(|work| {
+            let mut attempt = || {
+                let connect = || self.connect(Purpose::Read);
+                self.readers
+                    .with(connect, |session| work.measure(|| query(session)))
+            };
+            match waiting::has_request() {
+                true => self
+                    .waits
+                    .patiently(PATIENCE, |patience| retrying(patience, |_left| attempt())),
+                false => attempt(),
+            }
+        })
     }
 
     /// Runs statements in one transaction, and commits it with the changes that they return. Waits
@@ -145,14 +159,17 @@ impl Postgres {
         flush: Flush,
         mut statements: impl FnMut(&Session) -> Result<(T, Vec<Change>), StorageError>,
     ) -> Result<T, StorageError> {
-        let (value, sequence) = self.waits.patiently(patience, |patience| {
-            retrying(patience, |left| {
-                let attempt = Attempt {
-                    database: self,
-                    patience: left,
-                    flush,
-                };
-                attempt.run(&mut statements)
+        let (value, sequence) = self.counters.writes.count(|work| {
+            self.waits.patiently(patience, |patience| {
+                retrying(patience, |left| {
+                    let attempt = Attempt {
+                        database: self,
+                        patience: left,
+                        flush,
+                        work,
+                    };
+                    attempt.run(&mut statements)
+                })
             })
         })?;
         if let Some(sequence) = sequence {
@@ -164,7 +181,7 @@ impl Postgres {
     }
 
     fn connect(&self, purpose: Purpose) -> Result<Session, StorageError> {
-        let (session, greeting) = server::connect(&self.settings, purpose)?;
+        let (session, greeting) = server::connect(&self.settings, purpose, &self.counters)?;
         self.set_time(greeting.time);
         Ok(session)
     }

@@ -1,8 +1,10 @@
 //! What is asked of a server when a connection is made: whether it can be used, and which one it
 //! is.
 
+use std::sync::Arc;
 use std::time::Instant;
 
+use super::counters::Counters;
 use super::session::{ANSWER_TIME, LOOK_UP_TIME, STATEMENT_SECONDS, Session};
 use crate::error::StorageError;
 use crate::postgres::PostgresSettings;
@@ -79,6 +81,7 @@ impl ServerTime {
 pub(super) fn connect(
     settings: &PostgresSettings,
     purpose: Purpose,
+    counters: &Arc<Counters>,
 ) -> Result<(Session, Greeting), StorageError> {
     let answer_time = match purpose {
         Purpose::Read => LOOK_UP_TIME,
@@ -86,7 +89,8 @@ pub(super) fn connect(
     };
     let mut outcome = Err(StorageError::Unavailable("no host is stated".to_owned()));
     for config in &settings.hosts {
-        outcome = Session::connect(config, settings, answer_time).and_then(|session| {
+        let connected = Session::connect(config, settings, answer_time, Arc::clone(counters));
+        outcome = connected.and_then(|session| {
             let greeting = greet(&session, settings, purpose)?;
             Ok((session, greeting))
         });
@@ -94,7 +98,8 @@ pub(super) fn connect(
             break;
         }
     }
-    outcome
+    // A standby answers, too, and cannot be used.
+    outcome.inspect_err(|error| counters.failed(error))
 }
 
 fn greet(

@@ -10,6 +10,7 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -22,6 +23,7 @@ use tokio_postgres::{
     AsyncMessage, Client, Config, Connection, Error, Row, SimpleQueryMessage, Statement,
 };
 
+use super::counters::Counters;
 use super::failure::{is_final, storage_error};
 use super::statement::numbered;
 use crate::error::StorageError;
@@ -65,6 +67,7 @@ pub(crate) struct Session {
     has_failed: Cell<bool>,
     /// Number of open cursors.
     cursor_count: Cell<u32>,
+    counters: Arc<Counters>,
 }
 
 impl Session {
@@ -79,6 +82,7 @@ impl Session {
         config: &Config,
         settings: &PostgresSettings,
         answer_time: Duration,
+        counters: Arc<Counters>,
     ) -> Result<Self, StorageError> {
         let failed = |error: io::Error| StorageError::Database(format!("PostgreSQL: {error}"));
         let tls = settings.certificates.connector().map_err(failed)?;
@@ -101,6 +105,7 @@ impl Session {
             )));
         };
         let (client, driver) = connected.map_err(|error| storage_error(&error))?;
+        counters.connected();
         Ok(Self {
             client: Some(client),
             runtime: Some(runtime),
@@ -112,6 +117,7 @@ impl Session {
             is_in_transaction: Cell::new(false),
             has_failed: Cell::new(false),
             cursor_count: Cell::new(0),
+            counters,
         })
     }
 
@@ -324,17 +330,24 @@ impl Session {
         let Ok(outcome) = outcome else {
             self.set_broken();
             let seconds = limit.as_secs_f32();
-            return Err(StorageError::Unavailable(format!(
-                "PostgreSQL has not answered for {seconds:.1} s"
-            )));
+            let reason = format!("PostgreSQL has not answered for {seconds:.1} s");
+            let error = StorageError::Unavailable(reason);
+            self.counters.failed(&error);
+            return Err(error);
         };
-        outcome.map_err(|error| {
+        let outcome = outcome.map_err(|error| {
             self.has_failed.set(true);
-            if is_final(&error) {
+            let is_final = is_final(&error);
+            if is_final {
                 self.set_broken();
             }
-            storage_error(&error)
-        })
+            (storage_error(&error), is_final)
+        });
+        match &outcome {
+            Err((error @ StorageError::Unavailable(_), true)) => self.counters.failed(error),
+            _ => self.counters.answered(),
+        }
+        outcome.map_err(|(error, _)| error)
     }
 
     async fn prepared(&self, sql: &str) -> Result<Statement, Error> {
@@ -364,6 +377,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        self.counters.disconnected();
         let is_broken = self.is_broken();
         // Lets the driver say goodbye, without which the server logs an error.
         self.client = None;

@@ -3,6 +3,7 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::counters::Work;
 use super::keys::Key;
 use super::outcome::{Outcome, TransactionId};
 use super::server::{Purpose, ServerTime};
@@ -99,6 +100,7 @@ pub(super) struct Attempt<'d> {
     /// Maximum time to wait for other writers.
     pub(super) patience: Duration,
     pub(super) flush: Flush,
+    pub(super) work: &'d Work,
 }
 
 impl Attempt<'_> {
@@ -122,7 +124,9 @@ impl Attempt<'_> {
         let session = &*turn.session.insert(session);
         let left = self.patience.saturating_sub(started.elapsed());
         let id = self.begin(session, left)?;
-        let (value, changes) = statements(session)
+        let (value, changes) = self
+            .work
+            .measure(|| statements(session))
             .and_then(|outcome| match session.has_failed() {
                 false => Ok(outcome),
                 true => Err(StorageError::Database(
@@ -130,7 +134,8 @@ impl Attempt<'_> {
                 )),
             })
             .inspect_err(|_| session.roll_back())?;
-        match commit(session, &changes, self.database.now()) {
+        let now = self.database.now();
+        match self.work.measure(|| commit(session, &changes, now)) {
             Ok(sequence) => Ok((value, sequence)),
             Err(error @ StorageError::Unavailable(_)) => {
                 session.set_broken();

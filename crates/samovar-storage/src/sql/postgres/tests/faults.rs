@@ -141,6 +141,9 @@ fn a_look_up_fails_while_the_server_is_away_and_an_upload_waits() {
     let mut server = Server::with_settings(&["fsync=off"]);
     let database = open(&server.url());
     assert_eq!(cache_count(&database), 0);
+    let statistics = || database.postgres().unwrap().statistics();
+    let before = statistics();
+    assert_eq!((before.down, before.connection_count), (None, 2));
     server.kill();
     let count = || {
         let query = "select count(*) from cache";
@@ -153,6 +156,9 @@ fn a_look_up_fails_while_the_server_is_away_and_an_upload_waits() {
         "{failed:?}"
     );
     assert!(started.elapsed() < Duration::from_secs(10));
+    let away = statistics();
+    assert!(away.down.is_some(), "{away:?}");
+    assert_eq!(away.reads.failed_count, before.reads.failed_count + 1);
     std::thread::scope(|scope| {
         let upload = scope.spawn(|| {
             let _patience = database.waits().start();
@@ -164,6 +170,13 @@ fn a_look_up_fails_while_the_server_is_away_and_an_upload_waits() {
     });
     // The connections of before are not used.
     assert_eq!(count().unwrap(), 0);
+    let back = statistics();
+    assert_eq!(back.down, None);
+    // The upload, which was attempted several times, is one transaction, and it waited.
+    let counts = |of: &DatabaseStatistics| (of.reads.committed_count, of.reads.failed_count);
+    assert_eq!(counts(&back), (counts(&away).0 + 2, counts(&away).1));
+    assert!(back.reads.wait - away.reads.wait >= Duration::from_millis(200));
+    assert!(back.connect_count > before.connect_count);
 }
 
 #[test]
