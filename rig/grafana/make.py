@@ -344,8 +344,9 @@ KETTLES = [
 
 NODES = [
     row("Bucket"),
-    panel("Reachable", "short", "1: the last request to the bucket was answered.",
-          ("samovar_bucket_up", "{{instance}}")),
+    panel("Reachable", "short", "1: the last request to the bucket, or the last statement of the database, was "
+          "answered.",
+          ("samovar_bucket_up", "bucket, {{instance}}"), ("samovar_database_up", "database, {{instance}}")),
     panel("Requests", "reqps", "Requests to the bucket, by kind and result. S3 engines charge for them.",
           (f"sum by (kind, result) (rate(samovar_bucket_requests_total[{RATE}]))", "{{kind}}, {{result}}"),
           (f"sum(rate(samovar_bucket_retries_total[{RATE}]))", "sent again")),
@@ -369,10 +370,22 @@ NODES = [
           ("samovar_bucket_cache_bytes", "{{instance}}"),
           ("samovar_bucket_cache_max_bytes", "limit of {{instance}}")),
     panel("Files", "short", "In the disk cache.", ("samovar_bucket_cache_files", "{{instance}}")),
+    row("Database"),
+    panel("Transactions", "ops", "By kind and result.",
+          (f"sum by (kind, result) (rate(samovar_database_transactions_total[{RATE}]))",
+           "{{kind}}, {{result}}")),
+    panel("Mean time of a transaction", "s", "And of the wait before it, for a connection or for the turn to write.",
+          (f"sum by (kind) (rate(samovar_database_transaction_seconds_sum[{RATE}])) / "
+           f"sum by (kind) (rate(samovar_database_transaction_seconds_count[{RATE}]))", "{{kind}}"),
+          (f"sum by (kind) (rate(samovar_database_wait_seconds_sum[{RATE}])) / "
+           f"sum by (kind) (rate(samovar_database_wait_seconds_count[{RATE}]))", "wait, {{kind}}")),
+    panel("Connections", "short", "Open ones, and new ones per second.",
+          ("samovar_database_connections", "{{instance}}"),
+          (f"rate(samovar_database_connects_total[{RATE}])", "new, {{instance}}")),
 ]
 
 DASHBOARDS = {
-    "nodes.json": dashboard("samovar-nodes", "Samovar: bucket and disk cache of each node", NODES, 8),
+    "nodes.json": dashboard("samovar-nodes", "Samovar: nodes, bucket and database", NODES, 8),
     "original.json": dashboard("samovar-original", "Load Test", ORIGINAL, 24),
     "use.json": dashboard("samovar-use", "Samovar: utilisation, saturation, errors", USE, 8),
     "kettles.json": dashboard("samovar-kettles", "Samovar: kettles", KETTLES, 8),

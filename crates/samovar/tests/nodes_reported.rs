@@ -1,5 +1,5 @@
 //! The metrics of a node: alerts and the dashboard use metrics that exist, and every metric of the
-//! bucket is on the dashboard.
+//! bucket and of the database is on the dashboard.
 
 mod support;
 mod support_nodes;
@@ -51,7 +51,11 @@ fn alerts_and_dashboard_use_existing_metrics() {
     let asked: BTreeSet<String> = rules.flat_map(metrics_in).chain(on_board.clone()).collect();
     let missing: Vec<_> = asked.difference(&there).collect();
     assert!(asked.len() > 15 && missing.is_empty(), "{missing:?}");
-    let is_ours = |name: &&String| name.starts_with("samovar_bucket_");
+    let is_ours = |name: &&String| {
+        ["samovar_bucket_", "samovar_database_"]
+            .iter()
+            .any(|of| name.starts_with(of))
+    };
     let shown_nowhere: Vec<_> = there.difference(&on_board).filter(is_ours).collect();
     assert!(shown_nowhere.is_empty(), "on no panel: {shown_nowhere:?}");
 }
