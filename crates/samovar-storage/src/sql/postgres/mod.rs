@@ -96,7 +96,8 @@ impl Postgres {
             let opened = server::connect(settings, Purpose::Write, &counters)?;
             schema::migrate(&opened.0, settings)?;
             Ok(opened)
-        })?;
+        })
+        .map_err(|error| at(error, settings))?;
         Ok(Self {
             settings: settings.clone(),
             readers: Pool::default(),
@@ -215,5 +216,19 @@ fn retrying<T>(
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(pause_max);
+    }
+}
+
+/// Adds to an error of opening the database where it is, and the options that state that.
+fn at(error: StorageError, settings: &PostgresSettings) -> StorageError {
+    // Some messages already state a remedy.
+    let with_place = |message: String| match message.contains("; ") {
+        true => message,
+        false => format!("{message} ({settings}); check database.url and database.password-file"),
+    };
+    match error {
+        StorageError::Unavailable(message) => StorageError::Unavailable(with_place(message)),
+        StorageError::Database(message) => StorageError::Database(with_place(message)),
+        other => other,
     }
 }
