@@ -77,8 +77,8 @@ pub enum StorageError {
     Gone(PathBuf),
     /// The bucket has no identifier of a storage, or that of another one.
     #[error(
-        "the bucket is not that of this storage: .samovar/store-id is missing in it, or is another \
-         one; correct its URL"
+        "the bucket is not that of the database: its .samovar/store-id is missing, or is that of \
+         another storage; correct bucket.url or database.url"
     )]
     OtherBucket,
     /// The bucket has no storage, and the database lists files. Contains the bucket.

@@ -188,7 +188,7 @@ fn a_bucket_belongs_to_one_database() {
     let location = Location::new(other.path()).with_bucket(bucket);
     let opened = Storage::open(&location, &StoreDir::default());
     assert!(
-        matches!(opened, Err(StorageError::StoreId { .. })),
+        matches!(opened, Err(StorageError::OtherBucket)),
         "{opened:?}"
     );
 }

@@ -538,6 +538,7 @@ fn check_store_id(
 ) -> Result<(), StorageError> {
     match read_store_id(objects)? {
         Some(found) if found == store_id => return Ok(()),
+        Some(_) if objects.bucket().is_some() => return Err(StorageError::OtherBucket),
         Some(found) => {
             return Err(StorageError::StoreId {
                 directory: found,
