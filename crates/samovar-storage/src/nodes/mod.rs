@@ -6,7 +6,7 @@
 //! changes ends with it, also those of commands.
 //!
 //! The thread has a connection of its own, on which it listens for notifications. Only this thread
-//! changes the [`Catalog`](crate::catalog::Catalog) of a node.
+//! changes the catalog of a node.
 
 mod apply;
 mod follower;
