@@ -41,7 +41,7 @@ const COLLECT_INTERVAL: u32 = 6 * TASKS_INTERVAL;
 /// Minimum number of intervals between runs that free space because a quota is exceeded.
 const FREE_INTERVAL: u32 = TASKS_INTERVAL;
 
-/// Minimum interval at which the storage is probed and totals are read.
+/// Interval at which the storage is probed, and minimum interval at which totals are read.
 const WATCH_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Pause after reading the totals or a failed repair, as a multiple of the time that this took. It
@@ -166,7 +166,15 @@ fn start_recording(storage: &Arc<Storage>) -> io::Result<()> {
 fn start_watch(storage: &Arc<Storage>, repair: impl Fn() + Send + 'static) -> io::Result<()> {
     let weak = Arc::downgrade(storage);
     let watch = move || {
+        let mut due = Instant::now();
         while let Some(storage) = weak.upgrade() {
+            // Ignore errors: uploads report the same failures.
+            storage.probe().ok();
+            if !storage.is_usable() || Instant::now() < due {
+                drop(storage);
+                std::thread::sleep(WATCH_INTERVAL);
+                continue;
+            }
             let mut started = Instant::now();
             let is_behind = &storage.is_mirror_behind;
             if is_behind.swap(false, Ordering::Relaxed) {
@@ -186,14 +194,12 @@ fn start_watch(storage: &Arc<Storage>, repair: impl Fn() + Send + 'static) -> io
                     started = Instant::now();
                 }
             }
-            // Ignore errors: uploads report the same failures.
-            storage.probe().ok();
             read_totals(&storage.counters, &storage.metadata, &storage.objects).ok();
             storage.seen_tokens.read(&storage.metadata).ok();
             storage.make_reserve().ok();
             drop(storage);
-            let pause = started.elapsed() * WATCH_PAUSE_FACTOR;
-            std::thread::sleep(pause.max(WATCH_INTERVAL));
+            due = Instant::now() + started.elapsed() * WATCH_PAUSE_FACTOR;
+            std::thread::sleep(WATCH_INTERVAL);
         }
     };
     let thread = std::thread::Builder::new().name("storage-watch".to_owned());
