@@ -170,6 +170,8 @@ impl Postgres {
         let programs = root.join(self.programs.strip_prefix("/").unwrap());
         fs::create_dir_all(&programs).unwrap();
         fs::copy(self.programs.join("postgres"), programs.join("postgres")).unwrap();
+        let asking = "pg_isready";
+        symlink(self.programs.join(asking), programs.join(asking)).unwrap();
         let version = self.programs.parent().unwrap();
         symlink(version.join("lib"), programs.with_file_name("lib")).unwrap();
         let share = Path::new("/usr/share/postgresql").join(version.file_name().unwrap());
