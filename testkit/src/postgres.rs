@@ -3,7 +3,7 @@
 //!
 //! * [`Postgres::start`] starts a server for one test, which may stop, kill, pause or copy it.
 //! * [`Postgres::shared`] starts one server for all tests of a process; each test
-//!   [gets a database of its own](Postgres::new_database) there.
+//!   gets a database of its own there.
 
 #[cfg(feature = "postgres")]
 mod connections;
@@ -85,7 +85,7 @@ impl Postgres {
         find_programs().is_some()
     }
 
-    /// Creates a server that copies this one until it is [promoted](Self::promote). Its clients may
+    /// Creates a server that copies this one until it is promoted. Its clients may
     /// read.
     pub fn standby(&self, settings: &[&str]) -> Self {
         let mut standby = Self::prepare(settings);
