@@ -24,7 +24,7 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
         ),
         "Bucket of an S3 engine that has the files of uploaded paths: s3://BUCKET/PREFIX, with the \
          parameters region, endpoint and style, as in \
-         s3://nix-cache/team?region=eu-central-1&endpoint=https://s3.example.org&style=path. Needs \
+         s3://cache/nix?region=eu&endpoint=https://s3.example.org&style=path. Needs \
          storage, whose directory then has temporary files and the disk cache.",
     )
     .defaults_to(Words("none: the files are in storage")),
