@@ -114,6 +114,8 @@ pub(crate) const REQUESTS: &[Row] = &[
 
 /// The commands that send no request.
 pub(crate) const LOCAL: &[&str] = &[
+    "nodes",
+    "storage copy",
     "serve",
     "hook",
     "config import",
