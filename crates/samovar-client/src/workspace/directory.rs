@@ -24,7 +24,7 @@
 //! [`Workspace::adopt_base`] uses it if the server has its snapshot as the newest generation.
 
 use std::fs::{self, File, TryLockError};
-use std::io::{Read as _, Seek as _, Write as _};
+use std::io::{ErrorKind, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -47,6 +47,7 @@ use super::state::{Base, STATE, State};
 use crate::credentials::Sources;
 use crate::failed::Failed;
 use crate::http::{Http, Patience};
+use crate::notice::notice;
 use crate::refs::{Generation, Version};
 use crate::remote::Remote;
 use crate::snapshot::{Downloaded, Snapshots};
@@ -444,9 +445,15 @@ impl Workspace {
     /// The state cannot be removed.
     pub fn remove(&self) -> anyhow::Result<()> {
         self.remove_own_files();
-        // The directory may stay if it is a mount point, or the current directory of a program. It
-        // is empty.
-        fs::remove_dir(&self.root).unwrap_or_default();
+        // The directory stays if it is a mount point.
+        if let Err(error) = fs::remove_dir(&self.root)
+            && error.kind() != ErrorKind::NotFound
+        {
+            let root = &self.root;
+            notice(&format!(
+                "{root:?} is empty, but cannot be removed: {error}"
+            ));
+        }
         self.remove_state()
     }
 

@@ -423,14 +423,14 @@ pub(in super::super) fn close(
         )));
     }
     if !is_clean && !deletes {
-        return keep(workspace, overlay, &mut layers, out);
+        return keep(workspace, overlay, &mut layers, "the unpushed changes", out);
     }
     if !(discards && deletes) && layers.is_in_use() {
         notice(&format!(
             "the files of {root:?} are still mounted in another mount namespace, such as that of a \
-             container, whose programs may change them"
+             container or of samovar workspace run, whose programs may change them"
         ));
-        return keep(workspace, overlay, &mut layers, out);
+        return keep(workspace, overlay, &mut layers, "such changes", out);
     }
     mark_closing(workspace)?;
     layers.remove()?;
@@ -466,10 +466,12 @@ fn check_layers(workspace: &Workspace, overlay: &Overlay, sources: &Sources) -> 
 }
 
 /// Closes a workspace that is unmounted. Its changes stay, for `samovar workspace run --continue`.
+/// `changes`: what they are, for the user.
 fn keep(
     workspace: &Workspace,
     overlay: &Overlay,
     layers: &mut Layers,
+    changes: &str,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     // `samovar workspace run --continue` also goes on with a merge that was cut off.
@@ -483,8 +485,8 @@ fn keep(
     // Without the state, no command finds the changes.
     writeln!(
         out,
-        "closed {root:?}, which is empty now; the unpushed changes are kept: push them with \
-         samovar workspace run --continue {dir:?} -- true, or discard them with rm -rf {dir:?}"
+        "closed {root:?}, which is empty now; {changes} are kept: push them with samovar workspace \
+         run --continue {dir:?} -- true, or discard them with rm -rf {dir:?}"
     )?;
     out.flush()?;
     workspace.remove_state()
