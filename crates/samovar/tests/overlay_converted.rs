@@ -17,7 +17,7 @@ use std::process::Command;
 
 use rustix::fs::{XattrFlags, removexattr, setxattr};
 use support_mount::{can_mount, unmount};
-use support_workspaces::{Home, assert_has, exits, read, tree, write};
+use support_workspaces::{Home, assert_has, close_overlay, exits, read, tree, write};
 use testkit::process::{finish, output};
 
 /// The attribute of the directory of a workspace.
@@ -156,7 +156,10 @@ impl Old {
         self.exits(&["push"], 0);
         let copy = self.home.open("app", "copy");
         assert_eq!(tree(&copy), tree(&self.directory));
-        self.exits(&["close", "--delete"], 0);
+        let mut close = self.command(&["close", "--delete"]);
+        close.arg("--dir").arg(&self.directory);
+        let mut open = self.command(&["open", "--mode", "overlay", "app"]);
+        close_overlay(&mut close, open.arg(&self.directory));
         assert!(!self.layers.exists() && !self.directory.exists());
     }
 }

@@ -16,7 +16,9 @@ use std::process::Command;
 
 use support_git::Git;
 use support_mount::{can_mount, unmount};
-use support_workspaces::{Home, assert_has, exits, kill_at, kill_at_each_step, tree, write};
+use support_workspaces::{
+    Home, assert_has, close_overlay, exits, kill_at, kill_at_each_step, tree, write,
+};
 use testkit::process::{finish, output};
 
 /// A repository that is pushed from one machine, and mounted on another one.
@@ -54,8 +56,7 @@ impl Mounted {
         mounted.commit("first");
         mounted.home.open("app", "one");
         mounted.home.push(&mounted.one.dir);
-        let mut open = mounted.command(&["open", "--mode", "overlay", "app"]);
-        let opened = finish(open.arg(&mounted.directory));
+        let opened = finish(&mut mounted.opening());
         if !opened.status.success() {
             let reason = String::from_utf8_lossy(&opened.stderr);
             println!("not tested: this machine cannot mount workspaces: {reason}");
@@ -68,6 +69,21 @@ impl Mounted {
         let mut command = self.home.command(arguments);
         command.env("SAMOVAR_CACHE_DIR", self.home.dir("cache"));
         command
+    }
+
+    /// Returns the command that mounts the workspace.
+    fn opening(&self) -> Command {
+        let mut open = self.command(&["open", "--mode", "overlay", "app"]);
+        open.arg(&self.directory);
+        open
+    }
+
+    /// Closes and deletes the workspace, which has no changes.
+    #[track_caller]
+    fn close(&self) {
+        let mut close = self.command(&["close", "--delete"]);
+        close.arg("--dir").arg(&self.directory);
+        close_overlay(&mut close, &mut self.opening());
     }
 
     /// Runs a command on the mounted workspace that must exit with this code.
@@ -175,8 +191,7 @@ fn a_deletion_that_was_killed_at_any_step_is_finished_by_the_next_close() {
     };
     mounted.home.run(&mounted.one.dir, &["close"]);
     kill_at_each_step(&mounted.home, &mounted.directory, &["--discard"], || {
-        let mut open = mounted.command(&["open", "--mode", "overlay", "app"]);
-        output(open.arg(&mounted.directory));
+        output(&mut mounted.opening());
         write(&mounted.directory, "new/file", "changed");
     });
 }
@@ -202,8 +217,7 @@ fn a_workspace_that_is_being_removed_is_refused_until_it_is_closed() {
     }
     let text = output(&mut mounted.command(&["list"]));
     assert_has(&text, "was interrupted");
-    let mut open = mounted.command(&["open", "--mode", "overlay", "app"]);
-    assert_has(&exits(open.arg(&mounted.directory), 1), "was interrupted");
+    assert_has(&exits(&mut mounted.opening(), 1), "was interrupted");
     mounted.exits(&close, 0);
     assert!(!mounted.directory.exists());
 }
@@ -216,9 +230,8 @@ fn an_overlay_whose_opening_was_killed_is_opened_by_the_next_command() {
         let Some(mounted) = Mounted::new() else {
             return;
         };
-        mounted.exits(&["close", "--delete"], 0);
-        let mut open = mounted.command(&["open", "--mode", "overlay", "app"]);
-        open.arg(&mounted.directory);
+        mounted.close();
+        let mut open = mounted.opening();
         let Some(killed) = kill_at(&open, call, count) else {
             return;
         };
@@ -226,7 +239,7 @@ fn an_overlay_whose_opening_was_killed_is_opened_by_the_next_command() {
         assert_has(&output(&mut open), "mounted app@1");
         write(&mounted.directory, "new", "mine");
         assert_has(&mounted.exits(&["push"], 0), "app@2");
-        mounted.exits(&["close", "--delete"], 0);
+        mounted.close();
         assert!(!mounted.directory.exists());
         let layers = fs::read_dir(mounted.home.dir("state/samovar/overlays")).unwrap();
         assert_eq!(layers.count(), 0, "{call} {count}");

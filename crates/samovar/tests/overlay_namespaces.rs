@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use support_mount::can_mount;
-use support_workspaces::{Home, assert_has, exits, write};
+use support_workspaces::{Home, assert_has, close_overlay, exits, write};
 use testkit::process::finish;
 
 /// A directory that is unmounted at the end.
@@ -93,7 +93,10 @@ fn closing_regards_processes_in_other_mount_namespaces() {
     let again = ["run", "--continue", kept.to_str().unwrap(), "--", "true"];
     exits(&mut command(&again), 0);
     assert!(open().status.success());
-    run(&["close"], 0);
+    let mut close = command(&["close"]);
+    let mut open = command(&["open", "--mode", "overlay", "app"]);
+    close.arg("--dir").arg(&directory);
+    close_overlay(&mut close, open.arg(&directory));
     let layers = machine.dir("state/samovar/overlays");
     assert_eq!(fs::read_dir(layers).unwrap().count(), 0);
 }

@@ -17,6 +17,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use testkit::eventually;
 use testkit::process::{finish, output};
 
 use crate::support::{bare, samovar};
@@ -148,6 +149,23 @@ pub(crate) fn exits(command: &mut Command, code: i32) -> String {
     let text = String::from_utf8_lossy(&[found.stdout, found.stderr].concat()).into_owned();
     assert_eq!(found.status.code(), Some(code), "{text}");
     text
+}
+
+/// Closes an overlay without changes by the command `close`. While another mount namespace of the
+/// machine, such as that of another test, has the overlay, `close` keeps its layers: then removes
+/// them, and opens the workspace again by the command `open`.
+#[track_caller]
+pub(crate) fn close_overlay(close: &mut Command, open: &mut Command) {
+    eventually("no other mount namespace has the overlay", || {
+        let text = exits(close, 0);
+        let is_closed = !text.contains("still mounted in another mount namespace");
+        if !is_closed {
+            let kept = text.split('"').find(|part| part.contains("/overlays/"));
+            fs::remove_dir_all(kept.unwrap()).unwrap();
+            output(open);
+        }
+        is_closed
+    });
 }
 
 /// Runs a command that is killed when it makes this system call for the nth time. Returns `None`,
