@@ -84,13 +84,17 @@ fn what_stock_nix_copies_through_nginx_is_read_through_every_node() {
 /// Time between two kills, in which nginx uses the node again.
 const PAUSE: Duration = Duration::from_secs(3);
 
+/// Maximum number of kills: after each, publishing waits three seconds for the lease of the killed
+/// node, so without a maximum the work takes as long as the machine is slow.
+const KILL_COUNT_MAX: usize = 5;
+
 /// Kills one node after the other, and starts it again, until `work` has ended. Returns the number
 /// of kills.
 fn while_nodes_are_killed(cluster: &mut Cluster, work: impl FnOnce() + Send) -> usize {
     std::thread::scope(|scope| {
         let work = scope.spawn(work);
         let mut count = 0;
-        while !work.is_finished() {
+        while !work.is_finished() && count < KILL_COUNT_MAX {
             let index = count % 2;
             cluster.nodes.kill(index);
             cluster.restart(index);
