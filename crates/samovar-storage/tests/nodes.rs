@@ -95,10 +95,11 @@ impl Place {
         let settings = NodeSettings {
             name: name.to_owned(),
             version: "1".to_owned(),
+            host: "here".to_owned(),
             address: None,
         };
         let node = Node {
-            membership: nodes::join(&storage, settings).unwrap(),
+            membership: nodes::join(&storage, settings, None).unwrap(),
             cache,
             _storage: storage,
             _dir: dir,

@@ -15,7 +15,7 @@ use crate::token::{date_and_time, open};
 /// Defines the command `samovar nodes`.
 pub(crate) fn command() -> Command {
     let command = Command::new("nodes")
-        .about("Lists the servers that share the database of a storage: version, lease, address")
+        .about("Lists the servers that share the database of a storage: version, lease, machine")
         .after_help(
             "LEASE is yes if the server answers from memory, and no if it has ended, hangs, or \
              does not reach the database; uploads do not wait for it then. BEHIND is the number of \
@@ -49,24 +49,31 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
     }
     let width = nodes.iter().map(|node| node.name.len()).max();
     let width = width.unwrap_or_default().max(12);
+    let hosts = nodes.iter().map(|node| host(node).len()).max();
+    let hosts = hosts.unwrap_or_default().max(7);
     writeln!(
         out,
-        "{:width$}  {:8}  {:5}  {:>6}  {:20}  ADDRESS",
-        "NAME", "VERSION", "LEASE", "BEHIND", "JOINED"
+        "{:width$}  {:8}  {:5}  {:>6}  {:20}  {:hosts$}  ADDRESS",
+        "NAME", "VERSION", "LEASE", "BEHIND", "JOINED", "MACHINE"
     )?;
     for node in &nodes {
         writeln!(
             out,
-            "{:width$}  {:8}  {:5}  {:>6}  {:20}  {}",
+            "{:width$}  {:8}  {:5}  {:>6}  {:20}  {:hosts$}  {}",
             node.name,
             node.version,
             if node.has_lease { "yes" } else { "no" },
             node.behind,
             date_and_time(node.joined_at),
+            host(node),
             node.address.as_deref().unwrap_or("-"),
         )?;
     }
     Ok(())
+}
+
+fn host(node: &NodeState) -> &str {
+    node.host.as_deref().unwrap_or("-")
 }
 
 fn document(node: &NodeState) -> Value {
@@ -77,6 +84,7 @@ fn document(node: &NodeState) -> Value {
         "behind": node.behind,
         "joined_at": node.joined_at,
         "renewed_at": node.renewed_at,
+        "machine": node.host,
         "address": node.address,
     })
 }

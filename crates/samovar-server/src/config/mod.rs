@@ -41,6 +41,7 @@ pub use nearest::nearest;
 pub use options::{Kind, OptionSpec, Scope, VARIABLE_PREFIX};
 pub use read::{read, show};
 pub use settings::{Setting, Settings};
+pub(crate) use storage::machine_name;
 pub use storage::{BucketSettings, DatabaseSettings};
 pub use toml::Value;
 pub use unit::{size, time};

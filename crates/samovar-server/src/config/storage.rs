@@ -254,7 +254,7 @@ pub(super) fn is_node_name(text: &str) -> bool {
 }
 
 /// Returns the name of this machine as the name of a node.
-pub(super) fn machine_name() -> String {
+pub(crate) fn machine_name() -> String {
     let name = rustix::system::uname();
     let name = name.nodename().to_string_lossy();
     match is_node_name(&name) {

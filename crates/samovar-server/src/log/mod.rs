@@ -13,3 +13,4 @@ mod utc;
 
 pub(crate) use access::{AccessLog, Entry, Request};
 pub(crate) use error::{ErrorLog, Level};
+pub(crate) use utc::rfc_3339;

@@ -23,7 +23,7 @@ pub(super) fn utc(time: SystemTime) -> OffsetDateTime {
 }
 
 /// Formats a time by RFC 3339, to the second and without a time zone.
-pub(super) fn rfc_3339(time: SystemTime) -> impl fmt::Display {
+pub(crate) fn rfc_3339(time: SystemTime) -> impl fmt::Display {
     let time = utc(time);
     let (year, month, day) = time.to_calendar_date();
     let (hour, minute, second) = time.to_hms();

@@ -13,6 +13,7 @@ mod caches;
 mod counts;
 mod events;
 mod nar_cache;
+mod node;
 mod observer;
 mod reload;
 mod rereading;

@@ -17,7 +17,7 @@ use samovar_http::{Server, handover};
 use samovar_metrics::{Metrics, Observer};
 use samovar_nix::StoreDir;
 use samovar_storage::gc::Summary;
-use samovar_storage::nodes::{self, Membership, NodeSettings};
+use samovar_storage::nodes::{self, Membership, NameClaim, NodeSettings};
 use samovar_storage::{RootKind, Storage, StorageError, upkeep};
 use samovar_store::{Settings, Store, StoreUri, has_default_store};
 
@@ -27,9 +27,10 @@ use super::observer::Logs;
 use super::reload::{self, Again};
 use super::unencrypted::unencrypted;
 use super::upgrade::{Event, Kind, Predecessor};
-use super::{caches, nar_cache};
+use super::{caches, nar_cache, node};
 use crate::config::{
-    CacheSettings, Configuration, GC_LEASE_TIME_DEFAULT, LogTarget, Names, cores, nearest,
+    CacheSettings, Configuration, GC_LEASE_TIME_DEFAULT, LogTarget, Names, cores, machine_name,
+    nearest,
 };
 use crate::daemon::{Background, Identity, PidFile};
 use crate::log::{AccessLog, ErrorLog};
@@ -70,6 +71,8 @@ pub(super) struct Bound<'a> {
     predecessor: Option<handover::Predecessor>,
     /// The storage directory of the predecessor.
     storage_before: Option<PathBuf>,
+    /// The claim of the node's name; `None` if it needs none.
+    name_claim: Option<NameClaim>,
 }
 
 /// The third stage: the process runs as the configured user, and the server answers requests.
@@ -167,6 +170,7 @@ impl<'a> Prepared<'a> {
             is_main,
             predecessor,
             storage_before,
+            name_claim: None,
         })
     }
 }
@@ -249,6 +253,9 @@ impl<'a> Bound<'a> {
                     .user()
                     .map_or_else(String::new, |pid| format!(" (process {pid})"))
             );
+            if self.predecessor.is_none() {
+                self.name_claim = node::claim_name(storage, config)?;
+            }
             caches::add_uploads(&mut caches, &config.caches, storage)?;
             caches::add_oidc(&mut caches, config, None)?;
             storage.set_retentions(caches::retentions(config));
@@ -347,9 +354,11 @@ impl Serving<'_> {
             let settings = NodeSettings {
                 name: config.node_name(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
+                host: machine_name(),
                 address: self.urls.first().cloned(),
             };
-            self.membership = nodes::join(storage, settings)?;
+            let claim = bound.name_claim.take();
+            self.membership = nodes::join(storage, settings, claim)?;
         }
         Ok(())
     }

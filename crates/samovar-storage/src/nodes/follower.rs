@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use samovar_lease::{Moment, Node, Step, Times, Watch};
 
-use super::{Control, NodeSettings, apply, statements};
+use super::{Control, NameClaim, NodeSettings, apply, statements};
 use crate::catalog::Lease;
 use crate::error::StorageError;
 use crate::sql::{CHANNEL, Connection, Link, mark, observe};
@@ -28,6 +28,8 @@ const PRUNE_INTERVAL: Duration = Duration::from_secs(600);
 pub(super) struct Follower {
     storage: Weak<Storage>,
     settings: NodeSettings,
+    /// The claim of the name, until there is a row.
+    claim: Option<NameClaim>,
     control: Arc<Control>,
     node: Node,
     watch: Watch,
@@ -42,12 +44,14 @@ impl Follower {
     pub(super) fn new(
         storage: &Arc<Storage>,
         settings: NodeSettings,
+        claim: Option<NameClaim>,
         control: Arc<Control>,
     ) -> Self {
         let times = Times::default();
         Self {
             storage: Arc::downgrade(storage),
             settings,
+            claim,
             control,
             node: Node::new(times),
             watch: Watch::new(times),
@@ -110,6 +114,9 @@ impl Follower {
             Step::Join(snapshot) => {
                 let now = storage.metadata.now();
                 let row = statements::join(&connection, &self.settings, snapshot, now)?;
+                if row.is_some() {
+                    self.claim = None;
+                }
                 self.node.joined(sent, row);
             }
             Step::Renew(row) => {

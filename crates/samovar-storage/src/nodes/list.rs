@@ -1,7 +1,9 @@
 //! The list of nodes.
 
+use samovar_lease::{Renewals, RowId};
+
 use crate::error::StorageError;
-use crate::sql::Database;
+use crate::sql::{Connection, Database, Row, params};
 
 /// A node, as its row in the database states.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -10,6 +12,8 @@ pub struct NodeState {
     pub name: String,
     /// Version of its program.
     pub version: String,
+    /// Name of its machine; `None`: unknown, because its program is older.
+    pub host: Option<String>,
     /// URL at which it serves; `None`: unknown.
     pub address: Option<String>,
     /// Whether it has a lease. A node without one has ended, hangs, or does not reach the database.
@@ -22,6 +26,23 @@ pub struct NodeState {
     pub renewed_at: i64,
 }
 
+/// The columns of a [`NodeState`].
+const COLUMNS: &str = "name, version, host, address, is_lapsed, clock.seq - seen, joined_at, \
+    renewed_at";
+
+fn node(row: &Row<'_>) -> Result<NodeState, StorageError> {
+    Ok(NodeState {
+        name: row.get(0)?,
+        version: row.get(1)?,
+        host: row.get(2)?,
+        address: row.get(3)?,
+        has_lease: row.get::<i64>(4)? == 0,
+        behind: row.get(5)?,
+        joined_at: row.get(6)?,
+        renewed_at: row.get(7)?,
+    })
+}
+
 /// Returns the nodes that share the database, by name. Those that have ended without leaving are
 /// among them for a day. There are none if the database is a file.
 ///
@@ -29,22 +50,24 @@ pub struct NodeState {
 ///
 /// Any [`StorageError`].
 pub fn list(database: &Database) -> Result<Vec<NodeState>, StorageError> {
-    let query = "select name, version, address, is_lapsed, clock.seq - seen, joined_at, renewed_at \
-        from node cross join clock order by name, node.id";
     if database.postgres().is_none() {
         return Ok(Vec::new());
     }
-    database.read(|connection| {
-        connection.rows(query, &[], |row| {
-            Ok(NodeState {
-                name: row.get(0)?,
-                version: row.get(1)?,
-                address: row.get(2)?,
-                has_lease: row.get::<i64>(3)? == 0,
-                behind: row.get(4)?,
-                joined_at: row.get(5)?,
-                renewed_at: row.get(6)?,
-            })
-        })
+    let query = format!("select {COLUMNS} from node cross join clock order by name, node.id");
+    database.read(|connection| connection.rows(&query, &[], node))
+}
+
+/// Returns the nodes with a lease and this name, with their rows.
+pub(super) fn with_name(
+    connection: &Connection<'_>,
+    name: &str,
+) -> Result<Vec<(RowId, Renewals, NodeState)>, StorageError> {
+    let query = format!(
+        "select {COLUMNS}, node.id, renewals from node cross join clock \
+         where name = ?1 and is_lapsed = 0 order by node.id"
+    );
+    connection.rows(&query, params![name], |row| {
+        let (id, renewals) = (RowId(row.get(8)?), Renewals(row.get(9)?));
+        Ok((id, renewals, node(row)?))
     })
 }

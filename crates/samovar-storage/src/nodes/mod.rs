@@ -11,6 +11,7 @@
 mod apply;
 mod follower;
 mod list;
+mod name;
 mod statements;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -21,6 +22,7 @@ use crate::error::StorageError;
 use crate::storage::Storage;
 
 pub use self::list::{NodeState, list};
+pub use self::name::{ClaimedName, NameClaim, claim_name};
 
 /// Maximum time in which a node that ends deletes its row, so that publishers do not wait for it.
 const LEAVE_TIME: Duration = Duration::from_secs(2);
@@ -32,6 +34,8 @@ pub struct NodeSettings {
     pub name: String,
     /// Version of the program.
     pub version: String,
+    /// Name of its machine.
+    pub host: String,
     /// URL at which it serves; `None`: unknown.
     pub address: Option<String>,
 }
@@ -58,7 +62,8 @@ struct State {
 
 /// Lets this process be a node, if several nodes share the database of the storage: from then on it
 /// answers from memory, and publishers wait for it. Returns at once. Returns `None` if the database
-/// is a file.
+/// is a file. `claim`: the right to have the name, which is given up once the row of the node has
+/// it; `None`: this process replaces the node that has the name.
 ///
 /// # Errors
 ///
@@ -66,12 +71,13 @@ struct State {
 pub fn join(
     storage: &Arc<Storage>,
     settings: NodeSettings,
+    claim: Option<NameClaim>,
 ) -> Result<Option<Membership>, StorageError> {
     if storage.metadata.postgres().is_none() {
         return Ok(None);
     }
     let control = Arc::new(Control::default());
-    let follower = follower::Follower::new(storage, settings, Arc::clone(&control));
+    let follower = follower::Follower::new(storage, settings, claim, Arc::clone(&control));
     let thread = std::thread::Builder::new()
         .name("storage-node".to_owned())
         .spawn(move || follower.run())

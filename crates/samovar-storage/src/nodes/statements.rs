@@ -21,14 +21,15 @@ pub(super) fn join(
 ) -> Result<Option<RowId>, StorageError> {
     let of_earlier = "delete from node where name = ?1 and is_lapsed = 1";
     connection.execute(of_earlier, params![&settings.name])?;
-    let insert = "insert into node (name, version, address, seen, joined_at, renewed_at) \
-        select ?1, ?2, ?3, ?4, ?5, ?5 from generation where id = ?6 \
+    let insert = "insert into node (name, version, host, address, seen, joined_at, renewed_at) \
+        select ?1, ?2, ?3, ?4, ?5, ?6, ?6 from generation where id = ?7 \
         returning id";
     connection.optional(
         insert,
         params![
             &settings.name,
             &settings.version,
+            &settings.host,
             settings.address.as_deref(),
             snapshot.seq.0,
             now,

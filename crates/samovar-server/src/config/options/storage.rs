@@ -110,7 +110,8 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
         Parsed(NODE_NAME, |draft, name| {
             is_node_name(name).then(|| draft.node = Some(name.to_owned()))
         }),
-        "Name of this server among those that use the database.",
+        "Name of this server among those that use the database. A server whose name another one \
+         has does not start.",
     )
     .defaults_to(Effective("the name of the machine", |config| {
         config.database.as_ref()?;

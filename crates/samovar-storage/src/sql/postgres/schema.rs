@@ -12,10 +12,10 @@ use crate::error::StorageError;
 use crate::postgres::PostgresSettings;
 
 /// The schema version that this program makes.
-const SCHEMA: i64 = 1;
+const SCHEMA: i64 = 2;
 
 /// The statements that upgrade each version to the next. The first ones create version 1.
-const STEPS: [&str; 1] = [include_str!("schema_1.sql")];
+const STEPS: [&str; 2] = [include_str!("schema_1.sql"), include_str!("schema_2.sql")];
 
 /// Maximum time of a migration.
 const MIGRATION_TIME: Duration = Duration::from_secs(3600);
