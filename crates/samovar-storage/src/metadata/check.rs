@@ -160,14 +160,14 @@ pub(crate) fn is_orphan(database: &Database, object_key: &str) -> Result<bool, S
 /// Records those of these keys that no NAR uses as garbage, in one transaction. Returns them.
 pub(crate) fn discard(database: &Database, keys: &[String]) -> Result<Vec<String>, StorageError> {
     database.write(|transaction| {
-        let now = database.now();
         let mut discarded = Vec::new();
         for key in keys {
             if is_orphan_in(transaction, key)? {
-                collect::discard(transaction, key, now)?;
                 discarded.push(key.clone());
             }
         }
+        let keys = discarded.iter().map(String::as_str).collect();
+        collect::discard(transaction, keys, database.now())?;
         Ok(discarded)
     })
 }

@@ -1,14 +1,15 @@
 //! Records uses, and runs the statements of the collector.
 
+use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 
 use samovar_nix::{HashPart, StorePath};
 
-use super::rows::{base_name, damaged, path_of, unsigned};
+use super::rows::{base_name, damaged, path_of, unsigned, values};
 use super::{CacheId, Database, caches, packs};
 use crate::error::StorageError;
 use crate::layout::{is_of_upstream, narinfo_key};
-use crate::sql::{Change, Connection, Row, Value, params};
+use crate::sql::{Change, Connection, Dialect, Row, Transaction, Value, params};
 
 /// Time of a condemnation whose commit may not have returned yet. Look-ups that began before the
 /// commit do not revive the path, so the time until deletion is counted from
@@ -161,14 +162,12 @@ pub fn condemn_paths(
 ) -> Result<(), StorageError> {
     database.write(|transaction| {
         let condemned_at = is_condemned.then_some(UNCONFIRMED);
-        let update = "update path set condemned_at = ?2 where id = ?1 \
-             and (condemned_at is null) = (cast(?2 as bigint) is not null) \
-             returning cache_id, hash_part";
-        for id in ids {
-            let changed = transaction.optional(update, params![*id, condemned_at], key_of)?;
-            if let Some((cache, hash_part)) = changed {
-                transaction.note(Change::PathChanged(cache, hash_part));
-            }
+        let update = "update path set condemned_at = ?1 \
+             where (condemned_at is null) = (cast(?1 as bigint) is not null) and id";
+        let (columns, params) = ("cache_id, hash_part", params![condemned_at]);
+        let changed = transaction.returning_of(update, columns, params, &values(ids), key_of)?;
+        for (cache, hash_part) in changed {
+            transaction.note(Change::PathChanged(cache, hash_part));
         }
         Ok(())
     })
@@ -218,7 +217,8 @@ pub fn condemned_paths(database: &Database, before: i64) -> Result<Vec<i64>, Sto
 }
 
 /// Deletes those of these paths that are still condemned, since `before` or longer, and that no
-/// other path and no pin needs. Also deletes their realisations. Does so in one transaction, in
+/// other path and no pin needs. A path must come before its references, which it needs otherwise.
+/// Also deletes their realisations. Does so in one transaction, in
 /// which `remove_mirror` is called with the key of each of their files in the directory.
 /// Returns the deleted paths.
 ///
@@ -233,31 +233,69 @@ pub(crate) fn delete_paths(
 ) -> Result<Vec<(CacheId, HashPart)>, StorageError> {
     database.write(|transaction| {
         let mirrored = caches::mirrored_in(transaction)?.map(|cache| cache.id);
-        let delete = "delete from path where id = ?1 and condemned_at <= ?2 \
+        let mut realisations = match mirrored {
+            Some(_) => realisations(transaction, ids)?,
+            None => HashMap::new(),
+        };
+        let ids = match transaction.dialect() {
+            Dialect::Sqlite => ids.to_vec(),
+            Dialect::Postgres => released(transaction, ids, before)?,
+        };
+        let delete = "delete from path where condemned_at <= ?1 \
              and not exists (select 1 from reference where reference = path.id) \
-             and not exists (select 1 from pin where path_id = path.id) \
-             returning cache_id, hash_part";
-        let mut deleted = Vec::new();
-        for id in ids {
-            let realisations = match mirrored {
-                Some(_) => realisations(transaction, *id)?,
-                None => Vec::new(),
-            };
-            let row = transaction.optional(delete, params![*id, before], key_of)?;
-            let Some((cache, hash_part)) = row else {
-                continue;
-            };
-            transaction.note(Change::PathRemoved(cache, hash_part));
-            if mirrored == Some(cache) {
-                for key in realisations {
+             and not exists (select 1 from pin where path_id = path.id) and id";
+        let (columns, params) = ("id, cache_id, hash_part", params![before]);
+        let deleted = transaction.returning_of(delete, columns, params, &values(&ids), |row| {
+            Ok((row.get(0)?, row.get(1)?, HashPart::from_bytes(row.get(2)?)))
+        })?;
+        for (id, cache, hash_part) in &deleted {
+            transaction.note(Change::PathRemoved(*cache, *hash_part));
+            if mirrored == Some(*cache) {
+                for key in realisations.remove(id).unwrap_or_default() {
                     remove_mirror(&key)?;
                 }
-                remove_mirror(&narinfo_key(hash_part))?;
+                remove_mirror(&narinfo_key(*hash_part))?;
             }
-            deleted.push((cache, hash_part));
         }
-        Ok(deleted)
+        let keys = deleted.into_iter();
+        Ok(keys
+            .map(|(_, cache, hash_part)| (cache, hash_part))
+            .collect())
     })
+}
+
+/// Returns those of these paths that can be deleted if each path is deleted before its references,
+/// and deletes their references: a statement that deletes all of them at once would find the
+/// references of each as if it were not deleted.
+fn released(
+    transaction: &Transaction<'_>,
+    ids: &[i64],
+    before: i64,
+) -> Result<Vec<i64>, StorageError> {
+    let mut condemned: HashSet<i64> = HashSet::new();
+    let query = "select id from path where condemned_at <= ?1 \
+                 and not exists (select 1 from pin where path_id = path.id) and id";
+    transaction.each_of(query, params![before], &values(ids), |row| {
+        condemned.insert(row.get(0)?);
+        Ok(())
+    })?;
+    let mut referrers: HashMap<i64, Vec<i64>> = HashMap::new();
+    let query = "select reference, referrer from reference where reference";
+    transaction.each_of(query, &[], &values(ids), |row| {
+        referrers.entry(row.get(0)?).or_default().push(row.get(1)?);
+        Ok(())
+    })?;
+    let (mut order, mut released) = (Vec::new(), HashSet::new());
+    for id in ids {
+        let mut referrers = referrers.get(id).into_iter().flatten();
+        if condemned.contains(id) && referrers.all(|referrer| released.contains(referrer)) {
+            order.push(*id);
+            released.insert(*id);
+        }
+    }
+    let delete = "delete from reference where referrer";
+    transaction.execute_of(delete, &[], &values(&order))?;
+    Ok(order)
 }
 
 /// Returns the loose NARs: no path uses them, and no client has sent them since `sent_before`.
@@ -294,14 +332,11 @@ pub(crate) fn condemn_nars(
 ) -> Result<usize, StorageError> {
     database.write(|transaction| {
         let condemn = concat!(
-            "update nar set state = 2, state_at = ?3 where id = ?2 and state <> 2 and ",
-            is_loose!()
+            "update nar set state = 2, state_at = ?2 where state <> 2 and ",
+            is_loose!(),
+            " and id"
         );
-        let mut count = 0;
-        for id in ids {
-            count += transaction.execute(condemn, params![sent_before, *id, UNCONFIRMED])?;
-        }
-        Ok(count)
+        transaction.execute_of(condemn, params![sent_before, UNCONFIRMED], &values(ids))
     })
 }
 
@@ -317,25 +352,21 @@ pub(crate) fn delete_nars(
     database.write(|transaction| {
         let now = database.now();
         let delete = concat!(
-            "delete from nar where id = ?2 and state = 2 and state_at <= ?3 and ",
+            "delete from nar where state = 2 and state_at <= ?2 and ",
             is_loose!(),
-            " returning object_key, file_size"
+            " and id"
         );
-        let mut sizes = Vec::new();
-        for id in ids {
-            let params = params![sent_before, *id, before];
-            let place = packs::place_in(transaction, *id)?;
-            let row: Option<(String, i64)> =
-                transaction.optional(delete, params, |row| Ok((row.get(0)?, row.get(1)?)))?;
-            if let Some((key, size)) = row {
-                discard(transaction, &key, now)?;
-                if let Some(place) = place {
-                    packs::release(transaction, &place.key, now)?;
-                }
-                sizes.push(unsigned(size)?);
-            }
-        }
-        Ok(sizes)
+        let mut packs = packs::of_nars(transaction, ids)?;
+        let (columns, params) = ("id, object_key, file_size", params![sent_before, before]);
+        let deleted: Vec<(i64, String, u64)> =
+            transaction.returning_of(delete, columns, params, &values(ids), |row| {
+                Ok((row.get(0)?, row.get(1)?, unsigned(row.get(2)?)?))
+            })?;
+        let keys = deleted.iter().map(|(_, key, _)| &**key);
+        discard(transaction, keys.collect(), now)?;
+        let packs = deleted.iter().filter_map(|(id, _, _)| packs.remove(id));
+        packs::release(transaction, packs.collect(), now)?;
+        Ok(deleted.into_iter().map(|(_, _, size)| size).collect())
     })
 }
 
@@ -351,10 +382,9 @@ pub(crate) fn garbage(database: &Database) -> Result<Vec<String>, StorageError> 
 pub(crate) fn set_removed(database: &Database, keys: &[String]) -> Result<(), StorageError> {
     database.write(|transaction| {
         let now = database.now();
-        let update = "update garbage set done_at = ?2 where object_key = ?1";
-        for key in keys {
-            transaction.execute(update, params![key, now])?;
-        }
+        let update = "update garbage set done_at = ?1 where object_key";
+        let keys: Vec<Value<'_>> = keys.iter().map(Value::from).collect();
+        transaction.execute_of(update, params![now], &keys)?;
         Ok(())
     })
 }
@@ -441,21 +471,46 @@ fn position(ids: &[i64], id: &i64) -> Result<u32, StorageError> {
     position.ok_or_else(|| damaged(&format!("row {id} is missing")))
 }
 
-/// Returns the keys of the realisations whose output is this path.
-fn realisations(connection: &Connection<'_>, path: i64) -> Result<Vec<String>, StorageError> {
-    let query = "select key from extra where path_id = ?1";
-    connection.rows(query, params![path], |row| row.get(0))
+/// Returns the keys of the realisations whose outputs are these paths, by path.
+fn realisations(
+    connection: &Connection<'_>,
+    paths: &[i64],
+) -> Result<HashMap<i64, Vec<String>>, StorageError> {
+    let mut keys: HashMap<i64, Vec<String>> = HashMap::new();
+    let query = "select path_id, key from extra where path_id";
+    connection.each_of(query, &[], &values(paths), |row| {
+        keys.entry(row.get(0)?).or_default().push(row.get(1)?);
+        Ok(())
+    })?;
+    Ok(keys)
 }
 
-/// Records the key of an object as garbage.
+/// Records the keys of objects as garbage.
 pub(super) fn discard(
     connection: &Connection<'_>,
-    key: &str,
+    keys: HashSet<&str>,
     now: i64,
 ) -> Result<(), StorageError> {
-    let insert = "insert into garbage (object_key, since) values (?1, ?2) \
-                  on conflict (object_key) do update set since = excluded.since, done_at = null";
-    connection.execute(insert, params![key, now])?;
+    let on_conflict = "on conflict (object_key) do update set since = excluded.since, \
+                       done_at = null";
+    match connection.dialect() {
+        Dialect::Sqlite => {
+            let insert =
+                format!("insert into garbage (object_key, since) values (?1, ?2) {on_conflict}");
+            for key in keys {
+                connection.execute(&insert, params![key, now])?;
+            }
+        }
+        Dialect::Postgres if keys.is_empty() => {}
+        Dialect::Postgres => {
+            let insert = format!(
+                "insert into garbage (object_key, since) \
+                 select key, ?2 from unnest(?1::text[]) as its (key) {on_conflict}"
+            );
+            let keys: Vec<Value<'_>> = keys.into_iter().map(Value::from).collect();
+            connection.execute(&insert, &[Value::List(&keys), now.into()])?;
+        }
+    }
     Ok(())
 }
 

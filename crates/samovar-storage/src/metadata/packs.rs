@@ -1,9 +1,9 @@
 //! Packs: which NARs have their files in an object that they share.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io::Read;
 
-use super::rows::{signed, unsigned};
+use super::rows::{signed, unsigned, values};
 use super::{Database, NewNar, StoredNar, collect};
 use crate::error::StorageError;
 use crate::objects::{InPack, NarObject, Objects};
@@ -81,34 +81,49 @@ pub(super) fn place(
     Ok(())
 }
 
-/// Records the place of the file of a NAR that was lost. Another place that was recorded is
+/// Records the places of the files of NARs that were lost. Other places that were recorded are
 /// forgotten.
 pub(super) fn replace(
     transaction: &Transaction<'_>,
-    new: &NewNar,
+    new: &[&NewNar],
     now: i64,
 ) -> Result<(), StorageError> {
-    let query = "select id from nar where file_hash = ?1";
-    let nar_id = transaction.row(query, params![&new.nar.file_hash], |row| row.get(0))?;
-    forget(transaction, nar_id, now)?;
-    match &new.pack {
-        Some(pack) => place(transaction, &[(&new.nar.file_hash, pack)]),
-        None => Ok(()),
-    }
+    let hashes = new.iter().map(|new| Value::from(&new.nar.file_hash));
+    let hashes: Vec<Value<'_>> = hashes.collect();
+    let mut ids = Vec::with_capacity(new.len());
+    let query = "select id from nar where file_hash";
+    transaction.each_of(query, &[], &hashes, |row| {
+        ids.push(row.get(0)?);
+        Ok(())
+    })?;
+    forget(transaction, &ids, now)?;
+    let places = new
+        .iter()
+        .filter_map(|new| Some((&new.nar.file_hash, new.pack.as_ref()?)));
+    place(transaction, &places.collect::<Vec<_>>())
 }
 
-/// Forgets the place of a NAR's file. If it was the last one in its pack, the key of the pack
-/// becomes garbage.
-pub(super) fn forget(
-    transaction: &Transaction<'_>,
-    nar_id: i64,
-    now: i64,
-) -> Result<(), StorageError> {
-    if let Some(place) = place_in(transaction, nar_id)? {
-        transaction.execute("delete from packed where nar_id = ?1", params![nar_id])?;
-        release(transaction, &place.key, now)?;
-    }
-    Ok(())
+/// Forgets the places of the files of NARs. The keys of packs of which they were the last files
+/// become garbage.
+fn forget(transaction: &Transaction<'_>, nar_ids: &[i64], now: i64) -> Result<(), StorageError> {
+    let delete = "delete from packed where nar_id";
+    let packs: Vec<String> =
+        transaction.returning_of(delete, "pack", &[], &values(nar_ids), |row| row.get(0))?;
+    release(transaction, packs.into_iter().collect(), now)
+}
+
+/// Returns the packs that contain the files of these NARs, by row number of the NAR.
+pub(super) fn of_nars(
+    connection: &Connection<'_>,
+    ids: &[i64],
+) -> Result<HashMap<i64, String>, StorageError> {
+    let mut packs = HashMap::new();
+    let query = "select nar_id, pack from packed where nar_id";
+    connection.each_of(query, &[], &values(ids), |row| {
+        packs.insert(row.get(0)?, row.get(1)?);
+        Ok(())
+    })?;
+    Ok(packs)
 }
 
 /// Records the keys of new packs as garbage if no NAR uses them, because all of theirs were stored
@@ -118,25 +133,25 @@ pub(super) fn release_unused<'a>(
     new: impl Iterator<Item = &'a NewNar>,
     now: i64,
 ) -> Result<(), StorageError> {
-    let packs: HashSet<&str> = new
-        .filter_map(|new| new.pack.as_ref())
-        .map(|place| &*place.key)
-        .collect();
-    let mut packs = packs.into_iter();
-    packs.try_for_each(|pack| release(transaction, pack, now))
+    let packs = new.filter_map(|new| new.pack.as_ref());
+    let packs = packs.map(|place| place.key.to_string());
+    release(transaction, packs.collect(), now)
 }
 
-/// Records the key of a pack as garbage if no NAR uses it.
+/// Records the keys of those of these packs as garbage that no NAR uses.
 pub(super) fn release(
     transaction: &Transaction<'_>,
-    pack: &str,
+    packs: HashSet<String>,
     now: i64,
 ) -> Result<(), StorageError> {
-    let query = "select exists (select 1 from packed where pack = ?1)";
-    match transaction.row(query, params![pack], |row| row.get(0))? {
-        true => Ok(()),
-        false => collect::discard(transaction, pack, now),
-    }
+    let mut unused: HashSet<&str> = packs.iter().map(String::as_str).collect();
+    let keys: Vec<Value<'_>> = packs.iter().map(Value::from).collect();
+    let query = "select distinct pack from packed where pack";
+    transaction.each_of(query, &[], &keys, |row| {
+        unused.remove(row.get::<&str>(0)?);
+        Ok(())
+    })?;
+    collect::discard(transaction, unused, now)
 }
 
 /// Returns the place of a NAR's file, or `None` if the file has its own object.

@@ -11,16 +11,22 @@ use crate::error::StorageError;
 use crate::sql::{Connection, Row, Transaction, Value, params};
 
 /// Columns of a path without its references to other paths, in the order in which [`path_of_row`]
-/// reads them. `?1`: the cache.
+/// reads them.
 macro_rules! path_columns {
     () => {
         concat!(
-            "select ",
             nar_columns!(),
             ", path.id, path.name, path.self_reference, path.deriver, path.ca, path.sigs, \
-             path.registered_at, path.used_at, path.condemned_at is not null, path.hash_part \
-             from path join nar on nar.id = path.nar_id \
-             where path.cache_id = ?1 and nar.state <> 3 and ",
+             path.registered_at, path.used_at, path.condemned_at is not null, path.hash_part"
+        )
+    };
+}
+
+/// Condition for the paths of a cache that clients may see. `?1`: the cache.
+macro_rules! is_visible {
+    () => {
+        concat!(
+            "path.cache_id = ?1 and nar.state <> 3 and ",
             is_shown!("?1")
         )
     };
@@ -230,7 +236,13 @@ fn rows(
     cache: CacheId,
     hash_parts: &[HashPart],
 ) -> Result<FoundPaths, StorageError> {
-    let query = concat!(path_columns!(), " and path.hash_part");
+    let query = concat!(
+        "select ",
+        path_columns!(),
+        " from path join nar on nar.id = path.nar_id where ",
+        is_visible!(),
+        " and path.hash_part"
+    );
     let keys: Vec<Value<'_>> = hash_parts
         .iter()
         .map(|part| part.as_bytes().into())
@@ -307,26 +319,44 @@ fn revive_paths(
 }
 
 /// Returns the path with this hash part, and whether it is condemned. `None`: the cache does not
-/// have it.
+/// have it. Runs one statement, because each one may be a round trip: it returns a row for each
+/// reference to another path of the cache, or one if there is none, and a row for each other
+/// reference, which has no columns of the path.
 pub(super) fn stored_path(
     connection: &Connection<'_>,
     cache: CacheId,
     hash_part: HashPart,
 ) -> Result<Option<(StoredPath, bool)>, StorageError> {
-    let query = concat!(path_columns!(), " and path.hash_part = ?2");
-    let params = params![cache, hash_part.as_bytes()];
-    let found = connection.optional(query, params, |row| path_of_row(row, hash_part))?;
+    let query = concat!(
+        "select ",
+        path_columns!(),
+        ", other.hash_part, other.name from path join nar on nar.id = path.nar_id \
+         left join reference on referrer = path.id left join path as other on other.id = reference \
+         where ",
+        is_visible!(),
+        " and path.hash_part = ?2 union all select null, null, null, null, null, null, null, null, \
+         null, null, null, null, null, null, null, null, null, null, base_name \
+         from path join outer_reference on referrer = path.id \
+         where path.cache_id = ?1 and path.hash_part = ?2"
+    );
+    let (mut found, mut references) = (None, Vec::new());
+    connection.rows(query, params![cache, hash_part.as_bytes()], |row| {
+        if row.get::<Option<i64>>(0)?.is_none() {
+            references.push(base_name(row.get(18)?)?);
+            return Ok(());
+        }
+        if found.is_none() {
+            found = Some(path_of_row(row, hash_part)?);
+        }
+        if let Some(hash_part) = row.get::<Option<[u8; 20]>>(17)? {
+            references.push(path_of(HashPart::from_bytes(hash_part), row.get(18)?)?);
+        }
+        Ok(())
+    })?;
     let Some((mut path, is_condemned)) = found else {
         return Ok(None);
     };
-    let inner = "select path.hash_part, path.name from reference \
-                 join path on path.id = reference where referrer = ?1";
-    let inner = connection.rows(inner, params![path.id], |row| {
-        path_of(HashPart::from_bytes(row.get(0)?), row.get(1)?)
-    })?;
-    let outer = "select base_name from outer_reference where referrer = ?1";
-    let outer = connection.rows(outer, params![path.id], |row| base_name(row.get(0)?))?;
-    path.references.extend(inner.into_iter().chain(outer));
+    path.references.extend(references);
     path.references.sort();
     Ok(Some((path, is_condemned)))
 }

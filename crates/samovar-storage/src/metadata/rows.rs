@@ -5,7 +5,7 @@ use samovar_nix::{HashPart, NarHash, StorePath};
 
 use crate::error::StorageError;
 use crate::metadata::StoredNar;
-use crate::sql::Row;
+use crate::sql::{Row, Value};
 
 /// Columns of the table `nar`, in the order in which [`nar_of`] reads them.
 macro_rules! nar_columns {
@@ -67,6 +67,11 @@ pub(super) fn path_of(hash_part: HashPart, name: &str) -> Result<StorePath, Stor
 
 pub(super) fn base_name(text: &str) -> Result<StorePath, StorageError> {
     StorePath::from_base_name(text).map_err(|error| damaged(&format!("{text:?}: {error}")))
+}
+
+/// Returns row numbers as parameters.
+pub(super) fn values(ids: &[i64]) -> Vec<Value<'_>> {
+    ids.iter().copied().map(Value::from).collect()
 }
 
 pub(super) fn damaged(reason: &str) -> StorageError {

@@ -2,9 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::rows::values;
 use super::{CacheId, Database};
 use crate::error::StorageError;
-use crate::sql::{Connection, Value, params};
+use crate::sql::{Connection, params};
 
 /// Time that must have passed since the last recorded use of a path until another use is recorded,
 /// in seconds.
@@ -84,8 +85,4 @@ pub(super) fn revive_nars(
     let update = "update nar set state = 1, state_at = ?1 where state = 2 and id";
     connection.execute_of(update, params![now], &values(nars))?;
     Ok(())
-}
-
-fn values(ids: &[i64]) -> Vec<Value<'_>> {
-    ids.iter().copied().map(Value::from).collect()
 }

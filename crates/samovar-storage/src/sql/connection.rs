@@ -30,6 +30,9 @@ pub(crate) enum Connection<'c> {
 /// Called with each row of a result.
 pub(super) type Visit<'v> = dyn FnMut(&Row<'_>) -> Result<ControlFlow<()>, StorageError> + 'v;
 
+/// Runs a statement with these parameters.
+type Run<'r> = dyn FnMut(&str, &[Value<'_>]) -> Result<(), StorageError> + 'r;
+
 impl Connection<'_> {
     /// Returns the SQL that the engine understands.
     pub(crate) const fn dialect(&self) -> Dialect {
@@ -114,12 +117,32 @@ impl Connection<'_> {
         keys: &[Value<'_>],
         mut visit: impl FnMut(&Row<'_>) -> Result<(), StorageError>,
     ) -> Result<(), StorageError> {
-        self.of(query, params, keys, |sql, params| {
+        self.of((query, ""), params, keys, &mut |sql, params| {
             self.all(sql, params, &mut |row| {
                 visit(row)?;
                 Ok(ControlFlow::Continue(()))
             })
         })
+    }
+
+    /// Runs a statement that changes rows for each of these keys, and returns what a function has
+    /// made of these columns of each changed row. It is as in [`each_of`](Self::each_of). The
+    /// engine may change the rows in any order.
+    pub(crate) fn returning_of<T>(
+        &self,
+        statement: &str,
+        columns: &str,
+        params: &[Value<'_>],
+        keys: &[Value<'_>],
+        mut row: impl FnMut(&Row<'_>) -> Result<T, StorageError>,
+    ) -> Result<Vec<T>, StorageError> {
+        let returning = format!(" returning {columns}");
+        let mut rows = Vec::new();
+        self.of((statement, &returning), params, keys, &mut |sql, params| {
+            rows.extend(self.rows(sql, params, &mut row)?);
+            Ok(())
+        })?;
+        Ok(rows)
     }
 
     /// Runs a statement for each of these keys. It is as in [`each_of`](Self::each_of). Returns the
@@ -131,7 +154,7 @@ impl Connection<'_> {
         keys: &[Value<'_>],
     ) -> Result<usize, StorageError> {
         let mut count = 0;
-        self.of(statement, params, keys, |sql, params| {
+        self.of((statement, ""), params, keys, &mut |sql, params| {
             count += self.execute(sql, params)?;
             Ok(())
         })?;
@@ -139,19 +162,20 @@ impl Connection<'_> {
     }
 
     /// Runs a statement for each of these keys: once for all of them, if the engine is on another
-    /// machine, and a round trip costs more than the work.
+    /// machine, and a round trip costs more than the work. The key is compared between the two
+    /// parts of the statement.
     fn of(
         &self,
-        statement: &str,
+        (statement, end): (&str, &str),
         params: &[Value<'_>],
         keys: &[Value<'_>],
-        mut run: impl FnMut(&str, &[Value<'_>]) -> Result<(), StorageError>,
+        run: &mut Run<'_>,
     ) -> Result<(), StorageError> {
         let number = params.len() + 1;
         let mut params = params.to_vec();
         match self.dialect() {
             Dialect::Sqlite => {
-                let sql = format!("{statement} = ?{number}");
+                let sql = format!("{statement} = ?{number}{end}");
                 params.push(Value::Null);
                 for key in keys {
                     params[number - 1] = *key;
@@ -162,7 +186,7 @@ impl Connection<'_> {
             Dialect::Postgres if keys.is_empty() => Ok(()),
             Dialect::Postgres => {
                 params.push(Value::List(keys));
-                run(&format!("{statement} = any(?{number})"), &params)
+                run(&format!("{statement} = any(?{number}){end}"), &params)
             }
         }
     }

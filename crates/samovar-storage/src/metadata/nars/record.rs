@@ -62,9 +62,7 @@ pub(super) fn record(
     insert(transaction, &accepted, now)?;
     send(transaction, &accepted, now)?;
     packs::place(transaction, &placed)?;
-    for new in replaced {
-        packs::replace(transaction, new, now)?;
-    }
+    packs::replace(transaction, &replaced, now)?;
     packs::release_unused(transaction, new.iter().map(|(_, new)| *new), now)?;
     Ok(outcomes)
 }

@@ -66,6 +66,37 @@ fn the_collector_deletes_what_nothing_needs() {
 }
 
 #[test]
+fn paths_are_deleted_with_what_needs_them() {
+    with_each(|database| {
+        let world = world(database);
+        world.publish(&[&[
+            world.path(1, &[]),
+            world.path(2, &[1]),
+            world.path(3, &[2, 1]),
+            world.path(4, &[1]),
+            world.path(5, &[4]),
+        ]]);
+        let mut ids: Vec<i64> = [1, 2, 3, 4]
+            .map(|number| world.find(number).unwrap().id)
+            .into();
+        collect::condemn_paths(database, &ids, true).unwrap();
+        assert!(collect::confirm(database, 10).unwrap());
+        ids.reverse();
+        let deleted = collect::delete_paths(database, &ids, clock(), &mut |_| Ok(())).unwrap();
+        let mut deleted: Vec<HashPart> = deleted.into_iter().map(|(_, key)| key).collect();
+        deleted.sort();
+        // Path 5 needs 4, which needs 1.
+        assert_eq!(deleted, [2, 3].map(|number| store_path(number).hash_part()));
+        assert_eq!(world.find(5).unwrap().references, [store_path(4)]);
+        assert_eq!(
+            world.find(4).unwrap().references,
+            [store_path(1), store_path(4)]
+        );
+        world.check_totals();
+    });
+}
+
+#[test]
 fn uses_are_recorded() {
     with_each(|database| {
         let world = world(database);
