@@ -1,9 +1,10 @@
 //! [`DiskCache`]: local copies of objects of the bucket.
 //!
 //! The copy of the object `nar/x` is the file `cache/nar/x` of the local directory. A file gets
-//! this name when it is complete. It is not synced: after another boot, a copy is hashed before it
-//! is used. The least recently used copies are removed when all together exceed the maximum length;
-//! a removed file that is being read stays readable.
+//! this name when it is complete. It is not synced: after another boot, all copies are moved to
+//! `cache/unchecked/nar/`. There, a copy is hashed before it is used, and moved back. The least
+//! recently used copies are removed when all together exceed the maximum length; a removed file
+//! that is being read stays readable.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -20,7 +21,10 @@ use crate::regular::open_regular;
 /// Directory of the copies in the local directory.
 const CACHE: &str = "cache";
 
-/// File with the ID of the boot in which the copies were made.
+/// Directory of the copies that are hashed before they are used.
+const UNCHECKED: &str = "cache/unchecked";
+
+/// File with the ID of the boot in which the copies outside of [`UNCHECKED`] were made or hashed.
 const BOOT_ID: &str = "cache/boot-id";
 
 /// Length of the buffer for hashing a copy, in bytes.
@@ -79,33 +83,40 @@ struct Copy {
 impl DiskCache {
     /// Opens the copies in a local directory.
     pub(super) fn open(root: &Path, len_max: u64) -> io::Result<Self> {
-        let directory = root.join(CACHE).join(PREFIX);
-        fs::create_dir_all(&directory)?;
+        let (checked, unchecked) = (
+            root.join(CACHE).join(PREFIX),
+            root.join(UNCHECKED).join(PREFIX),
+        );
+        fs::create_dir_all(&checked)?;
+        fs::create_dir_all(&unchecked)?;
         let boot_id = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let known = fs::read(root.join(BOOT_ID)).unwrap_or_default();
-        let is_right = !boot_id.is_empty() && boot_id == known;
-        let mut found = Vec::new();
-        for entry in fs::read_dir(&directory)? {
-            let entry = entry?;
-            let file = entry.metadata()?;
-            if let Some(name) = entry.file_name().to_str()
-                && file.is_file()
-            {
-                let used_at = file.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-                found.push((used_at, format!("{PREFIX}/{name}"), file.len()));
+        if boot_id.is_empty() || boot_id != known {
+            for (_used_at, name, _len) in files_in(&checked)? {
+                match fs::rename(checked.join(&name), unchecked.join(&name)) {
+                    // Another process, which uses the same directory, has removed or moved it.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    moved => moved?,
+                }
             }
         }
+        // After the files were moved: if this process is killed meanwhile, the next one moves the
+        // rest.
         fs::write(root.join(BOOT_ID), boot_id)?;
-        found.sort_unstable();
-        let mut state = State::default();
-        for (_used_at, key, len) in found {
-            state.insert(key, len, is_right);
+        let mut found = Vec::new();
+        for (directory, is_right) in [(&unchecked, false), (&checked, true)] {
+            let files = files_in(directory)?.into_iter();
+            found.extend(files.map(|(used_at, name, len)| (used_at, is_right, name, len)));
         }
+        found.sort_unstable();
         let cache = Self {
             root: root.to_owned(),
             len_max,
-            state: Mutex::new(state),
+            state: Mutex::default(),
         };
+        for (_used_at, is_right, name, len) in found {
+            cache.add(&format!("{PREFIX}/{name}"), len, is_right);
+        }
         cache.evict(0);
         Ok(cache)
     }
@@ -147,20 +158,31 @@ impl DiskCache {
             copy.used = used;
             copy.is_right
         };
-        let file = open_regular(&self.path(key)).ok();
+        let file = open_regular(&self.path(key, is_right)).ok();
         let file = file.filter(|file| file.metadata().is_ok_and(|file| file.len() == len));
         let file = file.filter(|file| is_right || hash_of(file).is_ok_and(|it| it == *sha256));
         match &file {
             Some(file) => {
                 // Ignore errors: the order of uses after a restart is a little older.
                 file.set_modified(SystemTime::now()).ok();
-                if let Some(copy) = self.state().copies.get_mut(key) {
-                    copy.is_right = true;
+                if !is_right {
+                    self.set_right(key);
                 }
             }
             None => self.remove(key),
         }
         file
+    }
+
+    /// Moves a copy that was hashed to the others.
+    fn set_right(&self, key: &str) {
+        let moved = fs::rename(self.path(key, false), self.path(key, true));
+        // Otherwise it is hashed again, or another thread has moved it.
+        if moved.is_ok()
+            && let Some(copy) = self.state().copies.get_mut(key)
+        {
+            copy.is_right = true;
+        }
     }
 
     /// Makes a complete file the copy of an object, if there is room for it. Otherwise the file is
@@ -169,8 +191,9 @@ impl DiskCache {
         if !self.is_cached(key) || len > self.len_max {
             return Ok(());
         }
-        file.persist(self.path(key)).map_err(|error| error.error)?;
-        self.state().insert(key.to_owned(), len, true);
+        file.persist(self.path(key, true))
+            .map_err(|error| error.error)?;
+        self.add(key, len, true);
         self.evict(0);
         Ok(())
     }
@@ -182,25 +205,34 @@ impl DiskCache {
         if !self.is_cached(key) || len > self.len_max {
             return fs::remove_file(file);
         }
-        fs::rename(file, self.path(key))?;
-        self.state().insert(key.to_owned(), len, true);
+        fs::rename(file, self.path(key, true))?;
+        self.add(key, len, true);
         self.evict(0);
         Ok(())
+    }
+
+    /// Records a copy that has its name. Removes the file of a copy that it replaces.
+    fn add(&self, key: &str, len: u64, is_right: bool) {
+        let replaced = self.state().insert(key.to_owned(), len, is_right);
+        if let Some(replaced) = replaced.filter(|it| it.is_right != is_right) {
+            fs::remove_file(self.path(key, replaced.is_right)).ok();
+        }
     }
 
     /// Removes copies so that `len` more bytes have room.
     pub(super) fn evict(&self, len: u64) {
         let evicted = self.state().evict(self.len_max.saturating_sub(len));
-        for key in evicted {
+        for (key, copy) in evicted {
             // A file that stays is found when the cache is opened again.
-            fs::remove_file(self.path(&key)).ok();
+            fs::remove_file(self.path(&key, copy.is_right)).ok();
         }
     }
 
     /// Removes the copy of an object, if there is one.
     pub(super) fn remove(&self, key: &str) {
-        if self.state().remove(key) {
-            fs::remove_file(self.path(key)).ok();
+        let removed = self.state().remove(key);
+        if let Some(copy) = removed {
+            fs::remove_file(self.path(key, copy.is_right)).ok();
         }
     }
 
@@ -212,8 +244,9 @@ impl DiskCache {
         name.is_some_and(|name| !name.is_empty() && !name.contains('/'))
     }
 
-    fn path(&self, key: &str) -> PathBuf {
-        self.root.join(CACHE).join(key)
+    fn path(&self, key: &str, is_right: bool) -> PathBuf {
+        let directory = if is_right { CACHE } else { UNCHECKED };
+        self.root.join(directory).join(key)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -222,8 +255,9 @@ impl DiskCache {
 }
 
 impl State {
-    fn insert(&mut self, key: String, len: u64, is_right: bool) {
-        self.remove(&key);
+    /// Adds a copy. Returns the one that it replaces.
+    fn insert(&mut self, key: String, len: u64, is_right: bool) -> Option<Copy> {
+        let replaced = self.remove(&key);
         self.clock += 1;
         self.used_len += len;
         let used = self.clock;
@@ -233,17 +267,18 @@ impl State {
             is_right,
         };
         self.copies.insert(key, copy);
+        replaced
     }
 
-    fn remove(&mut self, key: &str) -> bool {
+    fn remove(&mut self, key: &str) -> Option<Copy> {
         let removed = self.copies.remove(key);
         self.used_len -= removed.as_ref().map_or(0, |copy| copy.len);
-        removed.is_some()
+        removed
     }
 
     /// Forgets the least recently used copies until the others have at most this length. Returns
-    /// the keys of the forgotten ones.
-    fn evict(&mut self, len_max: u64) -> Vec<String> {
+    /// the forgotten ones with their keys.
+    fn evict(&mut self, len_max: u64) -> Vec<(String, Copy)> {
         if self.used_len <= len_max {
             return Vec::new();
         }
@@ -256,12 +291,29 @@ impl State {
             if self.used_len <= len_max {
                 break;
             }
-            self.remove(&key);
             self.eviction_count += 1;
-            evicted.push(key);
+            let copy = self.remove(&key);
+            evicted.extend(copy.map(|copy| (key, copy)));
         }
         evicted
     }
+}
+
+/// Returns time of the last use, name and length of each file in a directory.
+fn files_in(directory: &Path) -> io::Result<Vec<(SystemTime, String, u64)>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        // A file without them was removed meanwhile.
+        if let Some(name) = entry.file_name().to_str()
+            && let Ok(file) = entry.metadata()
+            && file.is_file()
+        {
+            let used_at = file.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+            found.push((used_at, name.to_owned(), file.len()));
+        }
+    }
+    Ok(found)
 }
 
 fn hash_of(mut file: &File) -> io::Result<[u8; 32]> {
@@ -318,8 +370,25 @@ mod tests {
         assert!(cache.find("nar/right", 5, &sha256(b"12345")).is_some());
         assert!(cache.find("nar/wrong", 5, &sha256(b"12345")).is_none());
         assert!(!dir.path().join("cache/nar/wrong").exists());
+        assert!(!dir.path().join("cache/unchecked/nar/wrong").exists());
         // In the same boot, copies are right.
         let cache = DiskCache::open(dir.path(), 100).unwrap();
         assert!(cache.find("nar/right", 5, &[0; 32]).is_some());
+    }
+
+    #[test]
+    fn a_copy_that_was_not_hashed_is_hashed_after_another_start_in_the_same_boot() {
+        let dir = tempfile::tempdir().unwrap();
+        copy(
+            &DiskCache::open(dir.path(), 100).unwrap(),
+            "nar/a",
+            b"12345",
+        );
+        fs::write(dir.path().join("cache/nar/a"), "12340").unwrap();
+        fs::write(dir.path().join(BOOT_ID), "another\n").unwrap();
+        drop(DiskCache::open(dir.path(), 100).unwrap());
+        let cache = DiskCache::open(dir.path(), 100).unwrap();
+        assert!(cache.find("nar/a", 5, &sha256(b"12345")).is_none());
+        assert_eq!(cache.counts().len, 0);
     }
 }
