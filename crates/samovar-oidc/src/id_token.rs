@@ -22,6 +22,8 @@
 //! | [`KEY_ID_LEN_MAX`] | 256 bytes | names of keys are hashes |
 //! | [`LEEWAY_S`] | 60 s | difference of two clocks that are set by NTP |
 
+use std::fmt;
+
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -82,7 +84,6 @@ pub enum Fault {
 }
 
 /// A token that was parsed, but not verified.
-#[derive(Debug)]
 pub struct IdToken<'a> {
     algorithm: Algorithm,
     key_id: String,
@@ -90,6 +91,17 @@ pub struct IdToken<'a> {
     message: &'a [u8],
     signature: Vec<u8>,
     claims: Claims,
+}
+
+/// Hides the signature, without which nobody can use the token.
+impl fmt::Debug for IdToken<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdToken")
+            .field("algorithm", &self.algorithm)
+            .field("key_id", &self.key_id)
+            .field("claims", &self.claims)
+            .finish_non_exhaustive()
+    }
 }
 
 #[derive(Deserialize)]

@@ -97,6 +97,18 @@ fn a_right_token_is_verified() {
 }
 
 #[test]
+fn a_parsed_token_does_not_show_what_could_be_sent_again() {
+    let text = Issuer::new().token(&claims("sub", json!("b")));
+    let token = IdToken::parse(text.as_bytes()).unwrap();
+    let shown = format!("{token:?}");
+    assert!(
+        !shown.contains(&format!("{:?}", token.signature)),
+        "{shown}"
+    );
+    assert!(!shown.contains(&format!("{:?}", token.message)), "{shown}");
+}
+
+#[test]
 fn wrong_claims_are_refused() {
     let issuer = Issuer::new();
     for (name, value, expected) in [
