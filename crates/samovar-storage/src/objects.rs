@@ -22,12 +22,14 @@ mod disk_cache;
 mod files;
 mod opened;
 mod pack;
+mod removal;
 
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use self::removal::Later;
 use crate::disk::Disk;
 use crate::error::StorageError;
 use crate::location::Location;
@@ -39,6 +41,7 @@ pub use self::disk_cache::DiskCacheCounts;
 pub(crate) use self::files::{NewObject, ObjectGroup};
 pub use self::opened::{NarFile, NarReader, Ready};
 pub use self::pack::InPack;
+pub(crate) use self::removal::Removal;
 
 /// Free space and size of a disk, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -369,17 +372,14 @@ impl Objects {
     /// few requests: writers of the database do not wait for them.
     pub(crate) fn removing<T>(
         &self,
-        change: impl FnOnce(Visit<'_>) -> Result<T, StorageError>,
+        change: impl FnOnce(&mut dyn Removal) -> Result<T, StorageError>,
     ) -> Result<T, StorageError> {
         match self {
-            Self::Directory(directory) => change(&mut |key| directory.remove(key)),
+            Self::Directory(directory) => change(&mut |key: &str| directory.remove(key)),
             Self::Bucket(bucket) => {
-                let mut keys = Vec::new();
-                let outcome = change(&mut |key| {
-                    keys.push(key.to_owned());
-                    Ok(())
-                })?;
-                bucket.remove_all(&keys)?;
+                let mut later = Later::new(|keys: &[String]| bucket.remove_all(keys));
+                let outcome = change(&mut later)?;
+                later.finish()?;
                 Ok(outcome)
             }
         }

@@ -355,10 +355,8 @@ impl<'a> Fsck<'a> {
             return Ok(());
         }
         let mut set_lost = |is_lost| {
-            objects.removing(|remove| {
-                let mut remove = |hash_part| remove(&narinfo_key(hash_part));
-                check::set_lost(metadata, nar.id, is_lost, is_unchanged, &mut remove)
-            })
+            objects
+                .removing(|mirror| check::set_lost(metadata, nar.id, is_lost, is_unchanged, mirror))
         };
         let intact = Fault::new(Kind::Lost, "it is recorded as lost".to_owned());
         let is_intact = fault.is_none() && self.options.deep;

@@ -463,9 +463,9 @@ impl<'a> Collector<'a> {
         // The newest rows are deleted first, because they are the referrers.
         let rest = ids.split_off(ids.len().min(BATCH_COUNT as usize));
         let before = self.condemned_before();
-        let deleted = self.objects.removing(|remove_mirror| {
-            collect::delete_paths(self.metadata, &ids, before, remove_mirror)
-        })?;
+        let deleted = self
+            .objects
+            .removing(|mirror| collect::delete_paths(self.metadata, &ids, before, mirror))?;
         self.summary.deleted += deleted.len();
         for (cache, hash_part) in deleted {
             (self.deleted)(cache, hash_part)?;
@@ -480,7 +480,7 @@ impl<'a> Collector<'a> {
         let before = self.metadata.now() - self.rules.young;
         let deleted = self
             .objects
-            .removing(|remove| metadata::extras::delete(self.metadata, extras, before, remove))?;
+            .removing(|files| metadata::extras::delete(self.metadata, extras, before, files))?;
         self.summary.deleted_extras += deleted.len();
         let sizes = deleted.iter().map(|extra| extra.size);
         self.summary.deleted_extra_bytes += sizes.sum::<u64>();

@@ -21,7 +21,7 @@ pub fn purge_step(metadata: &Database, objects: &Objects) -> Result<bool, Storag
     // Delete logs first, also those that are not recorded: after the last row, the deletion counts
     // as complete, and nothing looks for files of the cache again.
     remove_logs(metadata, objects, cache)?;
-    objects.removing(|remove| caches::purge(metadata, cache, BATCH_COUNT, remove))?;
+    objects.removing(|mirror| caches::purge(metadata, cache, BATCH_COUNT, mirror))?;
     Ok(true)
 }
 

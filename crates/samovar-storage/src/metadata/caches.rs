@@ -10,6 +10,7 @@ use super::rows::{damaged, is_shown, unsigned};
 use super::{CacheId, Database};
 use crate::error::StorageError;
 use crate::layout::narinfo_key;
+use crate::objects::Removal;
 use crate::sql::{Change, Connection, Transaction, Value, params};
 
 /// Condition for valid tokens that are restricted to one cache. `?1`: the present time.
@@ -165,7 +166,7 @@ pub(crate) fn to_purge(database: &Database) -> Result<Option<CacheId>, StorageEr
 }
 
 /// Deletes at most `count_max` paths or realisations of a hidden cache, in one transaction in
-/// which `remove_mirror` is called with the key of each of their files in the directory. If
+/// which `mirror` receives the key of each of their files beside the objects. If
 /// none is left, records that the deletion of the cache is complete.
 ///
 /// # Errors
@@ -175,9 +176,10 @@ pub(crate) fn purge(
     database: &Database,
     cache: CacheId,
     count_max: u32,
-    remove_mirror: &mut dyn FnMut(&str) -> Result<(), StorageError>,
+    mirror: &mut dyn Removal,
 ) -> Result<(), StorageError> {
     database.write(|transaction| {
+        mirror.begin();
         // Another process may have completed the deletion, and an upload may have followed.
         let is_hidden: bool = transaction.row(
             "select exists (select 1 from cache where id = ?1 and deletion = 1)",
@@ -185,8 +187,8 @@ pub(crate) fn purge(
             |row| row.get(0),
         )?;
         if !is_hidden
-            || purge_realisations(transaction, cache, count_max, remove_mirror)?
-            || purge_paths(transaction, cache, count_max, remove_mirror)?
+            || purge_realisations(transaction, cache, count_max, mirror)?
+            || purge_paths(transaction, cache, count_max, mirror)?
         {
             return Ok(());
         }
@@ -330,7 +332,7 @@ fn purge_realisations(
     transaction: &Transaction<'_>,
     cache: CacheId,
     count_max: u32,
-    remove_mirror: &mut dyn FnMut(&str) -> Result<(), StorageError>,
+    mirror: &mut dyn Removal,
 ) -> Result<bool, StorageError> {
     let query = concat!(
         "select key, exists (select 1 from extra as other where cache_id = ",
@@ -344,7 +346,7 @@ fn purge_realisations(
         let delete = "delete from extra where cache_id = ?1 and key = ?2";
         transaction.execute(delete, params![cache, key])?;
         if !is_of_mirrored {
-            remove_mirror(key)?;
+            mirror.remove(key)?;
         }
     }
     Ok(!keys.is_empty())
@@ -355,7 +357,7 @@ fn purge_paths(
     transaction: &Transaction<'_>,
     cache: CacheId,
     count_max: u32,
-    remove_mirror: &mut dyn FnMut(&str) -> Result<(), StorageError>,
+    mirror: &mut dyn Removal,
 ) -> Result<bool, StorageError> {
     // The directory has the narinfos of the mirrored cache, which may be another one by now.
     let query = concat!(
@@ -380,7 +382,7 @@ fn purge_paths(
         }
         transaction.note(Change::PathRemoved(cache, hash_part));
         if !is_of_mirrored {
-            remove_mirror(&narinfo_key(hash_part))?;
+            mirror.remove(&narinfo_key(hash_part))?;
         }
     }
     Ok(has_any)

@@ -7,6 +7,8 @@ use samovar_nix::{HashPart, StorePath};
 use super::rows::{nar_columns, nar_of, path_of};
 use super::{CacheId, Database, StoredNar, caches, collect};
 use crate::error::StorageError;
+use crate::layout::narinfo_key;
+use crate::objects::Removal;
 use crate::sql::{Change, Connection, Value, params};
 
 /// The total length of the files that the paths of a row of `cache` use, each counted once.
@@ -118,16 +120,17 @@ pub(crate) fn paths_of_nar(
 
 /// Records in one transaction that a NAR is lost (`true`) or intact (`false`). Returns whether
 /// anything was changed: nothing is if the row does not exist or records the same already, or
-/// if `is_unchanged`, which is called in the transaction, returns `false`. For each path of the
-/// mirrored cache whose NAR is lost, calls `remove_mirror`.
+/// if `is_unchanged`, which is called in the transaction, returns `false`. `mirror`
+/// receives the key of the narinfo of each path of the mirrored cache whose NAR is lost.
 pub(crate) fn set_lost(
     database: &Database,
     nar_id: i64,
     is_lost: bool,
     is_unchanged: &mut dyn FnMut() -> Result<bool, StorageError>,
-    remove_mirror: &mut dyn FnMut(HashPart) -> Result<(), StorageError>,
+    mirror: &mut dyn Removal,
 ) -> Result<bool, StorageError> {
     database.write(|transaction| {
+        mirror.begin();
         if !is_unchanged()? {
             return Ok(false);
         }
@@ -144,7 +147,7 @@ pub(crate) fn set_lost(
         for path in paths_of_nar_in(transaction, nar_id)? {
             transaction.note(Change::PathChanged(path.cache, path.path.hash_part()));
             if mirrored == Some(path.cache) {
-                remove_mirror(path.path.hash_part())?;
+                mirror.remove(&narinfo_key(path.path.hash_part()))?;
             }
         }
         Ok(true)

@@ -9,6 +9,7 @@ use super::rows::{base_name, damaged, path_of, unsigned, values};
 use super::{CacheId, Database, caches, packs};
 use crate::error::StorageError;
 use crate::layout::{is_of_upstream, narinfo_key};
+use crate::objects::Removal;
 use crate::sql::{Change, Connection, Dialect, Row, Transaction, Value, params};
 
 /// Time of a condemnation whose commit may not have returned yet. Look-ups that began before the
@@ -219,7 +220,7 @@ pub fn condemned_paths(database: &Database, before: i64) -> Result<Vec<i64>, Sto
 /// Deletes those of these paths that are still condemned, since `before` or longer, and that no
 /// other path and no pin needs. A path must come before its references, which it needs otherwise.
 /// Also deletes their realisations. Does so in one transaction, in
-/// which `remove_mirror` is called with the key of each of their files in the directory.
+/// which `mirror` receives the key of each of their files beside the objects.
 /// Returns the deleted paths.
 ///
 /// # Errors
@@ -229,9 +230,10 @@ pub(crate) fn delete_paths(
     database: &Database,
     ids: &[i64],
     before: i64,
-    remove_mirror: &mut dyn FnMut(&str) -> Result<(), StorageError>,
+    mirror: &mut dyn Removal,
 ) -> Result<Vec<(CacheId, HashPart)>, StorageError> {
     database.write(|transaction| {
+        mirror.begin();
         let mirrored = caches::mirrored_in(transaction)?.map(|cache| cache.id);
         let mut realisations = match mirrored {
             Some(_) => realisations(transaction, ids)?,
@@ -252,9 +254,9 @@ pub(crate) fn delete_paths(
             transaction.note(Change::PathRemoved(*cache, *hash_part));
             if mirrored == Some(*cache) {
                 for key in realisations.remove(id).unwrap_or_default() {
-                    remove_mirror(&key)?;
+                    mirror.remove(&key)?;
                 }
-                remove_mirror(&narinfo_key(*hash_part))?;
+                mirror.remove(&narinfo_key(*hash_part))?;
             }
         }
         let keys = deleted.into_iter();

@@ -11,6 +11,7 @@ use super::tokens::{self, Permit};
 use super::{CacheId, Database, OWN_LEN, REALISATION_COUNT_MAX, SizeLimit, caches, uses};
 use crate::error::StorageError;
 use crate::layout::{LOGS, log_prefix};
+use crate::objects::Removal;
 use crate::sql::{Connection, Row, Transaction, params};
 
 /// Length of the hash part of a path and the dash after it.
@@ -343,8 +344,8 @@ fn output(body: &str) -> Option<String> {
 }
 
 /// Deletes those of these build logs and realisations that still belong to no path and were
-/// uploaded at `before` or earlier, in one transaction in which `remove` is called with the key
-/// of each of their files. Returns the deleted ones.
+/// uploaded at `before` or earlier, in one transaction in which `files` receives the key of each of
+/// their files. Returns the deleted ones.
 ///
 /// # Errors
 ///
@@ -353,9 +354,10 @@ pub(crate) fn delete<'a>(
     database: &Database,
     extras: &'a [Extra],
     before: i64,
-    remove: &mut dyn FnMut(&str) -> Result<(), StorageError>,
+    files: &mut dyn Removal,
 ) -> Result<Vec<&'a Extra>, StorageError> {
     database.write(|transaction| {
+        files.begin();
         let mirrored = caches::mirrored_in(transaction)?.map(|cache| cache.id);
         let mut deleted = Vec::new();
         for extra in extras {
@@ -374,10 +376,12 @@ pub(crate) fn delete<'a>(
             };
             let count = transaction.execute(delete, params![extra.cache, name, before])?;
             if count > 0 {
-                file.iter().try_for_each(|key| remove(key))?;
+                file.iter().try_for_each(|key| files.remove(key))?;
                 deleted.push(extra);
             }
         }
+        // As soon as this is committed, an upload may write one of the files again.
+        files.finish()?;
         Ok(deleted)
     })
 }

@@ -11,7 +11,7 @@ use std::fs;
 use std::sync::atomic::Ordering;
 
 use crate::error::StorageError;
-use crate::layout::{STORE_ID, narinfo_key};
+use crate::layout::STORE_ID;
 use crate::metadata::{StoredNar, check, packs};
 use crate::objects::{NarFile, NarObject};
 use crate::storage::lost::{LostFile, place_of_nars};
@@ -193,10 +193,8 @@ impl Storage {
         id: i64,
         is_unchanged: &mut dyn FnMut() -> Result<bool, StorageError>,
     ) -> Result<bool, StorageError> {
-        self.objects.removing(|remove| {
-            let mut remove = |hash_part| remove(&narinfo_key(hash_part));
-            check::set_lost(&self.metadata, id, true, is_unchanged, &mut remove)
-        })
+        self.objects
+            .removing(|mirror| check::set_lost(&self.metadata, id, true, is_unchanged, mirror))
     }
 
     fn report_lost(&self, nar: &StoredNar, found: Option<u64>) -> Result<(), StorageError> {

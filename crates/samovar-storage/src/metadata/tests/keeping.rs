@@ -82,7 +82,8 @@ fn paths_are_deleted_with_what_needs_them() {
         collect::condemn_paths(database, &ids, true).unwrap();
         assert!(collect::confirm(database, 10).unwrap());
         ids.reverse();
-        let deleted = collect::delete_paths(database, &ids, clock(), &mut |_| Ok(())).unwrap();
+        let deleted =
+            collect::delete_paths(database, &ids, clock(), &mut |_: &str| Ok(())).unwrap();
         let mut deleted: Vec<HashPart> = deleted.into_iter().map(|(_, key)| key).collect();
         deleted.sort();
         // Path 5 needs 4, which needs 1.
@@ -165,7 +166,8 @@ fn pins_have_generations() {
         let id = world.find(1).unwrap().id;
         collect::condemn_paths(database, &[id], true).unwrap();
         collect::confirm(database, 10).unwrap();
-        let deleted = collect::delete_paths(database, &[id], clock(), &mut |_| Ok(())).unwrap();
+        let deleted =
+            collect::delete_paths(database, &[id], clock(), &mut |_: &str| Ok(())).unwrap();
         assert_eq!(deleted, []);
         let unpin = Unpin {
             cache: world.cache,

@@ -6,6 +6,7 @@ mod exchanging;
 mod keeping;
 mod listing;
 mod publishing;
+mod removing;
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;

@@ -119,7 +119,7 @@ fn what_may_not_be_published_is_refused() {
         );
         // A lost NAR is replaced.
         let first = world.find(1).unwrap().nar.id;
-        let mut nothing = |_| Ok(());
+        let mut nothing = |_: &str| Ok(());
         assert!(check::set_lost(database, first, true, &mut || Ok(true), &mut nothing).unwrap());
         assert!(world.find(1).is_none());
         assert_eq!(world.publish(&[&[other_nar.clone()]]), [[Published::Known]]);
@@ -158,7 +158,7 @@ fn what_may_not_be_published_is_refused() {
         );
         let mut removed = Vec::new();
         while let Some(cache) = caches::to_purge(database).unwrap() {
-            caches::purge(database, cache, 1, &mut |key| {
+            caches::purge(database, cache, 1, &mut |key: &str| {
                 removed.push(key.to_owned());
                 Ok(())
             })
@@ -183,7 +183,7 @@ fn nars_are_recorded_together() {
         let deleted = collect::delete_nars(database, &[id], START, clock()).unwrap();
         assert_eq!(deleted, [1]);
         assert!(nars::is_garbage(database, "nar/1.nar.zst").unwrap());
-        let mut nothing = |_| Ok(());
+        let mut nothing = |_: &str| Ok(());
         let lost = nars::row(database, &[2; 32]).unwrap().unwrap();
         check::set_lost(database, lost, true, &mut || Ok(true), &mut nothing).unwrap();
         let batch = [
