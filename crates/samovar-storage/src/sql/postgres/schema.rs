@@ -42,10 +42,19 @@ pub(super) fn migrate(session: &Session, settings: &PostgresSettings) -> Result<
     migrated
 }
 
-fn run_steps(session: &Session, settings: &PostgresSettings) -> Result<(), StorageError> {
+/// Runs the steps that the tables lack in a transaction that has begun, and commits it.
+pub(super) fn run_steps(
+    session: &Session,
+    settings: &PostgresSettings,
+) -> Result<(), StorageError> {
     let schema = &settings.schema;
     // Another program may have done it meanwhile.
     let steps = needed_steps(session, settings)?;
+    if steps.is_empty() {
+        // Its version stays, which may be newer.
+        session.end("commit", MIGRATION_TIME)?;
+        return Ok(());
+    }
     if steps.len() == STEPS.len() && !has_schema(session, schema)? {
         session.batch(&format!("create schema \"{schema}\""), MIGRATION_TIME)?;
     }

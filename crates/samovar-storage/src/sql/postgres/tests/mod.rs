@@ -308,6 +308,23 @@ fn a_database_that_shuts_this_version_out_is_refused() {
 }
 
 #[test]
+fn tables_that_a_newer_program_has_just_migrated_keep_its_version() {
+    let Some((settings, database)) = database() else {
+        return;
+    };
+    let (session, _greeting) = server::connect(&settings, Purpose::Write, &Arc::default()).unwrap();
+    // As if this program had waited for the other one.
+    let update = "begin; update meta set value = '9' where key = 'schema'";
+    session.begin(update, OPEN_TIME).unwrap();
+    schema::run_steps(&session, &settings).unwrap();
+    let query = "select value from meta where key = 'schema'";
+    let found: String = database
+        .read(|connection| connection.row(query, &[], |row| row.get(0)))
+        .unwrap();
+    assert_eq!(found, "9");
+}
+
+#[test]
 fn a_role_without_rights_gets_a_sentence() {
     if !Server::is_installed() {
         return;
