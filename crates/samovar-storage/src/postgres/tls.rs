@@ -65,7 +65,11 @@ impl Certificates {
 
     fn verifier(&self, provider: Arc<CryptoProvider>) -> io::Result<Arc<dyn ServerCertVerifier>> {
         if self.verification == Verification::None {
-            return Ok(Arc::new(Unverified(provider)));
+            let authorities = None;
+            return Ok(Arc::new(AnyName {
+                provider,
+                authorities,
+            }));
         }
         let root = match &self.root {
             Some(root) => root.clone(),
@@ -73,12 +77,17 @@ impl Certificates {
         };
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(certificates(&root)?);
-        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
+        let builder =
+            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+        let verifier = builder
             .build()
             .map_err(|error| io::Error::other(format!("{root:?}: {error}")))?;
         Ok(match self.verification {
             Verification::AuthorityAndName => verifier,
-            _ => Arc::new(AnyName(verifier)),
+            _ => Arc::new(AnyName {
+                provider,
+                authorities: Some(verifier),
+            }),
         })
     }
 }
@@ -116,50 +125,14 @@ fn authorities_of_this_machine() -> io::Result<PathBuf> {
     })
 }
 
-/// Accepts every certificate, but checks that the server has its key.
+/// Verifies less than the usual: the server must have the key of its certificate, which may be for
+/// any name.
 #[derive(Debug)]
-struct Unverified(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for Unverified {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signed, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signed, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
+struct AnyName {
+    provider: Arc<CryptoProvider>,
+    /// What verifies that a trusted authority has issued the certificate. `None`: nothing does.
+    authorities: Option<Arc<WebPkiServerVerifier>>,
 }
-
-/// Accepts a certificate for another name, too.
-#[derive(Debug)]
-struct AnyName(Arc<WebPkiServerVerifier>);
 
 impl ServerCertVerifier for AnyName {
     fn verify_server_cert(
@@ -171,9 +144,16 @@ impl ServerCertVerifier for AnyName {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         use CertificateError::{NotValidForName, NotValidForNameContext};
-        let outcome =
-            self.0
-                .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        let Some(authorities) = &self.authorities else {
+            return Ok(ServerCertVerified::assertion());
+        };
+        let outcome = authorities.verify_server_cert(
+            end_entity,
+            intermediates,
+            server_name,
+            ocsp_response,
+            now,
+        );
         match outcome {
             // The name is compared last: all else is right.
             Err(Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. })) => {
@@ -189,7 +169,8 @@ impl ServerCertVerifier for AnyName {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls12_signature(message, certificate, signed)
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signed, algorithms)
     }
 
     fn verify_tls13_signature(
@@ -198,11 +179,13 @@ impl ServerCertVerifier for AnyName {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls13_signature(message, certificate, signed)
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signed, algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
+        let algorithms = &self.provider.signature_verification_algorithms;
+        algorithms.supported_schemes()
     }
 }
 
