@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// Deadline of every wait in tests: long enough for a busy machine, reached only by failing tests.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Pause between two checks of a condition.
 const STEP: Duration = Duration::from_millis(2);
