@@ -283,6 +283,10 @@ fn silent(command: &mut Command) -> &mut Command {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
+        if let Some(child) = &self.child {
+            // A test has failed while the server was paused: then it would never end.
+            Self::signal_all(child, "CONT");
+        }
         self.stop_at_once();
     }
 }

@@ -20,10 +20,14 @@ use std::time::Duration;
 
 use samovar_nix::HashPart;
 
-use crate::metadata::{CacheId, StoredPath};
+use crate::metadata::{CacheId, StoredNar, StoredPath};
+use crate::objects::InPack;
 
 pub(crate) use self::lease::Lease;
-pub(crate) use self::rows::Rows;
+pub(crate) use self::rows::{Row, Rows};
+
+/// Time without an answer after which the database counts as away.
+const AWAY_TIME: Duration = Duration::from_millis(500);
 
 /// What is in memory of the paths.
 #[derive(Debug, Default)]
@@ -84,7 +88,7 @@ impl Catalog {
         View { index, is_complete }
     }
 
-    /// Returns the row of a path, if it is in memory and is the truth.
+    /// Returns a path, if its row is in memory and is the truth.
     pub(crate) fn row(&self, cache: CacheId, hash_part: HashPart) -> Option<StoredPath> {
         match self.lease()?.lives() {
             true => self.rows.find(&(cache, hash_part)),
@@ -92,19 +96,27 @@ impl Catalog {
         }
     }
 
-    /// Returns the row of a path, if it is in memory and the lease has ended less than `hold_secs`
-    /// seconds ago: for that long, a path that was there is not deleted.
-    pub(crate) fn held_row(
+    /// Returns the NAR whose file has this hash, and its place in a pack, if the row of a path of
+    /// the cache that uses it is in memory and is the truth.
+    pub(crate) fn nar(
         &self,
         cache: CacheId,
-        hash_part: HashPart,
-        hold_secs: i64,
-    ) -> Option<StoredPath> {
-        let hold = Duration::from_secs(u64::try_from(hold_secs).unwrap_or(0));
-        match self.lease()?.ended_since()? < hold {
-            true => self.rows.find(&(cache, hash_part)),
+        file_hash: &[u8; 32],
+    ) -> Option<(StoredNar, Option<InPack>)> {
+        match self.lease()?.lives() {
+            true => self.rows.nar(cache, file_hash),
             false => None,
         }
+    }
+
+    /// Returns what is in memory for a node whose database is away. `None`: the database may be
+    /// there, or the lease has ended `hold_secs` seconds ago. For that long, a path that was there
+    /// is not deleted.
+    pub(crate) fn held(&self, hold_secs: i64) -> Option<&Rows> {
+        let lease = self.lease()?;
+        let hold = Duration::from_secs(u64::try_from(hold_secs).unwrap_or(0));
+        let is_held = lease.ended_since()? < hold && lease.unanswered_for() >= AWAY_TIME;
+        is_held.then_some(&self.rows)
     }
 }
 

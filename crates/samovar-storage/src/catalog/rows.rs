@@ -1,4 +1,4 @@
-//! [`Rows`]: rows of paths in memory, so that a look-up needs no query.
+//! [`Rows`]: rows of paths in memory, so that a look-up of a path or of its NAR needs no query.
 
 use std::collections::{HashMap, VecDeque};
 use std::mem::size_of;
@@ -6,7 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use samovar_nix::{HashPart, StorePath};
 
-use crate::metadata::{CacheId, StoredPath};
+use crate::metadata::{CacheId, StoredNar, StoredPath};
+use crate::objects::InPack;
 
 /// Number of parts, each with a lock of its own.
 const SHARD_COUNT: usize = 32;
@@ -19,10 +20,24 @@ const PATH_SIZE: usize = size_of::<StorePath>() + 16;
 
 type Key = (CacheId, HashPart);
 
+/// A cache, and the SHA-256 of a file of a NAR in it.
+type FileKey = (CacheId, [u8; 32]);
+
 /// Rows of paths that were looked up.
 #[derive(Debug)]
 pub(crate) struct Rows {
     shards: [Mutex<Shard>; SHARD_COUNT],
+    /// The hash part of a path whose NAR has this file. Who has a lock of `shards` may take one of
+    /// these, but not the other way round.
+    files: [Mutex<HashMap<FileKey, HashPart>>; SHARD_COUNT],
+}
+
+/// The row of a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) path: StoredPath,
+    /// Place of the NAR's file, if it shares an object with others.
+    pub(crate) pack: Option<InPack>,
 }
 
 /// Number of times at which rows of a part were forgotten.
@@ -31,7 +46,7 @@ pub(crate) struct Epoch(u64);
 
 #[derive(Debug, Default)]
 struct Shard {
-    rows: HashMap<Key, StoredPath>,
+    rows: HashMap<Key, Row>,
     /// The keys, oldest first. Some may have no row any more.
     order: VecDeque<Key>,
     size: usize,
@@ -42,14 +57,32 @@ impl Default for Rows {
     fn default() -> Self {
         Self {
             shards: std::array::from_fn(|_| Mutex::default()),
+            files: std::array::from_fn(|_| Mutex::default()),
         }
     }
 }
 
 impl Rows {
-    /// Returns the row of a path.
+    /// Returns a path.
     pub(crate) fn find(&self, key: &Key) -> Option<StoredPath> {
-        locked(self.shard(key)).rows.get(key).cloned()
+        let shard = locked(self.shard(key));
+        shard.rows.get(key).map(|row| row.path.clone())
+    }
+
+    /// Returns the NAR of a path of the cache whose file has this hash, and its place in a pack.
+    pub(crate) fn nar(
+        &self,
+        cache: CacheId,
+        file_hash: &[u8; 32],
+    ) -> Option<(StoredNar, Option<InPack>)> {
+        let hash_part = locked(self.files(file_hash))
+            .get(&(cache, *file_hash))
+            .copied()?;
+        let key = (cache, hash_part);
+        let shard = locked(self.shard(&key));
+        let row = shard.rows.get(&key)?;
+        let is_its = row.path.nar.file_hash == *file_hash;
+        is_its.then(|| (row.path.nar.clone(), row.pack.clone()))
     }
 
     /// Returns the epoch of a path. Call this before the query whose result is
@@ -60,29 +93,32 @@ impl Rows {
 
     /// Keeps a row which was read in this epoch. Does nothing if a row was forgotten since then: it
     /// may have been this one, before its change was in the database that was read.
-    pub(crate) fn keep(&self, key: Key, epoch: Epoch, path: StoredPath) {
+    pub(crate) fn keep(&self, key: Key, epoch: Epoch, row: Row) {
+        let file_hash = row.path.nar.file_hash;
         let mut shard = locked(self.shard(&key));
         if Epoch(shard.epoch) != epoch {
             return;
         }
-        let size = size(&path);
-        let replaced = shard.rows.insert(key, path);
-        shard.size += size;
-        match replaced {
-            Some(replaced) => shard.size -= self::size(&replaced),
+        shard.size += size(&row);
+        match shard.rows.insert(key, row) {
+            Some(replaced) => {
+                shard.size -= size(&replaced);
+                self.forget_file(&key, &replaced);
+            }
             None => shard.order.push_back(key),
         }
+        locked(self.files(&file_hash)).insert((key.0, file_hash), key.1);
         while shard.size > SHARD_SIZE_MAX
             && let Some(oldest) = shard.order.pop_front()
         {
-            shard.remove(&oldest);
+            self.remove(&mut shard, &oldest);
         }
     }
 
     /// Sets the time of the last use of a path.
     pub(crate) fn used(&self, key: &Key, at: i64) {
-        if let Some(path) = locked(self.shard(key)).rows.get_mut(key) {
-            path.used_at = at;
+        if let Some(row) = locked(self.shard(key)).rows.get_mut(key) {
+            row.path.used_at = at;
         }
     }
 
@@ -90,7 +126,7 @@ impl Rows {
     pub(crate) fn forget(&self, key: &Key) {
         let mut shard = locked(self.shard(key));
         shard.epoch += 1;
-        shard.remove(key);
+        self.remove(&mut shard, key);
         // Keys without rows make room when there are many of them.
         if shard.order.len() > 2 * shard.rows.len() + 64 {
             let Shard { rows, order, .. } = &mut *shard;
@@ -108,6 +144,31 @@ impl Rows {
                 ..Shard::default()
             };
         }
+        for files in &self.files {
+            locked(files).clear();
+        }
+    }
+
+    /// Removes a row from its part.
+    fn remove(&self, shard: &mut Shard, key: &Key) {
+        if let Some(row) = shard.rows.remove(key) {
+            shard.size -= size(&row);
+            self.forget_file(key, &row);
+        }
+    }
+
+    /// Forgets that the file of this row leads to it. The caller has the lock of its part.
+    fn forget_file(&self, key: &Key, row: &Row) {
+        let file_hash = &row.path.nar.file_hash;
+        let mut files = locked(self.files(file_hash));
+        let file = (key.0, *file_hash);
+        if files.get(&file) == Some(&key.1) {
+            files.remove(&file);
+        }
+    }
+
+    fn files(&self, file_hash: &[u8; 32]) -> &Mutex<HashMap<FileKey, HashPart>> {
+        &self.files[usize::from(file_hash[0]) % SHARD_COUNT]
     }
 
     fn shard(&self, key: &Key) -> &Mutex<Shard> {
@@ -117,24 +178,18 @@ impl Rows {
     }
 }
 
-impl Shard {
-    fn remove(&mut self, key: &Key) {
-        if let Some(path) = self.rows.remove(key) {
-            self.size -= size(&path);
-        }
-    }
-}
-
-fn locked(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+fn locked<T>(shard: &Mutex<T>) -> MutexGuard<'_, T> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the memory of a row, in bytes, with some tolerance.
-fn size(path: &StoredPath) -> usize {
+fn size(row: &Row) -> usize {
+    let path = &row.path;
     let paths = path.references.iter().chain(&path.deriver);
     let paths: usize = paths.map(|path| PATH_SIZE + path.name().len()).sum();
     let signatures: usize = path.signatures.len() * 160;
-    2 * size_of::<Key>() + size_of::<StoredPath>() + paths + signatures + 200
+    let file = size_of::<FileKey>() + size_of::<HashPart>();
+    2 * size_of::<Key>() + size_of::<Row>() + file + paths + signatures + 200
 }
 
 #[cfg(test)]
@@ -151,10 +206,16 @@ mod tests {
         (CacheId(1), HashPart::from_bytes(bytes))
     }
 
-    fn path(id: i64, reference_count: usize) -> StoredPath {
+    fn file_hash(id: i64) -> [u8; 32] {
+        let mut hash = [0; 32];
+        hash[..8].copy_from_slice(&id.to_le_bytes());
+        hash
+    }
+
+    fn row(id: i64, reference_count: usize) -> Row {
         let text = "/nix/store/dvpck1kaf4wc8592ffdq2dr55m2gj8x4-lib-top";
         let path = StorePath::parse(&StoreDir::default(), text).unwrap();
-        StoredPath {
+        let path = StoredPath {
             id,
             used_at: 0,
             references: vec![path.clone(); reference_count],
@@ -163,7 +224,7 @@ mod tests {
                 id,
                 nar_hash: NarHash::from_bytes([0; 32]),
                 nar_size: 0,
-                file_hash: [0; 32],
+                file_hash: file_hash(id),
                 file_size: 0,
                 compression: Compression::None,
                 object_key: String::new(),
@@ -172,7 +233,8 @@ mod tests {
             signatures: Vec::new(),
             content_address: None,
             registered_at: 0,
-        }
+        };
+        Row { path, pack: None }
     }
 
     #[test]
@@ -180,17 +242,17 @@ mod tests {
         let rows = Rows::default();
         let epoch = rows.epoch(&key(1));
         rows.forget(&key(1));
-        rows.keep(key(1), epoch, path(1, 0));
+        rows.keep(key(1), epoch, row(1, 0));
         assert_eq!(rows.find(&key(1)), None);
 
         let epoch = rows.epoch(&key(1));
-        rows.keep(key(1), epoch, path(1, 0));
+        rows.keep(key(1), epoch, row(1, 0));
         assert_eq!(rows.find(&key(1)).map(|path| path.id), Some(1));
         rows.used(&key(1), 7);
         assert_eq!(rows.find(&key(1)).map(|path| path.used_at), Some(7));
         rows.forget_all();
         assert_eq!(rows.find(&key(1)), None);
-        rows.keep(key(1), epoch, path(1, 0));
+        rows.keep(key(1), epoch, row(1, 0));
         assert_eq!(rows.find(&key(1)), None);
     }
 
@@ -199,7 +261,7 @@ mod tests {
         let rows = Rows::default();
         for number in 0..20_000 {
             let key = key(number);
-            rows.keep(key, rows.epoch(&key), path(i64::from(number), 100));
+            rows.keep(key, rows.epoch(&key), row(i64::from(number), 100));
         }
         for shard in &rows.shards {
             let shard = locked(shard);
@@ -218,5 +280,29 @@ mod tests {
                 .iter()
                 .all(|shard| locked(shard).order.len() <= 64)
         );
+        assert!(rows.files.iter().all(|files| locked(files).is_empty()));
+    }
+
+    #[test]
+    fn a_nar_is_found_as_long_as_a_path_has_it() {
+        let rows = Rows::default();
+        let (cache, hash) = (CacheId(1), file_hash(1));
+        let found = || rows.nar(cache, &hash).map(|(nar, _)| nar.id);
+        assert_eq!(found(), None);
+        for number in [1, 2] {
+            rows.keep(key(number), rows.epoch(&key(number)), row(1, 0));
+        }
+        assert_eq!(found(), Some(1));
+        assert_eq!(rows.nar(CacheId(2), &hash), None);
+        // The path has another NAR now.
+        rows.keep(key(2), rows.epoch(&key(2)), row(2, 0));
+        assert_ne!(found(), Some(2));
+        rows.keep(key(1), rows.epoch(&key(1)), row(1, 0));
+        assert_eq!(found(), Some(1));
+        rows.forget(&key(1));
+        assert_eq!(found(), None);
+        rows.keep(key(1), rows.epoch(&key(1)), row(1, 0));
+        rows.forget_all();
+        assert_eq!(found(), None);
     }
 }

@@ -7,7 +7,7 @@ use super::rows::{signed, unsigned, values};
 use super::{Database, NewNar, StoredNar, collect};
 use crate::error::StorageError;
 use crate::objects::{InPack, NarObject, Objects};
-use crate::sql::{Connection, Dialect, Transaction, Value, params};
+use crate::sql::{Connection, Dialect, Row, Transaction, Value, params};
 
 /// Opens the file of a NAR to read it once from its start, without making a copy. Returns `None` if
 /// its object does not exist.
@@ -29,16 +29,42 @@ pub(crate) fn object_of<'a>(
     objects: &Objects,
     nar: &'a StoredNar,
 ) -> Result<NarObject<'a>, StorageError> {
-    Ok(NarObject {
+    let pack = match objects.bucket() {
+        Some(_) => database.read(|connection| place_in(connection, nar.id))?,
+        None => None,
+    };
+    Ok(object(nar, pack))
+}
+
+/// Returns the object with the file of a NAR. `pack`: its place, if it shares an object.
+pub(crate) fn object(nar: &StoredNar, pack: Option<InPack>) -> NarObject<'_> {
+    NarObject {
         id: nar.id,
         key: &nar.object_key,
         len: nar.file_size,
         sha256: &nar.file_hash,
-        pack: match objects.bucket() {
-            Some(_) => database.read(|connection| place_in(connection, nar.id))?,
-            None => None,
-        },
-    })
+        pack,
+    }
+}
+
+/// Returns the places of the files of those among these NARs that share objects, by row number.
+pub(crate) fn places(
+    database: &Database,
+    objects: &Objects,
+    nars: &[i64],
+) -> Result<HashMap<i64, InPack>, StorageError> {
+    let mut places = HashMap::new();
+    if objects.bucket().is_some() {
+        let nars: Vec<Value<'_>> = nars.iter().map(|nar| (*nar).into()).collect();
+        database.read(|connection| {
+            let query = "select pack, start, nar_id from packed where nar_id";
+            connection.each_of(query, &[], &nars, |row| {
+                places.insert(row.get(2)?, place_of(row)?);
+                Ok(())
+            })
+        })?;
+    }
+    Ok(places)
 }
 
 /// Records the places of the files of new NARs in their packs, by the hashes of the files.
@@ -160,11 +186,14 @@ pub(super) fn place_in(
     nar_id: i64,
 ) -> Result<Option<InPack>, StorageError> {
     let query = "select pack, start from packed where nar_id = ?1";
-    connection.optional(query, params![nar_id], |row| {
-        let key: String = row.get(0)?;
-        Ok(InPack {
-            key: key.into(),
-            start: unsigned(row.get(1)?)?,
-        })
+    connection.optional(query, params![nar_id], place_of)
+}
+
+/// Parses the place in the first columns of a row.
+fn place_of(row: &Row<'_>) -> Result<InPack, StorageError> {
+    let key: String = row.get(0)?;
+    Ok(InPack {
+        key: key.into(),
+        start: unsigned(row.get(1)?)?,
     })
 }

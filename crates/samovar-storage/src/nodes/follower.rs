@@ -78,7 +78,7 @@ impl Follower {
                     drop(storage);
                     observed.and_then(|()| self.rest(until))
                 }
-                step => self.perform(&storage, step),
+                step => self.ask(&storage, |this, link| this.perform(link, &storage, step)),
             };
             match outcome {
                 Ok(()) => self.pause = PAUSES.0,
@@ -90,20 +90,26 @@ impl Follower {
         self.end();
     }
 
-    /// Runs the statement of a step, and reports its result to the node.
-    fn perform(&mut self, storage: &Storage, step: Step) -> Result<(), StorageError> {
+    /// Calls `ask` with the connection, which is made if there is none. Tells the readers of the
+    /// catalog whether the database answers.
+    fn ask(
+        &mut self,
+        storage: &Storage,
+        ask: impl FnOnce(&mut Self, &Link) -> Result<(), StorageError>,
+    ) -> Result<(), StorageError> {
+        let lease = storage.catalog.follow();
+        lease.asks();
         let link = self.take_link(storage)?;
-        let outcome = self.perform_on(&link, storage, step);
+        let outcome = ask(self, &link);
         self.link = Some(link);
+        if outcome.is_ok() {
+            lease.is_answered();
+        }
         outcome
     }
 
-    fn perform_on(
-        &mut self,
-        link: &Link,
-        storage: &Storage,
-        step: Step,
-    ) -> Result<(), StorageError> {
+    /// Runs the statement of a step, and reports its result to the node.
+    fn perform(&mut self, link: &Link, storage: &Storage, step: Step) -> Result<(), StorageError> {
         let sent = Lease::now();
         let connection = Connection::Postgres(link.session());
         match step {
@@ -162,10 +168,7 @@ impl Follower {
             return Ok(());
         }
         self.watch_due = now.after(WATCH_INTERVAL);
-        let link = self.take_link(storage)?;
-        let outcome = self.observe_on(&link, storage);
-        self.link = Some(link);
-        outcome
+        self.ask(storage, |this, link| this.observe_on(link, storage))
     }
 
     fn observe_on(&mut self, link: &Link, storage: &Storage) -> Result<(), StorageError> {

@@ -12,9 +12,10 @@ use samovar_protocol::names::FileName;
 
 use crate::error::StorageError;
 use crate::metadata::{
-    CacheId, Client, Database, SizeLimit, StoredNar, StoredPath, limits, nars, pushes, tokens,
+    CacheId, Client, Database, SizeLimit, StoredNar, StoredPath, limits, nars, packs, pushes,
+    tokens,
 };
-use crate::objects::NarFile;
+use crate::objects::{InPack, NarFile};
 use crate::receive::{Admitted, PutError, Refusal, Wait};
 use crate::storage::Storage;
 use crate::storage::counters::{Kind, Reason};
@@ -41,6 +42,13 @@ impl std::fmt::Debug for Hides {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Hides")
     }
+}
+
+/// A NAR that a client may use.
+pub(super) struct FoundNar {
+    pub(super) nar: StoredNar,
+    /// Place of its file in a pack. `None`: it is not in memory.
+    place: Option<Option<InPack>>,
 }
 
 impl StoredCache {
@@ -80,10 +88,21 @@ impl StoredCache {
         &self,
         client: Client,
         name: &FileName,
-    ) -> Result<Option<StoredNar>, StorageError> {
-        let metadata = &self.storage.metadata;
-        match nars::find(metadata, self.id, client, name.file_hash())? {
-            Some(nar) if self.shows_nar(client.token, nar.id)? => Ok(Some(nar)),
+    ) -> Result<Option<FoundNar>, StorageError> {
+        let storage = &*self.storage;
+        let (catalog, file_hash) = (&storage.catalog, name.file_hash());
+        // Who may read the cache may use the NARs of all paths that the cache shows.
+        let sees_all = client.is_reader && self.hides.is_none();
+        let held = || catalog.held(storage.rules.hold)?.nar(self.id, file_hash);
+        let in_memory = || catalog.nar(self.id, file_hash).or_else(held);
+        if let Some((nar, pack)) = sees_all.then(in_memory).flatten() {
+            let place = Some(pack);
+            return Ok(Some(FoundNar { nar, place }));
+        }
+        match nars::find(&storage.metadata, self.id, client, file_hash)? {
+            Some(nar) if self.shows_nar(client.token, nar.id)? => {
+                Ok(Some(FoundNar { nar, place: None }))
+            }
             _ => Ok(None),
         }
     }
@@ -101,7 +120,7 @@ impl StoredCache {
         name: &FileName,
     ) -> Result<Option<StoredNar>, StorageError> {
         let storage = &*self.storage;
-        let Some(nar) = self.file(client, name)? else {
+        let Some(FoundNar { nar, .. }) = self.file(client, name)? else {
             return Ok(None);
         };
         let is_whole = storage.is_whole(&nar)?;
@@ -125,10 +144,14 @@ impl StoredCache {
         let Some(bucket) = storage.objects.bucket().filter(|bucket| bucket.redirects()) else {
             return Ok(None);
         };
-        let Some(nar) = self.file(client, name)? else {
+        let Some(FoundNar { nar, place }) = self.file(client, name)? else {
             return Ok(None);
         };
-        let url = bucket.url(&storage.object_of(&nar)?)?;
+        let object = match place {
+            Some(pack) => packs::object(&nar, pack),
+            None => storage.object_of(&nar)?,
+        };
+        let url = bucket.url(&object)?;
         if url.is_some() {
             storage.uses().nars.insert((self.id, nar.id));
         }
@@ -147,10 +170,15 @@ impl StoredCache {
         name: &FileName,
     ) -> Result<Option<(StoredNar, NarFile)>, StorageError> {
         let storage = &*self.storage;
-        let Some(nar) = self.file(client, name)? else {
+        let Some(FoundNar { nar, place }) = self.file(client, name)? else {
             return Ok(None);
         };
-        let file = storage.open_whole(&nar)?;
+        let object = place.map(|pack| packs::object(&nar, pack));
+        let file = object.map(|object| storage.objects.open_nar(object));
+        let file = match file.transpose()?.flatten() {
+            Some(file) => Some(file),
+            None => storage.open_whole(&nar)?,
+        };
         storage.uses().nars.insert((self.id, nar.id));
         Ok(file.map(|file| (nar, file)))
     }

@@ -2,8 +2,9 @@
 
 use samovar_nix::HashPart;
 
+use crate::catalog::Row;
 use crate::error::StorageError;
-use crate::metadata::{LookupResult, StoredPath, USE_INTERVAL, paths};
+use crate::metadata::{LookupResult, StoredPath, USE_INTERVAL, packs, paths};
 use crate::storage::StoredCache;
 
 impl StoredCache {
@@ -72,16 +73,23 @@ impl StoredCache {
         if !catalog.is_followed() {
             return paths::find(&storage.metadata, self.id, hash_part);
         }
+        let held = || catalog.held(storage.rules.hold)?.find(&key);
+        if let Some(held) = held() {
+            return Ok(Some(held));
+        }
         let epoch = catalog.rows.epoch(&key);
         match paths::find(&storage.metadata, self.id, hash_part) {
             Ok(Some(path)) => {
-                catalog.rows.keep(key, epoch, path.clone());
+                let nar = path.nar.id;
+                let pack = packs::places(&storage.metadata, &storage.objects, &[nar])?.remove(&nar);
+                let row = Row {
+                    path: path.clone(),
+                    pack,
+                };
+                catalog.rows.keep(key, epoch, row);
                 Ok(Some(path))
             }
-            Err(error @ StorageError::Unavailable(_)) => {
-                let held = catalog.held_row(self.id, hash_part, storage.rules.hold);
-                held.map(Some).ok_or(error)
-            }
+            Err(error @ StorageError::Unavailable(_)) => held().map(Some).ok_or(error),
             outcome => outcome,
         }
     }
@@ -155,25 +163,32 @@ impl StoredCache {
                 false => paths::find_all(&storage.metadata, self.id, hash_parts),
             };
         }
+        let key = |hash_part: &HashPart| (self.id, *hash_part);
+        let held = |error: &StorageError| -> Vec<LookupResult> {
+            let rows = catalog.held(storage.rules.hold);
+            let held = |hash_part| rows?.find(&key(hash_part));
+            let held = |hash_part| held(hash_part).map(Some).ok_or(error.copy());
+            hash_parts.iter().map(held).collect()
+        };
+        if catalog.held(storage.rules.hold).is_some() {
+            let away = StorageError::Unavailable("the database is away".to_owned());
+            return Ok(held(&away));
+        }
         let epochs: Vec<_> = hash_parts
             .iter()
-            .map(|hash_part| catalog.rows.epoch(&(self.id, *hash_part)))
+            .map(|hash_part| catalog.rows.epoch(&key(hash_part)))
             .collect();
-        let found = paths::find_all(&storage.metadata, self.id, hash_parts);
-        let found = match found {
-            Err(error @ StorageError::Unavailable(_)) => {
-                let hold = storage.rules.hold;
-                let held = |hash_part| catalog.held_row(self.id, hash_part, hold);
-                let held = |hash_part: &HashPart| held(*hash_part).map(Some).ok_or(error.copy());
-                return Ok(hash_parts.iter().map(held).collect());
-            }
+        let found = match paths::find_all(&storage.metadata, self.id, hash_parts) {
+            Err(error @ StorageError::Unavailable(_)) => return Ok(held(&error)),
             found => found?,
         };
+        let paths: Vec<_> = found.iter().flatten().flatten().collect();
+        let nars: Vec<i64> = paths.iter().map(|path| path.nar.id).collect();
+        let mut places = packs::places(&storage.metadata, &storage.objects, &nars)?;
         for ((hash_part, epoch), found) in hash_parts.iter().zip(epochs).zip(&found) {
             if let Ok(Some(path)) = found {
-                catalog
-                    .rows
-                    .keep((self.id, *hash_part), epoch, path.clone());
+                let (path, pack) = (path.clone(), places.remove(&path.nar.id));
+                catalog.rows.keep(key(hash_part), epoch, Row { path, pack });
             }
         }
         Ok(found)

@@ -46,7 +46,7 @@ fn put_one(
     let storage = &*stored.storage;
     let (info, name) = rules::parse(&storage.store_dir, hash_part, text)?;
     let file = stored.file(token.into(), &name)?;
-    let file = file.ok_or(Refusal::UnknownFile(name))?;
+    let file = file.ok_or(Refusal::UnknownFile(name))?.nar;
     if !storage.seems_whole(&file)? {
         return Err(Refusal::UnknownFile(name).into());
     }
