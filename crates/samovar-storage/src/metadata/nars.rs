@@ -151,7 +151,8 @@ fn usable(
         nar_columns!(),
         ", state = 2 or exists ( \
              select 1 from path \
-             where nar_id = nar.id and cache_id = ?1 and condemned_at is not null) \
+             where nar_id = nar.id and cache_id = ?1 and condemned_at is not null \
+             limit 1 offset 0) \
          from nar where file_hash = ?4 and state <> 3 and ",
         is_usable!()
     );

@@ -31,13 +31,17 @@ pub(super) use is_shown;
 /// Condition for NARs that a [`Client`](crate::metadata::Client) may use: a path of the cache uses
 /// the NAR, and the client may read the cache, or the NAR was sent with its token. `?1`: the cache.
 /// `?2`: the token, or null. `?3`: whether the client may read.
+///
+/// Without `offset 0`, PostgreSQL may evaluate a subquery once for all rows of the table instead of
+/// for the few NARs that are found, which takes longer the more paths there are.
 macro_rules! is_usable {
     () => {
         concat!(
-            "(?3 = 1 and exists (select 1 from path where nar_id = nar.id and cache_id = ?1) and ",
+            "(?3 = 1 and exists (select 1 from path where nar_id = nar.id and cache_id = ?1 \
+             limit 1 offset 0) and ",
             is_shown!("?1"),
             " or exists (select 1 from sent \
-             where nar_id = nar.id and token_id = ?2 and is_held = 0))"
+             where nar_id = nar.id and token_id = ?2 and is_held = 0 limit 1 offset 0))"
         )
     };
 }
