@@ -33,6 +33,7 @@ pub(crate) mod postgres;
 mod random;
 mod row;
 mod sqlite;
+mod turns;
 mod value;
 
 pub use change::CacheId;

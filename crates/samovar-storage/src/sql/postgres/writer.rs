@@ -1,6 +1,6 @@
 //! [`Writer`]: the session that writes, and [`Attempt`]: one attempt to run a transaction.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::counters::Work;
@@ -11,6 +11,7 @@ use super::session::Session;
 use super::{Change, Flush, Postgres, outcome};
 use crate::error::StorageError;
 use crate::postgres::PostgresSettings;
+use crate::sql::turns::{Turn, Turns};
 
 /// Time for the network and the server in addition to that for other writers.
 const GRACE: Duration = Duration::from_secs(1);
@@ -23,10 +24,7 @@ const COMMIT_TIME: Duration = Duration::from_secs(20);
 pub(super) struct Writer {
     lock: Key,
     /// `None`: there is no connection.
-    session: Mutex<Option<Session>>,
-    is_taken: Mutex<bool>,
-    /// Notified when a caller returns the session.
-    returned: Condvar,
+    session: Turns<Option<Session>>,
     /// When this program has deleted old outcomes.
     outcomes_removed_at: Mutex<Instant>,
 }
@@ -35,9 +33,7 @@ impl Writer {
     pub(super) fn new(settings: &PostgresSettings, session: Session) -> Self {
         Self {
             lock: Key::writer(settings),
-            session: Mutex::new(Some(session)),
-            is_taken: Mutex::default(),
-            returned: Condvar::new(),
+            session: Turns::new(Some(session)),
             outcomes_removed_at: Mutex::new(Instant::now()),
         }
     }
@@ -54,43 +50,21 @@ impl Writer {
     }
 
     /// Waits at most `patience` for other callers.
-    fn take(&self, patience: Duration) -> Result<Turn<'_>, StorageError> {
-        let is_taken = self.is_taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut is_taken, _timeout) = self
-            .returned
-            .wait_timeout_while(is_taken, patience, |is_taken| *is_taken)
-            .unwrap_or_else(PoisonError::into_inner);
-        if *is_taken {
-            return Err(StorageError::Busy);
-        }
-        *is_taken = true;
-        drop(is_taken);
-        Ok(Turn {
-            session: self.session.lock().unwrap_or_else(PoisonError::into_inner),
-            writer: self,
-        })
+    fn take(&self, patience: Duration) -> Result<Taken<'_>, StorageError> {
+        self.session.take(patience).map(Taken)
     }
 }
 
 /// The right to use the session. Dropping it returns the session, unless that cannot be used again.
-struct Turn<'w> {
-    session: MutexGuard<'w, Option<Session>>,
-    writer: &'w Writer,
-}
+struct Taken<'w>(Turn<'w, Option<Session>>);
 
-impl Drop for Turn<'_> {
+impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        if self
-            .session
-            .as_ref()
-            .is_some_and(|session| !session.is_usable())
-        {
+        let session = self.0.as_ref();
+        if session.is_some_and(|session| !session.is_usable()) {
             // A panic may have left a transaction open. The server rolls it back.
-            *self.session = None;
+            *self.0 = None;
         }
-        let is_taken = self.writer.is_taken.lock();
-        *is_taken.unwrap_or_else(PoisonError::into_inner) = false;
-        self.writer.returned.notify_one();
     }
 }
 
@@ -116,12 +90,12 @@ impl Attempt<'_> {
         statements: &mut impl FnMut(&Session) -> Result<(T, Vec<Change>), StorageError>,
     ) -> Result<(T, Option<i64>), StorageError> {
         let started = Instant::now();
-        let mut turn = self.database.writer.take(self.patience)?;
-        let session = match turn.session.take().filter(Session::is_usable) {
+        let mut taken = self.database.writer.take(self.patience)?;
+        let session = match taken.0.take().filter(Session::is_usable) {
             Some(session) => session,
             None => self.database.connect(Purpose::Write)?,
         };
-        let session = &*turn.session.insert(session);
+        let session = &*taken.0.insert(session);
         let left = self.patience.saturating_sub(started.elapsed());
         let id = self.begin(session, left)?;
         let (value, changes) = self
@@ -140,7 +114,7 @@ impl Attempt<'_> {
             Err(error @ StorageError::Unavailable(_)) => {
                 session.set_broken();
                 // The lock of the lost session is released by the server.
-                *turn.session = None;
+                *taken.0 = None;
                 match outcome::find(self.database, self.database.writer.lock, &id) {
                     Outcome::Committed(sequence) => {
                         Ok((value, (!changes.is_empty()).then_some(sequence)))

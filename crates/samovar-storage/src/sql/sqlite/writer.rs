@@ -1,58 +1,32 @@
 //! [`Writer`]: the only connection that writes, used by one caller at a time.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
 use crate::error::StorageError;
+use crate::sql::turns::{Turn, Turns};
 
-/// The connection that writes. Callers wait for it with a time limit, which a [`Mutex`] does not
-/// support.
+/// The connection that writes. A panic of a caller leaves no open transaction: dropping the guard
+/// of a transaction rolls it back.
 #[derive(Debug)]
-pub(super) struct Writer {
-    connection: Mutex<Connection>,
-    is_taken: Mutex<bool>,
-    /// Notified when a caller returns the connection.
-    returned: Condvar,
-}
+pub(super) struct Writer(Turns<Connection>);
 
 impl Writer {
-    pub(super) fn new(connection: Connection) -> Self {
-        Self {
-            connection: Mutex::new(connection),
-            is_taken: Mutex::default(),
-            returned: Condvar::new(),
-        }
+    pub(super) const fn new(connection: Connection) -> Self {
+        Self(Turns::new(connection))
     }
 
     /// Takes the connection. Waits at most `patience`, first for other callers, then for locks of
     /// other processes.
     pub(super) fn take(&self, patience: Duration) -> Result<Taken<'_>, StorageError> {
         let start = Instant::now();
-        let is_taken = self.is_taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut is_taken, _timeout) = self
-            .returned
-            .wait_timeout_while(is_taken, patience, |is_taken| *is_taken)
-            .unwrap_or_else(PoisonError::into_inner);
-        if *is_taken {
-            return Err(StorageError::Busy);
-        }
-        *is_taken = true;
-        drop(is_taken);
-        let turn = Turn(self);
-        // Ignore poisoning. A panic leaves no open transaction: dropping the transaction's guard
-        // rolls it back.
-        let connection = self
-            .connection
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let connection = self.0.take(patience)?;
         connection.busy_timeout(patience.saturating_sub(start.elapsed()))?;
         Ok(Taken {
             connection,
             flushes: true,
-            _turn: turn,
         })
     }
 }
@@ -60,10 +34,9 @@ impl Writer {
 /// The connection that writes. Dropping it returns the connection.
 #[derive(Debug)]
 pub(super) struct Taken<'a> {
-    connection: MutexGuard<'a, Connection>,
+    connection: Turn<'a, Connection>,
     /// Whether commits flush the disk.
     flushes: bool,
-    _turn: Turn<'a>,
 }
 
 impl Taken<'_> {
@@ -97,17 +70,6 @@ impl Deref for Taken<'_> {
 impl DerefMut for Taken<'_> {
     fn deref_mut(&mut self) -> &mut Connection {
         &mut self.connection
-    }
-}
-
-#[derive(Debug)]
-struct Turn<'a>(&'a Writer);
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        let is_taken = self.0.is_taken.lock();
-        *is_taken.unwrap_or_else(PoisonError::into_inner) = false;
-        self.0.returned.notify_one();
     }
 }
 
