@@ -382,6 +382,17 @@ NODES = [
     panel("Connections", "short", "Open ones, and new ones per second.",
           ("samovar_database_connections", "{{instance}}"),
           (f"rate(samovar_database_connects_total[{RATE}])", "new, {{instance}}")),
+    row("Nodes"),
+    panel("Leases", "short", "1: the node answers from memory. 0: it asks the database for each path.",
+          ("samovar_node_lease", "{{instance}}"),
+          ("max by (lease) (samovar_node_count)", "nodes, lease: {{lease}}")),
+    panel("Delay of a node", "s", "Time since its lease was renewed, which is done twice a second.",
+          ("samovar_node_lease_age_seconds", "{{instance}}")),
+    panel("Commits behind", "short", "Commits whose changes the node has not confirmed.",
+          ("samovar_node_behind_commits", "{{instance}}")),
+    panel("Mean wait of a commit for all nodes", "s", "An upload is acknowledged after it.",
+          (f"rate(samovar_node_publish_wait_seconds_sum[{RATE}]) / "
+           f"rate(samovar_node_publish_wait_seconds_count[{RATE}])", "{{instance}}")),
 ]
 
 DASHBOARDS = {

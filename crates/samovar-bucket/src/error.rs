@@ -11,7 +11,7 @@ use crate::source::CredentialError;
 pub struct BucketError {
     /// What was to be done, such as `GET nar/x` or `open`.
     request: String,
-    /// The bucket and the host of its engine.
+    /// The bucket, and the host of its engine with its port if that is not the usual one.
     place: String,
     fault: Fault,
 }

@@ -9,6 +9,7 @@ use crate::by_cache::ByClass;
 use crate::class::{Class, MethodClass, Outcome, Protocol, StatusClass};
 use crate::event::Observer;
 use crate::meter::Sums;
+use crate::node;
 use crate::oidc;
 use crate::overview::with_hits;
 use crate::process::{Process, thread_times};
@@ -95,6 +96,7 @@ samovar_top_missing_requests gauge Estimated requests for the missing paths requ
 ",
     storage::families!(),
     remote::families!(),
+    node::families!(),
     oidc::families!(),
     upstream::families!()
 );

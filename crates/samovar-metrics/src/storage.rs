@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::event_count::EventCount;
+use crate::node::{self, NodeStatus};
 use crate::oidc::{self, OidcStatus};
 use crate::remote::{self, BucketStatus, DatabaseStatus};
 use crate::text::Text;
@@ -71,6 +72,9 @@ pub struct StorageStatus {
     pub bucket: Option<BucketStatus>,
     /// The database server; `None` if the database is in the directory.
     pub database: Option<DatabaseStatus>,
+    /// The server as one of the nodes that share the database; `None` if it is none, or has not
+    /// looked at the others yet.
+    pub node: Option<NodeStatus>,
     /// The issuers whose ID tokens are exchanged for tokens; empty if there are none.
     pub oidc: Vec<OidcStatus>,
 }
@@ -231,6 +235,9 @@ pub(crate) fn expose(text: &mut Text, storage: &StorageStatus) {
     }
     if let Some(database) = &storage.database {
         remote::expose_database(text, database);
+    }
+    if let Some(node) = &storage.node {
+        node::expose(text, node);
     }
     if !storage.oidc.is_empty() {
         oidc::expose(text, &storage.oidc);

@@ -67,8 +67,8 @@ pub use root::{RootKind, owned};
 pub use samovar_verify as verify;
 pub use sql::{DatabaseStatistics, TransactionStatistics};
 pub use storage::{
-    BucketStatistics, CollectorStatistics, LostFile, Statistics, Storage, StoredCache, is_in_use,
-    open_database,
+    BucketStatistics, CollectorStatistics, LostFile, NodeStatistics, Remote, Statistics, Storage,
+    StoredCache, is_in_use, open_database,
 };
 pub use storage::{
     backup, browse, kept, logs, mirrored, nar, narinfo, pinning, realisations, upkeep,

@@ -52,4 +52,8 @@ impl Store for EmptyStore {
     fn probe(&self) -> Result<(), StoreError> {
         Ok(())
     }
+
+    fn is_none(&self) -> bool {
+        true
+    }
 }

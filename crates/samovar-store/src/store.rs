@@ -188,4 +188,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn is_left_to_daemon(&self) -> bool {
         false
     }
+
+    /// Returns whether this stands for a machine without a store, and so never has a path.
+    fn is_none(&self) -> bool {
+        false
+    }
 }

@@ -67,19 +67,9 @@ pub(crate) fn command() -> Command {
 /// itself. Its help shows the options for which `is_shown` is true.
 pub(crate) fn with_options(command: Command, is_shown: impl Fn(&str) -> bool) -> Command {
     let is_complete = OptionSpec::all().all(|spec| is_shown(spec.name));
-    let set = "Set any option by its name in the file, such as caches.team-a.priority=20";
     // A repeated option with one value is refused: whoever keeps `access` in a second file would
     // otherwise start an open cache.
-    let command = command.arg(config()).arg(
-        Arg::new("set")
-            .long("set")
-            .value_name("NAME=VALUE")
-            .action(ArgAction::Append)
-            .help(match is_complete {
-                true => set.to_owned(),
-                false => format!("{set}; every option of samovar serve is accepted"),
-            }),
-    );
+    let command = command.arg(config()).arg(set(is_complete));
     let own: Vec<String> = command
         .get_arguments()
         .map(|arg| arg.get_id().to_string())
@@ -96,6 +86,19 @@ pub(crate) fn with_options(command: Command, is_shown: impl Fn(&str) -> bool) ->
                 _ => option,
             };
             command.arg(option.hide(!is_shown(spec.name)))
+        })
+}
+
+/// Defines `--set`. `is_complete`: whether the help lists all options.
+pub(crate) fn set(is_complete: bool) -> Arg {
+    let help = "Set any option by its name in the file, such as caches.team-a.priority=20";
+    Arg::new("set")
+        .long("set")
+        .value_name("NAME=VALUE")
+        .action(ArgAction::Append)
+        .help(match is_complete {
+            true => help.to_owned(),
+            false => format!("{help}; every option of samovar serve is accepted"),
         })
 }
 

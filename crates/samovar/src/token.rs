@@ -83,7 +83,7 @@ pub(crate) fn command() -> Command {
 }
 
 /// Defines the options that name a storage.
-pub(crate) fn storage() -> [Arg; 2] {
+pub(crate) fn storage() -> [Arg; 3] {
     [
         Arg::new("storage")
             .long("storage")
@@ -91,6 +91,7 @@ pub(crate) fn storage() -> [Arg; 2] {
             .value_parser(value_parser!(PathBuf))
             .help("Directory of the storage [default: that of the configuration]"),
         serve::config(),
+        serve::set(false).conflicts_with("storage"),
     ]
 }
 

@@ -1,5 +1,5 @@
 //! The metrics of a node: alerts and the dashboard use metrics that exist, and every metric of the
-//! bucket and of the database is on the dashboard.
+//! bucket, the database and the nodes is on the dashboard.
 
 mod support;
 mod support_nodes;
@@ -12,6 +12,7 @@ use std::process::Command;
 
 use support_nodes::Cluster;
 use support_uploads::MadePath;
+use testkit::eventually;
 use testkit::http1::Connection;
 use testkit::process::output;
 
@@ -38,6 +39,10 @@ fn alerts_and_dashboard_use_existing_metrics() {
     let path = MadePath::new("path");
     cluster.publish(0, &token, &path);
     cluster.assert_serve(&path);
+    eventually("the node knows the others", || {
+        let exposed = Connection::connect(cluster.nodes.all()[1].admin).get("/metrics");
+        exposed.text().contains("samovar_node_behind_commits ")
+    });
     let exposed = Connection::connect(cluster.nodes.all()[1].admin).get("/metrics");
     let there: BTreeSet<String> = exposed
         .text()
@@ -52,7 +57,7 @@ fn alerts_and_dashboard_use_existing_metrics() {
     let missing: Vec<_> = asked.difference(&there).collect();
     assert!(asked.len() > 15 && missing.is_empty(), "{missing:?}");
     let is_ours = |name: &&String| {
-        ["samovar_bucket_", "samovar_database_"]
+        ["samovar_bucket_", "samovar_database_", "samovar_node_"]
             .iter()
             .any(|of| name.starts_with(of))
     };

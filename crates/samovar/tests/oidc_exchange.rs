@@ -208,6 +208,9 @@ fn a_private_and_a_hidden_cache_exchange_id_tokens() {
             404 => {
                 let nothing = server.request("POST", "/nothing", "");
                 assert_eq!((bad.status, bad.text()), (nothing.status, nothing.text()));
+                // The operator learns the cause.
+                let line = server.process.wait_for("was not exchanged");
+                assert!(line.contains("no rule"), "{line}");
             }
             _ => assert_eq!(bad.status, 403, "{}", bad.text()),
         }

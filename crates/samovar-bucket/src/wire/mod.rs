@@ -76,8 +76,10 @@ impl Wire {
             .ok_or_else(|| refused(Fault::Settings(wrong())))?;
         let agent = agent(settings.ca_file.as_deref(), &settings.timing).map_err(refused)?;
         let host = bucket.base_url().host_str().unwrap_or_default();
+        let port = bucket.base_url().port();
+        let port = port.map_or(String::new(), |port| format!(":{port}"));
         Ok(Self {
-            place: format!("{} at {host}", settings.bucket),
+            place: format!("{} at {host}{port}", settings.bucket),
             credentials: Credentials::new(settings, agent.clone()),
             prefix: settings.prefix.clone(),
             limit: Arc::new(Limit::new()),

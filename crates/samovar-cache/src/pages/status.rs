@@ -419,6 +419,7 @@ fn machine(status: &Status) -> Markup {
             dl.table-of-facts {
                 div { dt { "Store" } dd { code { (store.store_dir) } ", "
                     @match store.path_count {
+                        Some(0) if status.storage.is_some() => "no paths but the uploaded ones",
                         Some(count) => { (Count(count).of("path")) },
                         None if store.uses_daemon => "served by the daemon",
                         None => "paths not counted yet",

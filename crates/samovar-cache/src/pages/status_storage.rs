@@ -2,7 +2,8 @@
 
 use maud::{Markup, html};
 use samovar_metrics::{
-    BucketStatus, CollectorStatus, DatabaseStatus, StorageStatus, StoredCacheStatus,
+    BucketStatus, CollectorStatus, DatabaseStatus, NodeStatus, OidcStatus, OtherNode,
+    StorageStatus, StoredCacheStatus,
 };
 
 use super::status::seconds;
@@ -17,8 +18,10 @@ pub(super) fn section(storage: &StorageStatus) -> Markup {
                 div { dt { "Storage" } dd { code { (storage.directory) } (disk(storage)) } }
                 @if let Some(bucket) = &storage.bucket { (of_bucket(bucket)) }
                 @if let Some(database) = &storage.database { (of_database(database)) }
+                @if let Some(node) = &storage.node { (of_node(node)) }
                 (uploads(storage))
                 (totals(storage))
+                @if !storage.oidc.is_empty() { (id_tokens(&storage.oidc)) }
                 div { dt { "Collector" } dd { (collector(&storage.collector)) } }
             }
             @if !storage.caches.is_empty() { (caches(&storage.caches)) }
@@ -62,6 +65,69 @@ fn of_database(database: &DatabaseStatus) -> Markup {
             (Count(database.writes.committed_count)) " writes"
             (failures(database.reads.failed_count + database.writes.failed_count))
         } }
+    }
+}
+
+fn of_node(node: &NodeStatus) -> Markup {
+    html! {
+        div { dt { "This node" } dd {
+            code { (node.name) } ", "
+            @match (node.has_lease, node.lease_age_s) {
+                (true, _) => "answers from memory",
+                (false, Some(age)) => {
+                    strong { "asks the database for each path" } ", its lease was renewed "
+                    (seconds(age)) " ago"
+                },
+                (false, None) => "asks the database for each path until it has a lease",
+            }
+            @if let Some(count) = node.behind_count.filter(|count| *count > 0) {
+                ", " (Count(count).of("commit")) " behind"
+            }
+            "; since the start " (Count(node.publish_wait_count).of("commit"))
+            " waited for all nodes"
+            @if node.publish_wait_count > 0 {
+                ", " (seconds(mean(node.publish_wait_s, node.publish_wait_count)))
+                " in the mean"
+            }
+        } }
+        div { dt { "Other nodes" } dd {
+            @if node.others.is_empty() { "none" }
+            @else { ul { @for other in &node.others { li { (of_other(other)) } } } }
+        } }
+    }
+}
+
+fn of_other(other: &OtherNode) -> Markup {
+    html! {
+        code { (other.name) }
+        @if let Some(machine) = &other.machine { " on " (machine) }
+        @if let Some(address) = &other.address { ", " code { (address) } }
+        ", " (other.version) ", "
+        @match other.has_lease {
+            true => "answers from memory",
+            false => { strong { "has ended, hangs, or does not reach the database" } },
+        }
+        @if other.behind_count > 0 { ", " (Count(other.behind_count).of("commit")) " behind" }
+        ", joined " (Date(i64::try_from(other.joined_ms / 1000).unwrap_or_default()))
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a time for people")]
+fn mean(total_s: f64, count: u64) -> f64 {
+    total_s / count.max(1) as f64
+}
+
+fn id_tokens(issuers: &[OidcStatus]) -> Markup {
+    html! {
+        div { dt { "ID tokens" } dd { ul {
+            @for one in issuers { li {
+                (one.issuer) ": " (Count(one.granted_count)) " exchanged, "
+                (Count(one.refused_count)) " refused"
+                @if one.unavailable_count > 0 {
+                    ", " strong { (Count(one.unavailable_count)) " not verified" }
+                }
+            } }
+        } } }
     }
 }
 

@@ -4,12 +4,13 @@ use std::time::Instant;
 
 use samovar_http::{Head, Response};
 use samovar_metrics::Event;
+use samovar_storage::StoredCache;
 
 use crate::access::{self, Access, Verdict};
 use crate::pages;
 use crate::route::Route;
 use crate::site::cache::Cache;
-use crate::upload;
+use crate::upload::{self, Context};
 
 impl Cache {
     /// Whether a worker must verify a password or a token before this request can be decided.
@@ -37,8 +38,16 @@ impl Cache {
     pub(super) fn admits_token(&self, head: Head<'_>, route: &Route) -> bool {
         self.uploads().is_some_and(|stored| {
             upload::admits(stored, head, route)
-                || upload::exchanges(self.oidc.as_deref(), stored, head, route)
+                || upload::exchanges(&self.context_of(stored, head), head, route)
         })
+    }
+
+    /// Returns the parts of this cache that an upload needs, with the address of its client.
+    pub(super) fn context_of<'a>(&'a self, stored: &'a StoredCache, head: Head<'_>) -> Context<'a> {
+        Context {
+            address: upload::address(self.access.as_ref(), head),
+            ..self.context(stored)
+        }
     }
 
     /// Whether [`upload`] decides about the access of the request, because it needs a token also in

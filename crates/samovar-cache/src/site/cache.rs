@@ -420,8 +420,7 @@ impl Cache {
         }
         let context = uploads.map(|stored| Context {
             is_reader: self.lets_read(head),
-            address: upload::address(self.access.as_ref(), head),
-            ..self.context(stored)
+            ..self.context_of(stored, head)
         });
         if let Some(context) = context
             && let Some(response) = upload::handle(context, request, route)
@@ -584,7 +583,7 @@ impl Cache {
     }
 
     /// Returns the parts of this cache that uploads need.
-    fn context<'a>(&'a self, stored: &'a StoredCache) -> Context<'a> {
+    pub(super) fn context<'a>(&'a self, stored: &'a StoredCache) -> Context<'a> {
         Context {
             stored,
             narinfos: &self.narinfos,

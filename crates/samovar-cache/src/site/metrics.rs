@@ -34,7 +34,8 @@ impl Monitored for Site {
                 store_dir: shared.store.store_dir().to_string(),
                 path_count: snapshot
                     .filter(|snapshot| snapshot.is_loaded())
-                    .map(|snapshot| snapshot.path_count() as u64),
+                    .map(|snapshot| snapshot.path_count() as u64)
+                    .or(shared.store.is_none().then_some(0)),
                 catalog_len: snapshot.map_or(0, |snapshot| snapshot.memory_len() as u64),
                 epoch: snapshot.map_or(0, |snapshot| snapshot.epoch),
                 load_s: catalog

@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use samovar_metrics::{
     BucketRequests, BucketStatus, CollectorStatus, DatabaseStatus, DiskCacheStatus, EventCount,
-    StorageStatus, StorageTotals, StoredCacheStatus, Transactions, UploadCount, UploadStatus,
+    NodeStatus, OtherNode, StorageStatus, StorageTotals, StoredCacheStatus, Transactions,
+    UploadCount, UploadStatus,
 };
 use samovar_storage::metadata::Totals;
 use samovar_storage::{
-    BucketStatistics, DatabaseStatistics, Statistics, Storage, TransactionStatistics,
+    BucketStatistics, DatabaseStatistics, NodeStatistics, Statistics, Storage,
+    TransactionStatistics,
 };
 
 use crate::site::cache::Cache;
@@ -41,6 +43,7 @@ pub(super) fn status(storage: &Storage, caches: &Caches) -> StorageStatus {
         collector: collector(statistics),
         bucket: statistics.bucket.as_ref().map(bucket),
         database: statistics.database.as_ref().map(database),
+        node: statistics.node.as_ref().map(node),
         oidc: oidc.map(|oidc| oidc.status()).unwrap_or_default(),
     }
 }
@@ -84,6 +87,30 @@ fn database(database: &DatabaseStatistics) -> DatabaseStatus {
         writes: transactions(&database.writes),
         connection_count: database.connection_count,
         connect_count: database.connect_count,
+    }
+}
+
+fn node(node: &NodeStatistics) -> NodeStatus {
+    let others = node.others.iter().map(|other| OtherNode {
+        name: other.name.clone(),
+        machine: other.host.clone(),
+        version: other.version.clone(),
+        address: other.address.clone(),
+        has_lease: other.has_lease,
+        behind_count: u64::try_from(other.behind).unwrap_or_default(),
+        joined_ms: u64::try_from(other.joined_at)
+            .unwrap_or_default()
+            .saturating_mul(1000),
+    });
+    let waits = &node.publish_waits;
+    NodeStatus {
+        name: node.name.clone(),
+        has_lease: node.has_lease,
+        lease_age_s: node.lease_age.map(|age| age.as_secs_f64()),
+        behind_count: node.behind,
+        publish_wait_count: waits.committed_count + waits.failed_count,
+        publish_wait_s: waits.total.as_secs_f64(),
+        others: others.collect(),
     }
 }
 

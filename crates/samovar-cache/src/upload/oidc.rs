@@ -9,7 +9,6 @@ use samovar_http::{Head, Request, Response};
 use samovar_metrics::Event;
 use samovar_protocol::names::TOKEN_PREFIX;
 use samovar_protocol::oidc::{EXCHANGE_LEN_MAX, Exchange, Exchanged};
-use samovar_storage::StoredCache;
 use samovar_storage::metadata::{Issued, exchanges};
 use samovar_storage::token::{TokenHash, now};
 
@@ -30,18 +29,17 @@ pub(crate) fn has_id_token(head: Head<'_>, route: &Route) -> bool {
 }
 
 /// Returns whether the request is an exchange of an ID token that gives a token for this cache, so
-/// that a client may learn that a hidden cache exists. May wait for an issuer.
-pub(crate) fn exchanges(
-    oidc: Option<&Oidc>,
-    stored: &StoredCache,
-    head: Head<'_>,
-    route: &Route,
-) -> bool {
-    let (Some(oidc), true) = (oidc, has_id_token(head, route)) else {
+/// that a client may learn that a hidden cache exists. Otherwise reports the ID token: only the
+/// operator learns why it gives nothing. May wait for an issuer.
+pub(crate) fn exchanges(context: &Context<'_>, head: Head<'_>, route: &Route) -> bool {
+    let (Some(oidc), true) = (context.oidc, has_id_token(head, route)) else {
         return false;
     };
     let id_token = bearer(head.headers()).unwrap_or_default();
-    oidc.verify(id_token, stored.name(), now()).is_ok()
+    let verified = oidc.verify(id_token, context.stored.name(), now());
+    verified
+        .inspect_err(|denied| report(context, oidc, denied))
+        .is_ok()
 }
 
 /// Answers an exchange.
@@ -66,7 +64,7 @@ pub(super) fn answer(context: Context<'_>, request: &mut Request) -> Response {
     };
     let granted = match oidc.verify(id_token, context.stored.name(), now()) {
         Ok(granted) => granted,
-        Err(denied) => return deny(context, oidc, &denied),
+        Err(denied) => return deny(&context, oidc, &denied),
     };
     let mut body = Vec::new();
     // Read one byte more than allowed, to detect a body that is too long.
@@ -132,8 +130,8 @@ fn exchange_for(
     text_response(Status::OK, exchanged.text()).header("Cache-Control", "no-store")
 }
 
-/// Reports an ID token that gives nothing, and returns the response.
-fn deny(context: Context<'_>, oidc: &Oidc, denied: &Denied) -> Response {
+/// Counts and logs an ID token that gives nothing.
+fn report(context: &Context<'_>, oidc: &Oidc, denied: &Denied) {
     oidc.count_denied(denied);
     let (reason, subject) = match &denied.denial {
         Denial::Invalid(fault) => (format!("it {fault}"), None),
@@ -151,6 +149,11 @@ fn deny(context: Context<'_>, oidc: &Oidc, denied: &Denied) -> Response {
         cache: context.cache,
         reason: &reason,
     });
+}
+
+/// Reports an ID token that gives nothing, and returns the response.
+fn deny(context: &Context<'_>, oidc: &Oidc, denied: &Denied) -> Response {
+    report(context, oidc, denied);
     match &denied.denial {
         Denial::Invalid(fault) => refused(Status::UNAUTHORIZED, &format!("the ID token {fault}"))
             .header("WWW-Authenticate", "Bearer error=\"invalid_token\""),

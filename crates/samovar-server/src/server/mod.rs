@@ -15,6 +15,7 @@ mod events;
 mod nar_cache;
 mod node;
 mod observer;
+mod outages;
 mod reload;
 mod rereading;
 mod start;

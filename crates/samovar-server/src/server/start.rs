@@ -27,7 +27,7 @@ use super::observer::Logs;
 use super::reload::{self, Again};
 use super::unencrypted::unencrypted;
 use super::upgrade::{Event, Kind, Predecessor};
-use super::{caches, nar_cache, node};
+use super::{caches, nar_cache, node, outages};
 use crate::config::{
     CacheSettings, Configuration, GC_LEASE_TIME_DEFAULT, LogTarget, Names, cores, machine_name,
     nearest,
@@ -320,7 +320,10 @@ impl Serving<'_> {
                 &prefixes
             };
             let store_dir = site.store().store_dir();
-            errors.info(format_args!("serving {store_dir} on {url}{prefixes}"));
+            match site.store().is_none() {
+                true => errors.info(format_args!("serving uploaded paths on {url}{prefixes}")),
+                false => errors.info(format_args!("serving {store_dir} on {url}{prefixes}")),
+            }
         }
         if let Some(background) = background {
             background.ready(config.error_log.as_deref())?;
@@ -350,6 +353,8 @@ impl Serving<'_> {
                 Err((task, error)) => errors.error(format_args!("cannot {task}: {error}")),
             };
             upkeep::start(storage, site.mirror_repair(), report)
+                .context("cannot start a thread")?;
+            outages::watch(storage, bound.prepared.logs.errors.clone())
                 .context("cannot start a thread")?;
             let settings = NodeSettings {
                 name: config.node_name(),

@@ -60,6 +60,13 @@ impl Lease {
         }
     }
 
+    /// Returns the time since the renewal of the present or last lease. `None`: there was none yet.
+    /// `len`: how long a lease lives.
+    pub(crate) fn age(&self, len: Duration) -> Option<Duration> {
+        let end = self.end();
+        (end != Moment::default()).then(|| Self::now().after(len).since(end))
+    }
+
     /// Returns the present moment, on the clock of leases.
     pub(crate) fn now() -> Moment {
         Moment(boot_time())

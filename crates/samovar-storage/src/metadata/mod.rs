@@ -20,6 +20,7 @@ pub mod exchanges;
 pub mod extras;
 pub mod limits;
 pub(crate) mod nars;
+pub(crate) mod nodes;
 pub mod overview;
 pub mod packs;
 mod path;
@@ -44,6 +45,7 @@ pub use collect::{Graph, GraphPath, Times};
 pub use exchanges::Issued;
 pub use extras::{Extra, ExtraKind, LogFile, NewRealisation, Recorded, StoredRealisation};
 pub use limits::{OWN_LEN, SizeLimit};
+pub use nodes::NodeState;
 pub use overview::{
     CLOSURE_COUNT_MAX, ClosureSize, Details, Named, REFERRER_COUNT_MAX, RecentPath, RecentPush,
 };

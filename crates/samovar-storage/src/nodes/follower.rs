@@ -3,11 +3,12 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use samovar_lease::{Moment, Node, Step, Times, Watch};
+use samovar_lease::{Moment, Node, RowId, Step, Times, Watch};
 
 use super::{Control, NameClaim, NodeSettings, apply, statements};
 use crate::catalog::Lease;
 use crate::error::StorageError;
+use crate::metadata::nodes;
 use crate::sql::{CHANNEL, Connection, Link, mark, observe};
 use crate::storage::Storage;
 
@@ -32,6 +33,8 @@ pub(super) struct Follower {
     claim: Option<NameClaim>,
     control: Arc<Control>,
     node: Node,
+    /// The last row of this node.
+    row: Option<RowId>,
     watch: Watch,
     /// The connection. `None`: there was none yet, or it was lost.
     link: Option<Link>,
@@ -54,6 +57,7 @@ impl Follower {
             claim,
             control,
             node: Node::new(times),
+            row: None,
             watch: Watch::new(times),
             link: None,
             pause: PAUSES.0,
@@ -122,6 +126,7 @@ impl Follower {
                 let row = statements::join(&connection, &self.settings, snapshot, now)?;
                 if row.is_some() {
                     self.claim = None;
+                    self.row = row;
                 }
                 self.node.joined(sent, row);
             }
@@ -178,8 +183,10 @@ impl Follower {
         let now = Lease::now();
         let found = self.watch.observe(now, observed.generation, rows);
         mark(link.session(), &found, observed.is_aged)?;
+        let connection = Connection::Postgres(link.session());
+        let seen = nodes::all(&connection)?;
+        storage.seen_nodes.set(&self.settings.name, self.row, seen);
         if now >= self.prune_due {
-            let connection = Connection::Postgres(link.session());
             statements::prune(&connection, storage.metadata.now())?;
             self.prune_due = now.after(PRUNE_INTERVAL);
         }

@@ -10,7 +10,6 @@
 
 mod apply;
 mod follower;
-mod list;
 mod name;
 mod statements;
 
@@ -21,8 +20,8 @@ use std::time::{Duration, Instant};
 use crate::error::StorageError;
 use crate::storage::Storage;
 
-pub use self::list::{NodeState, list};
 pub use self::name::{ClaimedName, NameClaim, claim_name};
+pub use crate::metadata::nodes::{NodeState, list};
 
 /// Maximum time in which a node that ends deletes its row, so that publishers do not wait for it.
 const LEAVE_TIME: Duration = Duration::from_secs(2);

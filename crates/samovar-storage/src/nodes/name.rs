@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use samovar_lease::{Findings, Renewals, RowId, Times};
 
-use super::list::{NodeState, with_name};
 use crate::error::StorageError;
+use crate::metadata::nodes::{NodeState, with_name};
 use crate::sql::{Connection, Database, Exclusive, mark};
 use crate::storage::Storage;
 

@@ -16,6 +16,7 @@ mod lost;
 pub mod mirrored;
 pub mod nar;
 pub mod narinfo;
+mod on_nodes;
 mod on_pins;
 pub mod pinning;
 mod presence;
@@ -59,7 +60,8 @@ use crate::waiting::LendSlot;
 pub use self::cache::StoredCache;
 pub use self::counters::CollectorStatistics;
 pub use self::lost::LostFile;
-pub use self::statistics::{BucketStatistics, Statistics};
+pub use self::on_nodes::NodeStatistics;
+pub use self::statistics::{BucketStatistics, Remote, Statistics};
 
 use self::arriving::ArrivingLens;
 use self::collected::Collected;
@@ -67,6 +69,7 @@ use self::counters::Counters;
 use self::loose::{LooseBytes, NarOfToken};
 use self::lost::{OnLost, Place, place_of_nars};
 use self::mirrored::Mirror;
+use self::on_nodes::SeenNodes;
 use self::on_pins::OnPins;
 use self::tokens::SeenTokens;
 
@@ -107,6 +110,7 @@ pub struct Storage {
     pub(crate) place_of_nars: Place,
     pub(crate) on_lost: OnLost,
     pub(crate) on_pins: OnPins,
+    pub(crate) seen_nodes: SeenNodes,
     /// How far the clock has jumped since the storage was opened.
     pub(crate) jumps: Mutex<Jumps>,
     /// What the last backup of this process contains, see [`backup::state`], and the time before
@@ -199,6 +203,7 @@ impl Storage {
             place_of_nars: place_of_nars(root),
             on_lost: OnLost::default(),
             on_pins: OnPins::default(),
+            seen_nodes: SeenNodes::default(),
             jumps: Mutex::new(jumps),
             last_backup: Mutex::default(),
             mirror: RwLock::default(),

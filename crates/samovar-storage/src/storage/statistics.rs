@@ -15,6 +15,7 @@ use crate::sql::DatabaseStatistics;
 use crate::sql::postgres::Postgres;
 use crate::storage::Storage;
 use crate::storage::counters::{CollectorStatistics, Counters, locked};
+use crate::storage::on_nodes::NodeStatistics;
 
 /// The counters and totals of a storage at one moment.
 #[derive(Debug, Clone, Default)]
@@ -49,6 +50,8 @@ pub struct Statistics {
     pub bucket: Option<BucketStatistics>,
     /// Connections to the PostgreSQL database and transactions; `None` if the database is a file.
     pub database: Option<DatabaseStatistics>,
+    /// What this process knows as a node; `None` if it is none.
+    pub node: Option<NodeStatistics>,
     /// Free space and size of the storage's disk. `None`: not read yet, or unknown.
     pub space: Option<Space>,
 }
@@ -77,6 +80,35 @@ pub struct BucketStatistics {
     pub redirect_count: u64,
     /// The disk cache.
     pub cache: DiskCacheCounts,
+}
+
+/// Something on another machine that a storage needs, at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remote {
+    /// What it is: `database` or `bucket`.
+    pub name: &'static str,
+    /// Where it is, without secrets.
+    pub place: String,
+    /// Why the last request was not answered; `None` if it was.
+    pub down: Option<String>,
+}
+
+impl Remote {
+    /// Returns the database server and the bucket of a storage, if it has them. Never blocks.
+    #[must_use]
+    pub fn all_of(storage: &Storage) -> Vec<Self> {
+        let database = storage.metadata.postgres().map(|postgres| {
+            let found = postgres.statistics();
+            ("database", found.place, found.down)
+        });
+        let bucket = storage.objects.bucket().map(|bucket| {
+            let down = bucket.bucket.statistics().down;
+            ("bucket", bucket.location.to_string(), down)
+        });
+        let all = database.into_iter().chain(bucket);
+        let remote = |(name, place, down)| Self { name, place, down };
+        all.map(remote).collect()
+    }
 }
 
 impl BucketStatistics {
@@ -128,6 +160,9 @@ impl Statistics {
             totals,
             bucket: storage.objects.bucket().map(BucketStatistics::of),
             database: storage.metadata.postgres().map(Postgres::statistics),
+            node: storage
+                .seen_nodes
+                .statistics(&storage.catalog, &storage.metadata),
             space: space.flatten(),
         }
     }

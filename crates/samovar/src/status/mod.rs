@@ -135,6 +135,7 @@ fn write_all(out: &mut String, status: &Status) -> std::fmt::Result {
     writeln!(out, "  {}", plain(&server.listeners.join("  ")))?;
     let store = &status.store;
     let paths = match store.path_count {
+        Some(0) if status.storage.is_some() => "no paths but the uploaded ones".to_owned(),
         Some(count) => counted(count, "path"),
         None if store.uses_daemon => "served by the daemon".to_owned(),
         None => "paths not counted yet".to_owned(),

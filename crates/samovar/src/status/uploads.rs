@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use samovar_client::push::spool::{self, FAILED};
-use samovar_metrics::{BucketStatus, DatabaseStatus, StorageStatus, StoredCacheStatus};
+use samovar_metrics::{BucketStatus, DatabaseStatus, NodeStatus, StorageStatus, StoredCacheStatus};
 use serde_json::{Value, json};
 
 use super::{plain, time};
@@ -18,12 +18,7 @@ pub(super) fn storage(out: &mut String, storage: &StorageStatus, now_ms: u64) ->
         write!(out, ", {} of {} free", human(free), human(all))?;
     }
     writeln!(out)?;
-    if let Some(of) = &storage.bucket {
-        bucket(out, of)?;
-    }
-    if let Some(of) = &storage.database {
-        database(out, of)?;
-    }
+    remotes(out, storage)?;
     let uploads = &storage.uploads;
     writeln!(
         out,
@@ -81,6 +76,20 @@ pub(super) fn storage(out: &mut String, storage: &StorageStatus, now_ms: u64) ->
     }
 }
 
+/// Formats what the storage has on other machines.
+fn remotes(out: &mut String, storage: &StorageStatus) -> std::fmt::Result {
+    if let Some(of) = &storage.bucket {
+        bucket(out, of)?;
+    }
+    if let Some(of) = &storage.database {
+        database(out, of)?;
+    }
+    match &storage.node {
+        Some(of) => node(out, of),
+        None => Ok(()),
+    }
+}
+
 fn bucket(out: &mut String, bucket: &BucketStatus) -> std::fmt::Result {
     let failed: u64 = bucket.requests.iter().map(|one| one.failed_count).sum();
     let cache = &bucket.cache;
@@ -118,6 +127,29 @@ fn database(out: &mut String, database: &DatabaseStatus) -> std::fmt::Result {
         database.writes.committed_count,
         failures(database.reads.failed_count + database.writes.failed_count)
     )
+}
+
+fn node(out: &mut String, node: &NodeStatus) -> std::fmt::Result {
+    let own = match node.has_lease {
+        true => "answers from memory",
+        false => "HAS NO LEASE, asks the database for each path",
+    };
+    writeln!(out, "  this node {}: {own}", plain(&node.name))?;
+    for other in &node.others {
+        let state = match other.has_lease {
+            true => "answers from memory",
+            false => "HAS NO LEASE: it has ended, hangs, or does not reach the database",
+        };
+        let machine = other.machine.as_deref().unwrap_or("an unknown machine");
+        writeln!(
+            out,
+            "  node {} on {}: {state}, {} behind",
+            plain(&other.name),
+            plain(machine),
+            counted(other.behind_count, "commit")
+        )?;
+    }
+    Ok(())
 }
 
 /// Says whether a bucket or a database answers. `down`: the reason if it does not.

@@ -21,6 +21,8 @@ pub struct DatabaseStatistics {
     pub reads: TransactionStatistics,
     /// Transactions that write.
     pub writes: TransactionStatistics,
+    /// Commits that have waited until all nodes had confirmed them.
+    pub confirmations: TransactionStatistics,
     /// Number of open connections.
     pub connection_count: u64,
     /// Number of connections that were made.
@@ -46,6 +48,7 @@ pub(super) struct Counters {
     down: Mutex<Option<String>>,
     pub(super) reads: Transactions,
     pub(super) writes: Transactions,
+    pub(super) confirmations: Transactions,
     connection_count: AtomicU64,
     connect_count: AtomicU64,
 }
@@ -83,6 +86,7 @@ impl Counters {
             down: self.down().clone(),
             reads: self.reads.get(),
             writes: self.writes.get(),
+            confirmations: self.confirmations.get(),
             connection_count: self.connection_count.load(Ordering::Relaxed),
             connect_count: self.connect_count.load(Ordering::Relaxed),
         }

@@ -174,9 +174,12 @@ impl Postgres {
             })
         })?;
         if let Some(sequence) = sequence {
-            confirm(Seq(sequence), &|look| {
+            let look = |look: &mut dyn FnMut(&Session) -> Result<_, _>| {
                 self.readers.with(|| self.connect(Purpose::Read), look)
-            })?;
+            };
+            let confirm = || confirm(Seq(sequence), &look);
+            let counter = &self.counters.confirmations;
+            counter.count(|work| work.measure(confirm))?;
         }
         Ok(value)
     }

@@ -8,6 +8,8 @@ use crate::sql::{Connection, Database, Row, params};
 /// A node, as its row in the database states.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeState {
+    /// Identifier of its row.
+    pub(crate) id: i64,
     /// Name of the node.
     pub name: String,
     /// Version of its program.
@@ -28,7 +30,7 @@ pub struct NodeState {
 
 /// The columns of a [`NodeState`].
 const COLUMNS: &str = "name, version, host, address, is_lapsed, clock.seq - seen, joined_at, \
-    renewed_at";
+    renewed_at, node.id";
 
 fn node(row: &Row<'_>) -> Result<NodeState, StorageError> {
     Ok(NodeState {
@@ -40,6 +42,7 @@ fn node(row: &Row<'_>) -> Result<NodeState, StorageError> {
         behind: row.get(5)?,
         joined_at: row.get(6)?,
         renewed_at: row.get(7)?,
+        id: row.get(8)?,
     })
 }
 
@@ -53,21 +56,26 @@ pub fn list(database: &Database) -> Result<Vec<NodeState>, StorageError> {
     if database.postgres().is_none() {
         return Ok(Vec::new());
     }
+    database.read(all)
+}
+
+/// Returns all nodes, by name.
+pub(crate) fn all(connection: &Connection<'_>) -> Result<Vec<NodeState>, StorageError> {
     let query = format!("select {COLUMNS} from node cross join clock order by name, node.id");
-    database.read(|connection| connection.rows(&query, &[], node))
+    connection.rows(&query, &[], node)
 }
 
 /// Returns the nodes with a lease and this name, with their rows.
-pub(super) fn with_name(
+pub(crate) fn with_name(
     connection: &Connection<'_>,
     name: &str,
 ) -> Result<Vec<(RowId, Renewals, NodeState)>, StorageError> {
     let query = format!(
-        "select {COLUMNS}, node.id, renewals from node cross join clock \
+        "select {COLUMNS}, renewals from node cross join clock \
          where name = ?1 and is_lapsed = 0 order by node.id"
     );
     connection.rows(&query, params![name], |row| {
-        let (id, renewals) = (RowId(row.get(8)?), Renewals(row.get(9)?));
-        Ok((id, renewals, node(row)?))
+        let (node, renewals) = (node(row)?, Renewals(row.get(9)?));
+        Ok((RowId(node.id), renewals, node))
     })
 }
