@@ -6,6 +6,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod support_tokens;
+
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,8 +18,8 @@ use samovar_nix::nar::Encoder;
 use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
 use samovar_protocol::names::FileName;
 use samovar_storage::gc::{Retention, Rules};
-use samovar_storage::metadata::{Database, NewToken, caches, paths, tokens};
-use samovar_storage::token::{Rights, Token, TokenHash};
+use samovar_storage::metadata::{Database, caches, paths};
+use samovar_storage::token::Token;
 use samovar_storage::verify::Unlimited;
 use samovar_storage::{DATABASE, Storage, StoredCache};
 use samovar_storage::{nar, narinfo, upkeep};
@@ -35,6 +37,7 @@ const RULES: Rules = Rules {
     drift_max: i64::MAX,
     settling: 0,
 };
+use support_tokens::add_token;
 
 /// Seconds by which the clock advances per action. A day takes 144 actions.
 const STEP: i64 = 600;
@@ -110,19 +113,7 @@ impl Model {
         };
         storage.set_retentions([("default".to_owned(), keep)].into_iter().collect());
         let database = database(dir.path());
-        let new = NewToken {
-            name: "model".to_owned(),
-            cache: None,
-            names: None,
-            rights: Rights {
-                read: true,
-                push: true,
-                pin: false,
-            },
-            expires_at: None,
-        };
-        let hash = TokenHash::of(b"smv1_model").unwrap();
-        tokens::add(&database, &hash, &new).unwrap();
+        add_token(&database, "model", "smv1_model");
         let cache = storage.cache("default", true).unwrap();
         let token = cache.authorize(b"smv1_model", clock()).unwrap().unwrap();
         Self {

@@ -2,6 +2,7 @@
 //! directory: tests with a real S3 engine, whose objects are files.
 
 mod support_bucket;
+mod support_tokens;
 
 use std::fs;
 use std::io::{Read as _, Write as _};

@@ -2,6 +2,7 @@
 //! and deleted like others.
 
 mod support_bucket;
+mod support_tokens;
 
 use std::fs;
 use std::io::Write as _;

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod support_tokens;
+
 use std::io::Write as _;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,10 +15,10 @@ use samovar_protocol::names::FileName;
 use samovar_protocol::pins::Condition;
 use samovar_storage::gc::{Retention, Retentions, Rules};
 use samovar_storage::kept::{self, NotKept};
-use samovar_storage::metadata::{DAY, Database, NewPin, NewToken, pins, tokens};
-use samovar_storage::token::{Rights, TokenHash};
+use samovar_storage::metadata::{DAY, Database, NewPin, pins};
 use samovar_storage::verify::{Limits, Unlimited, Verified, verify_unnamed};
 use samovar_storage::{DATABASE, Storage, StoredCache, nar, narinfo, upkeep};
+use support_tokens::add_token;
 
 /// Length of the contents of each path, in bytes.
 const LEN: u64 = 100_000;
@@ -95,20 +97,8 @@ fn keep(stored: &StoredCache, number: u8, references: &[u8]) -> Result<(), NotKe
 /// Publishes an uploaded path whose references are elsewhere.
 fn push(storage: &Arc<Storage>, number: u8, references: &[u8]) {
     let database = Database::open(&storage.directory().join(DATABASE)).unwrap();
-    let new = NewToken {
-        name: "ci".to_owned(),
-        cache: None,
-        names: None,
-        rights: Rights {
-            read: true,
-            push: true,
-            pin: false,
-        },
-        expires_at: None,
-    };
     let secret = format!("smv1_{number}");
-    let hash = TokenHash::of(secret.as_bytes()).unwrap();
-    tokens::add(&database, &hash, &new).unwrap();
+    add_token(&database, "ci", &secret);
     let cache = storage.cache("default", false).unwrap();
     let token = cache
         .authorize(secret.as_bytes(), clock())

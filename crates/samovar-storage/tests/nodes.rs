@@ -4,6 +4,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod support_tokens;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,20 +13,21 @@ use samovar_bucket::{CredentialSource, FixedCredentials, Settings};
 use samovar_nix::nar::Encoder;
 use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
 use samovar_protocol::names::FileName;
-use samovar_storage::metadata::{NewToken, Published, StoredPath, tokens};
+use samovar_storage::metadata::{Published, StoredPath, tokens};
 use samovar_storage::nodes::{self, Membership, NodeSettings};
-use samovar_storage::token::{Rights, Token, TokenHash, now};
+use samovar_storage::token::{Token, now};
 use samovar_storage::verify::Unlimited;
 use samovar_storage::{
     BucketLocation, Location, PostgresSettings, Storage, StorageError, StoredCache, nar, narinfo,
     open_database,
 };
 use sha2::{Digest, Sha256};
+use support_tokens::add_token;
 use testkit::eventually;
 use testkit::postgres::Postgres;
 use testkit::s3::S3Engine;
 
-const TOKEN: &[u8] = b"smv1_a";
+const TOKEN: &str = "smv1_a";
 
 /// A database and a bucket for some nodes.
 struct Place {
@@ -51,20 +54,9 @@ impl Place {
             postgres: Postgres::with_settings(&["fsync=off"]),
             engine,
         };
-        let new = NewToken {
-            name: "tests".to_owned(),
-            cache: None,
-            names: None,
-            rights: Rights {
-                read: true,
-                push: true,
-                pin: false,
-            },
-            expires_at: None,
-        };
         let dir = tempfile::tempdir().unwrap();
         let database = open_database(place.location(&dir)).unwrap();
-        tokens::add(&database, &TokenHash::of(TOKEN).unwrap(), &new).unwrap();
+        add_token(&database, "tests", TOKEN);
         Some(place)
     }
 
@@ -116,7 +108,10 @@ impl Node {
     }
 
     fn token(&self) -> Token {
-        self.cache.authorize(TOKEN, now()).unwrap().unwrap()
+        self.cache
+            .authorize(TOKEN.as_bytes(), now())
+            .unwrap()
+            .unwrap()
     }
 
     fn send(&self, upload: &Upload) {
@@ -226,7 +221,12 @@ fn what_one_node_has_acknowledged_all_find() {
         1
     );
     for node in &nodes {
-        assert!(node.cache.authorize(TOKEN, now()).unwrap().is_err());
+        assert!(
+            node.cache
+                .authorize(TOKEN.as_bytes(), now())
+                .unwrap()
+                .is_err()
+        );
     }
 }
 

@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod support_tokens;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,8 +13,8 @@ use samovar_nix::nar::Encoder;
 use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
 use samovar_protocol::names::FileName;
 use samovar_storage::gc::Rules;
-use samovar_storage::metadata::{Client, NewToken, OWN_LEN, Published, StoredPath, tokens};
-use samovar_storage::token::{Denied, Rights, Token, TokenHash, now};
+use samovar_storage::metadata::{Client, OWN_LEN, Published, StoredPath, tokens};
+use samovar_storage::token::{Denied, Token, now};
 use samovar_storage::verify::Unlimited;
 use samovar_storage::{PutError, Refusal, Storage, StoredCache, open_database};
 use samovar_storage::{logs, nar, narinfo};
@@ -25,6 +27,7 @@ const EVERYBODY: Client = Client {
     token: None,
     is_reader: true,
 };
+use support_tokens::add_token;
 
 /// A storage with one cache and two tokens that may push.
 struct Fixture {
@@ -48,19 +51,7 @@ impl Fixture {
         let dir = tempfile::tempdir().unwrap();
         let database = open_database(dir.path()).unwrap();
         for text in ["smv1_a", "smv1_b"] {
-            let new = NewToken {
-                name: text.to_owned(),
-                cache: None,
-                names: None,
-                rights: Rights {
-                    read: true,
-                    push: true,
-                    pin: false,
-                },
-                expires_at: None,
-            };
-            let hash = TokenHash::of(text.as_bytes()).unwrap();
-            tokens::add(&database, &hash, &new).unwrap();
+            add_token(&database, text, text);
         }
         let storage = Storage::with_rules(dir.path(), &StoreDir::default(), rules, now).unwrap();
         let cache = storage.cache("default", true).unwrap();

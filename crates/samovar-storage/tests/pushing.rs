@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod support_tokens;
+
 use std::cell::Cell;
 use std::fs;
 use std::path::Path;
@@ -12,14 +14,15 @@ use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
 use samovar_protocol::names::PushId;
 use samovar_protocol::push::OpenLine;
 use samovar_storage::gc::{Rules, sweep_pushes};
-use samovar_storage::metadata::{DAY, NewToken, OWN_LEN, Published, StoredPath, collect, tokens};
+use samovar_storage::metadata::{DAY, OWN_LEN, Published, StoredPath, collect};
 use samovar_storage::objects::Objects;
 use samovar_storage::push::{Answer, PushError};
-use samovar_storage::token::{Rights, Token, TokenHash};
+use samovar_storage::token::Token;
 use samovar_storage::verify::Unlimited;
 use samovar_storage::{DATABASE, Storage, StoredCache};
 use samovar_storage::{Statistics, push, upkeep};
 use sha2::{Digest, Sha256};
+use support_tokens::add_token;
 
 thread_local! {
     /// The time of a test, which runs in a thread of its own.
@@ -119,22 +122,9 @@ impl Fixture {
     fn with_rules(rules: Rules) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (storage, cache) = open_with(dir.path(), rules);
-        let new = NewToken {
-            name: "tests".to_owned(),
-            cache: None,
-            names: None,
-            rights: Rights {
-                read: true,
-                push: true,
-                pin: false,
-            },
-            expires_at: None,
-        };
-        let text = b"smv1_a";
         let database = samovar_storage::open_database(dir.path()).unwrap();
-        let hash = TokenHash::of(text).unwrap();
-        tokens::add(&database, &hash, &new).unwrap();
-        let token = cache.authorize(text, clock()).unwrap().unwrap();
+        add_token(&database, "tests", "smv1_a");
+        let token = cache.authorize(b"smv1_a", clock()).unwrap().unwrap();
         Self {
             dir,
             storage,

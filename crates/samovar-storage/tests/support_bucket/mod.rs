@@ -16,9 +16,9 @@ use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
 use samovar_protocol::names::FileName;
 use samovar_storage::check::fsck::{Finding, Fsck, Options, Summary};
 use samovar_storage::gc::{Collector, Retention, Rules};
-use samovar_storage::metadata::{Client, NewToken, Published, StoredPath, tokens};
+use samovar_storage::metadata::{Client, Published, StoredPath};
 use samovar_storage::objects::{NarFile, Objects};
-use samovar_storage::token::{Rights, Token, TokenHash};
+use samovar_storage::token::Token;
 use samovar_storage::verify::Unlimited;
 use samovar_storage::{
     BucketLocation, Location, PutError, Storage, StorageError, StoredCache, open_database,
@@ -26,6 +26,8 @@ use samovar_storage::{
 use samovar_storage::{nar, narinfo, upkeep};
 use sha2::{Digest, Sha256};
 use testkit::s3::S3Engine;
+
+use crate::support_tokens::add_token;
 
 /// A client without a token, of a public cache.
 pub(crate) const EVERYBODY: Client = Client {
@@ -85,19 +87,7 @@ impl Fixture {
             redirect_over: None,
             packs,
         }));
-        let new = NewToken {
-            name: "tests".to_owned(),
-            cache: None,
-            names: None,
-            rights: Rights {
-                read: true,
-                push: true,
-                pin: false,
-            },
-            expires_at: None,
-        };
-        let hash = TokenHash::of(b"smv1_a").unwrap();
-        tokens::add(&open_database(&location).unwrap(), &hash, &new).unwrap();
+        add_token(&open_database(&location).unwrap(), "tests", "smv1_a");
         let (storage, cache) = open(&location, rules);
         let token = cache.authorize(b"smv1_a", now()).unwrap().unwrap();
         let lost_count = Arc::new(AtomicUsize::new(0));
