@@ -27,6 +27,7 @@ use crate::pace::{Pace, Paced};
 pub use crate::patience::Patience;
 use crate::progress::Progress;
 use crate::remote::Remote;
+use crate::silence::{Silence, Waiting};
 
 /// Pause before the second attempt. It doubles before each further attempt.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -97,6 +98,7 @@ struct Outage {
     is_reached: AtomicBool,
     /// Whether a notice was printed since the last response.
     is_noted: AtomicBool,
+    silence: Arc<Silence>,
 }
 
 impl Http {
@@ -330,6 +332,7 @@ impl Http {
         let url = self.url(path);
         let silence_count_max = self.patience.silence_count_max;
         self.retry(&url, silence_count_max, || {
+            let _waiting = self.waiting();
             Ok(self.sent(request(&url), |request| request.call()))
         })
     }
@@ -371,7 +374,12 @@ impl Http {
                 true => Progress::start("sent", len),
                 false => Progress::hidden(),
             };
-            let sent = request.send(SendBody::from_reader(&mut progress.counted(body.open()?)));
+            let waiting = self.waiting();
+            let mut body = progress.counted(body.open()?);
+            let sent = match &waiting {
+                Some(waiting) => request.send(SendBody::from_reader(&mut waiting.sending(body))),
+                None => request.send(SendBody::from_reader(&mut body)),
+            };
             progress.end();
             Ok(sent)
         })
@@ -394,6 +402,7 @@ impl Http {
                 Ok(response) if !is_passing(response.status().as_u16()) => {
                     self.outage.is_reached.store(true, Ordering::Relaxed);
                     self.outage.is_noted.store(false, Ordering::Relaxed);
+                    self.outage.silence.answered(self.remote.origin());
                     return Ok(response);
                 }
                 Ok(response) if is_last => return Ok(response),
@@ -468,6 +477,12 @@ impl Http {
         };
         let refusal = self.refusal(response);
         failed.because(anyhow!("the cache refused {what}: {refusal}"))
+    }
+
+    /// Marks a request as waiting, so that the user is told if the server does not answer.
+    fn waiting(&self) -> Option<Waiting> {
+        self.patience.notice?;
+        Some(self.outage.silence.begin(self.remote.origin()))
     }
 
     /// Prints a notice about the first failure since the last response.

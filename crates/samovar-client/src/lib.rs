@@ -51,6 +51,7 @@ pub mod push;
 pub mod refs;
 pub mod remote;
 pub mod roots;
+mod silence;
 pub mod snapshot;
 mod sys;
 pub mod trust;
