@@ -94,7 +94,7 @@ impl Nodes {
              secret-key-files = {:?}\n{options}\n\
              [bucket]\nurl = {bucket_url:?}\ncredentials-file = {:?}\n\
              [database]\nurl = {database_url:?}\n[node]\nname = \"node-{number}\"\n",
-            self.dir.join(format!("node-{number}")),
+            self.storage(number - 1),
             node.address,
             node.admin,
             self.dir.join(format!("{KEY_NAME}.secret")),
@@ -155,6 +155,11 @@ impl Nodes {
     /// Returns the configuration file of a node.
     pub fn config(&self, index: usize) -> &Path {
         &self.nodes[index].config
+    }
+
+    /// Returns the local directory of a node.
+    pub fn storage(&self, index: usize) -> PathBuf {
+        self.dir.join(format!("node-{}", index + 1))
     }
 
     /// Returns a command of the program without settings from the environment of the tests.

@@ -215,8 +215,30 @@ impl Postgres {
         Self::signal_all(self.child.as_ref().unwrap(), "CONT");
     }
 
+    /// Returns a dump of the database `postgres`, as `pg_dump` makes it.
+    pub fn dump(&self) -> Vec<u8> {
+        let mut dump = self.command("pg_dump");
+        dump.args(["--format", "custom", "--dbname", &self.url()]);
+        let dumped = dump.output().unwrap();
+        let text = String::from_utf8_lossy(&dumped.stderr);
+        assert!(dumped.status.success(), "{text}");
+        dumped.stdout
+    }
+
+    /// Replaces the content of the database `postgres` by a dump, with these options of
+    /// `pg_restore`.
+    pub fn restore(&self, dump: &[u8], options: &[&str]) {
+        self.write_file("dump", dump);
+        let mut restore = self.command("pg_restore");
+        restore.args(["--clean", "--if-exists", "--dbname", &self.url()]);
+        let restored = restore.args(options).arg(self.data().join("dump")).output();
+        let restored = restored.unwrap();
+        let text = String::from_utf8_lossy(&restored.stderr);
+        assert!(restored.status.success(), "{text}");
+    }
+
     /// Writes a file into the directory of the data, which the server's user alone can read.
-    pub fn write_file(&self, name: &str, content: &str) {
+    pub fn write_file(&self, name: &str, content: impl AsRef<[u8]>) {
         let path = self.data().join(name);
         fs::write(&path, content).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();

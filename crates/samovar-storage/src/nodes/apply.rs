@@ -13,41 +13,61 @@ use crate::storage::Storage;
 /// Maximum number of changes that are applied one by one. A node that lacks more loads everything.
 const CHANGE_COUNT_MAX: usize = 100_000;
 
+/// The file of the table of paths. It is another one after a dump was restored over the tables,
+/// which may have brought back the numbers of commits and nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TableFile(i64);
+
 /// Replaces the catalog with the content of one snapshot.
-pub(super) fn load(storage: &Storage, session: &Session) -> Result<Snapshot, StorageError> {
+pub(super) fn load(
+    storage: &Storage,
+    session: &Session,
+) -> Result<(Snapshot, TableFile), StorageError> {
     insert_generation(session)?;
     let connection = Connection::Postgres(session);
-    let (snapshot, paths) = connection.snapshot(|connection| {
-        let query = "select generation.id, clock.seq from generation cross join clock";
-        let snapshot = connection.row(query, &[], |row| {
-            Ok(Snapshot {
+    let (snapshot, file, paths) = connection.snapshot(|connection| {
+        let query = "select generation.id, clock.seq, pg_relation_filenode('path')::bigint, \
+                     exists (select from pg_trigger \
+                             where tgrelid = 'path'::regclass and tgname = 'path_added') \
+                     from generation cross join clock";
+        let found = connection.optional(query, &[], |row| {
+            let snapshot = Snapshot {
                 generation: Generation(row.get(0)?),
                 seq: Seq(row.get(1)?),
-            })
+            };
+            Ok((snapshot, TableFile(row.get(2)?), row.get::<bool>(3)?))
         })?;
+        let Some((snapshot, file, true)) = found else {
+            // Programs that restore a dump create triggers after all rows.
+            let reason = "a dump is being restored: the tables have no triggers yet";
+            return Err(StorageError::Unavailable(reason.to_owned()));
+        };
         let mut paths = HashSet::new();
         connection.each("select cache_id, hash_part from path", &[], |row| {
             paths.insert((CacheId(row.get(0)?), HashPart::from_bytes(row.get(1)?)));
             Ok(ControlFlow::Continue(()))
         })?;
-        Ok((snapshot, paths))
+        Ok((snapshot, file, paths))
     })?;
     storage.catalog.rows.forget_all();
     storage.seen_tokens.forget_all();
     storage.catalog.index_mut().paths = paths;
     storage.pins_changed();
-    Ok(snapshot)
+    Ok((snapshot, file))
 }
 
-/// Reads the changes after a number from one snapshot, and applies them.
+/// Reads the changes after a number from one snapshot, and applies them. `file`: the file from
+/// which the catalog was loaded.
 pub(super) fn read(
     storage: &Storage,
     connection: &Connection<'_>,
     row: RowId,
     after: Seq,
+    file: TableFile,
 ) -> Result<Read, StorageError> {
     let query = format!(
-        "select clock.seq, clock.pruned, change.seq, change.op, change.cache_id, change.hash_part \
+        "select clock.seq, clock.pruned, change.seq, change.op, change.cache_id, \
+             change.hash_part, pg_relation_filenode('path')::bigint \
          from node cross join clock left join change on change.seq > ?2 \
          where node.id = ?1 order by change.seq, change.number limit {}",
         CHANGE_COUNT_MAX + 1
@@ -57,7 +77,8 @@ pub(super) fn read(
     let mut changes = Vec::new();
     connection.rows(&query, params![row.0, after.0], |row| {
         let (seq, pruned): (i64, i64) = (row.get(0)?, row.get(1)?);
-        last = Some(Seq(seq)).filter(|_| after.0 >= pruned);
+        let is_same = TableFile(row.get(6)?) == file && seq >= after.0;
+        last = Some(Seq(seq)).filter(|_| is_same && after.0 >= pruned);
         let Some(_seq) = row.get::<Option<i64>>(2)? else {
             return Ok(());
         };

@@ -3,8 +3,9 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use samovar_lease::{Moment, Node, RowId, Step, Times, Watch};
+use samovar_lease::{Moment, Node, Read, RowId, Step, Times, Watch};
 
+use super::apply::TableFile;
 use super::{Control, NameClaim, NodeSettings, apply, statements};
 use crate::catalog::Lease;
 use crate::error::StorageError;
@@ -36,6 +37,8 @@ pub(super) struct Follower {
     /// The last row of this node.
     row: Option<RowId>,
     watch: Watch,
+    /// The file from which the catalog was loaded; `None`: it was not loaded.
+    file: Option<TableFile>,
     /// The connection. `None`: there was none yet, or it was lost.
     link: Option<Link>,
     pause: Duration,
@@ -59,6 +62,7 @@ impl Follower {
             node: Node::new(times),
             row: None,
             watch: Watch::new(times),
+            file: None,
             link: None,
             pause: PAUSES.0,
             watch_due: Moment::default(),
@@ -118,7 +122,8 @@ impl Follower {
         let connection = Connection::Postgres(link.session());
         match step {
             Step::Load => {
-                let snapshot = apply::load(storage, link.session())?;
+                let (snapshot, file) = apply::load(storage, link.session())?;
+                self.file = Some(file);
                 self.node.loaded(snapshot);
             }
             Step::Join(snapshot) => {
@@ -135,7 +140,10 @@ impl Follower {
                 self.node.renewed(sent, is_there);
             }
             Step::Read(row, after) => {
-                let found = apply::read(storage, &connection, row, after)?;
+                let found = match self.file {
+                    Some(file) => apply::read(storage, &connection, row, after, file)?,
+                    None => Read::Outdated,
+                };
                 self.node.read(found);
             }
             Step::Confirm(row, seen) => {

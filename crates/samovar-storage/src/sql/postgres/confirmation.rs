@@ -117,7 +117,11 @@ pub(crate) fn observe(session: &Session) -> Result<Observed, StorageError> {
 
 /// Inserts a generation if the server has lost the row.
 pub(crate) fn insert_generation(session: &Session) -> Result<(), StorageError> {
-    let insert = "insert into generation default values on conflict do nothing";
+    // Programs that restore a dump create keys and triggers after all rows.
+    let insert = "insert into generation (one) select 1 where exists ( \
+                      select from pg_trigger \
+                      where tgrelid = 'path'::regclass and tgname = 'path_added') \
+                  on conflict do nothing";
     session.execute(insert, &[])?;
     Ok(())
 }

@@ -95,7 +95,7 @@ fn certificates_are_verified_as_by_libpq() {
     let (certificate, key) = authority.issue(Some("localhost"), "server");
     server.write_file("server.crt", &certificate);
     server.write_file("server.key", &key);
-    server.write_file("root.crt", &authority.0.pem());
+    server.write_file("root.crt", authority.0.pem());
     let mut client = server.client();
     client.batch_execute("alter system set ssl to on").unwrap();
     client
