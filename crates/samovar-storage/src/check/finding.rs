@@ -11,6 +11,8 @@ pub enum Kind {
     Damaged,
     /// The NAR is recorded as lost. No upload has replaced it yet.
     Lost,
+    /// The disk cache of this node has a copy with other bytes than its object.
+    Copy,
     /// An object cannot be read.
     Unreadable,
     /// The index of an object's zstd frames is wrong.
@@ -33,6 +35,7 @@ impl Kind {
             Self::Missing => "missing",
             Self::Damaged => "damaged",
             Self::Lost => "lost",
+            Self::Copy => "copy",
             Self::Unreadable => "unreadable",
             Self::Frames => "frames",
             Self::Narinfo => "narinfo",

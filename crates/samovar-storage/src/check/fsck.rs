@@ -44,7 +44,7 @@ const MIRROR_PAUSE: Duration = Duration::from_millis(500);
 /// Selects the parts of a check and its repairs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Whether to also read, decompress and hash all objects.
+    /// Whether to also read, decompress and hash all objects, and the copies in the disk cache.
     pub deep: bool,
     /// Whether to repair: record missing and damaged objects as lost, so that the next upload
     /// replaces them, and rewrite wrong narinfos and indexes of frames.
@@ -123,6 +123,7 @@ impl<'a> Fsck<'a> {
         let checks = [
             Self::check_database,
             Self::check_derived,
+            Self::check_copies,
             Self::check_nars,
             Self::check_paths,
             Self::find_orphans,
@@ -165,6 +166,20 @@ impl<'a> Fsck<'a> {
     }
 
     /// Reports damage of the database.
+    /// Checks the copies of objects in the disk cache of this node.
+    fn check_copies(&mut self) -> Result<(), StorageError> {
+        let removes = self.options.repair;
+        let Some(bucket) = self.objects.bucket().filter(|_| self.options.deep) else {
+            return Ok(());
+        };
+        for key in bucket.wrong_copies(removes)? {
+            let reason = "the disk cache of this node has other bytes than the object".to_owned();
+            let repair = removes.then_some("removed from the disk cache");
+            self.find(Kind::Copy, &key, reason, repair, &[]);
+        }
+        Ok(())
+    }
+
     fn find_damage(&mut self, fault: &str) {
         let fix = "restore the database from a backup, or make a new one from the directory with \
                    samovar import --rebuild";

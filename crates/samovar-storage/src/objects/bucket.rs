@@ -104,6 +104,13 @@ impl InBucket {
         &self.local
     }
 
+    /// Returns the keys of the copies in the disk cache whose bytes are not those of their objects.
+    /// `removes`: removes these copies.
+    pub(crate) fn wrong_copies(&self, removes: bool) -> Result<Vec<String>, StorageError> {
+        let wrong = self.cache.wrong(removes);
+        wrong.map_err(|error| StorageError::file("cannot check", "cache", error))
+    }
+
     /// Sets what notices if the disk of the local directory hangs.
     pub(super) fn set_disk(&mut self, disk: &Arc<Disk>) {
         self.local.set_disk(disk);

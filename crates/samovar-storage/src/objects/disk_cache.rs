@@ -13,9 +13,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use samovar_nix::NarHash;
 use sha2::{Digest as _, Sha256};
 use tempfile::NamedTempFile;
 
+use super::pack;
 use crate::regular::open_regular;
 
 /// Directory of the copies in the local directory.
@@ -236,6 +238,30 @@ impl DiskCache {
         }
     }
 
+    /// Returns the keys of the copies whose bytes are not those of their objects. `removes`: removes
+    /// these copies. A copy that is not hashed before its use may have been changed by another
+    /// program, or by a fault of the disk.
+    pub(super) fn wrong(&self, removes: bool) -> io::Result<Vec<String>> {
+        let mut wrong = Vec::new();
+        for (_used_at, name, _len) in files_in(&self.root.join(CACHE).join(PREFIX))? {
+            let key = format!("{PREFIX}/{name}");
+            let path = self.path(&key, true);
+            // A file that cannot be opened was removed meanwhile.
+            let (Some(sha256), Ok(file)) = (sha256_of(&key), open_regular(&path)) else {
+                continue;
+            };
+            if hash_of(&file)? == sha256 {
+                continue;
+            }
+            if removes {
+                fs::remove_file(&path)?;
+                self.remove(&key);
+            }
+            wrong.push(key);
+        }
+        Ok(wrong)
+    }
+
     /// Returns whether an object of this key may have a copy: it is directly below `nar/`.
     fn is_cached(&self, key: &str) -> bool {
         let name = key
@@ -314,6 +340,17 @@ fn files_in(directory: &Path) -> io::Result<Vec<(SystemTime, String, u64)>> {
         }
     }
     Ok(found)
+}
+
+/// Returns the SHA-256 of the object with this key, which begins with it, or which is that of a pack.
+fn sha256_of(key: &str) -> Option<[u8; 32]> {
+    if let Some(sha256) = pack::sha256_of(key) {
+        return Some(sha256);
+    }
+    let name = key.strip_prefix(PREFIX)?.strip_prefix('/')?;
+    let (hash, _rest) = name.split_once('.')?;
+    let hash = NarHash::parse_nixbase32(hash.as_bytes()).ok()?;
+    Some(*hash.as_bytes())
 }
 
 fn hash_of(mut file: &File) -> io::Result<[u8; 32]> {
