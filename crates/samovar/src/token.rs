@@ -13,7 +13,7 @@ use samovar_nix::Glob;
 use samovar_protocol::names::TOKEN_PREFIX;
 use samovar_server::config;
 use samovar_storage::metadata::{Database, NewToken, caches, tokens};
-use samovar_storage::token::{OIDC_PREFIX, Rights, Token, TokenHash, now};
+use samovar_storage::token::{OIDC_PREFIX, Rights, Token, TokenHash};
 use samovar_storage::{Location, RootKind, open_database};
 use time::OffsetDateTime;
 
@@ -192,7 +192,7 @@ fn create(metadata: &Database, matches: &ArgMatches, out: &mut dyn Write) -> any
         cache: pattern("cache"),
         names: pattern("names"),
         rights: rights.unwrap_or_default(),
-        expires_at: lifetime.map(|seconds| now().saturating_add(*seconds)),
+        expires_at: lifetime.map(|seconds| metadata.now().saturating_add(*seconds)),
     };
     tokens::add(metadata, &hash, &new)?;
     writeln!(out, "{token}")?;
@@ -208,7 +208,9 @@ fn create(metadata: &Database, matches: &ArgMatches, out: &mut dyn Write) -> any
     ));
     let tokens = tokens::all(metadata)?;
     let of_name = tokens.iter().filter(|token| token.name == *name);
-    let count = of_name.filter(|token| token.is_valid(now())).count();
+    let count = of_name
+        .filter(|token| token.is_valid(metadata.now()))
+        .count();
     if count > 1 {
         note(&format!(
             "There are {count} valid tokens named {name:?} now; samovar token revoke --name {name} \
@@ -266,17 +268,17 @@ fn list(metadata: &Database, out: &mut dyn Write) -> anyhow::Result<()> {
                 &pattern(&token.names),
                 &date(token.created_at),
                 &expires,
-                state(&token),
+                state(&token, metadata.now()),
             ],
         )?;
     }
     Ok(())
 }
 
-fn state(token: &Token) -> &'static str {
+fn state(token: &Token, now: i64) -> &'static str {
     match token.revoked_at {
         Some(_) => "revoked",
-        None if token.is_valid(now()) => "valid",
+        None if token.is_valid(now) => "valid",
         None => "expired",
     }
 }

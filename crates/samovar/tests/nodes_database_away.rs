@@ -63,7 +63,7 @@ fn follows(cluster: &Cluster, index: usize) {
     let mut client = cluster.postgres.client();
     let query = "select id, renewals from samovar.node where name = $1 order by id desc limit 1";
     let mut renewals = || {
-        let row = client.query_opt(query, &[&format!("node-{index}")]);
+        let row = client.query_opt(query, &[&format!("node-{}", index + 1)]);
         row.unwrap()
             .map(|row| (row.get::<_, i64>(0), row.get::<_, i64>(1)))
     };

@@ -4,7 +4,7 @@ use samovar_http::http::Status;
 use samovar_http::{Head, Response};
 use samovar_protocol::names::TOKEN_PREFIX;
 use samovar_storage::StoredCache;
-use samovar_storage::token::{Rights, Token, now};
+use samovar_storage::token::{Rights, Token};
 
 use super::{Context, refused, unavailable};
 use crate::access::credentials::Credentials;
@@ -72,7 +72,7 @@ impl Right {
 /// Returns whether the request has a token that may read pins. Only a worker can check the token,
 /// in the database.
 pub(crate) fn may_read_pins(stored: &StoredCache, head: Head<'_>) -> bool {
-    let token = with_token(head, |text| stored.authorize(text, now()));
+    let token = with_token(head, |text| stored.authorize(text, stored.metadata().now()));
     matches!(token, Some(Ok(Ok(token))) if Right::ReadPins.is_in(token.rights))
 }
 
@@ -83,7 +83,11 @@ pub(super) fn client(
     head: Head<'_>,
     right: Right,
 ) -> Result<Token, Response> {
-    let token = with_token(head, |text| context.stored.authorize(text, now()));
+    let token = with_token(head, |text| {
+        context
+            .stored
+            .authorize(text, context.stored.metadata().now())
+    });
     let refusal = match token {
         Some(Ok(Ok(mut token))) if right.is_in(token.rights) => {
             token.rights.read |= context.is_reader;

@@ -6,7 +6,6 @@ use samovar_nix::{HashPart, StorePath};
 use samovar_protocol::names::FileName;
 use samovar_storage::metadata::{Client, StoredPath};
 use samovar_storage::objects::NarFile;
-use samovar_storage::token::now;
 use samovar_storage::{StoredCache, browse, logs};
 
 use super::{Context, needs_token, realisation, render, unavailable, with_token};
@@ -124,7 +123,11 @@ fn log(context: Context<'_>, path: &StorePath) -> Response {
 
 /// Responds with the file of an uploaded NAR, or with a range of it.
 fn nar(context: Context<'_>, head: Head<'_>, name: &FileName) -> Response {
-    let token = with_token(head, |text| context.stored.authorize(text, now()));
+    let token = with_token(head, |text| {
+        context
+            .stored
+            .authorize(text, context.stored.metadata().now())
+    });
     let opened = token.transpose().and_then(|token| {
         let token = token.and_then(Result::ok).map(|mut token| {
             token.rights.read |= context.is_reader;

@@ -59,7 +59,7 @@ use samovar_nix::{HashPart, StoreDir, StorePath};
 use samovar_protocol::names::FileName;
 use samovar_protocol::push::NARINFO_LEN_MAX;
 use samovar_storage::metadata::{Published, StoredPath};
-use samovar_storage::token::{Token, now};
+use samovar_storage::token::Token;
 use samovar_storage::verify::decoded;
 use samovar_storage::{
     PATIENCE, PutError, Refusal, StorageError, StoredCache, logs, mirrored, nar, narinfo,
@@ -237,7 +237,7 @@ pub(crate) fn intake(stored: &StoredCache, head: Head<'_>) -> Intake {
 /// below `upload/`, as it does before it uploads, and every client can send the requests whose
 /// rights are checked with the request.
 pub(crate) fn admits(stored: &StoredCache, head: Head<'_>, route: &Route) -> bool {
-    let token = with_token(head, |text| stored.authorize(text, now()));
+    let token = with_token(head, |text| stored.authorize(text, stored.metadata().now()));
     let may_query = || {
         matches!(route, Route::Upload(_))
             && match route.resource() {
@@ -255,7 +255,7 @@ pub(crate) fn admits(stored: &StoredCache, head: Head<'_>, route: &Route) -> boo
 /// Returns the reason why the request's token does not admit it to a cache that is not public.
 /// Returns `None` if the request has no token, or the token cannot be looked up.
 pub(crate) fn denial(stored: &StoredCache, head: Head<'_>) -> Option<TokenFault> {
-    let token = with_token(head, |text| stored.authorize(text, now()))?;
+    let token = with_token(head, |text| stored.authorize(text, stored.metadata().now()))?;
     Some(match token.ok()? {
         Ok(token) => TokenFault::LacksRight(Right::Read.refusal(&token)),
         Err(denied) => TokenFault::Invalid(denied.to_string()),

@@ -10,7 +10,7 @@ use samovar_metrics::Event;
 use samovar_protocol::names::TOKEN_PREFIX;
 use samovar_protocol::oidc::{EXCHANGE_LEN_MAX, Exchange, Exchanged};
 use samovar_storage::metadata::{Issued, exchanges};
-use samovar_storage::token::{TokenHash, now};
+use samovar_storage::token::TokenHash;
 
 use super::{Context, refused, unavailable};
 use crate::access::credentials::bearer;
@@ -36,7 +36,8 @@ pub(crate) fn exchanges(context: &Context<'_>, head: Head<'_>, route: &Route) ->
         return false;
     };
     let id_token = bearer(head.headers()).unwrap_or_default();
-    let verified = oidc.verify(id_token, context.stored.name(), now());
+    let stored = context.stored;
+    let verified = oidc.verify(id_token, stored.name(), stored.metadata().now());
     verified
         .inspect_err(|denied| report(context, oidc, denied))
         .is_ok()
@@ -62,7 +63,11 @@ pub(super) fn answer(context: Context<'_>, request: &mut Request) -> Response {
         )
         .header("WWW-Authenticate", "Bearer");
     };
-    let granted = match oidc.verify(id_token, context.stored.name(), now()) {
+    let granted = match oidc.verify(
+        id_token,
+        context.stored.name(),
+        context.stored.metadata().now(),
+    ) {
         Ok(granted) => granted,
         Err(denied) => return deny(&context, oidc, &denied),
     };

@@ -74,3 +74,21 @@ impl fmt::Display for Finding {
         Ok(())
     }
 }
+
+/// A fault of a NAR's object.
+pub(super) struct Fault {
+    pub(super) kind: Kind,
+    pub(super) reason: String,
+    /// The correct index of frames, if `kind` is [`Kind::Frames`]. Otherwise `None`.
+    pub(super) frames: Option<Vec<u8>>,
+}
+
+impl Fault {
+    pub(super) fn new(kind: Kind, reason: String) -> Self {
+        Self {
+            kind,
+            reason,
+            frames: None,
+        }
+    }
+}

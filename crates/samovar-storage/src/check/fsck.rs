@@ -17,6 +17,7 @@ use samovar_nix::{HashPart, StoreDir};
 use samovar_protocol::{names::FileName, push::NARINFO_LEN_MAX};
 use samovar_text::counted;
 
+use super::finding::Fault;
 pub use super::finding::{Finding, Kind};
 use crate::error::StorageError;
 use crate::layout::narinfo_key;
@@ -588,23 +589,5 @@ impl<'a> Fsck<'a> {
             repair,
             paths: paths.iter().map(named).collect(),
         });
-    }
-}
-
-/// A fault of a NAR's object.
-struct Fault {
-    kind: Kind,
-    reason: String,
-    /// The correct index of frames, if `kind` is [`Kind::Frames`]. Otherwise `None`.
-    frames: Option<Vec<u8>>,
-}
-
-impl Fault {
-    fn new(kind: Kind, reason: String) -> Self {
-        Self {
-            kind,
-            reason,
-            frames: None,
-        }
     }
 }

@@ -238,9 +238,9 @@ impl DiskCache {
         }
     }
 
-    /// Returns the keys of the copies whose bytes are not those of their objects. `removes`: removes
-    /// these copies. A copy that is not hashed before its use may have been changed by another
-    /// program, or by a fault of the disk.
+    /// Returns the keys of the copies whose bytes are not those of their objects. `removes`:
+    /// removes these copies. A copy that is not hashed before its use may have been changed by
+    /// another program, or by a fault of the disk.
     pub(super) fn wrong(&self, removes: bool) -> io::Result<Vec<String>> {
         let mut wrong = Vec::new();
         for (_used_at, name, _len) in files_in(&self.root.join(CACHE).join(PREFIX))? {
@@ -342,7 +342,7 @@ fn files_in(directory: &Path) -> io::Result<Vec<(SystemTime, String, u64)>> {
     Ok(found)
 }
 
-/// Returns the SHA-256 of the object with this key, which begins with it, or which is that of a pack.
+/// Returns the SHA-256 of the object with this key, which states it. `None`: it states none.
 fn sha256_of(key: &str) -> Option<[u8; 32]> {
     if let Some(sha256) = pack::sha256_of(key) {
         return Some(sha256);
