@@ -42,13 +42,20 @@ fn the_doctor_looks_for_no_file_of_a_bucket_in_the_directory() {
     for number in 0..3 {
         cluster.publish(0, &token, &MadePath::new(&format!("path-{number}")));
     }
+    eventually("the node has joined", || {
+        cluster.nodes.run(0, &["nodes"], &[]).contains("node-1")
+    });
     let mut doctor = cluster.nodes.samovar();
     doctor
         .args(["doctor", "--config"])
         .arg(cluster.nodes.config(0));
     let output = finish(&mut doctor);
     let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-    for part in ["bucket: ", "storage: 1 valid token"] {
+    for part in [
+        "bucket: ",
+        "storage: 1 valid token",
+        "nodes: with a lease: node-1",
+    ] {
         assert!(text.contains(part), "{text}");
     }
     for part in [

@@ -1,6 +1,7 @@
 //! Checks of the bucket and the database server of a storage.
 
 use samovar_bucket::{Bucket, BucketError, Outcome, Right};
+use samovar_storage::nodes::NodeState;
 use samovar_storage::{DatabaseServer, Location};
 
 use super::Findings;
@@ -8,6 +9,8 @@ use super::Findings;
 const BUCKET: &str = "bucket";
 
 const DATABASE: &str = "database";
+
+const NODES: &str = "nodes";
 
 /// Difference of clocks above which there is a warning, in seconds.
 const CLOCK_TOLERANCE_S: i64 = 60;
@@ -69,6 +72,35 @@ fn refused(error: &BucketError, findings: &mut Findings) {
         "check bucket.url, bucket.credentials-file and the network",
     ));
     findings.error(BUCKET, fault.to_owned(), fix.to_owned());
+}
+
+/// Reports which nodes share the database, and which of them have no lease.
+pub(super) fn nodes(nodes: &[NodeState], findings: &mut Findings) {
+    let with_lease = nodes.iter().filter(|node| node.has_lease);
+    let names: Vec<&str> = with_lease.map(|node| &*node.name).collect();
+    if !names.is_empty() {
+        findings.ok(NODES, format!("with a lease: {}", names.join(", ")));
+    }
+    for node in nodes.iter().filter(|node| !node.has_lease) {
+        let host = node.host.as_deref().unwrap_or("an unknown machine");
+        findings.warning(
+            NODES,
+            format!(
+                "{:?} on {host} has no lease: it has ended without leaving, hangs, or does not \
+                 reach the database",
+                node.name
+            ),
+            "start it again or let it reach the database; it is listed for a day",
+        );
+    }
+    let is_twice = |pair: &&[&str]| pair.first() == pair.last();
+    for pair in names.windows(2).filter(is_twice) {
+        findings.warning(
+            NODES,
+            format!("two nodes have the name {:?}", pair.first().unwrap_or(&"")),
+            "set node.name to another name on one of them",
+        );
+    }
 }
 
 /// Reports what a database server says about itself.

@@ -125,6 +125,7 @@ fn remote(
     };
     if let Some(server) = &found.server {
         super::remote::database(location, server, findings);
+        super::remote::nodes(&found.nodes, findings);
     }
     let file = config.files.first();
     let named = file.map_or_else(String::new, |file| format!("--config {}", file.display()));

@@ -6,7 +6,7 @@ use samovar_nix::StorePath;
 
 use crate::error::StorageError;
 use crate::location::Location;
-use crate::metadata::{CacheSummary, caches, check, tokens};
+use crate::metadata::{CacheSummary, NodeState, caches, check, nodes, tokens};
 use crate::storage::open_database;
 use crate::token::{self, Token};
 
@@ -15,6 +15,8 @@ use crate::token::{self, Token};
 pub struct RemoteInspection {
     /// The PostgreSQL server; `None`: the database is in the local directory.
     pub server: Option<DatabaseServer>,
+    /// The nodes that share the database, by name.
+    pub nodes: Vec<NodeState>,
     /// All tokens.
     pub tokens: Vec<Token>,
     /// All caches.
@@ -49,6 +51,7 @@ pub fn inspect_remote(location: &Location) -> Result<RemoteInspection, StorageEr
     let mut found = RemoteInspection {
         tokens: tokens::all(&database)?,
         caches: caches::all(&database)?,
+        nodes: nodes::list(&database)?,
         ..RemoteInspection::default()
     };
     for cache in &found.caches {

@@ -40,7 +40,7 @@ pub(in crate::config) static OPTIONS: &[Row<ServerDraft>] = &[
     server(
         "bucket.ca-file",
         Path(|draft, path| draft.bucket.ca_file = Some(path)),
-        "PEM file with the certificate authorities of the S3 engine.",
+        "PEM file with the certificate authorities of the S3 engine. Read at the start only.",
     )
     .defaults_to(Words("none: those of the system")),
     server(
