@@ -12,7 +12,7 @@ const DAY: i64 = 86_400;
 
 /// How the operator replaces a lost or damaged database.
 const NEW_DATABASE: &str = "restore the database from a copy, or make a new one with samovar \
-     import --rebuild and the options of the server, which reads the narinfos in the directory and \
+     import --rebuild and the options of the server, which reads the narinfos beside the files and \
      the newest daily backup in .samovar/backup";
 
 /// An error of the storage. Its cause is on the server, not on the client's side.
@@ -62,8 +62,9 @@ pub enum StorageError {
     },
     /// The database contains a value that its schema does not allow, or SQLite cannot read it.
     #[error(
-        "database is damaged: {0}; stop the server, move .samovar/db.sqlite and the files \
-         .samovar/db.sqlite-* out of the directory, and {NEW_DATABASE}"
+        "database is damaged: {0}; stop all servers of the storage, move .samovar/db.sqlite and \
+         the files .samovar/db.sqlite-* out of the directory (with database.url: rename the schema \
+         in PostgreSQL), and {NEW_DATABASE}"
     )]
     Damaged(String),
     /// The collector doubts that its run is right, and has changed nothing.
@@ -78,14 +79,16 @@ pub enum StorageError {
     /// The bucket has no identifier of a storage, or that of another one.
     #[error(
         "the bucket is not that of the database: its .samovar/store-id is missing, or is that of \
-         another storage; correct bucket.url or database.url"
+         another storage; correct bucket.url or database.url; if the database of this bucket is \
+         lost, restore it from a copy, or make a new one with samovar import --rebuild"
     )]
     OtherBucket,
     /// The bucket has no storage, and the database lists files. Contains the bucket.
     #[error(
         "the bucket {0} is empty (it has no .samovar/store-id), but the database lists files that \
          must be there; correct bucket.url, or, to move the storage to this bucket, run samovar \
-         storage copy with a new database"
+         storage copy with a new database; if the files are lost, confirm that by creating an \
+         empty object nar/lost in the bucket, and run samovar fsck --repair, which records this"
     )]
     EmptyBucket(String),
     /// The directory of NAR files lacks the files that the database lists. It is empty, or another
@@ -126,7 +129,8 @@ pub enum StorageError {
     /// There are backups, but none of them can be read. Contains the reason for each.
     #[error(
         "no daily backup can be read ({0}): restore one from a copy; or move .samovar/backup away, \
-         which loses all tokens and pins, and the paths of all caches but the mirrored one"
+         which loses all tokens and pins, and the paths of all caches whose narinfos are not \
+         beside the files"
     )]
     NoBackup(String),
     /// The backup of this day has data that the database lacks. It was kept under this key.
@@ -187,7 +191,8 @@ pub enum StorageError {
     /// The database must be rebuilt, but it already has paths.
     #[error(
         "the database has paths: to import what it lacks, leave out --rebuild; to make it again, \
-         move .samovar/db.sqlite, .samovar/db.sqlite-wal and .samovar/db.sqlite-shm away"
+         move .samovar/db.sqlite, .samovar/db.sqlite-wal and .samovar/db.sqlite-shm away, or, with \
+         database.url, rename the schema in PostgreSQL"
     )]
     NotEmpty,
     /// The store directory of the storage's paths differs from the one that the server serves.

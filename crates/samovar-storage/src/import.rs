@@ -3,6 +3,8 @@
 //! An import publishes paths through the same code as an upload, with a token that no client can
 //! use. A file that is already in the storage directory is neither copied nor moved.
 
+mod remains;
+
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
@@ -14,17 +16,22 @@ use samovar_protocol::names::FileName;
 
 use crate::error::StorageError;
 use crate::gc::Rules;
-use crate::layout::{DATABASE, STORE_ID};
+use crate::layout::DATABASE;
 use crate::location::Location;
 use crate::metadata::{Database, NewNar, NewToken, backup, caches, check, nars, paths, tokens};
+use crate::objects::Objects;
 use crate::receive::PutError;
 use crate::regular::open_regular;
-use crate::root::{self, PRIVATE, REBUILDING, RootKind, create_private, is_rebuilding, make_ready};
+use crate::root::{self, PRIVATE, REBUILDING, RootKind};
+use crate::root::{check_place, create_private, is_rebuilding, make_ready, record_elsewhere};
 use crate::storage::backup::newest;
 use crate::storage::nar::object_key;
-use crate::storage::{Storage, StoredCache, is_in_use};
+use crate::storage::{Storage, StoredCache, database_at, is_in_use};
+use crate::store_id;
 use crate::token::{Rights, Token, TokenHash};
 use crate::verify::{Unlimited, verify};
+
+pub use self::remains::{Found, Remains};
 
 /// Name of the token with which imported paths are recorded.
 const TOKEN_NAME: &str = "samovar import";
@@ -43,43 +50,54 @@ pub fn begin(root: &Path) -> Result<(), StorageError> {
     create_database(root)
 }
 
-/// Prepares a directory for making its lost database again, or for continuing an interrupted
-/// rebuild. Until [`end_rebuild`], only [`open_for_rebuild`] opens the storage.
+/// Prepares a storage for making its lost database again, or for continuing an interrupted rebuild.
+/// Until [`end_rebuild`], only [`open_for_rebuild`] opens the storage.
 ///
 /// # Errors
 ///
 /// [`StorageError::NotEmpty`] if the database has paths, [`StorageError::InUse`] if a server uses
-/// it. Other errors.
-pub fn begin_rebuild(root: &Path) -> Result<(), StorageError> {
+/// the directory. Other errors.
+pub fn begin_rebuild(location: &Location) -> Result<(), StorageError> {
+    let root = location.directory();
     let is_continued = is_rebuilding(root)?;
     let kind = match is_continued {
         true => None,
-        false => Some(RootKind::of(root)?),
+        false => Some(RootKind::at(location)?),
     };
+    check_place(location)?;
     make_ready(root)?;
+    record_elsewhere(location)?;
     if is_in_use(root)? {
         return Err(StorageError::InUse(root::stated_user(root)));
     }
-    let has_paths = || {
-        let database = Database::open(&root.join(DATABASE))?;
-        Ok::<_, StorageError>(!check::paths_after(&database, 0, 1)?.is_empty())
-    };
-    if kind == Some(RootKind::Storage) && has_paths()? {
-        return Err(StorageError::NotEmpty);
+    if kind == Some(RootKind::Storage) {
+        let database = database_at(location, None)?;
+        if !database.is_rebuilding()? && !check::paths_after(&database, 0, 1)?.is_empty() {
+            return Err(StorageError::NotEmpty);
+        }
+    }
+    if location.database().is_some() {
+        let database = database_at(location, None)?;
+        database.set_rebuilding(true)?;
+        return take_id(location, &database);
     }
     // Before the database exists: a database without this file is complete.
     let failed = |error| StorageError::file("cannot create", REBUILDING, error);
     File::create(root.join(REBUILDING)).map_err(failed)?;
     sync_private(root).map_err(failed)?;
-    create_database(root)
+    take_id(location, &database_at(location, None)?)
 }
 
 /// Ends a rebuild: from now on, the storage can be used.
 ///
 /// # Errors
 ///
-/// [`StorageError::File`].
-pub fn end_rebuild(root: &Path) -> Result<(), StorageError> {
+/// [`StorageError::File`]; of a PostgreSQL database, any [`StorageError`].
+pub fn end_rebuild(storage: &Storage) -> Result<(), StorageError> {
+    if storage.metadata.postgres().is_some() {
+        return storage.metadata.set_rebuilding(false);
+    }
+    let root = &storage.root;
     let removed = fs::remove_file(root.join(REBUILDING)).and_then(|()| sync_private(root));
     removed.map_err(|error| StorageError::file("cannot remove", REBUILDING, error))
 }
@@ -88,13 +106,16 @@ fn sync_private(root: &Path) -> io::Result<()> {
     File::open(root.join(PRIVATE))?.sync_all()
 }
 
-/// Creates the database if it does not exist, with the identifier of the directory.
+/// Creates the database of a directory if it does not exist, with the identifier of the directory.
 fn create_database(root: &Path) -> Result<(), StorageError> {
-    let database = Database::open(&root.join(DATABASE))?;
-    match fs::read_to_string(root.join(STORE_ID)) {
-        Ok(id) => database.set_store_id(id.trim()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(StorageError::file("cannot read", STORE_ID, error)),
+    take_id(&root.into(), &Database::open(&root.join(DATABASE))?)
+}
+
+/// Gives a database the identifier beside the objects, if there is one.
+fn take_id(location: &Location, database: &Database) -> Result<(), StorageError> {
+    match store_id::read(&Objects::open(location)?)? {
+        Some(id) => database.set_store_id(&id),
+        None => Ok(()),
     }
 }
 
@@ -107,7 +128,16 @@ pub fn open_for_rebuild(
     location: impl Into<Location>,
     store_dir: &StoreDir,
 ) -> Result<Arc<Storage>, StorageError> {
-    Storage::of_prepared(&location.into(), store_dir, Rules::default(), None)
+    let location = location.into();
+    let metadata = database_at(&location, None)?;
+    Storage::of_prepared(&location, metadata, store_dir, Rules::default())
+}
+
+/// Returns whether the narinfos of a cache are also beside the objects, so that the daily backup
+/// does not have them.
+#[must_use]
+pub fn is_mirrored(stored: &StoredCache) -> bool {
+    stored.storage.mirror().is_of(stored.id)
 }
 
 /// Returns the name of the cache whose narinfos are also written into the directory. If the

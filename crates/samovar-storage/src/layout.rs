@@ -11,6 +11,9 @@ pub(crate) const LOCK: &str = ".samovar/lock";
 /// File with the identifier that the database also has.
 pub(crate) const STORE_ID: &str = ".samovar/store-id";
 
+/// Key of an empty file by which the operator confirms that the missing files are lost.
+pub(crate) const CONFIRMATION: &str = "nar/lost";
+
 /// File of the local directory of a storage that has its objects in a bucket: where they are.
 pub(crate) const ELSEWHERE: &str = ".samovar/elsewhere";
 

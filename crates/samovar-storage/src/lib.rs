@@ -46,6 +46,7 @@ mod reserve;
 mod root;
 mod sql;
 mod storage;
+mod store_id;
 mod sys;
 pub mod token;
 mod unmounted;

@@ -22,6 +22,7 @@ mod disk_cache;
 mod files;
 mod opened;
 mod pack;
+pub(crate) mod pack_files;
 mod removal;
 
 use std::fs::{self, File};

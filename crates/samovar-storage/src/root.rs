@@ -195,7 +195,7 @@ pub(crate) fn prepare(location: &Location) -> Result<(), StorageError> {
 
 /// Checks that the directory is that of this storage: of one in the directory alone, or of one in a
 /// bucket.
-fn check_place(location: &Location) -> Result<(), StorageError> {
+pub(crate) fn check_place(location: &Location) -> Result<(), StorageError> {
     let root = location.directory();
     let is_elsewhere = read_elsewhere(root)?;
     match (is_elsewhere, location.bucket()) {
@@ -226,7 +226,7 @@ fn read_elsewhere(root: &Path) -> Result<Option<String>, StorageError> {
 }
 
 /// Records in the local directory of a storage in a bucket where the storage is.
-fn record_elsewhere(location: &Location) -> Result<(), StorageError> {
+pub(crate) fn record_elsewhere(location: &Location) -> Result<(), StorageError> {
     let root = location.directory();
     let place = location.to_string();
     if location.bucket().is_none() || read_elsewhere(root)?.as_ref() == Some(&place) {

@@ -12,17 +12,16 @@
 use std::io::Read as _;
 
 use crate::error::StorageError;
+use crate::layout::CONFIRMATION;
 use crate::metadata::{Database, ListedNar, check};
 use crate::objects::Objects;
+use crate::store_id;
 
 /// Directory of NAR files.
 const NARS: &str = "nar";
 
 /// Key of the file with the identity of the directory of NAR files.
 const KEY: &str = ".samovar/nar-place";
-
-/// Key of a file by which the operator confirms that the missing files are lost.
-const CONFIRMATION: &str = "nar/lost";
 
 /// Maximum length of the identity, in bytes.
 const IDENTITY_LEN_MAX: u64 = 100;
@@ -34,14 +33,16 @@ const FEW_COUNT: usize = 16;
 /// Number of rows that are read to look for files.
 const ROW_COUNT: u32 = 500;
 
-/// Checks that the directory of NAR files is the one in which the files are.
+/// Checks that the directory of NAR files is the one in which the files are; in a bucket, that it
+/// is the bucket of the storage.
 ///
 /// # Errors
 ///
-/// [`StorageError::NoFiles`]. Other errors.
+/// [`StorageError::NoFiles`], [`StorageError::OtherBucket`], [`StorageError::EmptyBucket`]. Other
+/// errors.
 pub(crate) fn check_files(metadata: &Database, objects: &Objects) -> Result<(), StorageError> {
     let Some(directory) = objects.directory() else {
-        return Ok(());
+        return store_id::compare(objects, metadata).map(drop);
     };
     let known = known_place(objects);
     let is_other = known.is_some() && known != directory.identity(NARS)?;

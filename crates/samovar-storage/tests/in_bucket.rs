@@ -217,6 +217,7 @@ fn an_empty_bucket_is_not_that_of_a_database_with_files() {
     }
     // Nothing was written there.
     assert_eq!(fs::read_dir(empty.bucket()).unwrap().count(), 0);
+    assert!(text.contains("nar/lost"), "{text}");
     fixture.forget_copies();
     assert!(fixture.cache.lookup(path.hash_part()).unwrap().is_some());
 }

@@ -48,7 +48,9 @@ fn pin(site: &Site, path: &MadePath) {
 
 /// What both storages have, as the database lists it.
 const ROWS: &str = "select hash_part, path.name, sigs, deriver, used_at, registered_at, nar_size, \
-     file_size, file_hash, compression from path join nar on nar.id = nar_id order by hash_part; \
+     file_size, file_hash, compression, \
+     (select token.name from token where token.id = token_id) \
+     from path join nar on nar.id = nar_id order by hash_part; \
      select name, hex(hash), rights, created_at, expires_at, revoked_at from token \
      where name <> 'samovar import' order by name; \
      select pin.name, generation, hash_part, pin.created_at, hex(lineage) from pin \
@@ -354,6 +356,66 @@ fn the_local_directory_of_a_storage_in_a_bucket_is_no_storage() {
         refused.contains("copy the storage with samovar storage copy"),
         "{refused}"
     );
+}
+
+/// Only a confirmation makes the server, the check and the copy accept that the bucket is empty.
+#[test]
+fn an_empty_bucket_is_refused_until_the_loss_is_confirmed() {
+    let (Some(engine), Some(empty)) = (S3Engine::start(), S3Engine::start()) else {
+        return;
+    };
+    let (site, path) = (Site::new(), MadePath::new("a"));
+    put_into_bucket(&site, &engine, "");
+    let server = site.start();
+    let mut token = samovar();
+    token.args(["token", "create", "--name", "ci", "--config"]);
+    let token = output(token.arg(site.config())).trim().to_owned();
+    server.publish(&token, &path);
+    server.process.terminate();
+    put_into_bucket(&site, &empty, "");
+    let target = Site::new();
+    let with_config = |words: &[&str]| {
+        let mut command = samovar();
+        command.args(words).arg("--config").arg(site.config());
+        command
+    };
+    for mut command in [
+        with_config(&["serve"]),
+        with_config(&["fsck", "--repair", "--delete-orphans"]),
+        with_config(&["gc"]),
+        copy(&site.config(), &target.config()),
+    ] {
+        let refused = fails(&mut command);
+        assert!(
+            refused.contains("is empty (it has no .samovar/store-id)"),
+            "{command:?}: {refused}"
+        );
+        assert!(refused.contains("nar/lost"), "{command:?}: {refused}");
+    }
+    let doctor = || {
+        let done = finish(&mut with_config(&["doctor"]));
+        String::from_utf8(done.stdout).unwrap()
+    };
+    let text = doctor();
+    assert!(text.contains("error   bucket: the bucket s3://"), "{text}");
+    // A bucket of another storage is refused, too, whatever it confirms.
+    fs::create_dir_all(empty.bucket().join(".samovar")).unwrap();
+    fs::create_dir_all(empty.bucket().join("nar")).unwrap();
+    fs::write(empty.bucket().join(".samovar/store-id"), "other\n").unwrap();
+    fs::write(empty.bucket().join("nar/lost"), "").unwrap();
+    let refused = fails(&mut with_config(&["fsck", "--delete-orphans"]));
+    assert!(refused.contains("that of another storage"), "{refused}");
+    assert!(doctor().contains("error   bucket: the bucket is not that of the database"));
+    fs::remove_file(empty.bucket().join(".samovar/store-id")).unwrap();
+
+    let repaired = finish(&mut with_config(&["fsck", "--repair"]));
+    assert_eq!(repaired.status.code(), Some(1));
+    let server = site.start();
+    assert!(!empty.bucket().join("nar/lost").exists());
+    server.assert_lacks(&path);
+    server.publish(&token, &path);
+    server.assert_serves(&path);
+    assert!(!doctor().contains("error   bucket"));
 }
 
 #[test]

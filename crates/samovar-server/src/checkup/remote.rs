@@ -103,6 +103,14 @@ pub(super) fn nodes(nodes: &[NodeState], findings: &mut Findings) {
     }
 }
 
+/// Reports that the bucket is not that of the database. `fault` has what to do after a semicolon.
+pub(super) fn wrong_bucket(fault: &str, findings: &mut Findings) {
+    let (fault, fix) = fault
+        .split_once("; ")
+        .unwrap_or((fault, "correct bucket.url or database.url"));
+    findings.error(BUCKET, fault.to_owned(), fix.to_owned());
+}
+
 /// Reports what a database server says about itself.
 pub(super) fn database(location: &Location, server: &DatabaseServer, findings: &mut Findings) {
     let DatabaseServer {

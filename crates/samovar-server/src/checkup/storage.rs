@@ -123,6 +123,9 @@ fn remote(
             return HashMap::new();
         }
     };
+    if let Some(fault) = &found.bucket_fault {
+        super::remote::wrong_bucket(fault, findings);
+    }
     if let Some(server) = &found.server {
         super::remote::database(location, server, findings);
         super::remote::nodes(&found.nodes, findings);

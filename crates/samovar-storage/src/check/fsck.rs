@@ -182,15 +182,13 @@ impl<'a> Fsck<'a> {
     }
 
     fn find_damage(&mut self, fault: &str) {
-        let fix = "restore the database from a backup, or make a new one from the directory with \
+        let fix = "restore the database from a backup, or make a new one from the files with \
                    samovar import --rebuild";
-        self.find(
-            Kind::Database,
-            crate::DATABASE,
-            format!("{fault}: {fix}"),
-            None,
-            &[],
-        );
+        let name = match self.metadata.postgres() {
+            Some(_) => "PostgreSQL",
+            None => crate::DATABASE,
+        };
+        self.find(Kind::Database, name, format!("{fault}: {fix}"), None, &[]);
         // Do not rewrite narinfos if the database is damaged: those in the directory may be the
         // only correct copies.
         self.render = None;

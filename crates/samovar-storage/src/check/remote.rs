@@ -7,7 +7,9 @@ use samovar_nix::StorePath;
 use crate::error::StorageError;
 use crate::location::Location;
 use crate::metadata::{CacheSummary, NodeState, caches, check, nodes, tokens};
+use crate::objects::Objects;
 use crate::storage::open_database;
+use crate::store_id;
 use crate::token::{self, Token};
 
 /// What was found about a storage that has its objects in a bucket.
@@ -17,6 +19,8 @@ pub struct RemoteInspection {
     pub server: Option<DatabaseServer>,
     /// The nodes that share the database, by name.
     pub nodes: Vec<NodeState>,
+    /// Why the bucket is not that of the database. `None`: it is, or it cannot be reached.
+    pub bucket_fault: Option<String>,
     /// All tokens.
     pub tokens: Vec<Token>,
     /// All caches.
@@ -48,7 +52,16 @@ pub struct DatabaseServer {
 /// Any [`StorageError`].
 pub fn inspect_remote(location: &Location) -> Result<RemoteInspection, StorageError> {
     let database = open_database(location)?;
+    let compared = match location.bucket() {
+        Some(_) => Objects::open(location).and_then(|it| store_id::compare(&it, &database)),
+        None => Ok(true),
+    };
     let mut found = RemoteInspection {
+        bucket_fault: match compared {
+            // The check of the bucket itself reports it.
+            Ok(_) | Err(StorageError::Bucket(_)) => None,
+            Err(error) => Some(error.to_string()),
+        },
         tokens: tokens::all(&database)?,
         caches: caches::all(&database)?,
         nodes: nodes::list(&database)?,

@@ -27,6 +27,7 @@ use crate::metadata::transfer::{self, Both};
 use crate::metadata::{CacheRow, Database, caches};
 use crate::objects::Objects;
 use crate::storage::{Storage, StoredCache, open_database};
+use crate::store_id;
 use crate::token::Token;
 
 /// A storage from which is copied.
@@ -95,16 +96,16 @@ pub enum Report<'a> {
 pub type Reports<'a> = dyn FnMut(Report<'_>) -> Result<(), StorageError> + 'a;
 
 impl Origin {
-    /// Opens a storage to copy it. It may be in use.
+    /// Opens a storage to copy it. It may be in use. Refuses objects of another storage.
     ///
     /// # Errors
     ///
     /// Any [`StorageError`].
     pub fn open(location: &Location) -> Result<Self, StorageError> {
-        Ok(Self {
-            metadata: open_database(location)?,
-            objects: Objects::open(location)?,
-        })
+        let metadata = open_database(location)?;
+        let objects = Objects::open(location)?;
+        store_id::compare(&objects, &metadata)?;
+        Ok(Self { metadata, objects })
     }
 
     /// Returns the store directory of the paths. `None`: there is no cache yet.

@@ -85,6 +85,7 @@ fn wanted(
                         hash_part,
                         used_at: stored.used_at,
                         registered_at: None,
+                        token: None,
                     });
                 }
             }
@@ -260,7 +261,7 @@ fn publish(
     Ok(gone)
 }
 
-/// Counts published paths, and sets their times to those in the source.
+/// Counts published paths, and sets their times and tokens to those in the source.
 fn published(
     copy: &mut Copy<'_, '_>,
     at: usize,
@@ -268,6 +269,8 @@ fn published(
     outcomes: &[Published],
 ) -> Result<(), StorageError> {
     let mut times = Vec::new();
+    let ids: Vec<i64> = paths.iter().map(|stored| stored.id).collect();
+    let mut tokens = transfer::tokens_of(&copy.from.metadata, &ids)?;
     for (stored, outcome) in paths.iter().zip(outcomes) {
         if *outcome == Published::Conflict {
             let reason = "the target has this path with another NAR, which stays";
@@ -279,6 +282,7 @@ fn published(
             hash_part: stored.path.hash_part(),
             used_at: stored.used_at,
             registered_at: (*outcome == Published::New).then_some(stored.registered_at),
+            token: tokens.remove(&stored.id),
         });
     }
     transfer::set_times(&copy.to.metadata, copy.pairs[at].ids.to, &times)

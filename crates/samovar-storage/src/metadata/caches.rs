@@ -297,6 +297,18 @@ pub(crate) fn set_mirrored(database: &Database, cache: CacheId) -> Result<(), St
     })
 }
 
+/// Records that no cache is mirrored.
+pub(crate) fn clear_mirrored(database: &Database) -> Result<(), StorageError> {
+    if mirrored(database)?.is_none() {
+        return Ok(());
+    }
+    database.write(|transaction| {
+        transaction.execute("delete from meta where key = 'mirrored-cache'", &[])?;
+        transaction.note(Change::MirroredChanged);
+        Ok(())
+    })
+}
+
 pub(crate) fn all_in(
     connection: &Connection<'_>,
     now: i64,

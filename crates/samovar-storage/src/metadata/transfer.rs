@@ -1,12 +1,14 @@
 //! Copies to another database what uploads do not make there: tokens, pins, realisations, and the
 //! times of paths and build logs.
 
+use std::collections::HashMap;
+
 use samovar_nix::{HashPart, StorePath};
 
 use super::rows::base_name;
 use super::{CacheId, Database};
 use crate::error::StorageError;
-use crate::sql::{Change, Connection, Row, Transaction, params};
+use crate::sql::{Change, Connection, Row, Transaction, Value, params};
 
 /// The same cache in two databases.
 #[derive(Debug, Clone, Copy)]
@@ -15,14 +17,16 @@ pub(crate) struct Both {
     pub(crate) to: CacheId,
 }
 
-/// The times of a path.
-#[derive(Debug, Clone, Copy)]
+/// The times of a path, and its token.
+#[derive(Debug, Clone)]
 pub(crate) struct Times {
     pub(crate) hash_part: HashPart,
     /// Time of the last use, in seconds since 1970.
     pub(crate) used_at: i64,
     /// Time of the publication, in seconds since 1970. `None`: it stays.
     pub(crate) registered_at: Option<i64>,
+    /// Hash of the token with which a new path was uploaded.
+    pub(crate) token: Option<Vec<u8>>,
 }
 
 /// A build log, as the database records it.
@@ -247,8 +251,8 @@ fn remove_gone(
     Ok(())
 }
 
-/// Sets the times of paths of a cache. The time of the last use of a path that keeps its time of
-/// publication only becomes later.
+/// Sets the times of paths of a cache, and the tokens of those that are new. The time of the last
+/// use of a path that keeps its time of publication only becomes later.
 pub(crate) fn set_times(
     to: &Database,
     cache: CacheId,
@@ -259,9 +263,16 @@ pub(crate) fn set_times(
             let key = times.hash_part;
             match times.registered_at {
                 Some(at) => transaction.execute(
-                    "update path set used_at = ?3, registered_at = ?4 \
+                    "update path set used_at = ?3, registered_at = ?4, \
+                         token_id = (select id from token where hash = ?5) \
                      where cache_id = ?1 and hash_part = ?2",
-                    params![cache, key.as_bytes(), times.used_at, at],
+                    params![
+                        cache,
+                        key.as_bytes(),
+                        times.used_at,
+                        at,
+                        times.token.as_ref()
+                    ],
                 )?,
                 None => transaction.execute(
                     "update path set used_at = ?3 \
@@ -271,6 +282,25 @@ pub(crate) fn set_times(
             };
         }
         Ok(())
+    })
+}
+
+/// Returns the hashes of the tokens with which paths were uploaded, by the row numbers of the
+/// paths.
+pub(crate) fn tokens_of(
+    from: &Database,
+    path_ids: &[i64],
+) -> Result<HashMap<i64, Vec<u8>>, StorageError> {
+    let keys: Vec<Value<'_>> = path_ids.iter().map(|id| (*id).into()).collect();
+    from.read(|connection| {
+        let mut hashes = HashMap::new();
+        let query = "select path.id, token.hash from path join token on token.id = token_id \
+                     where path.id";
+        connection.each_of(query, &[], &keys, |row| {
+            hashes.insert(row.get(0)?, row.get(1)?);
+            Ok(())
+        })?;
+        Ok(hashes)
     })
 }
 

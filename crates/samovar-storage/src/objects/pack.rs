@@ -21,7 +21,7 @@ pub(super) const SMALL_LEN: u64 = 256 << 10;
 const LEN_MAX: u64 = 8 << 20;
 
 /// First line of a pack, without the random number.
-const MAGIC: &str = "samovar pack 1 ";
+pub(super) const MAGIC: &str = "samovar pack 1 ";
 
 /// Prefix of the keys of packs.
 const PREFIX: &str = "nar/pack-";

@@ -163,6 +163,26 @@ impl Database {
         Ok(())
     }
 
+    /// Returns whether a rebuild of this database began and did not end. A database that is a file
+    /// has no such mark: the mark is beside it.
+    pub(crate) fn is_rebuilding(&self) -> Result<bool, StorageError> {
+        if self.postgres().is_none() {
+            return Ok(false);
+        }
+        let query = "select exists (select 1 from meta where key = 'rebuilding')";
+        self.read(|connection| connection.row(query, &[], |row| row.get(0)))
+    }
+
+    /// Records that a rebuild of this database begins or ends.
+    pub(crate) fn set_rebuilding(&self, is_rebuilding: bool) -> Result<(), StorageError> {
+        let statement = match is_rebuilding {
+            true => "insert into meta values ('rebuilding', '1') on conflict (key) do nothing",
+            false => "delete from meta where key = 'rebuilding'",
+        };
+        self.write(|transaction| transaction.execute(statement, &[]))?;
+        Ok(())
+    }
+
     /// Runs a query on one of the pool's connections. Its statements see what was committed before
     /// they run: a query of several statements that must agree runs them in a
     /// [`snapshot`](Connection::snapshot). An engine on another machine calls `query` again if it

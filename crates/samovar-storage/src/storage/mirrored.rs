@@ -115,7 +115,8 @@ fn move_logs(objects: &Objects, from: &str, to: &str) -> Result<(), StorageError
 pub fn become_mirrored(stored: &StoredCache) -> Result<(), StorageError> {
     let storage = &*stored.storage;
     if !storage.objects.can_mirror() {
-        return Ok(());
+        // The backup has the narinfos of all caches that are not mirrored.
+        return caches::clear_mirrored(&storage.metadata);
     }
     let mut mirror = storage.mirror_mut();
     let changed = change(&storage.metadata, &storage.objects, stored.id);

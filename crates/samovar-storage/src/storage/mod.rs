@@ -26,7 +26,7 @@ mod tokens;
 pub mod upkeep;
 
 use std::fs::{File, TryLockError};
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{
@@ -40,7 +40,7 @@ use crate::catalog::Catalog;
 use crate::error::StorageError;
 use crate::gc::plausible::Jumps;
 use crate::gc::{Retentions, Rules};
-use crate::layout::{CACHE_INFO, DATABASE, LOCK, STORE_ID};
+use crate::layout::{CACHE_INFO, DATABASE, LOCK};
 use crate::location::Location;
 use crate::metadata::{
     CacheId, CacheSummary, Clock, Database, NewPath, Published, Uses, caches, check, paths,
@@ -52,6 +52,7 @@ use crate::receive::CommitQueue;
 use crate::receive::joins::Joins;
 use crate::reserve;
 use crate::root;
+use crate::store_id;
 use crate::sys::boot_seconds;
 use crate::unmounted::record_place;
 use crate::verify::Limits;
@@ -72,9 +73,6 @@ use self::mirrored::Mirror;
 use self::on_nodes::SeenNodes;
 use self::on_pins::OnPins;
 use self::tokens::SeenTokens;
-
-/// Maximum length of the text of a storage identifier, in bytes.
-const STORE_ID_LEN_MAX: u64 = 1024;
 
 /// Interval at which a new process checks whether the old one has ended.
 const LOCK_INTERVAL: Duration = Duration::from_millis(100);
@@ -141,7 +139,8 @@ impl Storage {
     ) -> Result<Arc<Self>, StorageError> {
         let location = location.into();
         root::prepare(&location)?;
-        Self::of_prepared(&location, store_dir, Rules::default(), None)
+        let metadata = complete_database(&location, None)?;
+        Self::of_prepared(&location, metadata, store_dir, Rules::default())
     }
 
     /// Opens the storage with other rules and another clock, for tests.
@@ -157,25 +156,23 @@ impl Storage {
     ) -> Result<Arc<Self>, StorageError> {
         let location = location.into();
         root::prepare(&location)?;
-        Self::of_prepared(&location, store_dir, rules, Some(clock))
+        let metadata = complete_database(&location, Some(clock))?;
+        Self::of_prepared(&location, metadata, store_dir, rules)
     }
 
-    /// Opens the storage in a directory whose kind was checked. `clock`: another clock than that of
-    /// the database, for tests.
+    /// Opens the storage in a directory whose kind was checked, with this database.
     // Long: it names each field.
     pub(crate) fn of_prepared(
         location: &Location,
+        metadata: Database,
         store_dir: &StoreDir,
         rules: Rules,
-        clock: Option<Clock>,
     ) -> Result<Arc<Self>, StorageError> {
         let root = location.directory();
-        let opened = database_at(location, clock)
-            .and_then(|metadata| Ok((metadata, Objects::open(location)?)));
-        let (metadata, objects) = opened.map_err(|error| root::explain(root, error))?;
+        let objects = Objects::open(location).map_err(|error| root::explain(root, error))?;
         check::small_tables(&metadata)?;
-        let store_id = metadata.store_id()?;
-        check_store_id(&objects, &metadata, &store_id)?;
+        store_id::establish(&objects, &metadata)?;
+        let own_id = metadata.store_id()?;
         write_cache_info(&objects, store_dir)?;
         let lock = open_lock(root)?;
         let jumps = Jumps::new(metadata.now() - boot_seconds());
@@ -199,7 +196,7 @@ impl Storage {
             collected: Collected::default(),
             uses: Mutex::default(),
             retentions: Mutex::default(),
-            store_id,
+            store_id: own_id,
             place_of_nars: place_of_nars(root),
             on_lost: OnLost::default(),
             on_pins: OnPins::default(),
@@ -486,17 +483,30 @@ pub fn is_in_use(root: &Path) -> Result<bool, StorageError> {
 pub fn open_database(location: impl Into<Location>) -> Result<Database, StorageError> {
     let location = location.into();
     root::prepare(&location)?;
-    database_at(&location, None).map_err(|error| root::explain(location.directory(), error))
+    complete_database(&location, None)
 }
 
-/// Opens the database of a storage whose directory was checked. `clock`: another clock than that of
-/// the database.
-fn database_at(location: &Location, clock: Option<Clock>) -> Result<Database, StorageError> {
-    match (location.database(), clock) {
+/// Opens the database of a storage whose directory was checked, unless it is being rebuilt.
+fn complete_database(location: &Location, clock: Option<Clock>) -> Result<Database, StorageError> {
+    let database = database_at(location, clock)?;
+    match database.is_rebuilding()? {
+        true => Err(StorageError::Rebuilding),
+        false => Ok(database),
+    }
+}
+
+/// Opens the database of a storage whose directory was checked, also while it is being rebuilt.
+/// `clock`: another clock than that of the database.
+pub(crate) fn database_at(
+    location: &Location,
+    clock: Option<Clock>,
+) -> Result<Database, StorageError> {
+    let opened = match (location.database(), clock) {
         (Some(settings), clock) => Database::open_postgres(settings, clock),
         (None, Some(clock)) => Database::with_clock(&location.directory().join(DATABASE), clock),
         (None, None) => Database::open(&location.directory().join(DATABASE)),
-    }
+    };
+    opened.map_err(|error| root::explain(location.directory(), error))
 }
 
 /// Waits until the old process has ended, then takes the lock and loads the index.
@@ -531,47 +541,4 @@ fn write_cache_info(objects: &Objects, store_dir: &StoreDir) -> Result<(), Stora
 fn keep_others_out(lock: &File) {
     // Ignore errors: this fails while another process holds the exclusive lock.
     lock.try_lock_shared().ok();
-}
-
-/// Compares the storage identifiers beside the objects and in the database. If there is none beside
-/// the objects, writes the identifier of the database there, unless this is a bucket and the
-/// database has files: they are in another bucket.
-fn check_store_id(
-    objects: &Objects,
-    metadata: &Database,
-    store_id: &str,
-) -> Result<(), StorageError> {
-    match read_store_id(objects)? {
-        Some(found) if found == store_id => return Ok(()),
-        Some(_) if objects.bucket().is_some() => return Err(StorageError::OtherBucket),
-        Some(found) => {
-            return Err(StorageError::StoreId {
-                directory: found,
-                database: store_id.to_owned(),
-            });
-        }
-        None => {}
-    }
-    if let Some(bucket) = objects.bucket()
-        && check::has_files(metadata)?
-    {
-        return Err(StorageError::EmptyBucket(bucket.location.to_string()));
-    }
-    let mut object = objects.create()?;
-    writeln!(object, "{store_id}")
-        .map_err(|error| StorageError::file("cannot write", STORE_ID, error))?;
-    object.publish(STORE_ID)
-}
-
-/// Returns the storage identifier beside the objects, or `None` if there is none.
-fn read_store_id(objects: &Objects) -> Result<Option<String>, StorageError> {
-    let Some(file) = objects.read(STORE_ID)? else {
-        return Ok(None);
-    };
-    let failed = |error| StorageError::file("cannot read", STORE_ID, error);
-    let mut id = String::new();
-    file.take(STORE_ID_LEN_MAX)
-        .read_to_string(&mut id)
-        .map_err(failed)?;
-    Ok(Some(id.trim().to_owned()))
 }

@@ -14,8 +14,9 @@ use crate::error::StorageError;
 use crate::layout::STORE_ID;
 use crate::metadata::{StoredNar, check, packs};
 use crate::objects::{NarFile, NarObject};
+use crate::storage::Storage;
 use crate::storage::lost::{LostFile, place_of_nars};
-use crate::storage::{Storage, read_store_id};
+use crate::store_id;
 use crate::unmounted::check_files;
 
 impl Storage {
@@ -45,7 +46,7 @@ impl Storage {
 
     /// Checks that the bucket is the one of the storage.
     fn check_bucket(&self) -> Result<(), StorageError> {
-        match read_store_id(&self.objects)? {
+        match store_id::read(&self.objects)? {
             Some(id) if id == self.store_id => Ok(()),
             _ => Err(StorageError::OtherBucket),
         }

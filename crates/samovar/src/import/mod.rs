@@ -8,7 +8,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use samovar_cache::Signing;
 use samovar_nix::narinfo::NarInfo;
@@ -16,7 +16,7 @@ use samovar_nix::{HashPart, PublicKey, StoreDir, StorePath};
 use samovar_protocol::names::FileName;
 use samovar_server::config::Configuration;
 use samovar_storage::backup::{self, Restored};
-use samovar_storage::import;
+use samovar_storage::import::{self, Found, Remains};
 use samovar_storage::metadata::{Published, StoredPath};
 use samovar_storage::token::Token;
 use samovar_storage::{Location, PutError, Refusal, Storage, StorageError, StoredCache, narinfo};
@@ -77,10 +77,10 @@ pub(crate) fn command() -> Command {
                 .action(ArgAction::SetTrue)
                 .conflicts_with("from")
                 .help(
-                    "Make a new database from the narinfos in the storage directory, if the \
-                     database was lost. Paths are published even if references are missing. Until \
-                     the command has ended, nothing else can use the storage; after an \
-                     interruption, repeat the command to continue",
+                    "Make a new database from the narinfos beside the files of the storage and the \
+                     newest daily backup, if the database was lost. Paths are published even if \
+                     references are missing. Until the command has ended, nothing else can use the \
+                     storage; after an interruption, repeat the command to continue",
                 ),
         )
         .arg(
@@ -120,8 +120,10 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     let paths: Vec<String> = paths.cloned().collect();
     make_for_user(root, &config, from.is_empty())?;
     become_owner(root)?;
-    let source = Source::open(&from, root, matches.get_flag("link"))?;
-    announce_new(&location)?;
+    let source = source(&location, &from, matches)?;
+    if !rebuilds {
+        announce_new(&location)?;
+    }
     let failed = || format!("cannot use the storage {root:?}");
     let storage = open(&location, source.store_dir(), rebuilds, from.is_empty());
     let storage = storage.with_context(failed)?;
@@ -154,17 +156,13 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     for failure in failures {
         writeln!(out, "{failure}")?;
     }
-    import.all(&infos, &mut counts, out)?;
-    if rebuilds {
-        import.backed_up(&storage, &mut counts, out)?;
-    }
     let backup = match rebuilds {
-        true => Some(backup::restore(&storage)?),
-        false => None,
+        true => Some(import.rebuild(&storage, &infos, &mut counts, out)?),
+        false => {
+            import.all(&infos, &mut counts, out)?;
+            None
+        }
     };
-    if rebuilds {
-        import::end_rebuild(root).with_context(failed)?;
-    }
     let Counts {
         imported,
         known,
@@ -182,6 +180,40 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     })
 }
 
+/// Opens the caches to read: those that `--from` names, or the storage itself.
+fn source(location: &Location, from: &[&String], matches: &ArgMatches) -> anyhow::Result<Source> {
+    let root = location.directory();
+    if !from.is_empty() || location.bucket().is_none() {
+        return Source::open(from, root, matches.get_flag("link"));
+    }
+    ensure!(
+        matches.get_flag("rebuild"),
+        Failed::Usage.because(anyhow!(
+            "the storage is in a bucket: name the cache to import with --from; if the database of \
+             the bucket is lost, use --rebuild"
+        ))
+    );
+    let remains = Remains::open(location)?.context("the storage has a bucket")?;
+    Source::of_remains(remains, root)
+}
+
+/// Reports what a rebuild has found in the bucket and cannot use.
+fn report(found: &Found, out: &mut dyn Write) -> anyhow::Result<()> {
+    for (key, reason) in &found.damaged {
+        writeln!(out, "not read {key}: {reason}")?;
+    }
+    if found.unnamed_count > 0 {
+        let text = format!(
+            "samovar: {} in the bucket: no narinfo beside them or in the newest backup names them. \
+             They stay; push their paths again, or delete them with samovar fsck --delete-orphans",
+            counted(found.unnamed_count, "NAR file")
+        );
+        // Ignore errors: standard error may be closed.
+        writeln!(io::stderr(), "{text}").ok();
+    }
+    Ok(())
+}
+
 /// Opens the storage. `is_in_place`: the paths are in its own directory.
 fn open(
     location: &Location,
@@ -191,8 +223,8 @@ fn open(
 ) -> Result<Arc<Storage>, StorageError> {
     let root = location.directory();
     if rebuilds {
-        import::begin_rebuild(root)?;
-        return import::open_for_rebuild(root, store_dir);
+        import::begin_rebuild(location)?;
+        return import::open_for_rebuild(location, store_dir);
     }
     if is_in_place {
         import::begin(root)?;
@@ -255,7 +287,7 @@ fn advise(storage: &Storage, backup: Option<Option<Restored>>) {
         }
         Some(None) => advice.push(
             "there is no backup of tokens, pins and last uses: create the tokens and pins again; \
-             push the paths of other caches again, because the directory does not list them"
+             push the paths of other caches again, because no narinfo names them"
                 .to_owned(),
         ),
         None => {}
@@ -353,27 +385,61 @@ impl Import<'_> {
         })
     }
 
-    /// Imports the paths of the caches whose narinfos are not in the directory, from the newest
-    /// backup.
-    fn backed_up(
+    /// Imports these paths and those in the newest backup, restores what else is in the backup, and
+    /// ends the rebuild. Returns the backup, if there is one.
+    fn rebuild(
         &self,
         storage: &Arc<Storage>,
+        infos: &[NarInfo],
         counts: &mut Counts,
         out: &mut dyn Write,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Option<Restored>> {
+        let mut backed_up = None;
+        if let Some(remains) = self.source.remains() {
+            // Each pack is read once, so all files in it that are needed must be known.
+            let of_backup = backed_up.insert(self.backed_up(storage)?);
+            let all = infos.iter().chain(of_backup.values().flatten());
+            report(&remains.record_packed(storage, &self.token, all)?, out)?;
+        }
+        self.all(infos, counts, out)?;
+        let backed_up = match backed_up {
+            Some(backed_up) => backed_up,
+            None => self.backed_up(storage)?,
+        };
+        self.all_backed_up(storage, &backed_up, counts, out)?;
+        let restored = backup::restore(storage)?;
+        import::end_rebuild(storage).context("cannot end the rebuild")?;
+        Ok(restored)
+    }
+
+    /// Returns the narinfos of the caches whose narinfos are not beside the files, from the newest
+    /// backup, by the names of the caches.
+    fn backed_up(&self, storage: &Arc<Storage>) -> anyhow::Result<BTreeMap<String, Vec<NarInfo>>> {
+        let is_mirrored = import::is_mirrored(self.cache);
         let dir = self.source.store_dir();
         let mut caches: BTreeMap<String, Vec<NarInfo>> = BTreeMap::new();
         for (cache, text) in backup::narinfos(storage)? {
             // The mirrored cache may have been another one at the time of the backup.
-            if cache != self.cache.name() {
+            if cache != self.cache.name() || !is_mirrored {
                 let info = NarInfo::parse(dir, text.as_bytes());
                 let info = info.with_context(|| format!("the backup of the cache {cache:?}"))?;
                 caches.entry(cache).or_default().push(info);
             }
         }
+        Ok(caches)
+    }
+
+    /// Imports paths of the caches with these names.
+    fn all_backed_up(
+        &self,
+        storage: &Arc<Storage>,
+        caches: &BTreeMap<String, Vec<NarInfo>>,
+        counts: &mut Counts,
+        out: &mut dyn Write,
+    ) -> anyhow::Result<()> {
         for (name, infos) in caches {
             let import = Import {
-                cache: &storage.cache(&name, false)?,
+                cache: &storage.cache(name, false)?,
                 token: self.token.clone(),
                 source: self.source,
                 store: None,
@@ -381,7 +447,7 @@ impl Import<'_> {
                 // The narinfos of these caches are not written into the directory.
                 render: self.render,
             };
-            import.all(&infos, counts, out)?;
+            import.all(infos, counts, out)?;
         }
         Ok(())
     }

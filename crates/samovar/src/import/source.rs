@@ -11,7 +11,7 @@ use samovar_nix::narinfo::NarInfo;
 use samovar_nix::{HashPart, StoreDir};
 use samovar_protocol::names::FileName;
 use samovar_protocol::push::NARINFO_LEN_MAX;
-use samovar_storage::import::{adopt_nar, file_name, owner_reads};
+use samovar_storage::import::{Remains, adopt_nar, file_name, owner_reads};
 use samovar_storage::token::Token;
 use samovar_storage::verify::Unlimited;
 use samovar_storage::{StoredCache, nar, open_regular};
@@ -41,6 +41,8 @@ enum Kind {
         links: bool,
     },
     Http(Box<Cache>),
+    /// The bucket of the storage itself, whose database is made again.
+    Remains(Box<Remains>),
 }
 
 impl Source {
@@ -68,6 +70,26 @@ impl Source {
         })
     }
 
+    /// Opens the bucket of a storage whose database is made again. `storage`: its directory.
+    pub(super) fn of_remains(remains: Remains, storage: &Path) -> anyhow::Result<Self> {
+        let store_dir = store_dir(&remains.cache_info()?)
+            .context("the StoreDir in nix-cache-info is invalid")?;
+        Ok(Self {
+            caches: vec![Kind::Remains(Box::new(remains))],
+            store_dir,
+            origins: Mutex::default(),
+            tmp: storage.join(".samovar/tmp"),
+        })
+    }
+
+    /// Returns the bucket of the storage itself, if this is the source.
+    pub(super) fn remains(&self) -> Option<&Remains> {
+        self.caches.iter().find_map(|cache| match cache {
+            Kind::Remains(remains) => Some(&**remains),
+            _ => None,
+        })
+    }
+
     pub(super) fn store_dir(&self) -> &StoreDir {
         &self.store_dir
     }
@@ -85,6 +107,7 @@ impl Source {
         for cache in self.caches.iter().filter(|_| paths.is_empty()) {
             match cache {
                 Kind::Directory { root, .. } => named.extend(narinfos_in(root)?),
+                Kind::Remains(remains) => named.extend(remains.narinfos()),
                 Kind::Http(_) => {
                     let error = "a cache over HTTP has no list of its paths: name those to import";
                     return Err(Failed::Usage.because(anyhow!(error)));
@@ -105,6 +128,16 @@ impl Source {
                             None
                         })
                     }
+                    Kind::Remains(remains) => match remains.narinfo(hash_part)? {
+                        None => None,
+                        Some(text) => {
+                            let parsed = parse_narinfo(&text, hash_part, &self.store_dir);
+                            parsed.map(Some).unwrap_or_else(|error| {
+                                fail(format!("{hash_part}.narinfo"), format!("{error:#}"));
+                                None
+                            })
+                        }
+                    },
                 };
                 if info.is_some() {
                     if at > 0 {
@@ -157,6 +190,7 @@ impl Source {
                 }
                 Ok(name)
             }
+            Kind::Remains(remains) => Ok(remains.adopt(cache, token, info)?),
             Kind::Http(http) => {
                 let path = format!("/{}", info.url);
                 let response = http.http().get(&path)?;
@@ -199,14 +233,19 @@ impl Kind {
         let text = open_regular(&info)
             .and_then(io::read_to_string)
             .with_context(|| format!("{root:?} is not a binary cache: cannot read {info:?}"))?;
-        let store_dir = text.lines().find_map(|line| line.strip_prefix("StoreDir:"));
-        let store_dir = match store_dir {
-            Some(dir) => StoreDir::new(dir.trim())
-                .with_context(|| format!("the StoreDir in {info:?} is invalid"))?,
-            None => StoreDir::default(),
-        };
+        let store_dir =
+            store_dir(&text).with_context(|| format!("the StoreDir in {info:?} is invalid"))?;
         let root = root.to_owned();
         Ok((Self::Directory { root, links }, store_dir))
+    }
+}
+
+/// Returns the store directory that a `nix-cache-info` states.
+fn store_dir(cache_info: &str) -> anyhow::Result<StoreDir> {
+    let mut lines = cache_info.lines();
+    match lines.find_map(|line| line.strip_prefix("StoreDir:")) {
+        Some(dir) => Ok(StoreDir::new(dir.trim())?),
+        None => Ok(StoreDir::default()),
     }
 }
 
@@ -222,13 +261,18 @@ fn read_narinfo(
     };
     let mut text = Vec::new();
     file.take(NARINFO_LEN_MAX as u64).read_to_end(&mut text)?;
-    let info = NarInfo::parse(dir, &text).context("the narinfo is malformed")?;
+    parse_narinfo(&text, hash_part, dir).map(Some)
+}
+
+/// Parses the narinfo of a path.
+fn parse_narinfo(text: &[u8], hash_part: HashPart, dir: &StoreDir) -> anyhow::Result<NarInfo> {
+    let info = NarInfo::parse(dir, text).context("the narinfo is malformed")?;
     let found = &info.store_path;
     ensure!(
         found.hash_part() == hash_part,
         "the file is the narinfo of {found}"
     );
-    Ok(Some(info))
+    Ok(info)
 }
 
 /// Returns the hash parts of all narinfos in a directory.
