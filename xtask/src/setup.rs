@@ -68,6 +68,8 @@ const TESTING: &[Need] = &[
     ("promtool", "prometheus"),
     // PostgreSQL: store of the kettles example; tests start servers of their own.
     ("pg_ctlcluster", "postgresql"),
+    // PgBouncer: a pooler of connections to PostgreSQL.
+    ("pgbouncer", "pgbouncer"),
     // haproxy: distributes requests to several servers of the rig.
     ("haproxy", "haproxy"),
     // Python: runs the rig and the checks of its dashboards.

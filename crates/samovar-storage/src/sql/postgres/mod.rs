@@ -30,6 +30,7 @@ mod keys;
 pub(crate) mod link;
 mod outcome;
 mod pool;
+mod pooler;
 mod schema;
 pub(crate) mod server;
 mod session;
@@ -92,15 +93,17 @@ impl Postgres {
         clock: Option<Clock>,
     ) -> Result<Self, StorageError> {
         let counters = Arc::default();
-        let (session, greeting) = retrying(OPEN_TIME, |_left| {
-            let opened = server::connect(settings, Purpose::Write, &counters)?;
-            schema::migrate(&opened.0, settings)?;
-            Ok(opened)
+        let (session, reader, greeting) = retrying(OPEN_TIME, |_left| {
+            let (session, greeting) = server::connect(settings, Purpose::Write, &counters)?;
+            let (reader, _greeting) = server::connect(settings, Purpose::Read, &counters)?;
+            pooler::check_apart([&session, &reader], settings.connect_time)?;
+            schema::migrate(&session, settings)?;
+            Ok((session, reader, greeting))
         })
         .map_err(|error| at(error, settings))?;
         Ok(Self {
             settings: settings.clone(),
-            readers: Pool::default(),
+            readers: Pool::with_idle(reader),
             writer: Writer::new(settings, session),
             clock,
             time: Mutex::new(greeting.time),

@@ -14,13 +14,13 @@ const SESSION_COUNT_MAX: usize = 8;
 const WAIT: Duration = Duration::from_secs(10);
 
 /// Sessions, each of which one caller uses at a time.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Pool {
     state: Mutex<State>,
     returned: Condvar,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     idle: Vec<Session>,
     /// Number of sessions that callers have.
@@ -28,6 +28,18 @@ struct State {
 }
 
 impl Pool {
+    /// Returns a pool with one session.
+    pub(super) fn with_idle(session: Session) -> Self {
+        let state = State {
+            idle: vec![session],
+            taken_count: 0,
+        };
+        Self {
+            state: Mutex::new(state),
+            returned: Condvar::new(),
+        }
+    }
+
     /// Calls `query` with a session. Makes one with `connect` if none is idle.
     ///
     /// # Errors
