@@ -11,7 +11,8 @@ mod support_uploads;
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use support::secret_file;
 use support_nodes::Cluster;
@@ -36,13 +37,34 @@ fn start() -> Option<(Cluster, Nginx)> {
 #[track_caller]
 fn copy_to(nix: &Nix, url: &str, token: &str, compression: &str, paths: &[String]) {
     let home = tempfile::tempdir().unwrap();
+    output(&mut copying(
+        nix,
+        home.path(),
+        url,
+        token,
+        compression,
+        paths,
+    ));
+}
+
+/// Returns the command that copies paths of the sample store to the cache.
+#[track_caller]
+fn copying(
+    nix: &Nix,
+    home: &Path,
+    url: &str,
+    token: &str,
+    compression: &str,
+    paths: &[String],
+) -> Command {
     let login = format!("machine 127.0.0.1 login ci password {token}\n");
-    let netrc = secret_file(home.path(), "netrc", &login);
-    let mut command = nix.command("nix", home.path());
+    let netrc = secret_file(home, "netrc", &login);
+    let mut command = nix.command("nix", home);
     command.args(["copy", "--from", &local(&sample_root()), "--no-check-sigs"]);
     let to = format!("{url}/upload?compression={compression}");
     command.args(["--to", &to, "--option", "netrc-file"]);
-    output(command.arg(netrc).args(paths));
+    command.arg(netrc).args(paths);
+    command
 }
 
 /// Returns the number of objects in the bucket.
@@ -123,6 +145,53 @@ fn stock_nix_does_not_notice_that_nodes_are_killed() {
         assert_copies_back(&url, &key, &sample_root(), paths);
     });
     println!("{count} kills during the copy from the cache");
+}
+
+/// Whether an upload is successful after its first part was away for this long. Stock Nix sends a
+/// request five times, and nodes wait 50 s for what is away.
+const OUTAGE_MAX: Duration = Duration::from_secs(60);
+
+/// A shorter outage than [`OUTAGE_MAX`] is not noticed, and a longer one ends with a message.
+/// `SAMOVAR_OUTAGE_SECONDS` sets the duration.
+#[test]
+fn stock_nix_waits_for_the_database_and_the_bucket() {
+    let Some((mut cluster, nginx)) = start() else {
+        return;
+    };
+    let token = cluster.nodes.token("ci", "read,push");
+    let seconds = std::env::var("SAMOVAR_OUTAGE_SECONDS");
+    let outage = Duration::from_secs(seconds.map_or(30, |text| text.parse().unwrap()));
+    let url = nginx.url();
+    for (round, part) in ["database", "bucket"].into_iter().enumerate() {
+        let paths = &sample_list("graph")[..(round + 1) * 12];
+        match part {
+            "database" => cluster.postgres.kill(),
+            _ => cluster.engine.kill(),
+        }
+        let home = tempfile::tempdir().unwrap();
+        let mut copy = copying(&Nix::INSTALLED, home.path(), &url, &token, "zstd", paths);
+        let copy = std::thread::spawn(move || (copy.output().unwrap(), Instant::now()));
+        let began = Instant::now();
+        holds_within(outage, || false);
+        match part {
+            "database" => cluster.postgres.resume(),
+            _ => cluster.engine.resume(),
+        }
+        let (copied, ended) = copy.join().unwrap();
+        let text = String::from_utf8_lossy(&copied.stderr);
+        println!("{part}: {:?}, {}: {text}", ended - began, copied.status);
+        if outage < OUTAGE_MAX {
+            assert!(copied.status.success(), "{part}: {text}");
+        } else {
+            assert!(
+                !copied.status.success() && text.contains("503"),
+                "{part}: {text}"
+            );
+            copy_to(&Nix::INSTALLED, &url, &token, "zstd", paths);
+        }
+        let key = &cluster.nodes.public_key;
+        assert_copies_back(&url, key, &sample_root(), paths);
+    }
 }
 
 #[test]
