@@ -72,6 +72,6 @@ pub use storage::{
     StoredCache, is_in_use, open_database,
 };
 pub use storage::{
-    backup, browse, kept, logs, mirrored, nar, narinfo, pinning, realisations, upkeep,
+    backup, browse, kept, logs, mirrored, nar, narinfo, pinning, readiness, realisations, upkeep,
 };
 pub use waiting::{LendSlot, PATIENCE, Patience, Waits};

@@ -13,6 +13,7 @@ use std::fs;
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use support_clock::FakeClock;
 use support_nodes::Cluster;
@@ -20,8 +21,8 @@ use support_uploads::MadePath;
 use testkit::process::{Process, fails, output};
 use testkit::{eventually, free_port};
 
-/// Starts PgBouncer in front of PostgreSQL. Returns it and its port. Returns `None`, after printing
-/// the reason, if it is not installed.
+/// Starts `PgBouncer` in front of PostgreSQL. Returns it and its port. Returns `None`, after
+/// printing the reason, if it is not installed.
 fn pooler(cluster: &Cluster, mode: &str, dir: &Path) -> Option<(Process, u16)> {
     let program = "/usr/sbin/pgbouncer";
     if !Path::new(program).exists() {
@@ -74,6 +75,37 @@ fn a_pooler_in_transaction_mode_is_refused() {
     }
     let (_pooler, port) = pooler(&cluster, "session", cluster.dir()).unwrap();
     assert!(output(&mut list(port)).contains("NAME"));
+}
+
+/// A load balancer that asks a node is told in time that a part hangs.
+#[test]
+fn a_node_whose_bucket_or_database_hangs_says_that_it_is_not_ready() {
+    let Some(cluster) = Cluster::start(1) else {
+        return;
+    };
+    let is_ready = || {
+        let began = Instant::now();
+        let status = cluster.get(0, "/readyz").status;
+        // With slack: the limit is 3 s, and each part is waited for much longer.
+        assert!(
+            began.elapsed() < Duration::from_secs(10),
+            "{:?}",
+            began.elapsed()
+        );
+        status == 200
+    };
+    eventually("the node is ready", is_ready);
+    let engine = cluster.engine.process.as_ref().unwrap();
+    engine.signal("STOP");
+    let while_stopped = [is_ready(), is_ready()];
+    engine.signal("CONT");
+    assert_eq!(while_stopped, [false, false]);
+    eventually("the node is ready", is_ready);
+    cluster.postgres.pause();
+    let while_paused = [is_ready(), is_ready()];
+    cluster.postgres.unpause();
+    assert_eq!(while_paused, [false, false]);
+    eventually("the node is ready", is_ready);
 }
 
 /// Tokens expire by the clock of the database.

@@ -12,12 +12,14 @@
 //!
 //! Other clients see only the server's health and version.
 
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use samovar_http::http::{Method, Status};
 use samovar_http::{Head, Inline, Reply, Request, Response};
 
 use samovar_storage::Storage;
+use samovar_storage::readiness::is_ready;
 
 use crate::access::Verdict;
 use crate::known::shared_store::SharedStore;
@@ -96,10 +98,18 @@ pub(crate) const UNKNOWN_POLICY: &str = "the roots of a policy are not known";
 /// The reason why a server is not ready while its storage is missing or damaged.
 pub(crate) const UNUSABLE_STORAGE: &str = "the storage of uploads cannot be read";
 
-/// Answers whether the store and the storage can be read now. May block as long as a disk does.
-pub(crate) fn readyz(shared: &SharedStore, caches: &Caches, storage: Option<&Storage>) -> Response {
+/// Maximum time to find out whether the storage can be read. A load balancer waits not much longer.
+const PROBE_TIME: Duration = Duration::from_secs(3);
+
+/// Answers whether the store and the storage can be read now. May block as long as the disk of the
+/// store does.
+pub(crate) fn readyz(
+    shared: &SharedStore,
+    caches: &Caches,
+    storage: Option<&Arc<Storage>>,
+) -> Response {
     let (status, text) = match shared.store.probe() {
-        Ok(()) if storage.is_some_and(|storage| storage.probe().is_err()) => {
+        Ok(()) if storage.is_some_and(|storage| !is_ready(storage, PROBE_TIME)) => {
             (Status::SERVICE_UNAVAILABLE, UNUSABLE_STORAGE)
         }
         Ok(()) if caches.know_policies() => (Status::OK, "ready"),

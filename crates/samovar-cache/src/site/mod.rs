@@ -325,7 +325,7 @@ impl Service for Site {
         let caches = self.caches();
         let path = path::decode(request.head().path());
         if caches.have_health() && path.as_deref() == Some(front::READYZ) {
-            return front::readyz(&self.shared, &caches, self.storage.as_deref());
+            return front::readyz(&self.shared, &caches, self.storage.as_ref());
         }
         let (mut is_hidden, mut has_asked) = (false, false);
         for cache in caches.iter() {

@@ -20,6 +20,7 @@ mod on_nodes;
 mod on_pins;
 pub mod pinning;
 mod presence;
+pub mod readiness;
 pub mod realisations;
 mod statistics;
 mod tokens;
@@ -124,6 +125,7 @@ pub struct Storage {
     pub(crate) is_over_quota: AtomicBool,
     /// Whether the last probe succeeded.
     pub(crate) is_usable: AtomicBool,
+    pub(crate) readiness: readiness::Readiness,
 }
 
 impl Storage {
@@ -207,6 +209,7 @@ impl Storage {
             is_mirror_behind: AtomicBool::new(true),
             is_over_quota: AtomicBool::new(false),
             is_usable: AtomicBool::new(true),
+            readiness: readiness::Readiness::default(),
         });
         if storage.metadata.postgres().is_some() {
             storage.catalog.follow();

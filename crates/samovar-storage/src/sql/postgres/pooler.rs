@@ -1,5 +1,5 @@
-//! Notices a pooler that gives the sessions of several clients to one process of the server, as
-//! PgBouncer does in transaction mode. Locks, notifications, settings and prepared statements of a
+//! Notices a pooler that gives the sessions of several clients to one process of the server, such
+//! as `PgBouncer` in transaction mode. Locks, notifications, settings and prepared statements of a
 //! session would be those of other clients, or lost, without any error.
 
 use std::time::Duration;
