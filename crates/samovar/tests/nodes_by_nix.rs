@@ -147,9 +147,8 @@ fn stock_nix_does_not_notice_that_nodes_are_killed() {
     println!("{count} kills during the copy from the cache");
 }
 
-/// Whether an upload is successful after its first part was away for this long. Stock Nix sends a
-/// request five times, and nodes wait 50 s for what is away.
-const OUTAGE_MAX: Duration = Duration::from_secs(60);
+/// Outages that are shorter are not noticed: nodes wait 50 s for what is away.
+const OUTAGE_MAX: Duration = Duration::from_secs(45);
 
 /// A shorter outage than [`OUTAGE_MAX`] is not noticed, and a longer one ends with a message.
 /// `SAMOVAR_OUTAGE_SECONDS` sets the duration.
@@ -183,10 +182,10 @@ fn stock_nix_waits_for_the_database_and_the_bucket() {
         if outage < OUTAGE_MAX {
             assert!(copied.status.success(), "{part}: {text}");
         } else {
-            assert!(
-                !copied.status.success() && text.contains("503"),
-                "{part}: {text}"
-            );
+            // A version of Nix that cannot repeat an upload is told why it ends.
+            let reasons = ["HTTP error 503", "cannot be written at the moment"];
+            let is_told = reasons.iter().any(|reason| text.contains(reason));
+            assert!(!copied.status.success() && is_told, "{part}: {text}");
             copy_to(&Nix::INSTALLED, &url, &token, "zstd", paths);
         }
         let key = &cluster.nodes.public_key;
