@@ -381,6 +381,21 @@ impl CacheUpstreams {
             if let Some(response) = cache.cached(&request, &found) {
                 return responder.respond(request.mark(response));
             }
+            // A transfer may have ended, and its copy may have been kept, since the request was
+            // compared with the kept paths.
+            let running = Transfer::running(&found, cache.upstreams.transfers());
+            if running.is_none()
+                && cache.may_keep(&wanted.hash_part)
+                && let Some(nar) = wanted.nar
+                && let Some(kept) = cache.kept_nar(&request, wanted.hash_part, nar)
+            {
+                return match kept {
+                    Ok(response) => responder.respond(request.mark(response)),
+                    Err(refusal) => {
+                        hidden::respond(&cache, wanted.hash_part, refusal, request, responder);
+                    }
+                };
+            }
             let (of, of_cache) = (Arc::clone(&found), Arc::clone(&cache));
             let started = move |joined: Result<Joined, Failed>| match joined {
                 Ok(joined) => {
@@ -403,6 +418,7 @@ impl CacheUpstreams {
                 is_needed: false,
             };
             Transfer::join(&found, places, Box::new(started));
+            drop(running);
         };
         self.ask(&self.ids, asked, via, Box::new(done));
     }

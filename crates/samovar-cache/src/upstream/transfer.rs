@@ -53,12 +53,19 @@ const KEPT_COUNT_MAX: usize = 256;
 /// Maximum wait of a transfer before it checks again whether there is memory.
 const LOOK_TIME: Duration = Duration::from_millis(50);
 
+/// The number of an upstream, and hash and compression of a NAR.
+type Key = (usize, NarHash, Compression);
+
+fn key(found: &Found) -> Key {
+    let narinfo = &found.narinfo;
+    (found.upstream.id(), narinfo.nar_hash, narinfo.compression)
+}
+
 /// The transfers in progress, and their memory.
 #[derive(Debug)]
 pub(super) struct Transfers {
-    /// The transfers by the number of their upstream, and by hash and compression of their NAR. A
-    /// later transfer of the same NAR replaces an earlier one.
-    running: Mutex<HashMap<(usize, NarHash, Compression), Weak<Transfer>>>,
+    /// A later transfer of the same NAR replaces an earlier one.
+    running: Mutex<HashMap<Key, Weak<Transfer>>>,
     /// Memory of windows, in bytes.
     used: AtomicU64,
     /// Maximum memory of windows, beyond [`WINDOW_LEN_MIN`] for each, in bytes.
@@ -174,8 +181,7 @@ impl Transfer {
     /// Joins the transfer of a NAR, or starts one. `started` is called when the upstream has
     /// answered, at once if it has.
     pub(super) fn join(found: &Arc<Found>, places: Places<'_>, started: Started) {
-        let narinfo = &found.narinfo;
-        let key = (found.upstream.id(), narinfo.nar_hash, narinfo.compression);
+        let key = key(found);
         let mut running = places.transfers.running.locked();
         if running.len() >= KEPT_COUNT_MAX {
             running.retain(|_, transfer| transfer.strong_count() > 0);
@@ -193,6 +199,12 @@ impl Transfer {
         running.insert(key, Arc::downgrade(&new));
         drop(running);
         new.begin();
+    }
+
+    /// Returns the transfer of a NAR in progress, which can be joined while the caller has it. One
+    /// that has ended has kept its copy before, if it was to be kept.
+    pub(super) fn running(found: &Found, transfers: &Transfers) -> Option<Arc<Self>> {
+        transfers.running.locked().get(&key(found))?.upgrade()
     }
 
     fn new(found: &Arc<Found>, places: Places<'_>) -> Arc<Self> {
