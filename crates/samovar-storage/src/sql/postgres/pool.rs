@@ -1,7 +1,7 @@
 //! [`Pool`]: the sessions that read.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::session::Session;
 use crate::error::StorageError;
@@ -12,6 +12,9 @@ const SESSION_COUNT_MAX: usize = 8;
 
 /// Maximum time to wait for a session that another caller uses.
 const WAIT: Duration = Duration::from_secs(10);
+
+/// Time in which it turns out that the server has ended a session.
+const ENDED_TIME: Duration = Duration::from_secs(1);
 
 /// Sessions, each of which one caller uses at a time.
 #[derive(Debug)]
@@ -40,7 +43,8 @@ impl Pool {
         }
     }
 
-    /// Calls `query` with a session. Makes one with `connect` if none is idle.
+    /// Calls `query` with a session. Makes one with `connect` if none is idle, or if the server has
+    /// ended the idle one, which may only turn out when it is used.
     ///
     /// # Errors
     ///
@@ -49,15 +53,23 @@ impl Pool {
     pub(super) fn with<T>(
         &self,
         connect: impl FnOnce() -> Result<Session, StorageError>,
-        query: impl FnOnce(&Session) -> Result<T, StorageError>,
+        mut query: impl FnMut(&Session) -> Result<T, StorageError>,
     ) -> Result<T, StorageError> {
         let mut taken = self.take()?;
-        let session = match taken.session.take().filter(Session::is_usable) {
-            Some(session) => session,
-            None => connect()?,
-        };
-        let session = taken.session.insert(session);
-        query(session)
+        if let Some(session) = taken.session.take().filter(Session::is_usable) {
+            let began = Instant::now();
+            let session = taken.session.insert(session);
+            let outcome = query(session);
+            let was_ended = matches!(outcome, Err(StorageError::Unavailable(_)))
+                && session.is_broken()
+                // A server that does not answer is not waited for twice.
+                && began.elapsed() < ENDED_TIME;
+            if !was_ended {
+                return outcome;
+            }
+        }
+        let session = connect()?;
+        query(taken.session.insert(session))
     }
 
     fn take(&self) -> Result<Taken<'_>, StorageError> {
