@@ -358,7 +358,7 @@ pub(crate) fn delete_nars(
             is_loose!(),
             " and id"
         );
-        let mut packs = packs::of_nars(transaction, ids)?;
+        let places = packs::places_in(transaction, ids)?;
         let (columns, params) = ("id, object_key, file_size", params![sent_before, before]);
         let deleted: Vec<(i64, String, u64)> =
             transaction.returning_of(delete, columns, params, &values(ids), |row| {
@@ -366,7 +366,8 @@ pub(crate) fn delete_nars(
             })?;
         let keys = deleted.iter().map(|(_, key, _)| &**key);
         discard(transaction, keys.collect(), now)?;
-        let packs = deleted.iter().filter_map(|(id, _, _)| packs.remove(id));
+        let places = deleted.iter().filter_map(|(id, _, _)| places.get(id));
+        let packs = places.map(|place| place.key.to_string());
         packs::release(transaction, packs.collect(), now)?;
         Ok(deleted.into_iter().map(|(_, _, size)| size).collect())
     })

@@ -53,18 +53,10 @@ pub(crate) fn places(
     objects: &Objects,
     nars: &[i64],
 ) -> Result<HashMap<i64, InPack>, StorageError> {
-    let mut places = HashMap::new();
-    if objects.bucket().is_some() {
-        let nars: Vec<Value<'_>> = nars.iter().map(|nar| (*nar).into()).collect();
-        database.read(|connection| {
-            let query = "select pack, start, nar_id from packed where nar_id";
-            connection.each_of(query, &[], &nars, |row| {
-                places.insert(row.get(2)?, place_of(row)?);
-                Ok(())
-            })
-        })?;
+    match objects.bucket() {
+        Some(_) => database.read(|connection| places_in(connection, nars)),
+        None => Ok(HashMap::new()),
     }
-    Ok(places)
 }
 
 /// Records the places of the files of new NARs in their packs, by the hashes of the files.
@@ -138,18 +130,18 @@ fn forget(transaction: &Transaction<'_>, nar_ids: &[i64], now: i64) -> Result<()
     release(transaction, packs.into_iter().collect(), now)
 }
 
-/// Returns the packs that contain the files of these NARs, by row number of the NAR.
-pub(super) fn of_nars(
+/// Returns the places of the files of those among these NARs that share objects, by row number.
+pub(super) fn places_in(
     connection: &Connection<'_>,
-    ids: &[i64],
-) -> Result<HashMap<i64, String>, StorageError> {
-    let mut packs = HashMap::new();
-    let query = "select nar_id, pack from packed where nar_id";
-    connection.each_of(query, &[], &values(ids), |row| {
-        packs.insert(row.get(0)?, row.get(1)?);
+    nars: &[i64],
+) -> Result<HashMap<i64, InPack>, StorageError> {
+    let mut places = HashMap::new();
+    let query = "select pack, start, nar_id from packed where nar_id";
+    connection.each_of(query, &[], &values(nars), |row| {
+        places.insert(row.get(2)?, place_of(row)?);
         Ok(())
     })?;
-    Ok(packs)
+    Ok(places)
 }
 
 /// Records the keys of new packs as garbage if no NAR uses them, because all of theirs were stored
