@@ -184,10 +184,11 @@ impl StoredCache {
         };
         let paths: Vec<_> = found.iter().flatten().flatten().collect();
         let nars: Vec<i64> = paths.iter().map(|path| path.nar.id).collect();
-        let mut places = packs::places(&storage.metadata, &storage.objects, &nars)?;
+        let places = packs::places(&storage.metadata, &storage.objects, &nars)?;
         for ((hash_part, epoch), found) in hash_parts.iter().zip(epochs).zip(&found) {
             if let Ok(Some(path)) = found {
-                let (path, pack) = (path.clone(), places.remove(&path.nar.id));
+                // Several paths may have the same NAR.
+                let (path, pack) = (path.clone(), places.get(&path.nar.id).cloned());
                 catalog.rows.keep(key(hash_part), epoch, Row { path, pack });
             }
         }
