@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use samovar_storage::{Remote, Storage};
+use samovar_storage::{PATIENCE, Remote, Storage};
 
 use crate::log::ErrorLog;
 
@@ -80,12 +80,13 @@ pub(super) fn watch(storage: &Arc<Storage>, errors: ErrorLog) -> io::Result<()> 
 fn begun(remote: &Remote) -> impl fmt::Display {
     let Remote { name, place, .. } = remote;
     let reason = remote.down.as_deref().unwrap_or_default();
-    let time = OUTAGE_MIN.as_secs();
+    let (time, patience) = (OUTAGE_MIN.as_secs(), PATIENCE.as_secs());
     fmt::from_fn(move |f| {
         write!(
             f,
             "uploads wait for the {name} ({place}), which has not been usable for {time} s: \
-             {reason}; an upload fails after 50 s; `samovar doctor` names the step that fails"
+             {reason}; an upload fails after {patience} s; `samovar doctor` names the step that \
+             fails"
         )
     })
 }
